@@ -1,0 +1,44 @@
+# Every target first makes .venv hold what uv.lock says (tools/python-env): nothing else needs to be installed.
+#   make up ARGS='--port 9000 --gpus 2'     make test ARGS='tests/events -k suspend'
+SHELL := /bin/bash
+PY := .venv/bin/python
+ARGS ?=
+.PHONY: help venv up up-kubernetes kube-tools test test-faults test-kubernetes test-kubernetes-faults lint fmt types contracts bench bench-short docs check lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
+venv: ## make .venv hold what uv.lock says
+	@tools/python-env
+up: venv ## run everything on this machine (Ctrl-C stops it)
+	@exec .venv/bin/muster up $(ARGS)
+up-kubernetes: venv kube-tools ## the same, with a Kubernetes cluster of simulated nodes (ARGS='--kubernetes 8': eight)
+	@exec .venv/bin/muster up --kubernetes 4 $(ARGS)
+test: venv ## all tests but the long fault runs and those on Kubernetes
+	@exec $(PY) -m pytest -m "not faults and not kubernetes and not kubernetes_faults" $(ARGS)
+test-faults: venv ## kill real processes under load (ARGS='--rounds 20' for the full counts)
+	@exec $(PY) -m pytest tests/faults -m faults --timeout 3600 $(ARGS)
+kube-tools: ## build a Kubernetes control plane for tests (once per machine, some ten minutes; needs Go)
+	@exec tools/kube/kube-tools
+test-kubernetes: venv kube-tools ## the tests on a real Kubernetes API server
+	@exec $(PY) -m pytest tests/kubernetes -m kubernetes $(ARGS)
+test-kubernetes-faults: venv kube-tools ## break that API server, its nodes and the way to it, under load
+	@exec $(PY) -m pytest tests/kubernetes/faults -m kubernetes_faults --timeout 3600 $(ARGS)
+lint: venv ## style rules and formatting
+	@$(PY) -m ruff check . && exec $(PY) -m ruff format --check .
+fmt: venv ## mend what can be mended
+	@$(PY) -m ruff check --fix-only -q . ; exec $(PY) -m ruff format .
+types: venv ## the strict type checker
+	@exec $(PY) -m basedpyright $(ARGS)
+contracts: venv ## who may import whom
+	@exec .venv/bin/lint-imports --no-logo
+bench: venv ## figures, each beside a bare baseline of the same run
+	@exec $(PY) -m benchmarks $(ARGS)
+bench-short: venv ## the same in a minute or two, for CI
+	@exec $(PY) -m benchmarks --short $(ARGS)
+docs: venv ## make the reference pages from the code, check every page (ARGS=--check: fail where one is stale)
+	@$(PY) -m muster.cli.reference $(ARGS) && $(PY) tools/reference.py $(ARGS) && exec $(PY) tools/docs.py
+check: lint types contracts test ## what a change must pass
+lock: venv ## resolve the dependencies anew
+	@$$(command -v uv || echo .venv/bin/uv) lock --no-python-downloads --python $(PY) $(ARGS)
+clean: ## remove what can be made again (never data)
+	@rm -rf .venv dist build out .pytest_cache .ruff_cache .hypothesis .import_linter_cache; find . -name __pycache__ -type d -prune -exec rm -rf {} +

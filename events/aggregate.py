@@ -1,0 +1,212 @@
+"""Aggregates as values: what the shell needs to load one, decide on it and append to it, whichever it is."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from events import cluster, node, project, tenant
+from events.codec import encode_event
+from events.commit import About, Actor, BatchPart, Commit, CommitRecord
+from events.decision import Context, Decision
+from events.ids import derived_command_id
+from events.subjects import aggregate_subject
+from events.workload import decide as workload_decide
+from events.workload import state as workload_state
+
+REMEMBERED_COMMANDS: Final = 64
+"""How many of its last commands an aggregate remembers, to answer a repeated one as the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate[S]:
+    """One kind of aggregate."""
+
+    name: str
+    """Second token of its subjects."""
+    state: type[S]
+    initial: S
+    evolve: Callable[[S, Any], S]
+    decide: Callable[[Any, S, Context], Decision[Any]]
+    about: Callable[[S], About]
+    fold_version: int
+    """Raise it when `evolve` or the state's shape changes: snapshots of other versions are thrown away."""
+
+
+class RememberedCommand(msgspec.Struct, frozen=True, array_like=True):
+    command_id: str
+    body_hash: str
+    seq: int
+
+
+class Chain[S](msgspec.Struct, frozen=True):
+    """An aggregate's fold: its state, its version, and the commands it saw last."""
+
+    state: S
+    version: int = 0
+    """Sequence of its last commit; the guard of the next append."""
+    recent: tuple[RememberedCommand, ...] = ()
+
+    def remembered(self, command_id: str) -> RememberedCommand | None:
+        return next((command for command in reversed(self.recent) if command.command_id == command_id), None)
+
+
+class BrokenChainError(Exception):
+    """A commit does not follow the one before it: the log is not what it was, or part of it was not seen."""
+
+
+WORKLOAD: Final = Aggregate(
+    name="workload",
+    state=workload_state.Workload,
+    initial=workload_state.Workload(),
+    evolve=workload_state.evolve,
+    decide=workload_decide.decide,
+    about=lambda state: About(
+        id=state.workload_id or None,
+        owner=state.owner or None,
+        project_id=state.project_id or None,
+        cluster_id=state.cluster_id or None,
+    ),
+    fold_version=2,
+)
+NODE: Final = Aggregate(
+    name="node",
+    state=node.Node,
+    initial=node.Node(),
+    evolve=node.evolve,
+    decide=node.decide,
+    about=lambda state: About(cluster_id=state.cluster_id or None),
+    fold_version=1,
+)
+CLUSTER: Final = Aggregate(
+    name="cluster",
+    state=cluster.Cluster,
+    initial=cluster.Cluster(),
+    evolve=cluster.evolve,
+    decide=cluster.decide,
+    about=lambda state: About(id=state.cluster_id or None, cluster_id=state.cluster_id or None),
+    fold_version=2,
+)
+PROJECT: Final = Aggregate(
+    name="project",
+    state=project.Project,
+    initial=project.Project(),
+    evolve=project.evolve,
+    decide=project.decide,
+    about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
+    fold_version=1,
+)
+TENANT: Final = Aggregate(
+    name="tenant",
+    state=tenant.Tenant,
+    initial=tenant.Tenant(),
+    evolve=tenant.evolve,
+    decide=tenant.decide,
+    about=lambda _: About(),
+    fold_version=1,
+)
+
+AGGREGATES: Final[dict[str, Aggregate[Any]]] = {a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT)}
+"""The registry: one line per kind."""
+
+
+def apply[S](aggregate: Aggregate[S], chain: Chain[S], commit: Commit) -> Chain[S]:
+    """The chain after one more commit. Raises BrokenChainError where the commit's parent is not the chain's end."""
+    if commit.record.parent_seq != chain.version:
+        raise BrokenChainError(
+            f"{aggregate.name} {commit.key}: commit {commit.seq} follows {commit.record.parent_seq}, "
+            f"but the last one seen is {chain.version}"
+        )
+    state = chain.state
+    for event in commit.events:
+        state = aggregate.evolve(state, event)
+    remembered = RememberedCommand(commit.record.command_id, commit.record.body_hash, commit.seq)
+    recent = (*chain.recent[-(REMEMBERED_COMMANDS - 1) :], remembered)
+    return Chain(state=state, version=commit.seq, recent=recent)
+
+
+def advance[S](aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit) -> Chain[S]:
+    """As `apply`, for followers that never answer a repeated command: remembers none, so a chain stays small.
+
+    Args:
+        chain: None where the follower forgot what lies before, and knows that this commit begins anew.
+    """
+    if chain is not None and commit.record.parent_seq != chain.version:
+        raise BrokenChainError(
+            f"{aggregate.name} {commit.key}: commit {commit.seq} follows {commit.record.parent_seq}, "
+            f"but the last one seen is {chain.version}"
+        )
+    state = aggregate.initial if chain is None else chain.state
+    for event in commit.events:
+        state = aggregate.evolve(state, event)
+    return Chain(state=state, version=commit.seq)
+
+
+def fold[S](aggregate: Aggregate[S], commits: Iterable[Commit]) -> Chain[S]:
+    chain = Chain(state=aggregate.initial)
+    for commit in commits:
+        chain = apply(aggregate, chain, commit)
+    return chain
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that is about to be appended: everything but its sequence."""
+
+    aggregate: str
+    key: str
+    record: CommitRecord
+    events: tuple[Any, ...]
+
+    @property
+    def subject(self) -> str:
+        return aggregate_subject(self.aggregate, self.key)
+
+    @property
+    def message_id(self) -> str:
+        """For the server's window of duplicates: a convenience; the guard and the remembered commands decide."""
+        return f"{self.record.command_id}/{self.subject}"
+
+    def committed(self, seq: int) -> Commit:
+        return Commit(aggregate=self.aggregate, key=self.key, seq=seq, record=self.record, events=self.events)
+
+    def in_batch(self, part: BatchPart) -> "Draft":
+        return msgspec.structs.replace(self, record=msgspec.structs.replace(self.record, batch=part))
+
+
+def draft[S](
+    aggregate: Aggregate[S],
+    key: str,
+    chain: Chain[S],
+    events: tuple[Any, ...],
+    *,
+    command_id: str,
+    actor: Actor,
+    now: datetime,
+    body_hash: str = "",
+    correlation_id: str = "",
+    causation_id: str = "",
+) -> Draft:
+    """The commit of `events` on top of `chain`, guarded by its version."""
+    state = chain.state
+    for event in events:
+        state = aggregate.evolve(state, event)
+    subject = aggregate_subject(aggregate.name, key)
+    return Draft(
+        aggregate=aggregate.name,
+        key=key,
+        events=events,
+        record=CommitRecord(
+            commit_id=derived_command_id(command_id, subject),
+            command_id=command_id,
+            actor=actor,
+            occurred_at=now,
+            parent_seq=chain.version,
+            events=tuple(encode_event(event) for event in events),
+            body_hash=body_hash,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            about=aggregate.about(state),
+        ),
+    )

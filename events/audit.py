@@ -1,0 +1,31 @@
+"""What the AUDIT stream holds: who was refused what, and who used which special right. Never a token."""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from events.commit import Actor
+
+TENANT_SCOPE = "tenant"
+"""The scope of what belongs to no project: the last token of the record's subject (`audit_subject`)."""
+
+
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the audit. The log tells what happened; this tells what was tried, and by which right."""
+
+    at: datetime
+    """UTC, by the gate's clock."""
+    outcome: Literal["refused", "admitted"]
+    command: str
+    """Name of the command, such as `DeleteWorkload`."""
+    command_id: str
+    actor: Actor | None = None
+    """None where the token was not trusted: then nobody knows who it was."""
+    target: str = ""
+    """Id, or the name of what was to be made."""
+    project_id: str | None = None
+    code: str = ""
+    """Of the refusal (`REFUSALS`); for what was admitted the right that it took, such as `override_ownership`."""
+    message: str = ""
+    correlation_id: str = ""

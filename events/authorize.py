@@ -1,0 +1,74 @@
+"""Who may do what: roles, their permissions, and the rule. Pure; used by the gate for every command and by the api for
+every read (log.md section 6.2). What is not granted is refused.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from events.refusal import Refusal
+
+
+class Permission(StrEnum):
+    READ = "read"
+    """See workloads, nodes, history and logs within the scope."""
+    SUBMIT = "submit"
+    """Create workloads."""
+    OPERATE = "operate"
+    """Suspend, resume, change and delete workloads; whose, ownership protection decides."""
+    OVERRIDE_OWNERSHIP = "override_ownership"
+    GRANT_PROJECT_ROLES = "grant_project_roles"
+    MANAGE_PROJECTS = "manage_projects"
+    MANAGE_CLUSTERS = "manage_clusters"
+    GRANT_TENANT_ROLES = "grant_tenant_roles"
+    READ_AUDIT = "read_audit"
+
+
+ROLE_PERMISSIONS: Final[dict[str, frozenset[Permission]]] = {
+    "administrator": frozenset(Permission),
+    "project-admin": frozenset(
+        {Permission.READ, Permission.SUBMIT, Permission.OPERATE, Permission.GRANT_PROJECT_ROLES}
+    ),
+    "researcher": frozenset({Permission.READ, Permission.SUBMIT, Permission.OPERATE}),
+    "viewer": frozenset({Permission.READ}),
+}
+"""Bound to a subject for the tenant (everywhere) or for one project."""
+
+
+class Grants(msgspec.Struct, frozen=True, kw_only=True):
+    """The roles of one subject, from the folds of the tenant and of the projects."""
+
+    tenant_roles: tuple[str, ...] = ()
+    project_roles: dict[str, tuple[str, ...]] = {}
+    """By project id."""
+
+    def roles_in(self, project_id: str | None) -> tuple[str, ...]:
+        ours = self.project_roles.get(project_id, ()) if project_id is not None else ()
+        return (*self.tenant_roles, *ours)
+
+    def allows(self, permission: Permission, project_id: str | None) -> bool:
+        return any(permission in ROLE_PERMISSIONS[role] for role in self.roles_in(project_id))
+
+    @property
+    def readable_projects(self) -> frozenset[str] | None:
+        """Ids of the projects whose workloads the subject may see; None: of all."""
+        if self.allows(Permission.READ, None):
+            return None
+        return frozenset(project for project in self.project_roles if self.allows(Permission.READ, project))
+
+
+def authorize(grants: Grants, permission: Permission, project_id: str | None) -> Refusal | None:
+    """None where the subject may; else `not_in_project` (no role there at all) or `not_permitted`.
+
+    Args:
+        project_id: the project that the thing belongs to; None for what belongs to the tenant.
+    """
+    if grants.allows(permission, project_id):
+        return None
+    if project_id is not None and not grants.roles_in(project_id):
+        return Refusal(code="not_in_project", message="you have no role in this project; ask one of its administrators")
+    return Refusal(
+        code="not_permitted",
+        message=f"none of your roles here includes {permission!s}; ask an administrator for one that does",
+    )

@@ -1,0 +1,318 @@
+"""The cluster aggregate: which clusters there are, how they are reached, and their settings."""
+
+from datetime import datetime
+from typing import Literal, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from events.decision import Context, Decision
+from events.ids import cluster_key, incarnation_id
+from events.refusal import Refusal
+
+ClusterKind = Literal["local", "simulated", "kubernetes"]
+SettingSource = Literal["cluster", "administrator"]
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+class SimulatedNodes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Nodes of a simulated cluster that are alike."""
+
+    names: tuple[str, ...]
+    """One node each."""
+    cpu_milli: int
+    """Of each, in thousandths of a core."""
+    memory_bytes: int
+    """Of each."""
+    gpu_count: int = 0
+    """Devices of each."""
+    gpu_model: str = ""
+    """Any word; shown, not interpreted."""
+    gpu_memory_bytes: int = 0
+    """Of one device; 0 where unknown."""
+
+
+class NodePool(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes that carry this label; a node that carries none of them is in the pool `default`."""
+
+    name: str
+    """What workloads and projects call it."""
+    label_key: str
+    """Of the nodes in it."""
+    label_value: str
+    """Of the nodes in it."""
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class ClusterAdded(_Event, frozen=True, kw_only=True):
+    """An administrator made a cluster known."""
+
+    cluster_id: str
+    """UUID."""
+    name: str
+    """Unique among the tenant's clusters."""
+    kind: ClusterKind
+    """How its pods are run."""
+    at: datetime
+    """When it was decided."""
+    simulated_nodes: tuple[SimulatedNodes, ...] = ()
+    """Of a simulated cluster; empty for others."""
+
+
+class ClusterConnected(_Event, frozen=True, kw_only=True):
+    """Its agent was heard again."""
+
+    at: datetime
+    """When it was decided."""
+    agent_version: str = ""
+    """As the agent says."""
+
+
+class ClusterDisconnected(_Event, frozen=True, kw_only=True):
+    """Its agent was not heard for the short timeout, or says that it cannot work with the cluster: nothing new is
+    placed there, what runs keeps running.
+    """
+
+    at: datetime
+    """When it was decided."""
+    silent_seconds: int
+    """Since when nothing was heard; 0 where the agent speaks."""
+    reason: str = ""
+    """What the agent says is wrong, in words; empty where it is not heard."""
+
+
+class OwnershipProtectionSet(_Event, frozen=True, kw_only=True):
+    """From now on only owners, and who may override them, act on the cluster's workloads; or no longer."""
+
+    enabled: bool
+    """Whether it is on."""
+    source: SettingSource
+    """The cluster's own word wins over an administrator's."""
+
+
+class OwnershipProtectionUnset(_Event, frozen=True, kw_only=True):
+    """The cluster's own configuration no longer speaks of it: the administrator's word counts again."""
+
+
+class NodePoolSet(_Event, frozen=True, kw_only=True):
+    """A node pool was made or changed."""
+
+    pool: NodePool
+    """As it is now."""
+
+
+class NodePoolRemoved(_Event, frozen=True, kw_only=True):
+    """Its nodes belong to `default` again."""
+
+    name: str
+    """Of the pool."""
+
+
+class ClusterRemoved(_Event, frozen=True, kw_only=True):
+    """An administrator took it out; its nodes go with it."""
+
+    at: datetime
+    """When it was decided."""
+
+
+ClusterEvent = (
+    ClusterAdded
+    | ClusterConnected
+    | ClusterDisconnected
+    | OwnershipProtectionSet
+    | OwnershipProtectionUnset
+    | NodePoolSet
+    | NodePoolRemoved
+    | ClusterRemoved
+)
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    cluster_id: str = ""
+    name: str = ""
+    kind: ClusterKind = "local"
+    created_at: datetime | None = None
+    removed: bool = False
+    simulated_nodes: tuple[SimulatedNodes, ...] = ()
+    connected: bool = False
+    connection_changed_at: datetime | None = None
+    problem: str = ""
+    """Why it is disconnected, as its agent said first; empty where it is not heard, or is connected."""
+    agent_version: str = ""
+    protection_reported: bool | None = None
+    """What the cluster's own configuration says; None where it says nothing."""
+    protection_set: bool = False
+    """What an administrator says."""
+    node_pools: dict[str, NodePool] = msgspec.field(default_factory=dict[str, NodePool])
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.cluster_id) and not self.removed
+
+    @property
+    def ownership_protection(self) -> bool:
+        return self.protection_set if self.protection_reported is None else self.protection_reported
+
+
+def evolve(state: Cluster, event: ClusterEvent) -> Cluster:
+    match event:
+        case ClusterAdded():
+            return Cluster(
+                cluster_id=event.cluster_id,
+                name=event.name,
+                kind=event.kind,
+                created_at=event.at,
+                simulated_nodes=event.simulated_nodes,
+            )
+        case ClusterConnected():
+            return replace(
+                state, connected=True, connection_changed_at=event.at, problem="", agent_version=event.agent_version
+            )
+        case ClusterDisconnected():
+            return replace(state, connected=False, connection_changed_at=event.at, problem=event.reason)
+        case OwnershipProtectionSet():
+            if event.source == "cluster":
+                return replace(state, protection_reported=event.enabled)
+            return replace(state, protection_set=event.enabled)
+        case OwnershipProtectionUnset():
+            return replace(state, protection_reported=None)
+        case NodePoolSet():
+            return replace(state, node_pools=state.node_pools | {event.pool.name: event.pool})
+        case NodePoolRemoved():
+            return replace(state, node_pools={k: v for k, v in state.node_pools.items() if k != event.name})
+        case ClusterRemoved():
+            return replace(state, removed=True, connected=False)
+        case _:
+            assert_never(event)
+
+
+def pool_of(labels: dict[str, str], pools: dict[str, NodePool]) -> str:
+    """The pool of a node with these labels; the first by name where several match."""
+    for name in sorted(pools):
+        if labels.get(pools[name].label_key) == pools[name].label_value:
+            return name
+    return "default"
+
+
+# -- commands and decide ---------------------------------------------------------------------------------------------
+
+
+class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    pass
+
+
+class AddCluster(_Command, frozen=True, kw_only=True):
+    name: str
+    kind: ClusterKind
+    simulated_nodes: tuple[SimulatedNodes, ...] = ()
+
+
+class RemoveCluster(_Command, frozen=True, kw_only=True):
+    """Forget the cluster. What runs there is no longer looked after; the gate lets only administrators do it."""
+
+    cluster_id: str
+
+
+class SetOwnershipProtection(_Command, frozen=True, kw_only=True):
+    cluster_id: str
+    enabled: bool
+
+
+class SetNodePool(_Command, frozen=True, kw_only=True):
+    cluster_id: str
+    pool: NodePool
+
+
+class RemoveNodePool(_Command, frozen=True, kw_only=True):
+    cluster_id: str
+    name: str
+
+
+class ReportCluster(_Command, frozen=True, kw_only=True):
+    """From cluster_sync: whether the agent is heard and can work, and what the cluster itself says of ownership
+    protection.
+    """
+
+    cluster_id: str
+    connected: bool
+    silent_seconds: int = 0
+    problem: str = ""
+    """Why the agent cannot work with the cluster, where it is heard and says so."""
+    agent_version: str = ""
+    ownership_protection: bool | None = None
+
+
+UserClusterCommand = AddCluster | RemoveCluster | SetOwnershipProtection | SetNodePool | RemoveNodePool
+ClusterCommand = UserClusterCommand | ReportCluster
+
+
+def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decision[ClusterEvent]:
+    if isinstance(command, AddCluster):
+        return _add(command, state, context)
+    if command.cluster_id != state.cluster_id or state.removed:
+        return Refusal(code="not_found", message=f"there is no cluster {command.cluster_id}")
+    match command:
+        case RemoveCluster():
+            return (ClusterRemoved(at=context.now),)
+        case SetOwnershipProtection():
+            return _protect(command, state)
+        case SetNodePool():
+            same = state.node_pools.get(command.pool.name) == command.pool
+            return () if same else (NodePoolSet(pool=command.pool),)
+        case RemoveNodePool():
+            return (NodePoolRemoved(name=command.name),) if command.name in state.node_pools else ()
+        case ReportCluster():
+            return _report(command, state, context)
+        case _:
+            assert_never(command)
+
+
+def _add(command: AddCluster, state: Cluster, context: Context) -> Decision[ClusterEvent]:
+    if state.exists:
+        return Refusal(code="name_taken", field="name", message=f"there already is a cluster named {command.name!r}")
+    return (
+        ClusterAdded(
+            cluster_id=incarnation_id(cluster_key(command.name), context.command_id),
+            name=command.name,
+            kind=command.kind,
+            at=context.now,
+            simulated_nodes=command.simulated_nodes,
+        ),
+    )
+
+
+def _protect(command: SetOwnershipProtection, state: Cluster) -> Decision[ClusterEvent]:
+    reported = state.protection_reported
+    if reported is not None and reported != command.enabled:
+        word = "on" if reported else "off"
+        return Refusal(
+            code="set_by_cluster",
+            message=f"cluster {state.name!r} itself sets ownership protection {word}; change its own configuration",
+        )
+    if state.protection_set == command.enabled:
+        return ()
+    return (OwnershipProtectionSet(enabled=command.enabled, source="administrator"),)
+
+
+def _report(command: ReportCluster, state: Cluster, context: Context) -> Decision[ClusterEvent]:
+    events: list[ClusterEvent] = []
+    if command.connected and not state.connected:
+        events.append(ClusterConnected(at=context.now, agent_version=command.agent_version))
+    # Of a cluster that is disconnected already only the first problem is told: its words change with every attempt.
+    news = state.connected or (command.problem and not state.problem)
+    if not command.connected and news:
+        events.append(
+            ClusterDisconnected(at=context.now, silent_seconds=command.silent_seconds, reason=command.problem)
+        )
+    if command.connected and command.ownership_protection != state.protection_reported:
+        if command.ownership_protection is None:
+            events.append(OwnershipProtectionUnset())
+        else:
+            events.append(OwnershipProtectionSet(enabled=command.ownership_protection, source="cluster"))
+    return tuple(events)

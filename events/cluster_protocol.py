@@ -1,0 +1,191 @@
+"""What cluster_sync and a cluster's agent tell each other (streams WANTED and OBSERVED). Both may be lost.
+
+WANTED holds, per pod key, the newest word about that pod; OBSERVED the newest fact. A pod key is fixed by the
+workload's name, its pod set and index; `token` orders the runs of a key through all attempts, tries and incarnations.
+"""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from events.cluster import ClusterKind, SimulatedNodes
+from events.node import NodeFacts
+from events.workload.commands import PodFactKind, PodWarning
+from events.workload.events import DeviceShare, PodRef
+
+
+def pod_key(workload_key: str, pod_set: str, index: int) -> str:
+    return f"{workload_key}-{pod_set}-{index}"
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class EnvironmentSource(_Message, frozen=True, kw_only=True):
+    """An environment variable whose value only the cluster knows."""
+
+    name: str
+    """Of the variable."""
+    kind: Literal["secret", "config_map", "field"]
+    object_name: str = ""
+    """Of the Secret or ConfigMap, in the project's namespace; empty with `field`."""
+    key: str = ""
+    """Key within it; with `field` the path of the pod's field, such as `status.podIP`."""
+
+
+class RunPod(_Message, frozen=True, kw_only=True, tag=True):
+    """This pod should run."""
+
+    pod_key: str
+    token: int
+    workload_id: str
+    workload_name: str
+    project_id: str
+    project_name: str = ""
+    pod: PodRef
+    pods: int = 1
+    """How many pods of this pod set may be alive at once; with several, they find each other by name."""
+    node_name: str
+    devices: tuple[DeviceShare, ...] = ()
+    gpu_memory_bytes: int = 0
+    """Memory share of each device, where it was asked for by memory."""
+    image: str = ""
+    arguments: tuple[str, ...] = ()
+    """Command and args, split; empty: what the image says."""
+    keeps_entry_point: bool = False
+    """Whether the arguments are for the image's own entry point, where images are run: no command was given."""
+    working_dir: str = ""
+    environment: dict[str, str] = {}
+    environment_from: tuple[EnvironmentSource, ...] = ()
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    cpu_limit_milli: int = 0
+    """0: no limit; likewise memory."""
+    memory_limit_bytes: int = 0
+    grace_seconds: int = 30
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class StopPod(_Message, frozen=True, kw_only=True, tag=True):
+    """This run should go: ask it to end, and end it after the grace period. Runs with a smaller token go, too."""
+
+    pod_key: str
+    token: int
+    workload_id: str
+    """This and `pod`: so that an agent that never saw the run can still say that it is not there."""
+    pod: PodRef
+    grace_seconds: int
+    reason: str
+    """`suspended`, `deleted`, `failed` or `superseded`."""
+
+
+class SettledPod(_Message, frozen=True, kw_only=True, tag=True):
+    """The run's end stands in the log: stop reporting it; keep its logs as the settings say."""
+
+    pod_key: str
+    token: int
+
+
+WantedPod = RunPod | StopPod | SettledPod
+
+
+class WantedCluster(_Message, frozen=True, kw_only=True):
+    """What an agent host must know to serve a cluster."""
+
+    cluster_id: str
+    name: str
+    kind: ClusterKind
+    removed: bool = False
+    simulated_nodes: tuple[SimulatedNodes, ...] = ()
+
+
+class ObservedPod(_Message, frozen=True, kw_only=True):
+    """The newest state of a run; said again until WANTED moves on."""
+
+    pod_key: str
+    token: int
+    workload_id: str
+    pod: PodRef
+    kind: PodFactKind
+    at: datetime
+    node_name: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    started_at: datetime | None = None
+    """When the process began; with `kind` a terminal one, so that a start that was never reported is not lost."""
+    warnings: tuple[PodWarning, ...] = ()
+    """What its cluster warned of during this run, oldest first."""
+
+
+class ObservedNode(_Message, frozen=True, kw_only=True):
+    """A node as it is; `pool` in the facts is filled in by cluster_sync, from the labels."""
+
+    name: str
+    facts: NodeFacts
+    gone: bool = False
+
+
+class ObservedCluster(_Message, frozen=True, kw_only=True):
+    """Heartbeat, every few seconds."""
+
+    at: datetime
+    agent_version: str = ""
+    ownership_protection: bool | None = None
+    """What the cluster's own configuration says; None: nothing."""
+    nodes: int = 0
+    problem: str = ""
+    """Why the cluster cannot be worked with now, in words; empty where it can."""
+    orphans: tuple[str, ...] = ()
+    """Pod names that carry our marks and that nothing mentions."""
+
+
+class UsageSample(_Message, frozen=True, kw_only=True):
+    """What a pod used at a moment."""
+
+    workload_id: str
+    pod: PodRef
+    at: datetime
+    cpu_milli: int
+    memory_bytes: int
+    gpu_utilization_percent: float | None = None
+    gpu_memory_bytes: int | None = None
+
+
+class UsageReport(_Message, frozen=True, kw_only=True):
+    """What an agent says on `usage.<cluster>`: samples of many pods in one message."""
+
+    samples: tuple[UsageSample, ...] = ()
+
+
+class LogsRequest(_Message, frozen=True, kw_only=True):
+    """Asked of an agent on `agent.<cluster>.logs`; answered by `LogsChunk`s on the reply subject."""
+
+    workload_id: str
+    pod_key: str
+    pod: PodRef | None = None
+    """None: the newest run."""
+    follow: bool = False
+    tail_lines: int | None = None
+    since: datetime | None = None
+    acknowledged: bool = False
+    """The asker answers each chunk with an empty message to its reply subject, and so slows the agent down to its own
+    pace (a few chunks are on the way at once). Without: the agent sends at a bounded rate."""
+
+
+class LogLine(_Message, frozen=True, kw_only=True):
+    at: datetime
+    stream: str
+    """`stdout` or `stderr`."""
+    text: str
+
+
+class LogsChunk(_Message, frozen=True, kw_only=True):
+    lines: tuple[LogLine, ...] = ()
+    end: bool = False
+    """The last chunk of this answer."""
+    error: str = ""
+    """Where it ended early, why."""

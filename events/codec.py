@@ -1,0 +1,116 @@
+"""How events and commits become bytes and come back: an explicit registry, and upcasters one step at a time.
+
+The registered names and versions are the storage format. To change a shape: register the new struct under the
+next version, write the upcaster from the one before, and add its golden payload; old ones stay in the tests for ever.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from events import cluster, node, project, tenant
+from events.commit import Commit, CommitRecord, EventRecord
+from events.subjects import split_aggregate_subject
+from events.workload import events as workload
+
+type Fields = dict[str, Any]
+
+REGISTRY: Final[dict[tuple[str, int], type[msgspec.Struct]]] = {
+    ("WorkloadCreated", 1): workload.WorkloadCreated,
+    ("WorkloadQueued", 1): workload.WorkloadQueued,
+    ("WorkloadWaiting", 1): workload.WorkloadWaiting,
+    ("PodsBound", 1): workload.PodsBound,
+    ("PodStarting", 1): workload.PodStarting,
+    ("PodRunning", 1): workload.PodRunning,
+    ("PodUnreachable", 1): workload.PodUnreachable,
+    ("PodWarned", 1): workload.PodWarned,
+    ("PodSucceeded", 1): workload.PodSucceeded,
+    ("PodFailed", 1): workload.PodFailed,
+    ("PodInterrupted", 1): workload.PodInterrupted,
+    ("PodStopped", 1): workload.PodStopped,
+    ("WorkloadSuspended", 1): workload.WorkloadSuspended,
+    ("WorkloadStopped", 1): workload.WorkloadStopped,
+    ("WorkloadResumed", 1): workload.WorkloadResumed,
+    ("WorkloadCompleted", 1): workload.WorkloadCompleted,
+    ("WorkloadFailed", 1): workload.WorkloadFailed,
+    ("WorkloadChanged", 1): workload.WorkloadChanged,
+    ("WorkloadDeletionRequested", 1): workload.WorkloadDeletionRequested,
+    ("WorkloadDeleted", 1): workload.WorkloadDeleted,
+    ("NodeRegistered", 1): node.NodeRegistered,
+    ("NodeChanged", 1): node.NodeChanged,
+    ("NodeRemoved", 1): node.NodeRemoved,
+    ("PodsReserved", 1): node.PodsReserved,
+    ("ReservationsReleased", 1): node.ReservationsReleased,
+    ("ClusterAdded", 1): cluster.ClusterAdded,
+    ("ClusterConnected", 1): cluster.ClusterConnected,
+    ("ClusterDisconnected", 2): cluster.ClusterDisconnected,
+    ("OwnershipProtectionSet", 1): cluster.OwnershipProtectionSet,
+    ("OwnershipProtectionUnset", 1): cluster.OwnershipProtectionUnset,
+    ("NodePoolSet", 1): cluster.NodePoolSet,
+    ("NodePoolRemoved", 1): cluster.NodePoolRemoved,
+    ("ClusterRemoved", 1): cluster.ClusterRemoved,
+    ("ProjectCreated", 1): project.ProjectCreated,
+    ("ProjectChanged", 1): project.ProjectChanged,
+    ("ProjectRoleGranted", 1): project.ProjectRoleGranted,
+    ("ProjectRoleRevoked", 1): project.ProjectRoleRevoked,
+    ("TenantRoleGranted", 1): tenant.TenantRoleGranted,
+    ("TenantRoleRevoked", 1): tenant.TenantRoleRevoked,
+}
+"""The newest version of every event."""
+
+UPCASTERS: Final[dict[tuple[str, int], Callable[[Fields], Fields]]] = {
+    # Before an agent could speak of a problem, silence was the only reason.
+    ("ClusterDisconnected", 1): lambda fields: fields | {"reason": ""},
+}
+"""From a stored (type, version) to the fields of the next version."""
+
+
+class UnknownEventError(Exception):
+    """The log holds an event that this version of Muster does not know: stop, never skip."""
+
+
+_NAMES: Final = {struct: (name, version) for (name, version), struct in REGISTRY.items()}
+_VERSIONS: Final = dict(REGISTRY.keys())
+_DECODERS: Final = {key: msgspec.json.Decoder(struct) for key, struct in REGISTRY.items()}
+_ENCODER: Final = msgspec.json.Encoder()
+_COMMIT_DECODER: Final = msgspec.json.Decoder(CommitRecord)
+
+
+def encode_event(event: msgspec.Struct) -> EventRecord:
+    name, version = _NAMES[type(event)]
+    return EventRecord(type=name, version=version, data=msgspec.Raw(_ENCODER.encode(event)))
+
+
+def decode_event(record: EventRecord) -> Any:
+    """The event as its newest struct. Raises UnknownEventError."""
+    decoder = _DECODERS.get((record.type, record.version))
+    if decoder is not None:
+        return decoder.decode(record.data)
+    newest = _VERSIONS.get(record.type, 0)
+    if record.version > newest:
+        raise UnknownEventError(f"{record.type} version {record.version} (known: {newest or 'none'})")
+    fields: Fields = msgspec.json.decode(record.data)
+    for version in range(record.version, newest):
+        upcast = UPCASTERS.get((record.type, version))
+        if upcast is None:
+            raise UnknownEventError(f"{record.type} version {version} has no upcaster")
+        fields = upcast(fields)
+    return msgspec.convert(fields, REGISTRY[record.type, newest])
+
+
+def encode_commit(record: CommitRecord) -> bytes:
+    return _ENCODER.encode(record)
+
+
+def decode_commit(subject: str, seq: int, payload: bytes) -> Commit:
+    """A stored message of the log. Raises UnknownEventError, msgspec.DecodeError, ValueError (a foreign subject)."""
+    aggregate, key = split_aggregate_subject(subject)
+    record = _COMMIT_DECODER.decode(payload)
+    return Commit(
+        aggregate=aggregate,
+        key=key,
+        seq=seq,
+        record=record,
+        events=tuple(decode_event(event) for event in record.events),
+    )

@@ -1,0 +1,105 @@
+"""The commit record: one command's events on one aggregate, the unit of the log.
+
+A command that touches one aggregate is one message. One that touches several (workloads and the nodes that hold them)
+is an atomic batch of such messages, one per aggregate, each guarded; `batch` ties them together, and nobody may ever
+look at the log in the middle of one.
+"""
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+
+class Actor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who caused a commit: an opaque subject, never a name or an e-mail."""
+
+    iss: str
+    """Issuer of the token; `muster` for the services themselves."""
+    sub: str
+    """Subject of the token, or the service's name."""
+    kind: Literal["user", "service"] = "user"
+    """A person or program with a token, or a service of Muster."""
+
+
+def service_actor(service: str) -> Actor:
+    return Actor(iss="muster", sub=service, kind="service")
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the gate must know to decide on the aggregate's next command, without its history."""
+
+    id: str | None = None
+    """Id of the thing as it is after this commit (a workload's newest incarnation)."""
+    owner: str | None = None
+    """Subject of the creator."""
+    project_id: str | None = None
+    """UUID of the project that it stands in."""
+    cluster_id: str | None = None
+    """UUID of the cluster that it runs on, or is."""
+
+
+class BatchPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which part of an atomic batch this message is."""
+
+    id: str
+    """The same for all parts."""
+    index: int
+    """1..count."""
+    count: int
+    """Parts of the batch."""
+
+
+class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One event as it is stored: its registered name, the version of its shape, its fields."""
+
+    type: str
+    """Its registered name."""
+    data: msgspec.Raw
+    """Its fields."""
+    version: int = 1
+    """Of its shape."""
+
+
+class CommitRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The stored message. `Commit` is the same with decoded events and its place in the log."""
+
+    commit_id: str
+    """Of this commit alone: how its writer finds it again where the answer was lost."""
+    command_id: str
+    """Of the command that made it; the same command again makes no second commit."""
+    actor: Actor
+    """Who gave the command."""
+    occurred_at: datetime
+    """When it was decided, by the decider's clock, UTC."""
+    parent_seq: int
+    """Sequence of the aggregate's commit before this one; 0 for its first. Also the guard of the append."""
+    events: tuple[EventRecord, ...]
+    """What was decided, in order; at least one."""
+    body_hash: str = ""
+    """Hash of the request that the command came with; empty for the services' own commands."""
+    correlation_id: str = ""
+    """The request id of the API that all of it goes back to."""
+    causation_id: str = ""
+    """What caused it directly."""
+    batch: BatchPart | None = None
+    """Where it is part of an atomic batch."""
+    about: About = About()
+    """What the gate needs to know of the aggregate."""
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit record read from, or just written to, the log."""
+
+    aggregate: str
+    key: str
+    seq: int
+    """Stream sequence: its place in the total order; also the aggregate's version after it."""
+    record: CommitRecord
+    events: tuple[Any, ...]
+    """Decoded (and upcast) events, each one of the aggregate's event union."""
+
+    @property
+    def ends_batch(self) -> bool:
+        """Whether a follower may stop after this commit: it stands alone or closes its batch."""
+        return self.record.batch is None or self.record.batch.index == self.record.batch.count

@@ -1,0 +1,126 @@
+"""What travels between api, gate and commands: requests, admitted commands, and the answer."""
+
+from datetime import datetime
+from typing import assert_never
+
+import msgspec
+
+from events.cluster import (
+    AddCluster,
+    RemoveCluster,
+    RemoveNodePool,
+    SetNodePool,
+    SetOwnershipProtection,
+)
+from events.commit import Actor
+from events.ids import TENANT_KEY, cluster_key, key_of_id, project_key, workload_key
+from events.project import ChangeProject, CreateProject, GrantProjectRole, RevokeProjectRole
+from events.refusal import Refusal
+from events.tenant import GrantTenantRole, RevokeTenantRole
+from events.workload.commands import (
+    ChangeWorkload,
+    CreateTraining,
+    DeleteWorkload,
+    ResumeWorkload,
+    SuspendWorkload,
+)
+
+WorkloadIdCommand = SuspendWorkload | ResumeWorkload | DeleteWorkload | ChangeWorkload
+"""Commands that name a workload by id."""
+
+UserCommand = (
+    CreateTraining
+    | WorkloadIdCommand
+    | AddCluster
+    | RemoveCluster
+    | SetOwnershipProtection
+    | SetNodePool
+    | RemoveNodePool
+    | CreateProject
+    | ChangeProject
+    | GrantProjectRole
+    | RevokeProjectRole
+    | GrantTenantRole
+    | RevokeTenantRole
+)
+"""Everything a person can ask for."""
+
+Creation = CreateTraining | AddCluster | CreateProject
+"""Commands that make something new: refused while the log is nearly full."""
+
+
+class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """From the api to the gate, on `cmd.request.<command>`."""
+
+    command_id: str
+    token: str
+    """The caller's own: the gate verifies it itself."""
+    command: UserCommand
+    body_hash: str = ""
+    """SHA-256 of the request's body, in hex; compared where a command id comes again."""
+    expected_version: int | None = None
+    """From If-Match."""
+    correlation_id: str = ""
+
+
+class AdmittedCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """From the gate to commands on `cmd.admitted.<command>`; from a service on `cmd.system.<service>.<command>`."""
+
+    command_id: str
+    actor: Actor
+    command: UserCommand
+    body_hash: str = ""
+    expected_version: int | None = None
+    correlation_id: str = ""
+    protected: bool = False
+    override: bool = False
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Durable, or already so."""
+
+    seq: int
+    """Version of the aggregate that holds the answer: what a reader may wait for (`min_seq`)."""
+    id: str = ""
+    """Of what was made."""
+    changed: bool = True
+    """False where it already was so."""
+    at: datetime | None = None
+    """When the commit was decided, where this command made one: the api answers a creation without reading it back."""
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    refusal: Refusal
+
+
+class OutcomeUnknown(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """It may or may not have been stored; repeat with the same key to learn which."""
+
+
+CommandReply = Accepted | Refused | OutcomeUnknown
+
+
+def target(command: UserCommand) -> tuple[str, str] | None:
+    """(aggregate, key) that a command is about; None where its id is none of ours."""
+    match command:
+        case CreateTraining():
+            return "workload", workload_key(command.project_id, command.name)
+        case SuspendWorkload() | ResumeWorkload() | DeleteWorkload() | ChangeWorkload():
+            return _of_id("workload", command.workload_id)
+        case AddCluster():
+            return "cluster", cluster_key(command.name)
+        case RemoveCluster() | SetOwnershipProtection() | SetNodePool() | RemoveNodePool():
+            return _of_id("cluster", command.cluster_id)
+        case CreateProject():
+            return "project", project_key(command.name)
+        case ChangeProject() | GrantProjectRole() | RevokeProjectRole():
+            return _of_id("project", command.project_id)
+        case GrantTenantRole() | RevokeTenantRole():
+            return "tenant", TENANT_KEY
+        case _:
+            assert_never(command)
+
+
+def _of_id(aggregate: str, identifier: str) -> tuple[str, str] | None:
+    key = key_of_id(identifier)
+    return None if key is None else (aggregate, key)

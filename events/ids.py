@@ -1,0 +1,97 @@
+"""Ids and keys: how a name becomes a key, and how an id leads back to its key without an index.
+
+A key names an aggregate's subject. It is the first 60 bits of a SHA-256 over what identifies the thing, in base32.
+An id is a UUID of version 8 whose first 60 free bits are the key's and whose last 62 are taken from the command that
+made this incarnation, so the same command again gives the same id, and an id alone tells where its log stands.
+"""
+
+import base64
+import hashlib
+import re
+from uuid import UUID, uuid5
+
+KEY_PATTERN = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
+"""What may stand in a subject: no dots, no wildcards, no spaces."""
+
+TENANT_KEY = "default"
+"""Muster serves one tenant; its aggregate has a fixed key."""
+
+_COMMAND_NAMESPACE = UUID("6f1d3b0a-52a8-5d0e-9c2e-6d7573746572")
+_KEY_BITS = 60
+_UUID_VERSION = 8
+_INCARNATION_BITS = 62
+
+
+def name_key(*parts: str) -> str:
+    """The 12-character key of the thing that these parts identify, such as `("workload", project_id, name)`.
+
+    Parts are length-prefixed before hashing, so that ("ab", "c") and ("a", "bc") differ.
+    """
+    return _key_of_bits(_digest_bits(parts, _KEY_BITS))
+
+
+def workload_key(project_id: str, name: str) -> str:
+    return name_key("workload", project_id, name)
+
+
+def node_key(cluster_id: str, node_name: str) -> str:
+    return name_key("node", cluster_id, node_name)
+
+
+def cluster_key(name: str) -> str:
+    return name_key("cluster", name)
+
+
+def project_key(name: str) -> str:
+    return name_key("project", name)
+
+
+def incarnation_id(key: str, command_id: str) -> str:
+    """The UUID (version 8) of what `command_id` made under `key`."""
+    first = _bits_of_key(key)
+    last = _digest_bits((command_id,), _INCARNATION_BITS)
+    value = (first >> 12) << 80 | 0x8 << 76 | (first & 0xFFF) << 64 | 0b10 << 62 | last
+    return str(UUID(int=value))
+
+
+def key_of_id(identifier: str) -> str | None:
+    """The key that an id begins with, or None where the text is not an id of ours."""
+    try:
+        uuid = UUID(identifier)
+    except ValueError:
+        return None
+    if uuid.version != _UUID_VERSION or str(uuid) != identifier.lower():
+        return None
+    value = uuid.int
+    return _key_of_bits((value >> 80) << 12 | (value >> 64) & 0xFFF)
+
+
+def idempotent_command_id(issuer: str, subject: str, method: str, path: str, idempotency_key: str) -> str:
+    """The command id of a request that carries an `Idempotency-Key`: the same request again is the same command."""
+    return derived_command_id(issuer, subject, method, path, idempotency_key)
+
+
+def derived_command_id(*parts: str) -> str:
+    """The command id of a service's own act, from what caused it: done twice, it is the same command."""
+    return str(uuid5(_COMMAND_NAMESPACE, "\x00".join(parts)))
+
+
+def name_suffix(command_id: str) -> str:
+    """Six characters that follow a name given as a prefix (R38); the same command gives the same suffix."""
+    return _key_of_bits(_digest_bits(("suffix", command_id), _KEY_BITS))[:6]
+
+
+def _digest_bits(parts: tuple[str, ...], bits: int) -> int:
+    hasher = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode()
+        hasher.update(len(encoded).to_bytes(4, "big") + encoded)
+    return int.from_bytes(hasher.digest(), "big") >> (256 - bits)
+
+
+def _key_of_bits(bits: int) -> str:
+    return base64.b32encode((bits << 4).to_bytes(8, "big")).decode()[:12].lower()
+
+
+def _bits_of_key(key: str) -> int:
+    return int.from_bytes(base64.b32decode(key.upper() + "A==="), "big") >> 4

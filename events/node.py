@@ -1,0 +1,285 @@
+"""The node aggregate: what a node has, and who holds which part of it.
+
+Reserving and releasing are events of the node, written in one atomic batch with the workload's own. So no new
+reservation can ever exceed a node's capacity, whoever schedules, however many at once. Capacity may shrink below what
+is reserved (a dead GPU, a foreign pod): that is a fact, shown as it is.
+"""
+
+from typing import Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from events.decision import Context, Decision
+from events.refusal import Refusal
+from events.workload.events import DeviceShare
+from events.workload.spec import WHOLE_GPU_MILLI
+
+DEFAULT_MAX_PODS: Final = 110
+"""The kubelet's default limit of pods on one node."""
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Keeps pods away that do not tolerate it, as in Kubernetes."""
+
+    key: str
+    """As on the node."""
+    value: str = ""
+    """As on the node."""
+    effect: str = "NoSchedule"
+    """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a cluster says of a node."""
+
+    cpu_milli: int
+    """Allocatable, in thousandths of a core."""
+    memory_bytes: int
+    """Allocatable."""
+    gpu_count: int = 0
+    """Devices that work."""
+    gpu_model: str = ""
+    """Of all its devices; empty where unknown."""
+    gpu_memory_bytes: int = 0
+    """Of one device; 0 where unknown, and then requests by GPU memory do not fit."""
+    max_pods: int = DEFAULT_MAX_PODS
+    """How many pods it takes at a time, others' included."""
+    pool: str = "default"
+    """Node pool that its labels put it in."""
+    labels: dict[str, str] = {}
+    """As on the node."""
+    taints: tuple[Taint, ...] = ()
+    """As on the node."""
+    ready: bool = True
+    """Whether it takes part at all."""
+    unschedulable: bool = False
+    """Cordoned: what runs stays, nothing new comes."""
+    foreign_cpu_milli: int = 0
+    """Requests of pods that are not ours; likewise the three below."""
+    foreign_memory_bytes: int = 0
+    """As `foreign_cpu_milli`."""
+    foreign_gpus: int = 0
+    """As `foreign_cpu_milli`, whole devices."""
+    foreign_pods: int = 0
+    """How many pods those are."""
+    stand_in: bool = False
+    """Whether its GPUs are declared, not real (`--gpus N`, or a simulated node)."""
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One pod's hold on a node, released as a whole."""
+
+    id: str
+    """`reservation_id` of the run."""
+    workload_id: str
+    """UUID."""
+    workload_key: str
+    """Aggregate key of the workload, where its run can be looked up."""
+    cpu_milli: int = 0
+    """Thousandths of a core."""
+    memory_bytes: int = 0
+    """Of the node's memory."""
+    devices: tuple[DeviceShare, ...] = ()
+    """Which devices, and how much of each."""
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class NodeRegistered(_Event, frozen=True, kw_only=True):
+    """A cluster has a node that was not there before."""
+
+    cluster_id: str
+    """UUID."""
+    name: str
+    """As its cluster calls it."""
+    facts: NodeFacts
+    """What it has."""
+
+
+class NodeChanged(_Event, frozen=True, kw_only=True):
+    """Something of the facts is different now; they are given whole."""
+
+    facts: NodeFacts
+    """What it has now."""
+
+
+class NodeRemoved(_Event, frozen=True, kw_only=True):
+    """The node object is gone from its cluster, and its pods with it."""
+
+
+class PodsReserved(_Event, frozen=True, kw_only=True):
+    """Runs hold parts of the node from now on; together never more than it had at that moment."""
+
+    reservations: tuple[Reservation, ...]
+    """One per run."""
+
+
+class ReservationsReleased(_Event, frozen=True, kw_only=True):
+    """Runs that are over hold nothing any more."""
+
+    ids: tuple[str, ...]
+    """Of the reservations."""
+
+
+NodeEvent = NodeRegistered | NodeChanged | NodeRemoved | PodsReserved | ReservationsReleased
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    cluster_id: str = ""
+    """Empty where the node was never registered."""
+    name: str = ""
+    present: bool = False
+    facts: NodeFacts = NodeFacts(cpu_milli=0, memory_bytes=0)
+    reservations: dict[str, Reservation] = msgspec.field(default_factory=dict[str, Reservation])
+    used_cpu_milli: int = 0
+    used_memory_bytes: int = 0
+    used_device_milli: tuple[int, ...] = ()
+    """Reserved share of each device; may be longer than facts.gpu_count where devices were lost."""
+
+    @property
+    def schedulable(self) -> bool:
+        return self.present and self.facts.ready and not self.facts.unschedulable
+
+    @property
+    def free_cpu_milli(self) -> int:
+        return self.facts.cpu_milli - self.facts.foreign_cpu_milli - self.used_cpu_milli
+
+    @property
+    def free_memory_bytes(self) -> int:
+        return self.facts.memory_bytes - self.facts.foreign_memory_bytes - self.used_memory_bytes
+
+    @property
+    def free_pods(self) -> int:
+        return self.facts.max_pods - self.facts.foreign_pods - len(self.reservations)
+
+    @property
+    def free_device_milli(self) -> tuple[int, ...]:
+        """Free share of each device; the last `foreign_gpus` devices are others'."""
+        ours = max(self.facts.gpu_count - self.facts.foreign_gpus, 0)
+        used = self.used_device_milli
+        return tuple(WHOLE_GPU_MILLI - (used[i] if i < len(used) else 0) for i in range(ours))
+
+
+def reservation_id(workload_id: str, pod_set: str, index: int, attempt: int, try_: int) -> str:
+    return f"{workload_id}/{pod_set}-{index}/{attempt}.{try_}"
+
+
+def evolve(state: Node, event: NodeEvent) -> Node:
+    match event:
+        case NodeRegistered():
+            return replace(state, cluster_id=event.cluster_id, name=event.name, present=True, facts=event.facts)
+        case NodeChanged():
+            return replace(state, facts=event.facts)
+        case NodeRemoved():
+            return replace(state, present=False)
+        case PodsReserved():
+            return _with(state, event.reservations, +1)
+        case ReservationsReleased():
+            return _with(state, tuple(state.reservations[id_] for id_ in event.ids), -1)
+        case _:
+            assert_never(event)
+
+
+def _with(state: Node, changed: tuple[Reservation, ...], sign: int) -> Node:
+    held = dict(state.reservations)
+    cpu, memory = state.used_cpu_milli, state.used_memory_bytes
+    milli = list(state.used_device_milli)
+    for reservation in changed:
+        if sign > 0:
+            held[reservation.id] = reservation
+        else:
+            del held[reservation.id]
+        cpu += sign * reservation.cpu_milli
+        memory += sign * reservation.memory_bytes
+        for share in reservation.devices:
+            milli.extend([0] * (share.device + 1 - len(milli)))
+            milli[share.device] += sign * share.milli
+    return replace(
+        state, reservations=held, used_cpu_milli=cpu, used_memory_bytes=memory, used_device_milli=tuple(milli)
+    )
+
+
+# -- commands and decide ---------------------------------------------------------------------------------------------
+
+
+class ReportNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """From cluster_sync: the node exists and looks like this."""
+
+    cluster_id: str
+    name: str
+    facts: NodeFacts
+
+
+class ReportNodeGone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """From cluster_sync: the cluster no longer has this node."""
+
+
+class ReserveOnNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """From the scheduler: release these, then reserve those, as one step."""
+
+    release: tuple[str, ...] = ()
+    reserve: tuple[Reservation, ...] = ()
+
+
+NodeCommand = ReportNode | ReportNodeGone | ReserveOnNode
+
+
+def decide(command: NodeCommand, state: Node, _: Context) -> Decision[NodeEvent]:
+    match command:
+        case ReportNode():
+            if not state.present:
+                return (NodeRegistered(cluster_id=command.cluster_id, name=command.name, facts=command.facts),)
+            return () if command.facts == state.facts else (NodeChanged(facts=command.facts),)
+        case ReportNodeGone():
+            return (NodeRemoved(),) if state.present else ()
+        case ReserveOnNode():
+            return _reserve(command, state)
+        case _:
+            assert_never(command)
+
+
+def _reserve(command: ReserveOnNode, state: Node) -> Decision[NodeEvent]:
+    events: list[NodeEvent] = []
+    release = tuple(id_ for id_ in command.release if id_ in state.reservations)
+    if release:
+        events.append(ReservationsReleased(ids=release))
+        state = evolve(state, events[-1])
+    reserve = tuple(r for r in command.reserve if state.reservations.get(r.id) != r)
+    if reserve:
+        if not state.schedulable:
+            return Refusal(code="node_not_schedulable", message=f"node {state.name!r} takes no new pods")
+        before, state = state, _with(state, reserve, +1)
+        if shortage := _shortage(before, state, reserve):
+            return Refusal(code="capacity_exceeded", message=f"node {state.name!r} {shortage}")
+        events.append(PodsReserved(reservations=reserve))
+    return tuple(events)
+
+
+def _shortage(before: Node, after: Node, reserve: tuple[Reservation, ...]) -> str | None:
+    """What these reservations would take beyond the node's capacity, with numbers; None where all fits.
+
+    Only what they ask for is compared: a node that shrank below what it holds still takes a pod that asks for nothing
+    of the lacking kind.
+    """
+    if any(r.id in before.reservations for r in reserve):
+        return "already holds another reservation under this id"
+    if after.free_cpu_milli < 0 and any(r.cpu_milli for r in reserve):
+        return f"lacks {-after.free_cpu_milli} milli of CPU"
+    if after.free_memory_bytes < 0 and any(r.memory_bytes for r in reserve):
+        return f"lacks {-after.free_memory_bytes} bytes of memory"
+    if after.free_pods < 0:
+        return f"takes at most {after.facts.max_pods} pods"
+    free = after.free_device_milli
+    for share in (share for r in reserve for share in r.devices):
+        if share.device >= len(free):
+            return f"has no free device {share.device}"
+        if free[share.device] < 0:
+            return f"lacks {-free[share.device]} thousandths of device {share.device}"
+    return None

@@ -1,0 +1,172 @@
+"""The project aggregate: quota, order of node pools, and who has which role in it."""
+
+from datetime import datetime
+from typing import Literal, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from events.decision import Context, Decision
+from events.ids import incarnation_id, project_key
+from events.refusal import Refusal
+from events.roles import with_role, without_role
+
+ProjectRole = Literal["project-admin", "researcher", "viewer"]
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class ProjectCreated(_Event, frozen=True, kw_only=True):
+    """An administrator made a project."""
+
+    project_id: str
+    """UUID."""
+    name: str
+    """Unique in the tenant."""
+    at: datetime
+    """When it was decided."""
+    gpu_quota_milli: int | None = None
+    """Bounds non-preemptible work, in thousandths of a GPU; None: no bound."""
+    node_pools: tuple[str, ...] = ()
+    """Order in which pools are tried where the workload names none; empty: all, by name."""
+
+
+class ProjectChanged(_Event, frozen=True, kw_only=True):
+    """The settings as they are now."""
+
+    gpu_quota_milli: int | None = None
+    """As in ProjectCreated."""
+    node_pools: tuple[str, ...] = ()
+    """As in ProjectCreated."""
+
+
+class ProjectRoleGranted(_Event, frozen=True, kw_only=True):
+    """Somebody has this role in the project."""
+
+    subject: str
+    """Of their tokens."""
+    role: ProjectRole
+    """What they may do."""
+
+
+class ProjectRoleRevoked(_Event, frozen=True, kw_only=True):
+    """Somebody no longer has this role in the project."""
+
+    subject: str
+    """Of their tokens."""
+    role: ProjectRole
+    """The one that is gone."""
+
+
+ProjectEvent = ProjectCreated | ProjectChanged | ProjectRoleGranted | ProjectRoleRevoked
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    project_id: str = ""
+    name: str = ""
+    created_at: datetime | None = None
+    gpu_quota_milli: int | None = None
+    node_pools: tuple[str, ...] = ()
+    roles: dict[str, tuple[ProjectRole, ...]] = msgspec.field(default_factory=dict[str, tuple[ProjectRole, ...]])
+    """Roles by subject."""
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.project_id)
+
+
+def evolve(state: Project, event: ProjectEvent) -> Project:
+    match event:
+        case ProjectCreated():
+            return Project(
+                project_id=event.project_id,
+                name=event.name,
+                created_at=event.at,
+                gpu_quota_milli=event.gpu_quota_milli,
+                node_pools=event.node_pools,
+            )
+        case ProjectChanged():
+            return replace(state, gpu_quota_milli=event.gpu_quota_milli, node_pools=event.node_pools)
+        case ProjectRoleGranted():
+            return replace(state, roles=with_role(state.roles, event.subject, event.role))
+        case ProjectRoleRevoked():
+            return replace(state, roles=without_role(state.roles, event.subject, event.role))
+        case _:
+            assert_never(event)
+
+
+# -- commands and decide ---------------------------------------------------------------------------------------------
+
+
+class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    pass
+
+
+class CreateProject(_Command, frozen=True, kw_only=True):
+    name: str
+    gpu_quota_milli: int | None = None
+    node_pools: tuple[str, ...] = ()
+
+
+class ChangeProject(_Command, frozen=True, kw_only=True):
+    """Set the settings to exactly these."""
+
+    project_id: str
+    gpu_quota_milli: int | None = None
+    node_pools: tuple[str, ...] = ()
+
+
+class GrantProjectRole(_Command, frozen=True, kw_only=True):
+    project_id: str
+    subject: str
+    role: ProjectRole
+
+
+class RevokeProjectRole(_Command, frozen=True, kw_only=True):
+    project_id: str
+    subject: str
+    role: ProjectRole
+
+
+ProjectCommand = CreateProject | ChangeProject | GrantProjectRole | RevokeProjectRole
+
+
+def decide(command: ProjectCommand, state: Project, context: Context) -> Decision[ProjectEvent]:
+    if isinstance(command, CreateProject):
+        return _create(command, state, context)
+    if command.project_id != state.project_id:
+        return Refusal(code="not_found", message=f"there is no project {command.project_id}")
+    match command:
+        case ChangeProject():
+            wanted = (command.gpu_quota_milli, command.node_pools)
+            if wanted == (state.gpu_quota_milli, state.node_pools):
+                return ()
+            return (ProjectChanged(gpu_quota_milli=command.gpu_quota_milli, node_pools=command.node_pools),)
+        case GrantProjectRole():
+            held = command.role in state.roles.get(command.subject, ())
+            return () if held else (ProjectRoleGranted(subject=command.subject, role=command.role),)
+        case RevokeProjectRole():
+            held = command.role in state.roles.get(command.subject, ())
+            return (ProjectRoleRevoked(subject=command.subject, role=command.role),) if held else ()
+        case _:
+            assert_never(command)
+
+
+def _create(command: CreateProject, state: Project, context: Context) -> Decision[ProjectEvent]:
+    if state.exists:
+        return Refusal(code="name_taken", field="name", message=f"there already is a project named {command.name!r}")
+    return (
+        ProjectCreated(
+            project_id=incarnation_id(project_key(command.name), context.command_id),
+            name=command.name,
+            at=context.now,
+            gpu_quota_milli=command.gpu_quota_milli,
+            node_pools=command.node_pools,
+        ),
+    )

@@ -1,0 +1,41 @@
+"""Refusals: a decider's or the gate's named "no"."""
+
+from typing import Final
+
+import msgspec
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a command was not carried out. Nothing was stored."""
+
+    code: str
+    """One of `REFUSALS`; programs branch on it."""
+    message: str
+    """One sentence for a person: what is wrong, with what was given, and what would do."""
+    field: str | None = None
+    """The request field that is at fault, such as `spec.parallelism`, where there is one."""
+
+
+REFUSALS: Final[dict[str, str]] = {
+    "name_taken": "a living workload of the project, or a thing of that kind, has this name",
+    "not_found": "there is no such thing, or it is not yours to see",
+    "not_owner": "ownership protection: only the creator, or who may override it, does this",
+    "not_in_project": "the caller has no role in the project",
+    "not_permitted": "the caller's role does not include this action",
+    "not_authenticated": "the token is missing, expired or not trusted",
+    "version_moved": "If-Match named a version that is no longer the newest",
+    "idempotency_key_reused": "the same Idempotency-Key came with another body",
+    "workload_finished": "the workload is Completed or Failed: it cannot run again",
+    "workload_deleted": "the workload is deleted, or on its way",
+    "unknown_project": "no project has this id",
+    "unknown_cluster": "no cluster has this id",
+    "set_by_cluster": "the cluster's own configuration says otherwise, and it wins",
+    "last_administrator": "somebody must remain who can administer",
+    "invalid": "a value breaks a rule",
+    "stale_placement": "the pod moved on since the plan was made",
+    "capacity_exceeded": "the node has not that much left",
+    "node_not_schedulable": "the node takes no new pods",
+    "log_full": "the log's disk is nearly full: creations are refused, facts and deletions still fit",
+    "outcome_unknown": "the answer was lost: repeat with the same Idempotency-Key",
+}
+"""Every refusal code and what it means; the reference page and the statuses of the API are made from it."""

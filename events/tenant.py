@@ -1,0 +1,85 @@
+"""The tenant aggregate: roles that hold everywhere."""
+
+from typing import Literal, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from events.decision import Context, Decision
+from events.refusal import Refusal
+from events.roles import with_role, without_role
+
+TenantRole = Literal["administrator", "researcher", "viewer"]
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+class TenantRoleGranted(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody has this role everywhere."""
+
+    subject: str
+    """Of their tokens."""
+    role: TenantRole
+    """What they may do."""
+
+
+class TenantRoleRevoked(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody no longer has this role everywhere."""
+
+    subject: str
+    """Of their tokens."""
+    role: TenantRole
+    """The one that is gone."""
+
+
+TenantEvent = TenantRoleGranted | TenantRoleRevoked
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    roles: dict[str, tuple[TenantRole, ...]] = msgspec.field(default_factory=dict[str, tuple[TenantRole, ...]])
+    """Roles by subject."""
+
+
+def evolve(state: Tenant, event: TenantEvent) -> Tenant:
+    match event:
+        case TenantRoleGranted():
+            return replace(state, roles=with_role(state.roles, event.subject, event.role))
+        case TenantRoleRevoked():
+            return replace(state, roles=without_role(state.roles, event.subject, event.role))
+        case _:
+            assert_never(event)
+
+
+# -- commands and decide ---------------------------------------------------------------------------------------------
+
+
+class GrantTenantRole(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    subject: str
+    role: TenantRole
+
+
+class RevokeTenantRole(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    subject: str
+    role: TenantRole
+
+
+TenantCommand = GrantTenantRole | RevokeTenantRole
+
+
+def decide(command: TenantCommand, state: Tenant, _: Context) -> Decision[TenantEvent]:
+    held = command.role in state.roles.get(command.subject, ())
+    match command:
+        case GrantTenantRole():
+            return () if held else (TenantRoleGranted(subject=command.subject, role=command.role),)
+        case RevokeTenantRole():
+            holders = [subject for subject, roles in state.roles.items() if command.role in roles]
+            if command.role == "administrator" and holders == [command.subject]:
+                return Refusal(
+                    code="last_administrator",
+                    message=f"{command.subject!r} is the only administrator; make another one first",
+                )
+            return (TenantRoleRevoked(subject=command.subject, role=command.role),) if held else ()
+        case _:
+            assert_never(command)

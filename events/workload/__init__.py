@@ -1,0 +1,1 @@
+"""The workload aggregate: one name in one project, through all its incarnations."""

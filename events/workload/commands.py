@@ -1,0 +1,97 @@
+"""What can be asked of a workload, by people (first) and by the services (below)."""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from events.workload.events import Placement, PodRef
+from events.workload.spec import PriorityClass, TrainingSpec
+
+
+class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Settings that all commands share; the tag on the wire is the class name."""
+
+
+class CreateTraining(_Command, frozen=True, kw_only=True):
+    """Make a standard training. `name` is final: a prefix already has its suffix (`final_name`)."""
+
+    name: str
+    requested_name: str
+    project_id: str
+    cluster_id: str
+    spec: TrainingSpec
+
+
+class SuspendWorkload(_Command, frozen=True, kw_only=True):
+    workload_id: str
+
+
+class ResumeWorkload(_Command, frozen=True, kw_only=True):
+    workload_id: str
+
+
+class DeleteWorkload(_Command, frozen=True, kw_only=True):
+    workload_id: str
+    generation: int | None = None
+    """Of the auto-deletion that is due; a command with a generation that has moved on does nothing."""
+
+
+class ChangeWorkload(_Command, frozen=True, kw_only=True):
+    """Change what may change after submission; absent fields stay."""
+
+    workload_id: str
+    priority_class: PriorityClass | None = None
+    auto_deletion_time_after_completion_seconds: int | None = None
+
+
+class PlacePods(_Command, frozen=True, kw_only=True):
+    """From the scheduler: take the workload into the queue, and bind these pods, if any."""
+
+    workload_id: str
+    placements: tuple[Placement, ...] = ()
+    waiting_reason: str = ""
+    """Why the rest waits; told again only when it is another reason."""
+    waiting_message: str = ""
+
+
+PodFactKind = Literal["starting", "running", "unreachable", "succeeded", "failed", "interrupted", "refused", "stopped"]
+"""The first three are of a run that lives, the others are ends. `unreachable`: its node has not been heard from for
+long, so nobody knows whether it still runs.
+"""
+
+
+class PodWarning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What keeps a run from coming up, or endangers it, as its cluster says it."""
+
+    reason: str
+    """Code, such as `image_pull`; told once for each run."""
+    message: str
+    """In words."""
+    at: datetime
+
+
+class PodFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a cluster saw of one run of one pod."""
+
+    pod: PodRef
+    kind: PodFactKind
+    at: datetime
+    """When it happened there, UTC."""
+    exit_code: int | None = None
+    reason: str = ""
+    """Code, such as `exit_code`, `signal`, `shutdown`, `node_lost`, `out_of_memory`."""
+    message: str = ""
+    warnings: tuple[PodWarning, ...] = ()
+    """What the cluster warned of during this run, oldest first, perhaps not for the first time."""
+
+
+class ReportPods(_Command, frozen=True, kw_only=True):
+    """From cluster_sync: facts about pods of one workload, in any order, perhaps not for the first time."""
+
+    workload_id: str
+    facts: tuple[PodFact, ...]
+
+
+UserWorkloadCommand = CreateTraining | SuspendWorkload | ResumeWorkload | DeleteWorkload | ChangeWorkload
+WorkloadCommand = UserWorkloadCommand | PlacePods | ReportPods

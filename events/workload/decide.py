@@ -1,0 +1,346 @@
+"""What a command does to a workload: events, nothing where it is already so, or a named refusal. Pure."""
+
+from datetime import datetime, timedelta
+from typing import Final, assert_never
+
+from events.decision import Context, Decision
+from events.ids import incarnation_id, name_suffix, workload_key
+from events.phases import FINISHED, DesiredPhase, Phase, PodPhase
+from events.refusal import Refusal
+from events.workload.commands import (
+    ChangeWorkload,
+    CreateTraining,
+    DeleteWorkload,
+    PlacePods,
+    PodFact,
+    ReportPods,
+    ResumeWorkload,
+    SuspendWorkload,
+    WorkloadCommand,
+)
+from events.workload.events import (
+    PodFailed,
+    PodInterrupted,
+    PodRef,
+    PodRunning,
+    PodsBound,
+    PodStarting,
+    PodStopped,
+    PodSucceeded,
+    PodUnreachable,
+    PodWarned,
+    WorkloadChanged,
+    WorkloadCompleted,
+    WorkloadCreated,
+    WorkloadDeleted,
+    WorkloadDeletionRequested,
+    WorkloadEvent,
+    WorkloadFailed,
+    WorkloadQueued,
+    WorkloadResumed,
+    WorkloadStopped,
+    WorkloadSuspended,
+    WorkloadWaiting,
+)
+from events.workload.spec import DEFAULT_AUTO_DELETION_SECONDS, DEFAULT_BACKOFF_LIMIT, with_defaults
+from events.workload.state import (
+    LIVE_POD_PHASES,
+    Pod,
+    Workload,
+    all_succeeded,
+    bindable,
+    evolve,
+    live_pods,
+    schedulable,
+)
+
+MAX_RETRY_WAIT_SECONDS: Final = 300
+"""Failed runs wait 1, 2, 4… s, at most this (architecture.md section 5)."""
+
+MAX_WARNINGS_OF_RUN: Final = 10
+"""Different reasons; a history with more of them tells nobody more."""
+
+WorkloadDecision = Decision[WorkloadEvent]
+
+
+def final_name(given: str, *, as_prefix: bool, command_id: str) -> str:
+    """The name a creation asks for: as given, or with a suffix that the command id fixes (S011, R38)."""
+    return f"{given}-{name_suffix(command_id)}" if as_prefix else given
+
+
+def decide(command: WorkloadCommand, state: Workload, context: Context) -> WorkloadDecision:
+    if isinstance(command, CreateTraining):
+        return _create(command, state, context)
+    if command.workload_id != state.workload_id:
+        # The name lives on in a newer incarnation, or the id was never given out.
+        return Refusal(code="not_found", message=f"there is no workload {command.workload_id}")
+    match command:
+        case PlacePods():
+            return _place(command, state, context)
+        case ReportPods():
+            return _report(command, state, context)
+        case _:
+            pass
+    if refusal := _not_owner(state, context):
+        return refusal
+    match command:
+        case SuspendWorkload():
+            return _suspend(state, context)
+        case ResumeWorkload():
+            return _resume(state)
+        case DeleteWorkload():
+            return _delete(command, state, context)
+        case ChangeWorkload():
+            return _change(command, state, context)
+        case _:
+            assert_never(command)
+
+
+def retry_wait(earlier: int) -> timedelta:
+    """How long a run waits after `earlier` earlier failures: 1, 2, 4… s, at most MAX_RETRY_WAIT_SECONDS."""
+    return timedelta(seconds=min(2 ** min(earlier, 16), MAX_RETRY_WAIT_SECONDS))
+
+
+def _not_owner(state: Workload, context: Context) -> Refusal | None:
+    if not context.protected or context.override or context.actor.kind == "service":
+        return None
+    if context.actor.sub == state.owner:
+        return None
+    return Refusal(
+        code="not_owner",
+        message=f"ownership protection is on for this cluster: only the creator of {state.name!r}, or somebody who may "
+        "override ownership, can do this",
+    )
+
+
+def _create(command: CreateTraining, state: Workload, context: Context) -> WorkloadDecision:
+    if state.living:
+        return Refusal(
+            code="name_taken",
+            field="name",
+            message=f"the project already has a workload named {command.name!r}; choose another name, delete that one, "
+            "or set useGivenNameAsPrefix",
+        )
+    key = workload_key(command.project_id, command.name)
+    return (
+        WorkloadCreated(
+            workload_id=incarnation_id(key, context.command_id),
+            name=command.name,
+            requested_name=command.requested_name,
+            kind="Training",
+            project_id=command.project_id,
+            cluster_id=command.cluster_id,
+            owner=context.actor.sub,
+            at=context.now,
+            spec=with_defaults(command.spec),
+        ),
+    )
+
+
+def _suspend(state: Workload, context: Context) -> WorkloadDecision:
+    if refusal := _ended(state, "suspended"):
+        return refusal
+    if state.desired is DesiredPhase.STOPPED:
+        return ()
+    if live_pods(state):
+        return (WorkloadSuspended(),)
+    return (WorkloadSuspended(), WorkloadStopped(at=context.now))
+
+
+def _resume(state: Workload) -> WorkloadDecision:
+    if refusal := _ended(state, "resumed"):
+        return refusal
+    if state.desired is DesiredPhase.RUNNING:
+        return ()
+    return (WorkloadResumed(attempt=state.attempt + 1),)
+
+
+def _delete(command: DeleteWorkload, state: Workload, context: Context) -> WorkloadDecision:
+    if state.desired is DesiredPhase.DELETED:
+        return ()
+    due = command.generation is not None
+    if due and (command.generation != state.generation or state.delete_at is None or state.delete_at > context.now):
+        return ()
+    requested = WorkloadDeletionRequested(reason="auto_deletion" if due else "user")
+    if live_pods(state):
+        return (requested,)
+    return (requested, WorkloadDeleted(at=context.now))
+
+
+def _change(command: ChangeWorkload, state: Workload, context: Context) -> WorkloadDecision:
+    if state.desired is DesiredPhase.DELETED:
+        return _deleted_refusal(state, "changed")
+    seconds = command.auto_deletion_time_after_completion_seconds
+    if seconds == state.spec.auto_deletion_time_after_completion_seconds:
+        seconds = None
+    priority = command.priority_class if command.priority_class != state.spec.priority_class else None
+    if seconds is None and priority is None:
+        return ()
+    delete_at = None
+    if seconds is not None and state.completed_at is not None:
+        delete_at = max(state.completed_at + timedelta(seconds=seconds), context.now)
+    return (
+        WorkloadChanged(
+            priority_class=priority,
+            auto_deletion_time_after_completion_seconds=seconds,
+            delete_at=delete_at,
+        ),
+    )
+
+
+def _ended(state: Workload, verb: str) -> Refusal | None:
+    if state.desired is DesiredPhase.DELETED:
+        return _deleted_refusal(state, verb)
+    if state.phase in FINISHED:
+        return Refusal(
+            code="workload_finished",
+            message=f"{state.name!r} is {state.phase} and cannot be {verb}; submit it again under a new name",
+        )
+    return None
+
+
+def _deleted_refusal(state: Workload, verb: str) -> Refusal:
+    word = "deleted" if state.deleted_at else "being deleted"
+    return Refusal(code="workload_deleted", message=f"{state.name!r} is {word} and cannot be {verb}")
+
+
+def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDecision:
+    if not schedulable(state):
+        return Refusal(code="stale_placement", message=f"{state.name!r} is {state.phase} and takes no placement")
+    may_bind = set(bindable(state, context.now))
+    for placement in command.placements:
+        if placement.pod not in may_bind:
+            return Refusal(code="stale_placement", message=f"{placement.pod} may not be bound (any more)")
+    events: list[WorkloadEvent] = []
+    if not state.queued:
+        events.append(WorkloadQueued())
+    if command.placements:
+        events.append(PodsBound(placements=command.placements, token=context.version))
+    told = (state.reason, state.message)
+    if command.waiting_reason and told != (command.waiting_reason, command.waiting_message):
+        events.append(WorkloadWaiting(reason=command.waiting_reason, message=command.waiting_message))
+    return tuple(events)
+
+
+def _report(command: ReportPods, state: Workload, context: Context) -> WorkloadDecision:
+    events: list[WorkloadEvent] = []
+    for fact in sorted(command.facts, key=lambda fact: (fact.pod, fact.at)):
+        # Warnings first: they may say why it ended.
+        for happened in (_warnings(fact, state), _of_fact(fact, state, context.now)):
+            for event in happened:
+                events.append(event)
+                state = evolve(state, event)
+    return tuple(events)
+
+
+def _newest_run(ref: PodRef, state: Workload) -> Pod | None:
+    """The pod, where this run of it is the newest and holds a node: a fact about any other changes nothing."""
+    pod = state.pods.get((ref.pod_set, ref.index))
+    if pod is None or pod.phase not in LIVE_POD_PHASES:
+        return None
+    return pod if (pod.attempt, pod.try_) == (ref.attempt, ref.try_) else None
+
+
+def _warnings(fact: PodFact, state: Workload) -> tuple[PodWarned, ...]:
+    pod = _newest_run(fact.pod, state)
+    if pod is None:
+        return ()
+    told = list(pod.warned)
+    events: list[PodWarned] = []
+    for warning in fact.warnings:
+        if warning.reason not in told and len(told) < MAX_WARNINGS_OF_RUN:
+            told.append(warning.reason)
+            events.append(PodWarned(pod=fact.pod, at=warning.at, reason=warning.reason, message=warning.message))
+    return tuple(events)
+
+
+def _of_fact(fact: PodFact, state: Workload, now: datetime) -> tuple[WorkloadEvent, ...]:
+    """The causes in one fact."""
+    pod = _newest_run(fact.pod, state)
+    if pod is None:
+        return ()
+    stopping = pod.phase is PodPhase.STOPPING
+    match fact.kind:
+        case "starting":
+            if pod.phase not in {PodPhase.BOUND, PodPhase.UNKNOWN}:
+                return ()
+            return (PodStarting(pod=fact.pod, at=fact.at, message=fact.message),)
+        case "running":
+            if stopping or pod.phase is PodPhase.RUNNING:
+                return ()
+            return (PodRunning(pod=fact.pod, at=fact.at),)
+        case "unreachable":
+            if stopping or pod.phase is PodPhase.UNKNOWN:
+                return ()
+            return (PodUnreachable(pod=fact.pod, at=fact.at, reason=fact.reason, message=fact.message),)
+        case "succeeded":
+            return _and_what_follows(PodSucceeded(pod=fact.pod, at=fact.at), state, now)
+        case "stopped" | "failed" | "interrupted" | "refused" if stopping:
+            return _and_what_follows(PodStopped(pod=fact.pod, at=fact.at, exit_code=fact.exit_code), state, now)
+        case "failed":
+            return _failed(fact, state, now)
+        case "stopped" | "interrupted" | "refused":
+            return (_interrupted(fact, pod.interruptions, now),)
+        case _:
+            assert_never(fact.kind)
+
+
+def _failed(fact: PodFact, state: Workload, now: datetime) -> tuple[WorkloadEvent, ...]:
+    limit = DEFAULT_BACKOFF_LIMIT if state.spec.backoff_limit is None else state.spec.backoff_limit
+    spent = state.failures >= limit
+    failed = PodFailed(
+        pod=fact.pod,
+        at=fact.at,
+        exit_code=fact.exit_code,
+        reason=fact.reason or "exit_code",
+        message=fact.message,
+        retry_at=None if spent else now + retry_wait(state.failures),
+    )
+    if not spent:
+        return (failed,)
+    runs = "1 failed run" if not state.failures else f"{state.failures + 1} failed runs"
+    return (
+        failed,
+        WorkloadFailed(
+            at=now,
+            reason="backoff_limit_exceeded",
+            message=f"pod {fact.pod.pod_set}-{fact.pod.index} {_ending(fact)}; {runs}, backoff limit {limit}",
+            exit_code=fact.exit_code,
+            delete_at=_delete_at(state, now),
+        ),
+    )
+
+
+def _ending(fact: PodFact) -> str:
+    """How a run failed, in words; the backend's own where the exit code does not say it all."""
+    told = "" if fact.reason in ("", "exit_code") else fact.message or fact.reason.replace("_", " ")
+    if fact.exit_code is None:
+        return f"failed: {told}" if told else "failed"
+    return f"ended with exit code {fact.exit_code}{f' ({told})' if told else ''}"
+
+
+def _interrupted(fact: PodFact, interruptions: int, now: datetime) -> PodInterrupted:
+    # The first time at once; a node that refuses again and again is asked ever more slowly.
+    retry_at = now + retry_wait(interruptions - 1) if interruptions else None
+    return PodInterrupted(
+        pod=fact.pod, at=fact.at, reason=fact.reason or fact.kind, message=fact.message, retry_at=retry_at
+    )
+
+
+def _and_what_follows(event: PodSucceeded | PodStopped, state: Workload, now: datetime) -> tuple[WorkloadEvent, ...]:
+    """A pod's end, and the workload's own where that was the last pod it waited for."""
+    after = evolve(state, event)
+    if after.phase in FINISHED:
+        return (event,)
+    if after.desired is DesiredPhase.DELETED:
+        return (event,) if live_pods(after) else (event, WorkloadDeleted(at=now))
+    if all_succeeded(after):
+        return (event, WorkloadCompleted(at=now, succeeded=after.succeeded, delete_at=_delete_at(after, now)))
+    if after.desired is DesiredPhase.STOPPED and not live_pods(after) and after.phase is Phase.STOPPING:
+        return (event, WorkloadStopped(at=now))
+    return (event,)
+
+
+def _delete_at(state: Workload, now: datetime) -> datetime:
+    seconds = state.spec.auto_deletion_time_after_completion_seconds
+    return now + timedelta(seconds=DEFAULT_AUTO_DELETION_SECONDS if seconds is None else seconds)

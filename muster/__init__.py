@@ -1,0 +1,1 @@
+"""The `muster` command: `cli` speaks to the API from anywhere, `embedded` runs everything on one machine."""

@@ -1,0 +1,291 @@
+"""The HTTP API, as this command line calls it: one method per way of calling, retries, and errors as Problems.
+
+Holds no knowledge of output. httpx takes a third of a second to import, so only commands that call the API import this.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+import httpx
+
+from muster.cli.exits import ExitCode, Problem
+from muster.cli.values import Json, Row, text_of
+
+API_PREFIX: Final = "/api/v1"
+CONNECT_SECONDS: Final = 3.0
+"""A server that is there accepts at once, also across an ocean."""
+READ_SECONDS: Final = 15.0
+"""The API itself waits 5 s for the decision; the rest is for a slow disk and a slow line."""
+RETRY_WAITS_SECONDS: Final = (0.2, 0.5, 1.0, 2.0)
+"""Waits between attempts: a restart of one process of `muster up` takes a second or two."""
+JITTER: Final = 0.25
+"""Share of a wait that is left to chance, so that many clients do not come back together."""
+MOST_RETRY_AFTER_SECONDS: Final = 5.0
+"""A server may ask for more; a person rather gets the answer that it is away."""
+PAGE_ROWS: Final = 500
+"""The most that one page may hold."""
+
+_RETRIED: Final = frozenset({429, 502, 503, 504})
+
+type Parameters = Sequence[tuple[str, str | int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the API said to a request that it took."""
+
+    status: int
+    body: Row
+    sequence: int | None
+    """X-Log-Sequence: how far the log had come, what a later read can ask for by min_seq."""
+    request_id: str | None
+    date: str | None
+    server: str | None
+
+
+class Api:
+    """One API and who we are there."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        talk: Callable[[str], None] = lambda _text: None,
+        waits_seconds: Sequence[float] = RETRY_WAITS_SECONDS,
+    ) -> None:
+        self.url = url
+        self._talk = talk
+        self._waits_seconds = waits_seconds
+        headers = {"Accept": "application/json", "User-Agent": "muster-cli"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
+        try:
+            # No proxies from the environment: a control plane on this machine is never behind one.
+            self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=_is_remote(url))
+        except (httpx.InvalidURL, UnicodeError, ValueError) as error:
+            raise Problem(f"{url!r} is no URL: {error}", code=ExitCode.USAGE) from error
+
+    def close(self) -> None:
+        self._http.close()
+
+    def get(self, path: str, parameters: Parameters = ()) -> Row:
+        """One object. Raises Problem."""
+        return self.read(path, parameters).body
+
+    def read(self, path: str, parameters: Parameters = ()) -> Answer:
+        """One object with what the headers said."""
+        return _answer(self._call("GET", API_PREFIX + path, parameters=parameters))
+
+    def plain(self, path: str) -> Answer:
+        """An object outside of /api/v1, such as /openapi.json."""
+        return _answer(self._call("GET", path))
+
+    def mutate(
+        self,
+        method: str,
+        path: str,
+        body: Row | None = None,
+        *,
+        idempotency_key: str | None = None,
+        if_match: int | None = None,
+    ) -> Answer:
+        """A change. Repeated with the same Idempotency-Key until the outcome is known, or the waits are spent."""
+        headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+        if if_match is not None:
+            headers["If-Match"] = str(if_match)
+        return _answer(self._call(method, API_PREFIX + path, body=body, headers=headers))
+
+    def pages(self, path: str, key: str, parameters: Parameters = (), *, most: int = 0) -> tuple[list[Row], bool]:
+        """The rows of a paged list, and whether there are more than `most` (0: no bound)."""
+        rows: list[Row] = []
+        offset: int | None = 0
+        while offset is not None:
+            size = min(PAGE_ROWS, most - len(rows)) if most else PAGE_ROWS
+            page = self.get(path, [*parameters, ("offset", offset), ("limit", size)])
+            found = page.get(key)
+            rows += [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+            following = page.get("next")
+            offset = following if isinstance(following, int) else None
+            if most and len(rows) >= most:
+                return rows[:most], offset is not None or len(rows) > most
+        return rows, False
+
+    @contextmanager
+    def stream(self, path: str, parameters: Parameters = (), *, accept: str = "*/*") -> Generator[httpx.Response]:
+        """An answer that comes piece by piece, with no limit between the pieces. Raises Problem where it is refused."""
+        timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+        request = self._http.build_request(
+            "GET", API_PREFIX + path, params=_parameters(parameters), headers={"Accept": accept}, timeout=timeout
+        )
+        try:
+            response = self._http.send(request, stream=True)
+            try:
+                if response.is_error:
+                    response.read()
+                    raise problem_of(response)
+                yield response
+            finally:
+                response.close()
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        parameters: Parameters = (),
+        body: Row | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """Every call here may be repeated: reads by nature, changes by their Idempotency-Key."""
+        lost: httpx.TransportError | None = None
+        response: httpx.Response | None = None
+        for wait in (*self._waits_seconds, None):
+            asked: float | None = None
+            try:
+                response = self._http.request(
+                    method, path, params=_parameters(parameters), json=body, headers=dict(headers or {})
+                )
+            except httpx.TransportError as error:
+                lost, response = error, None
+            except httpx.InvalidURL as error:
+                raise Problem(f"{self.url!r} is no URL: {error}", code=ExitCode.USAGE) from error
+            else:
+                if response.status_code not in _RETRIED:
+                    break
+                asked = _retry_after(response)
+            if wait is None or (asked is not None and asked > MOST_RETRY_AFTER_SECONDS):
+                break
+            if wait == self._waits_seconds[0]:
+                self._talk(f"{self.url} does not answer; trying again")
+            time.sleep(max(asked or 0.0, wait * (1 + JITTER * random.random())))  # noqa: S311 - jitter, no secret
+        if response is None:
+            assert lost is not None
+            raise self._unreachable(lost, (headers or {}).get("Idempotency-Key"))
+        if response.is_error:
+            raise problem_of(response, (headers or {}).get("Idempotency-Key"))
+        return response
+
+    def _unreachable(self, error: httpx.TransportError, idempotency_key: str | None = None) -> Problem:
+        sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
+        why = [str(error) or type(error).__name__]
+        if idempotency_key is not None and sent:
+            why.append("the request may have been carried out")
+        todo = "is it running? `muster up` starts one here; `muster context list` shows which one is asked"
+        if idempotency_key is not None and sent:
+            todo = f"repeat with --idempotency-key {idempotency_key}: it is then done once at most"
+        return Problem(f"cannot reach Muster at {self.url}", why=tuple(why), todo=todo, code=ExitCode.UNREACHABLE)
+
+
+_STATUS_EXIT: Final[dict[int, ExitCode]] = {
+    400: ExitCode.REJECTED,
+    401: ExitCode.DENIED,
+    403: ExitCode.DENIED,
+    404: ExitCode.NOT_FOUND,
+    409: ExitCode.CONFLICT,
+    412: ExitCode.CONFLICT,
+    413: ExitCode.REJECTED,
+    422: ExitCode.REJECTED,
+    429: ExitCode.UNREACHABLE,
+    502: ExitCode.UNREACHABLE,
+    503: ExitCode.UNREACHABLE,
+    504: ExitCode.UNREACHABLE,
+}
+_STATUS_TODO: Final[dict[int, str]] = {
+    401: "get a new token (`muster token create --user U`) and put it into MUSTER_TOKEN or the context",
+    403: "`muster doctor` shows your roles; an administrator can bind another",
+    404: "`muster training list -A` shows what you may see; with --deleted also what is gone",
+    412: "read it again and repeat",
+    429: "wait a little and repeat",
+    503: "repeat in a moment; `muster doctor` looks for the cause",
+}
+
+
+def problem_of(response: httpx.Response, idempotency_key: str | None = None) -> Problem:
+    """The API's refusal in words, with the exit code that belongs to it."""
+    body = _body(response)
+    status = response.status_code
+    issues = body.get("complianceIssues")
+    why = [_issue(issue) for issue in issues if isinstance(issue, dict)] if isinstance(issues, list) else []
+    details = text_of(body, "details")
+    if details and not why:
+        why.append(details)
+    code = _STATUS_EXIT.get(status, ExitCode.FAILURE)
+    if code is ExitCode.REJECTED and _is_name_conflict(body):
+        code = ExitCode.CONFLICT
+    todo = _STATUS_TODO.get(status)
+    if idempotency_key is not None and code is ExitCode.UNREACHABLE:
+        todo = f"repeat with --idempotency-key {idempotency_key}: it is then done once at most"
+    return Problem(
+        text_of(body, "message") or f"the server answered {status} {response.reason_phrase}".rstrip(),
+        why=tuple(why),
+        todo=todo,
+        code=code,
+        request_id=response.headers.get("X-Request-Id"),
+    )
+
+
+def _issue(issue: Mapping[str, Json]) -> str:
+    from muster.cli.training_flags import FLAG_OF_FIELD
+
+    path = str(issue.get("field", ""))
+    flag = FLAG_OF_FIELD.get(path.split("[", maxsplit=1)[0])
+    where = f"{path} ({flag})" if flag else path
+    return f"{where}: {issue.get('details', '')}" if where else str(issue.get("details", ""))
+
+
+def _is_name_conflict(body: Row) -> bool:
+    """A name that is taken is a conflict (exit 5), though the contract knows only 400 for it.
+
+    The refusal's own code stands in `details`; an issue on the field `name` alone says the same.
+    """
+    return "name_taken" in text_of(body, "details")
+
+
+def _answer(response: httpx.Response) -> Answer:
+    sequence = response.headers.get("X-Log-Sequence", "")
+    return Answer(
+        status=response.status_code,
+        body=_body(response),
+        sequence=int(sequence) if sequence.isdigit() else None,
+        request_id=response.headers.get("X-Request-Id"),
+        date=response.headers.get("Date"),
+        server=response.headers.get("X-Muster-Version"),
+    )
+
+
+def _body(response: httpx.Response) -> Row:
+    """The object of an answer; a list stands under "items", so that every body is an object here."""
+    try:
+        body: Json = json.loads(response.content) if response.content else {}
+    except ValueError:
+        return {"message": response.text[:500]}
+    match body:
+        case dict():
+            return body
+        case list():
+            return {"items": body}
+        case _:
+            return {"value": body}
+
+
+def _parameters(parameters: Parameters) -> httpx.QueryParams:
+    return httpx.QueryParams([(name, str(value)) for name, value in parameters])
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    given = response.headers.get("Retry-After", "")
+    return float(given) if given.isdigit() else None
+
+
+def _is_remote(url: str) -> bool:
+    return httpx.URL(url).host not in {"127.0.0.1", "localhost", "::1"}

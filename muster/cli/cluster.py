@@ -1,0 +1,423 @@
+"""`muster cluster`, `muster node`, `muster nodepool`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from muster.cli.cluster_kubernetes import add_agent, add_elsewhere, connect_cluster, disconnect_cluster
+from muster.cli.command import Session, command, group
+from muster.cli.exits import usage
+from muster.cli.names import cluster_id, find_cluster
+from muster.cli.options import (
+    ClusterArgument,
+    ClusterOption,
+    IdempotencyOption,
+    WatchOption,
+    YesOption,
+    confirm,
+    switch_option,
+)
+from muster.cli.output import Column
+from muster.cli.values import Json, Row, format_number, number_of, row_of, rows_of, text_of
+from muster.cli.watch import watch_rows
+
+MEBIBYTE: Final = 1024**2
+DEFAULT_CORES: Final = 64.0
+"""Of a simulated node, where nothing is said; likewise the two below. About what a server with eight GPUs has."""
+DEFAULT_MEMORY: Final = "512Gi"
+DEFAULT_GPU_MEMORY: Final = "80Gi"
+_CSV_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+
+
+CLUSTER_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("KIND", "kind"),
+    Column("STATUS", "status"),
+    Column("NODES", "nodes"),
+    Column("GPUS", "gpus"),
+    Column("PROBLEM", "problem"),
+    Column("OWNERSHIP-PROTECTION", "ownershipProtection"),
+    Column("CREATED", "createdAt", time=True),
+    Column("SET-BY", "ownershipProtectionSource", wide=True),
+    Column("AGENT", "agentVersion", wide=True),
+    Column("SINCE", "statusChangedAt", time=True, wide=True),
+    Column("ID", "id", wide=True),
+)
+
+
+def _used(row: Row, key: str) -> str:
+    """Reserved of there."""
+    used, there = (format_number(number_of(row_of(row, kind), key)) for kind in ("reserved", "capacity"))
+    return f"{used}/{there}"
+
+
+def _used_memory(row: Row) -> str:
+    from events.quantities import format_bytes
+
+    used, there = (int(number_of(row_of(row, key), "memoryBytes")) for key in ("reserved", "capacity"))
+    return f"{format_bytes(used)}/{format_bytes(there)}"
+
+
+NODE_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("CLUSTER", "clusterName"),
+    Column("POOL", "nodePool"),
+    Column("READY", "ready"),
+    Column("GPU", "reserved.gpus", show=lambda row: _used(row, "gpus")),
+    Column("CPU", "reserved.cpuCores", show=lambda row: _used(row, "cpuCores")),
+    Column("MEMORY", "reserved.memoryBytes", show=_used_memory),
+    Column("PODS", "reserved.pods"),
+    Column("MODEL", "capacity.gpuModel"),
+    Column("SCHEDULABLE", "schedulable", wide=True),
+    Column("STAND-IN", "standInGpus", wide=True),
+    Column("VERSION", "version", wide=True),
+)
+
+POOL_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("CLUSTER", "clusterName"),
+    Column("LABEL", "labelKey"),
+    Column("VALUE", "labelValue"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodeKind:
+    """What nodes of a simulated cluster that are alike have."""
+
+    cores: float
+    memory_bytes: int
+    gpus: int
+    model: str
+    gpu_memory_bytes: int
+
+    def group(self, names: list[str]) -> Row:
+        listed: list[Json] = [*names]
+        return {
+            "names": listed,
+            "cpuCores": self.cores,
+            "memoryBytes": self.memory_bytes,
+            "gpus": self.gpus,
+            "gpuModel": self.model,
+            "gpuMemoryBytes": self.gpu_memory_bytes,
+        }
+
+
+def add_cluster(root: typer.Typer) -> None:
+    app = group("Clusters: what runs the pods.")
+    _add_reads(app)
+    _add_add(app)
+    add_agent(app)
+    _add_changes(app)
+    root.add_typer(app, name="cluster")
+
+
+def _add_reads(app: typer.Typer) -> None:
+    @command(app, "list", examples="muster cluster list\nmuster cluster list -o wide")
+    def list_(session: Session, *, watch: WatchOption = False) -> None:
+        """List clusters and whether their agents are heard."""
+
+        def fetch() -> list[Row]:
+            clusters = rows_of(session.api.get("/clusters"), "clusters")
+            nodes = rows_of(session.api.get("/nodes"), "nodes")
+            return [_counted(row, nodes) for row in clusters]
+
+        if watch:
+            watch_rows(session.out, fetch, CLUSTER_COLUMNS)
+        session.out.rows(fetch(), CLUSTER_COLUMNS, empty="no clusters; `muster cluster add demo --simulated 4x8`")
+
+    @command(app, "describe", examples="muster cluster describe local\nmuster cluster describe local -o yaml")
+    def describe(session: Session, cluster: ClusterArgument) -> None:
+        """Show a cluster: its agent, its settings, its nodes together."""
+        row = find_cluster(session.api, cluster)
+        session.out.one(row, lambda: _describe(session, row), columns=CLUSTER_COLUMNS)
+
+
+def _counted(cluster: Row, nodes: list[Row]) -> Row:
+    """With its nodes and GPUs; a simulated one has those that it declares also before its agent has spoken."""
+    own = [node for node in nodes if text_of(node, "clusterId") == text_of(cluster, "id")]
+    gpus = sum(number_of(row_of(node, "capacity"), "gpus") for node in own)
+    return cluster | {"nodes": len(own) or cluster.get("nodes"), "gpus": gpus if own else None}
+
+
+def _describe(session: Session, row: Row) -> None:
+    out = session.out
+    nodes = rows_of(session.api.get("/nodes", [("clusterId", text_of(row, "id"))]), "nodes")
+    protection = "on" if row.get("ownershipProtection") else "off"
+    ready = sum(bool(node.get("ready")) for node in nodes)
+    models = sorted({model for node in nodes if (model := text_of(row_of(node, "capacity"), "gpuModel"))})
+
+    def reserved(key: str) -> str:
+        used, there = (sum(number_of(row_of(node, kind), key) for node in nodes) for kind in ("reserved", "capacity"))
+        return f"{format_number(used)} of {format_number(there)} reserved"
+
+    out.pairs(
+        [
+            ("Name", text_of(row, "name")),
+            ("Id", text_of(row, "id")),
+            ("Kind", text_of(row, "kind")),
+            ("Status", f"{text_of(row, 'status')} {out.time(row.get('statusChangedAt'))}".strip()),
+            ("Problem", text_of(row, "problem")),
+            ("Agent", text_of(row, "agentVersion")),
+            ("Ownership protection", f"{protection} (said by: {text_of(row, 'ownershipProtectionSource')})"),
+            ("Created", out.time(row.get("createdAt"))),
+            ("Nodes", f"{len(nodes)}, {ready} of them ready"),
+            ("GPUs", reserved("gpus")),
+            ("GPU models", ", ".join(models)),
+            ("CPU cores", reserved("cpuCores")),
+        ]
+    )
+
+
+def _add_add(app: typer.Typer) -> None:
+    @command(
+        app,
+        "add",
+        output=False,
+        examples="""
+        muster cluster add demo --simulated 32x8
+        muster cluster add big --simulated 4x8 --gpu-model H100 --gpu-memory 80Gi --cpu-cores 96 --memory 1Ti
+        muster cluster add trace --nodes-csv nodes.csv
+        muster cluster add lab --kubeconfig ~/.kube/config --context lab
+        muster cluster add prod --kubernetes
+        """,
+    )
+    def add(
+        session: Session,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new cluster.")],
+        *,
+        simulated: Annotated[
+            str | None, typer.Option("--simulated", metavar="NODESxGPUS", help="Nodes that are alike, such as 32x8.")
+        ] = None,
+        nodes_csv: Annotated[
+            Path | None,
+            typer.Option(
+                "--nodes-csv", metavar="FILE", help="Simulated nodes from a CSV: sn, cpu_milli, memory_mib, gpu, model."
+            ),
+        ] = None,
+        cpu_cores: Annotated[
+            float, typer.Option("--cpu-cores", help="Of each node, with --simulated.")
+        ] = DEFAULT_CORES,
+        memory: Annotated[
+            str, typer.Option("--memory", metavar="SIZE", help="Of each node, with --simulated.")
+        ] = DEFAULT_MEMORY,
+        gpu_model: Annotated[str, typer.Option("--gpu-model", help="Of each GPU, with --simulated.")] = "simulated",
+        gpu_memory: Annotated[
+            str, typer.Option("--gpu-memory", metavar="SIZE", help="Of each GPU.")
+        ] = DEFAULT_GPU_MEMORY,
+        kubeconfig: Annotated[
+            Path | None,
+            typer.Option(
+                "--kubeconfig",
+                metavar="FILE",
+                help="A Kubernetes cluster that the `muster up` of this machine reaches; the file stays on it.",
+            ),
+        ] = None,
+        context: Annotated[
+            str | None,
+            typer.Option("--context", help="Of the kubeconfig; its current one by default."),
+        ] = None,
+        kubernetes: Annotated[
+            bool, typer.Option("--kubernetes", help="A Kubernetes cluster whose agent runs in it.")
+        ] = False,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Add a cluster: a simulated one, with nodes and pods in memory, or one of Kubernetes."""
+        if sum((simulated is not None, nodes_csv is not None, kubeconfig is not None, kubernetes)) != 1:
+            todo = "give one of --simulated 32x8, --nodes-csv FILE, --kubeconfig FILE and --kubernetes"
+            raise usage("what the cluster is made of must be said, and once", todo=todo)
+        if context is not None and kubeconfig is None:
+            todo = "one of Muster stands before the command: `muster --context NAME cluster add …`"
+            raise usage("--context is here one of the kubeconfig", todo=todo)
+        if kubeconfig is not None:
+            connect_cluster(session, name, kubeconfig.expanduser(), context or "", idempotency_key)
+            return
+        if kubernetes:
+            add_elsewhere(session, name, idempotency_key)
+            return
+        device_bytes = _size("--gpu-memory", gpu_memory)
+        if simulated is not None:
+            count, gpus = parse_simulated(simulated)
+            kind = _NodeKind(
+                cores=cpu_cores,
+                memory_bytes=_size("--memory", memory),
+                gpus=gpus,
+                model=gpu_model if gpus else "",
+                gpu_memory_bytes=device_bytes if gpus else 0,
+            )
+            groups = [kind.group([f"{name}-{number}" for number in range(count)])]
+        else:
+            assert nodes_csv is not None
+            groups = read_nodes(nodes_csv, device_bytes)
+        nodes: list[Json] = [*groups]
+        body: Row = {"name": name, "kind": "simulated", "simulatedNodes": nodes}
+        session.api.mutate("POST", "/clusters", body, idempotency_key=idempotency_key)
+        session.out.talk(f"cluster {name} added with {sum(len(_names(one)) for one in groups)} nodes")
+
+
+def _add_changes(app: typer.Typer) -> None:
+    @command(
+        app,
+        "set",
+        output=False,
+        examples="""
+        muster cluster set local --ownership-protection on
+        muster cluster set demo                               # from now on the default of this context
+        """,
+    )
+    def set_(
+        session: Session,
+        cluster: ClusterArgument,
+        *,
+        ownership_protection: Annotated[
+            str | None,
+            typer.Option("--ownership-protection", metavar="on|off", help="Only the owner acts on a workload."),
+        ] = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Change a cluster's settings; without any, make it this context's default."""
+        if ownership_protection is None:
+            from muster.cli.context_commands import set_default
+
+            name = text_of(find_cluster(session.api, cluster), "name")
+            set_default(session, cluster=name)
+            return
+        enabled = switch_option("--ownership-protection", ownership_protection)
+        path = f"/clusters/{text_of(find_cluster(session.api, cluster), 'id')}"
+        session.api.mutate("PATCH", path, {"ownershipProtection": enabled}, idempotency_key=idempotency_key)
+        session.out.talk(f"ownership protection of {cluster} is {'on' if enabled else 'off'}")
+
+    @command(app, "remove", output=False, examples="muster cluster remove demo\nmuster cluster remove demo -y")
+    def remove(
+        session: Session, cluster: ClusterArgument, *, yes: YesOption = False, idempotency_key: IdempotencyOption = None
+    ) -> None:
+        """Remove a cluster; nothing is placed there any more."""
+        confirm(f"remove cluster {cluster}?", yes=yes)
+        identifier = text_of(find_cluster(session.api, cluster), "id")
+        session.api.mutate("DELETE", f"/clusters/{identifier}", idempotency_key=idempotency_key)
+        disconnect_cluster(session, identifier)
+        session.out.talk(f"cluster {cluster} removed")
+
+
+def add_nodes(root: typer.Typer) -> None:
+    """Declares `muster node` and `muster nodepool`."""
+    node = group("Nodes: what they have, and what of it is reserved.")
+
+    @command(node, "list", examples="muster node list\nmuster node list --cluster local -o json")
+    def list_nodes(session: Session, *, cluster: ClusterOption = None, watch: WatchOption = False) -> None:
+        """List nodes: reserved of capacity."""
+        scope = _scope(session, cluster)
+
+        def fetch() -> list[Row]:
+            return rows_of(session.api.get("/nodes", scope), "nodes")
+
+        if watch:
+            watch_rows(session.out, fetch, NODE_COLUMNS, key="key")
+        session.out.rows(fetch(), NODE_COLUMNS, empty="no nodes")
+
+    root.add_typer(node, name="node")
+    pool = group("Node pools: nodes of a cluster that carry one label.")
+
+    @command(pool, "list", examples="muster nodepool list\nmuster nodepool list --cluster demo")
+    def list_pools(session: Session, *, cluster: ClusterOption = None) -> None:
+        """List node pools. Nodes in none of them are in the pool `default`."""
+        rows = rows_of(session.api.get("/node-pools", _scope(session, cluster)), "nodePools")
+        session.out.rows(rows, POOL_COLUMNS, empty="no node pools: all nodes are in the pool default")
+
+    @command(pool, "add", output=False, examples="muster nodepool add a100 --cluster demo --label gpu=a100")
+    def add_pool(
+        session: Session,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.")],
+        *,
+        cluster: ClusterOption = None,
+        label: Annotated[str, typer.Option("--label", metavar="KEY=VALUE", help="Label that its nodes carry.")],
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Make a node pool of the nodes with a label, or change its label."""
+        key, separator, value = label.partition("=")
+        if not key or not separator:
+            raise usage(f"--label: {label!r} is not KEY=VALUE")
+        body: Row = {"clusterId": cluster_id(session, cluster), "name": name, "labelKey": key, "labelValue": value}
+        session.api.mutate("POST", "/node-pools", body, idempotency_key=idempotency_key)
+        session.out.talk(f"node pool {name} set")
+
+    @command(pool, "remove", output=False, examples="muster nodepool remove a100 --cluster demo")
+    def remove_pool(
+        session: Session,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.")],
+        *,
+        cluster: ClusterOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Remove a node pool; its nodes are in the pool `default` again."""
+        path = f"/node-pools/{cluster_id(session, cluster)}/{name}"
+        session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
+        session.out.talk(f"node pool {name} removed")
+
+    root.add_typer(pool, name="nodepool")
+
+
+def parse_simulated(text: str) -> tuple[int, int]:
+    """Nodes and GPUs of each, of `32x8`. Raises Problem (usage)."""
+    nodes, separator, gpus = text.lower().partition("x")
+    if not separator or not nodes.isdecimal() or not gpus.isdecimal() or int(nodes) == 0:
+        raise usage(f"--simulated: {text!r} is not NODESxGPUS", todo="write 32x8 for 32 nodes with 8 GPUs each")
+    return int(nodes), int(gpus)
+
+
+def read_nodes(file: Path, gpu_memory_bytes: int) -> list[Row]:
+    """Groups of nodes that are alike, of a CSV file. Raises Problem."""
+    import csv
+
+    try:
+        with file.open(encoding="utf-8", newline="") as text:
+            reader = csv.DictReader(text)
+            missing = [column for column in _CSV_COLUMNS if column not in (reader.fieldnames or ())]
+            if missing:
+                raise usage(
+                    f"--nodes-csv: {file} has no column {missing[0]!r}", todo="columns: " + ", ".join(_CSV_COLUMNS)
+                )
+            return _grouped(reader, file, gpu_memory_bytes)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise usage(f"--nodes-csv: {file} cannot be read: {error}") from error
+
+
+def _grouped(lines: Iterable[dict[str, str]], file: Path, gpu_memory_bytes: int) -> list[Row]:
+    names: dict[_NodeKind, list[str]] = {}
+    for number, line in enumerate(lines, start=2):
+        try:
+            gpus = int(line["gpu"])
+            kind = _NodeKind(
+                cores=int(line["cpu_milli"]) / 1000,
+                memory_bytes=int(line["memory_mib"]) * MEBIBYTE,
+                gpus=gpus,
+                model=line["model"] if gpus else "",
+                gpu_memory_bytes=gpu_memory_bytes if gpus else 0,
+            )
+        except (TypeError, ValueError) as error:
+            raise usage(f"--nodes-csv: {file} line {number}: {error}") from error
+        names.setdefault(kind, []).append(line["sn"])
+    if not names:
+        raise usage(f"--nodes-csv: {file} holds no nodes")
+    return [kind.group(alike) for kind, alike in names.items()]
+
+
+def _names(entry: Row) -> list[Json]:
+    names = entry.get("names")
+    return names if isinstance(names, list) else []
+
+
+def _size(flag: str, text: str) -> int:
+    from events.quantities import QuantityError, parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except QuantityError as error:
+        raise usage(f"{flag}: {error}") from error
+
+
+def _scope(session: Session, cluster: str | None) -> list[tuple[str, str | int]]:
+    return [("clusterId", text_of(find_cluster(session.api, cluster), "id"))] if cluster else []

@@ -1,0 +1,359 @@
+"""How a command of `muster` is declared: shared options, the session it gets, and help that begins with examples."""
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from muster.cli.coercion import TyperParameter, convert_lightly
+from muster.cli.contexts import Context, Contexts, ContextsError, Target, config_file, read_contexts, resolve
+from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.output import Format, Output, Style
+
+if TYPE_CHECKING:
+    from typer._click.core import Context as ClickContext
+    from typer._click.core import Parameter
+    from typer._click.formatting import HelpFormatter
+    from typer.core import TyperOption
+
+    from muster.cli.client import Api
+
+CONNECTION_PANEL: Final = "Connection and talk"
+OUTPUT_PANEL: Final = "Output"
+_SENTENCE: Final = 200
+"""Characters of a command's summary in a list: all of it."""
+_WORDS: Final = "muster.words"
+"""Key in a click context's meta."""
+
+ContextOption = Annotated[
+    str | None,
+    typer.Option("--context", help="Context to use. [env MUSTER_CONTEXT]", rich_help_panel=CONNECTION_PANEL),
+]
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="URL of the API. [env MUSTER_URL]", rich_help_panel=CONNECTION_PANEL)
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        help="Bearer token; MUSTER_TOKEN is safer, for others on this machine can see arguments. [env MUSTER_TOKEN]",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Show request ids and stack traces.", rich_help_panel=CONNECTION_PANEL)
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=CONNECTION_PANEL)
+]
+NoColorOption = Annotated[
+    bool, typer.Option("--no-color", help="No colours. [env NO_COLOR]", rich_help_panel=CONNECTION_PANEL)
+]
+FormatOption = Annotated[
+    Format, typer.Option("--output", "-o", help="Format of the data.", rich_help_panel=OUTPUT_PANEL)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Same as -o json.", rich_help_panel=OUTPUT_PANEL)]
+YamlOption = Annotated[bool, typer.Option("--yaml", help="Same as -o yaml.", rich_help_panel=OUTPUT_PANEL)]
+ColumnsOption = Annotated[
+    str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.", rich_help_panel=OUTPUT_PANEL)
+]
+NoHeadersOption = Annotated[bool, typer.Option("--no-headers", help="No heading line.", rich_help_panel=OUTPUT_PANEL)]
+UtcOption = Annotated[
+    bool, typer.Option("--utc", help="Exact times (RFC 3339, UTC) instead of ages.", rich_help_panel=OUTPUT_PANEL)
+]
+
+_CONNECTION: Final[dict[str, Any]] = {
+    "context": ContextOption,
+    "url": UrlOption,
+    "token": TokenOption,
+    "debug": DebugOption,
+    "quiet": QuietOption,
+    "no_color": NoColorOption,
+}
+_OUTPUT: Final[dict[str, Any]] = {
+    "output": FormatOption,
+    "json": JsonOption,
+    "yaml": YamlOption,
+    "columns": ColumnsOption,
+    "no_headers": NoHeadersOption,
+    "utc": UtcOption,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """The shared flags, as given before or after the command's name."""
+
+    context: str | None = None
+    url: str | None = None
+    token: str | None = None
+    debug: bool = False
+    quiet: bool = False
+    no_color: bool = False
+
+    def over(self, outer: "Connection") -> "Connection":
+        """These flags; where one was not given, the outer one."""
+        return Connection(
+            context=self.context or outer.context,
+            url=self.url or outer.url,
+            token=self.token or outer.token,
+            debug=self.debug or outer.debug,
+            quiet=self.quiet or outer.quiet,
+            no_color=self.no_color or outer.no_color,
+        )
+
+
+@dataclass(kw_only=True)
+class Session:
+    """What a command works with."""
+
+    connection: Connection = field(default_factory=Connection)
+    out: Output
+
+    @cached_property
+    def contexts(self) -> Contexts:
+        return _contexts_or_problem(lambda: read_contexts(config_file(os.environ)))
+
+    @cached_property
+    def target(self) -> Target:
+        """Which Muster. Its URL may be empty: `api` insists on one."""
+        flags = self.connection
+        return _contexts_or_problem(
+            lambda: resolve(self.contexts, os.environ, context=flags.context, url=flags.url, token=flags.token)
+        )
+
+    @property
+    def context(self) -> Context:
+        """The context's own entry, for what is to be written back."""
+        return self.contexts.contexts.get(self.target.name, Context())
+
+    @cached_property
+    def api(self) -> "Api":
+        from muster.cli.client import Api
+
+        if not self.target.url:
+            raise Problem(
+                "no Muster to talk to",
+                why=("there is no context, and MUSTER_URL is not set",),
+                todo="start one here with `muster up`, or name one with `muster context add NAME --url URL`",
+                code=ExitCode.UNREACHABLE,
+            )
+        return Api(self.target.url, self.target.token, talk=self.out.talk)
+
+    def close(self) -> None:
+        """Ends the connection, where there was need of one."""
+        if "api" in self.__dict__:
+            self.api.close()
+
+    def project(self, given: str | None) -> str | None:
+        """The project of the flag, else the default one."""
+        return given or self.target.project or None
+
+
+def command(
+    app: typer.Typer,
+    name: str,
+    *,
+    examples: str,
+    output: bool = True,
+    takes_words: bool = False,
+    more: Sequence[inspect.Parameter] = (),
+) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
+    """Declares a command on `app`: the function gets a Session first, then its own options by name. One of
+    them that is named as a shared option takes its place.
+
+    It answers an exit code; None is 0. The first paragraph of its docstring is the summary.
+
+    Args:
+        output: whether it has data to print, and so -o and its relatives.
+        takes_words: whether words may follow `--`; the function gets them as `words`.
+        more: parameters that stand in a table; the function gets them as further keywords.
+    """
+
+    def declare(function: Callable[..., int | None]) -> Callable[..., int | None]:
+        own = list(inspect.signature(function).parameters.values())[1:]
+        # A flag that means something else to this command is said before the command's name: `muster --context …`.
+        named = {one.name for one in own}
+        shared = {key: flag for key, flag in (_CONNECTION | (_OUTPUT if output else {})).items() if key not in named}
+
+        def run(ctx: typer.Context, **given: Any) -> None:
+            outer = ctx.find_root().obj
+            session = _session(given, shared, outer if isinstance(outer, Connection) else Connection())
+            own_values = {key: value for key, value in given.items() if key not in shared}
+            if takes_words:
+                own_values["words"] = ctx.meta.get(_WORDS, [])
+            try:
+                code = function(session, **own_values)
+            finally:
+                session.close()
+            if code:
+                raise typer.Exit(int(code))
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
+            *(one.replace(kind=keyword) for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD),
+            *more,
+            *(_shared_parameter(key, annotation) for key, annotation in shared.items()),
+        ]
+        run.__signature__ = inspect.Signature(parameters)
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__doc__, run.__name__ = function.__doc__, function.__name__
+        run.examples = examples  # pyright: ignore[reportFunctionMemberAccess]
+        run.takes_words = takes_words  # pyright: ignore[reportFunctionMemberAccess]
+        app.command(name, cls=MusterCommand)(run)
+        return function
+
+    return declare
+
+
+def group(help_text: str) -> typer.Typer:
+    """A noun with its verbs."""
+    return typer.Typer(cls=MusterGroup, help=help_text, no_args_is_help=True, rich_markup_mode=None)
+
+
+class MusterCommand(TyperCommand):
+    """Help in the order people read: what it does, examples, then options by topic. Values without pydantic."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        _convert_all(self.params)
+
+    def get_help_option(self, ctx: "ClickContext") -> "TyperOption | None":
+        return _light(super().get_help_option(ctx))
+
+    def parse_args(self, ctx: "ClickContext", args: list[str]) -> list[str]:
+        # The parser would mix the words after -- with the arguments before it; an optional NAME makes that ambiguous.
+        if getattr(self.callback, "takes_words", False) and "--" in args:
+            at = args.index("--")
+            ctx.meta[_WORDS] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: "ClickContext") -> list[str]:
+        words = ["[-- WORDS...]"] if getattr(self.callback, "takes_words", False) else []
+        return [*super().collect_usage_pieces(ctx), *words]
+
+    def format_help(self, ctx: "ClickContext", formatter: "HelpFormatter") -> None:
+        self.format_help_text(ctx, formatter)
+        write_examples(formatter, examples_of(self.callback))
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+        self.format_options(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+
+    def format_options(self, ctx: "ClickContext", formatter: "HelpFormatter") -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            panels.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+        for title in sorted(panels, key=_panel_order):
+            with formatter.section(title):
+                formatter.write_dl(panels[title])
+
+
+class MusterGroup(TyperGroup):
+    """A noun; the root shows examples first, too."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        _convert_all(self.params)
+
+    def get_help_option(self, ctx: "ClickContext") -> "TyperOption | None":
+        return _light(super().get_help_option(ctx))
+
+    def format_help(self, ctx: "ClickContext", formatter: "HelpFormatter") -> None:
+        self.format_help_text(ctx, formatter)
+        write_examples(formatter, examples_of(self.callback))
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+        self.format_commands(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+
+    def format_commands(self, ctx: "ClickContext", formatter: "HelpFormatter") -> None:
+        # As the library does it, but with whole sentences: they wrap.
+        listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [(name, found) for name, found in listed if found is not None and not found.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, found.get_short_help_str(_SENTENCE)) for name, found in shown])
+
+
+def _convert_all(parameters: "Sequence[Parameter]") -> None:
+    for parameter in parameters:
+        convert_lightly(cast("TyperParameter", parameter))
+
+
+def _light[P](option: P) -> P:
+    """The option --help is made when it is first asked for, so it is converted apart from the others."""
+    if option is not None:
+        convert_lightly(cast("TyperParameter", option))
+    return option
+
+
+def examples_of(callback: Callable[..., Any] | None) -> str:
+    return str(getattr(callback, "examples", ""))
+
+
+def write_examples(formatter: "HelpFormatter", examples: str) -> None:
+    if not examples:
+        return
+    formatter.write_paragraph()
+    formatter.write("Examples:\n")
+    for line in examples.strip().splitlines():
+        formatter.write(f"  {line.strip()}\n" if line.strip() else "\n")
+
+
+def _panel_order(title: str) -> tuple[int, str]:
+    """Arguments, plain options, the command's topics in their order, then what every command has."""
+    known = {"Arguments": 0, "Options": 1, OUTPUT_PANEL: 8, CONNECTION_PANEL: 9}
+    return known.get(title, 2), "" if title not in known else title
+
+
+def _shared_parameter(name: str, annotation: Any) -> inspect.Parameter:
+    default: object = None
+    if annotation is FormatOption:
+        default = Format.TABLE
+    elif annotation.__origin__ is bool:
+        default = False
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _session(given: dict[str, Any], shared: dict[str, Any], outer: Connection) -> Session:
+    connection = Connection(**{key: given[key] for key in _CONNECTION if key in shared}).over(outer)
+    style = Style(quiet=connection.quiet, color=not connection.no_color)
+    if "output" in shared:
+        style = Style(
+            format=_format(given),
+            columns=_columns(given["columns"]),
+            headers=not given["no_headers"],
+            utc=given["utc"],
+            quiet=connection.quiet,
+            color=not connection.no_color,
+        )
+    return Session(connection=connection, out=Output(style))
+
+
+def _format(given: dict[str, Any]) -> Format:
+    asked = [chosen for flag, chosen in (("json", Format.JSON), ("yaml", Format.YAML)) if given[flag]]
+    if len(asked) > 1:
+        raise usage("--json and --yaml exclude each other", todo="give one of them")
+    return asked[0] if asked else given["output"]
+
+
+def _columns(given: str | None) -> tuple[str, ...]:
+    return tuple(name for name in (given or "").split(",") if name.strip())
+
+
+def _contexts_or_problem[Result](act: Callable[[], Result]) -> Result:
+    try:
+        return act()
+    except ContextsError as error:
+        raise usage(str(error), todo="`muster context list` shows what there is") from error

@@ -1,0 +1,168 @@
+"""`muster context`: which Muster the commands talk to."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from muster.cli.command import Session, command, group
+from muster.cli.completion import context_names
+from muster.cli.contexts import CONTEXT_NAME, Context, Contexts, config_file, save_contexts, with_context
+from muster.cli.exits import ExitCode, Problem, did_you_mean, usage
+from muster.cli.output import Column
+from muster.cli.values import Row
+
+CONTEXT_COLUMNS: Final = (
+    Column("CURRENT", "current"),
+    Column("NAME", "name"),
+    Column("URL", "url"),
+    Column("PROJECT", "project"),
+    Column("CLUSTER", "cluster"),
+    Column("TOKEN", "token"),
+    Column("DATA-DIR", "dataDir", wide=True),
+)
+
+
+def add_context(root: typer.Typer) -> None:
+    app = group("Contexts: which Muster is asked, and who you are there.")
+    _add_reads(app)
+    _add_changes(app)
+    root.add_typer(app, name="context")
+
+
+def set_default(session: Session, **defaults: str) -> None:
+    """Keeps a default (project, cluster) in the context in use. Raises Problem where there is none."""
+    name = session.target.name
+    if not name:
+        raise usage("there is no context to keep a default in", todo="make one: muster context add NAME --url URL")
+    _save(with_context(session.contexts, name, replace(session.context, **defaults), use=False))
+    what = ", ".join(f"{key} {value}" for key, value in defaults.items())
+    session.out.talk(f"context {name}: default {what}")
+
+
+def _add_reads(app: typer.Typer) -> None:
+    @command(app, "list", examples="muster context list")
+    def list_(session: Session) -> None:
+        """List contexts. Tokens are never shown."""
+        rows = [_row(session, name, context) for name, context in session.contexts.contexts.items()]
+        session.out.rows(
+            rows, CONTEXT_COLUMNS, empty="no contexts; `muster up` makes one, or muster context add NAME --url URL"
+        )
+
+    @command(app, "show", examples="muster context show\nmuster context show -o json")
+    def show(session: Session) -> None:
+        """Show what is in effect, after flags, environment and file were weighed."""
+        target = session.target
+        row: Row = {
+            "name": target.name or None,
+            "url": target.url or None,
+            "token": "set" if target.token else None,
+            "project": target.project or None,
+            "cluster": target.cluster or None,
+            "dataDir": target.data_dir or None,
+            "file": str(config_file(os.environ)),
+        }
+        session.out.one(row, lambda: session.out.pairs([(key, str(value or "-")) for key, value in row.items()]))
+
+
+def _add_changes(app: typer.Typer) -> None:
+    @command(app, "use", output=False, examples="muster context use staging")
+    def use(
+        session: Session,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", autocompletion=context_names)],
+    ) -> None:
+        """Make a context the current one."""
+        _known(session.contexts, name)
+        _save(replace(session.contexts, current=name))
+        session.out.talk(f"context {name} is in use")
+
+    @command(
+        app,
+        "add",
+        output=False,
+        examples="""
+        muster context add staging --url https://muster.example.org --token-stdin --use < token
+        muster context add local --url http://127.0.0.1:8080 --data-dir ~/.local/share/muster --default-project vision
+        """,
+    )
+    def add(
+        session: Session,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")],
+        *,
+        token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Read the token from standard input.")] = False,
+        data_dir: Annotated[
+            Path | None, typer.Option("--data-dir", metavar="DIR", help="Where `muster up` keeps it, on this machine.")
+        ] = None,
+        default_project: Annotated[
+            str | None, typer.Option("--default-project", metavar="PROJECT", help="Project where none is given.")
+        ] = None,
+        default_cluster: Annotated[
+            str | None, typer.Option("--default-cluster", metavar="CLUSTER", help="Cluster where none is given.")
+        ] = None,
+        use_it: Annotated[bool, typer.Option("--use", help="Make it the current one.")] = False,
+    ) -> None:
+        """Add a context, or change one: what is not given stays as it is. --url and --token say which and who."""
+        known = session.contexts.contexts.get(name, Context())
+        given_token = _token_of_stdin() if token_stdin else session.connection.token
+        context = Context(
+            url=session.connection.url or known.url,
+            token=given_token or known.token,
+            data_dir=str(data_dir.expanduser().absolute()) if data_dir else known.data_dir,
+            project=default_project or known.project,
+            cluster=default_cluster or known.cluster,
+        )
+        if not context.url:
+            raise usage("a context needs a URL", todo=f"muster context add {name} --url http://127.0.0.1:8080")
+        if not context.url.startswith(("http://", "https://")):
+            raise usage(f"--url: {context.url!r} is no URL", todo="write it as http://HOST:PORT")
+        if CONTEXT_NAME.match(name) is None:
+            raise usage(f"{name!r} is no name for a context", todo="letters, digits, '-', '_' and '.', at most 63")
+        _save(with_context(session.contexts, name, context, use=use_it))
+        session.out.talk(f"context {name} kept in {config_file(os.environ)}")
+
+    @command(app, "remove", output=False, examples="muster context remove staging")
+    def remove(
+        session: Session,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", autocompletion=context_names)],
+    ) -> None:
+        """Forget a context, and its token with it."""
+        _known(session.contexts, name)
+        kept = {key: context for key, context in session.contexts.contexts.items() if key != name}
+        current = session.contexts.current if session.contexts.current != name else next(iter(kept), "")
+        _save(Contexts(current=current, contexts=kept))
+        session.out.talk(f"context {name} removed")
+
+
+def _row(session: Session, name: str, context: Context) -> Row:
+    return {
+        "current": "*" if name == session.target.name else "",
+        "name": name,
+        "url": context.url,
+        "project": context.project,
+        "cluster": context.cluster,
+        "token": "set" if context.token else "",
+        "dataDir": context.data_dir,
+    }
+
+
+def _known(contexts: Contexts, name: str) -> None:
+    if name not in contexts.contexts:
+        names = list(contexts.contexts)
+        todo = did_you_mean(name, names) or f"contexts: {', '.join(names) or 'none'}"
+        raise Problem(f"there is no context {name!r}", todo=todo, code=ExitCode.NOT_FOUND)
+
+
+def _token_of_stdin() -> str:
+    import sys
+
+    return sys.stdin.readline().strip()
+
+
+def _save(contexts: Contexts) -> None:
+    path = config_file(os.environ)
+    try:
+        save_contexts(path, contexts)
+    except OSError as error:
+        raise Problem(f"{path} cannot be written: {error}", code=ExitCode.FAILURE) from error

@@ -1,0 +1,161 @@
+"""Which Muster to talk to: the contexts file, the environment, and which of them wins.
+
+The file is `$XDG_CONFIG_HOME/muster/config.toml` (else `~/.config/muster/config.toml`), mode 0600 because it holds
+tokens. `muster up` writes a context here by `write_context`; this module imports nothing else of the command line.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+CONTEXT_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
+_PRIVATE_FILE: Final = 0o600
+_PRIVATE_FOLDER: Final = 0o700
+
+
+class ContextsError(ValueError):
+    """The contexts file, or a name in it, cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One Muster and who we are there."""
+
+    url: str = ""
+    token: str = ""
+    data_dir: str = ""
+    """Where `muster up` keeps it, on this machine; empty for one elsewhere."""
+    project: str = ""
+    """Default project (name)."""
+    cluster: str = ""
+    """Default cluster (name)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contexts:
+    """The contexts file as a value."""
+
+    current: str = ""
+    contexts: Mapping[str, Context] = field(default_factory=dict[str, Context])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What one command works with, after flags, environment and file were weighed."""
+
+    name: str
+    """Of the context; empty where flags and environment said everything."""
+    url: str
+    token: str
+    data_dir: str
+    project: str
+    cluster: str
+
+
+def config_file(environ: Mapping[str, str]) -> Path:
+    """Where the contexts are kept."""
+    base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")
+    return Path(base) / "muster" / "config.toml"
+
+
+def read_contexts(path: Path) -> Contexts:
+    """The file's contexts; none where there is no file. Raises ContextsError where it is not readable as such."""
+    import tomllib
+
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Contexts()
+    except (OSError, ValueError) as error:
+        raise ContextsError(f"{path} cannot be read: {error}") from error
+    listed: object = document.get("contexts", {})
+    if not isinstance(listed, dict):
+        raise ContextsError(f"{path}: 'contexts' must be a table")
+    contexts: dict[str, Context] = {}
+    for name, entry in document.get("contexts", {}).items():
+        if not isinstance(entry, dict):
+            raise ContextsError(f"{path}: context {name!r} must be a table with url and token")
+        texts = {key: str(entry.get(key, "")) for key in Context.__dataclass_fields__}  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        contexts[name] = Context(**texts)
+    return Contexts(current=str(document.get("current", "")), contexts=contexts)
+
+
+def save_contexts(path: Path, contexts: Contexts) -> None:
+    """Replaces the file in one step, readable by its owner alone from the first byte on."""
+    path.parent.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+    lines = ["# Written by `muster context` and `muster up`. Holds tokens: keep it to yourself."]
+    lines.append(f"current = {_toml_text(contexts.current)}")
+    for name, context in contexts.contexts.items():
+        lines += ["", f"[contexts.{_toml_text(name)}]"]
+        lines += [
+            f"{key} = {_toml_text(value)}"
+            for key in Context.__dataclass_fields__
+            if (value := str(getattr(context, key)))
+        ]
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE_FILE)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def write_context(name: str, url: str, token: str, data_dir: str | Path, project: str) -> Path:
+    """Adds or replaces a context and makes it the current one. Answers the file's path."""
+    path = config_file(os.environ)
+    known = read_contexts(path)
+    cluster = known.contexts[name].cluster if name in known.contexts else ""
+    context = Context(url=url, token=token, data_dir=str(data_dir), project=project, cluster=cluster)
+    save_contexts(path, with_context(known, name, context, use=True))
+    return path
+
+
+def with_context(contexts: Contexts, name: str, context: Context, *, use: bool) -> Contexts:
+    """The contexts with this one added or replaced; current where asked, or where none was."""
+    if CONTEXT_NAME.match(name) is None:
+        raise ContextsError(f"{name!r} is no name for a context: letters, digits, '-', '_' and '.', at most 63")
+    current = name if use or not contexts.current else contexts.current
+    return replace(contexts, current=current, contexts={**contexts.contexts, name: context})
+
+
+def resolve(
+    contexts: Contexts,
+    environ: Mapping[str, str],
+    *,
+    context: str | None = None,
+    url: str | None = None,
+    token: str | None = None,
+) -> Target:
+    """Flag over environment over file. A context's token goes to that context's URL only, never to another.
+
+    Raises ContextsError where a context is named that does not exist.
+    """
+    asked = context or environ.get("MUSTER_CONTEXT")
+    name = asked or contexts.current
+    if asked and asked not in contexts.contexts:
+        known = ", ".join(contexts.contexts) or "none"
+        raise ContextsError(f"there is no context {asked!r}; known are: {known}")
+    ours = contexts.contexts.get(name, Context())
+    chosen_url = (url or environ.get("MUSTER_URL") or ours.url).rstrip("/")
+    foreign = chosen_url != ours.url.rstrip("/")
+    if foreign:
+        # The rest of the context speaks of another Muster.
+        ours, name = Context(), ""
+    return Target(
+        name=name if name in contexts.contexts else "",
+        url=chosen_url,
+        token=token or environ.get("MUSTER_TOKEN") or ours.token,
+        data_dir=environ.get("MUSTER_DATA_DIR") or ours.data_dir,
+        project=environ.get("MUSTER_PROJECT") or ours.project,
+        cluster=ours.cluster,
+    )
+
+
+def _toml_text(value: str) -> str:
+    """A TOML basic string; JSON's escapes are TOML's, but for DEL, which TOML wants escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,140 @@
+"""`muster events`: the log itself, for administrators."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import typer
+
+from muster.cli.command import Session, command, group
+from muster.cli.exits import ExitCode, Problem
+from muster.cli.output import Column, Format
+from muster.cli.values import Json, Row, number_of, rows_of, text_of
+
+_PAGE_COMMITS: Final = 1000
+"""The most that the API gives in one answer."""
+_RECONNECT_WAITS_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
+"""A tail outlives a restart of the API; what it missed meanwhile comes first, by sequence."""
+_NEWEST: Final = 10
+"""Commits before the present that a tail begins with."""
+
+
+def _types(row: Row) -> str:
+    return ", ".join(text_of(event, "type") for event in rows_of(row, "events"))
+
+
+EVENT_COLUMNS: Final = (
+    Column("SEQUENCE", "sequence"),
+    Column("WHEN", "at", time=True),
+    Column("AGGREGATE", "aggregate"),
+    Column("KEY", "key"),
+    Column("EVENTS", "events", show=_types),
+    Column("WHO", "actor.sub"),
+    Column("COMMAND", "commandId", wide=True),
+    Column("CORRELATION", "correlationId", wide=True),
+    Column("BATCH", "batch", wide=True),
+)
+
+
+def add_events(root: typer.Typer) -> None:
+    app = group("Events: the log itself, commit by commit. For administrators.")
+
+    @command(
+        app,
+        "list",
+        examples="""
+        muster events list
+        muster events list --after 1200 --limit 50 -o jsonl
+        """,
+    )
+    def list_(
+        session: Session,
+        *,
+        after: Annotated[int, typer.Option("--after", metavar="SEQUENCE", help="Begin after this one.", min=0)] = 0,
+        limit: Annotated[int, typer.Option("--limit", help="Most commits; 0: all.", min=0)] = 100,
+    ) -> None:
+        """List commits of the log, oldest first."""
+        rows, more = _commits(session, after, limit)
+        session.out.rows(rows, EVENT_COLUMNS, name="sequence", empty="no events after that")
+        if more and rows:
+            session.out.talk(f"there are more: --after {plain_sequence(rows[-1])}, or --limit 0")
+
+    @command(
+        app,
+        "tail",
+        examples="""
+        muster events tail
+        muster events tail -n 0 -o jsonl
+        muster events tail --after 0                          # the whole log, and then what comes
+        """,
+    )
+    def tail(
+        session: Session,
+        *,
+        newest: Annotated[
+            int, typer.Option("--newest", "-n", help="Begin with so many past commits.", min=0)
+        ] = _NEWEST,
+        after: Annotated[
+            int | None, typer.Option("--after", metavar="SEQUENCE", help="Begin after this one, instead.", min=0)
+        ] = None,
+    ) -> None:
+        """Follow the log until Ctrl-C."""
+        begin = after
+        if begin is None:
+            last = session.api.read("/events", [("limit", 1)]).sequence or 0
+            begin = max(last - newest, 0)
+        first = True
+        for row in _followed(session, begin):
+            if session.out.style.format in {Format.TABLE, Format.WIDE}:
+                session.out.table([row], EVENT_COLUMNS, headers=first and session.out.style.headers)
+            elif session.out.style.format in {Format.JSON, Format.JSONL}:
+                session.out.line(row)
+            else:
+                session.out.rows([row], EVENT_COLUMNS, name="sequence")
+            first = False
+
+    root.add_typer(app, name="events")
+
+
+def plain_sequence(row: Row) -> int:
+    return int(number_of(row, "sequence"))
+
+
+def _commits(session: Session, after: int, limit: int) -> tuple[list[Row], bool]:
+    rows: list[Row] = []
+    position: int | None = after
+    while position is not None:
+        size = min(_PAGE_COMMITS, limit - len(rows)) if limit else _PAGE_COMMITS
+        page = session.api.get("/events", [("after", position), ("limit", size)])
+        rows += rows_of(page, "events")
+        following = page.get("next")
+        position = following if isinstance(following, int) else None
+        if limit and len(rows) >= limit:
+            return rows[:limit], position is not None
+    return rows, False
+
+
+def _followed(session: Session, after: int) -> Iterator[Row]:
+    """Commits after a sequence, for ever. Raises Problem where the server stays away."""
+    waits = iter(_RECONNECT_WAITS_SECONDS)
+    while True:
+        try:
+            with session.api.stream("/events", [("after", after), ("follow", "true")]) as response:
+                for line in response.iter_lines():
+                    row: Json = json.loads(line)
+                    if isinstance(row, dict):
+                        after = plain_sequence(row)
+                        yield row
+                    waits = iter(_RECONNECT_WAITS_SECONDS)
+        except Problem as problem:
+            if problem.code is not ExitCode.UNREACHABLE:
+                raise
+            wait = next(waits, None)
+            if wait is None:
+                raise
+            session.out.talk(f"{problem.what}; trying again")
+            time.sleep(wait)
+        else:
+            # The server ended it in good order, as it does when it stops.
+            time.sleep(next(waits, _RECONNECT_WAITS_SECONDS[-1]))

@@ -1,0 +1,143 @@
+"""From what a person types (a name, an id, the beginning of one, @latest) to the API's object. Reads only.
+
+A list lags the log by some milliseconds, so a name that is not found is looked for once more.
+"""
+
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from muster.cli.exits import ExitCode, Problem, did_you_mean, usage
+from muster.cli.values import Row, rows_of, text_of
+
+if TYPE_CHECKING:
+    from muster.cli.client import Api
+    from muster.cli.command import Session
+
+LATEST: Final = "@latest"
+_UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_ID_PREFIX = re.compile(r"^[0-9a-f]{4,8}(-[0-9a-f-]{0,27})?$")
+"""At least four digits: shorter ones are more likely a name's typing error."""
+_LAG_SECONDS: Final = 0.3
+"""More than the p99 from event to row."""
+_SHOWN: Final = 5
+"""Candidates that an ambiguity names."""
+
+
+def workload_id(session: "Session", given: str, project: str | None, *, deleted: bool = False) -> str:
+    """The id of the workload that `given` names; `deleted` looks among what is gone, too. Raises Problem."""
+    if _UUID.match(given.lower()):
+        return given.lower()
+    found = _find_workloads(session.api, given, session.project(project), deleted=deleted)
+    if not found:
+        time.sleep(_LAG_SECONDS)
+        found = _find_workloads(session.api, given, session.project(project), deleted=deleted)
+    if len(found) == 1:
+        return text_of(found[0], "id")
+    if found:
+        listed = [f"{text_of(row, 'id')}  {text_of(row, 'name')} in {text_of(row, 'projectName')}" for row in found]
+        raise Problem(
+            f"{given!r} names several workloads",
+            why=tuple(listed[:_SHOWN]),
+            todo="give the project (-p), or the id",
+            code=ExitCode.USAGE,
+        )
+    raise Problem(
+        f"there is no workload {given!r}" + _in_project(session.project(project)),
+        todo="`muster workload list -A` shows what you may see; with --deleted what is gone",
+        code=ExitCode.NOT_FOUND,
+    )
+
+
+def workload_filters(project: str | None) -> list[tuple[str, str | int]]:
+    """Query parameters that keep a list to one project."""
+    return [("filterBy", f"projectName=={project}")] if project else []
+
+
+def project_id(api: "Api", given: str) -> str:
+    """A project's id by its name or id. Raises Problem."""
+    return text_of(find_project(api, given), "id")
+
+
+def find_project(api: "Api", given: str) -> Row:
+    return _find_named(api, given, path="/org-unit/projects", key="projects", what="project")
+
+
+def find_cluster(api: "Api", given: str) -> Row:
+    return _find_named(api, given, path="/clusters", key="clusters", what="cluster")
+
+
+def cluster_id(session: "Session", given: str | None) -> str:
+    """The cluster of the flag, else the context's, else the only one, else the one of this machine. Raises Problem."""
+    wanted = given or session.target.cluster
+    if wanted:
+        return text_of(find_cluster(session.api, wanted), "id")
+    clusters = rows_of(session.api.get("/clusters"), "clusters")
+    local = [cluster for cluster in clusters if text_of(cluster, "kind") == "local"]
+    for candidates in (clusters, local):
+        if len(candidates) == 1:
+            return text_of(candidates[0], "id")
+    if not clusters:
+        raise Problem(
+            "there is no cluster yet", todo="`muster cluster add demo --simulated 4x8`", code=ExitCode.NOT_FOUND
+        )
+    names = ", ".join(text_of(cluster, "name") for cluster in clusters)
+    raise usage(f"there are several clusters: {names}", todo="choose with --cluster, or once with `muster cluster set`")
+
+
+def default_project(session: "Session", given: str | None) -> Row:
+    """The project of the flag, else the default one, else the only one that the caller sees. Raises Problem."""
+    wanted = session.project(given)
+    if wanted:
+        return find_project(session.api, wanted)
+    projects = rows_of(session.api.get("/org-unit/projects"), "projects")
+    if len(projects) == 1:
+        return projects[0]
+    if not projects:
+        raise Problem(
+            "you have no role in any project",
+            todo="ask an administrator: `muster token create --user YOU --role researcher --project P`",
+            code=ExitCode.DENIED,
+        )
+    names = ", ".join(text_of(project, "name") for project in projects)
+    raise usage(f"there are several projects: {names}", todo="choose with -p, or once with `muster project set NAME`")
+
+
+def _find_workloads(api: "Api", given: str, project: str | None, *, deleted: bool) -> list[Row]:
+    scope = workload_filters(project)
+    if given == LATEST:
+        newest: list[tuple[str, str | int]] = [("sortBy", "createdAt"), ("sortOrder", "desc"), ("limit", 1)]
+        return rows_of(api.get("/workloads", [*scope, *newest]), "workloads")
+    found = _workloads_by(api, [*scope, ("filterBy", f"name=={given}")], deleted=deleted)
+    if not found and _ID_PREFIX.match(given.lower()):
+        found = _workloads_by(api, [("filterBy", f"id=^{given.lower()}")], deleted=deleted)
+    return found
+
+
+def _workloads_by(api: "Api", parameters: list[tuple[str, str | int]], *, deleted: bool) -> list[Row]:
+    """The living ones; else, where asked, the one that was deleted last: a name may have had many."""
+    living = rows_of(api.get("/workloads", [*parameters, ("limit", _SHOWN + 1)]), "workloads")
+    if living or not deleted:
+        return living
+    last: list[tuple[str, str | int]] = [("deleted", "true"), ("sortBy", "createdAt"), ("sortOrder", "desc")]
+    return rows_of(api.get("/workloads", [*parameters, *last, ("limit", 1)]), "workloads")
+
+
+def _find_named(api: "Api", given: str, *, path: str, key: str, what: str) -> Row:
+    things = rows_of(api.get(path), key)
+    for thing in things:
+        if given in {text_of(thing, "name"), text_of(thing, "id")}:
+            return thing
+    by_prefix = [thing for thing in things if _ID_PREFIX.match(given) and text_of(thing, "id").startswith(given)]
+    if len(by_prefix) == 1:
+        return by_prefix[0]
+    names = [text_of(thing, "name") for thing in things]
+    raise Problem(
+        f"there is no {what} {given!r}, or it is not yours to see",
+        todo=did_you_mean(given, names) or (f"{what}s: {', '.join(sorted(names))}" if names else None),
+        code=ExitCode.NOT_FOUND,
+    )
+
+
+def _in_project(project: str | None) -> str:
+    return f" in project {project!r}" if project else ""

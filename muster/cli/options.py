@@ -1,0 +1,74 @@
+"""Options and arguments that several commands share, and how their texts are read."""
+
+from typing import Annotated
+
+import typer
+
+from muster.cli.completion import cluster_names, project_names, workload_names
+from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.values import ValueProblem, parse_duration, parse_switch
+
+ProjectOption = Annotated[
+    str | None,
+    typer.Option("--project", "-p", help="Project (name or id). [env MUSTER_PROJECT]", autocompletion=project_names),
+]
+WorkloadArgument = Annotated[
+    str,
+    typer.Argument(metavar="WORKLOAD", help="Name, id, beginning of an id, or @latest.", autocompletion=workload_names),
+]
+WorkloadsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="WORKLOAD...", help="Names, ids, or @latest.", autocompletion=workload_names),
+]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Keep showing what changes.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it is so; exit 7 in time, 8 where it never will.")]
+TimeoutOption = Annotated[
+    str | None, typer.Option("--timeout", metavar="DURATION", help="Most time that --wait takes, such as 5m.")
+]
+
+
+IdempotencyOption = Annotated[
+    str | None,
+    typer.Option("--idempotency-key", metavar="KEY", help="Given again, it is done once and answered the same."),
+]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", help="Cluster (name or id).", autocompletion=cluster_names)
+]
+ClusterArgument = Annotated[
+    str, typer.Argument(metavar="CLUSTER", help="Name, id, or beginning of an id.", autocompletion=cluster_names)
+]
+ProjectArgument = Annotated[
+    str, typer.Argument(metavar="PROJECT", help="Name, id, or beginning of an id.", autocompletion=project_names)
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def duration_option(flag: str, given: str) -> int:
+    """Seconds of a duration. Raises Problem (usage)."""
+    try:
+        return parse_duration(given)
+    except ValueProblem as error:
+        raise usage(f"{flag}: {error}") from error
+
+
+def switch_option(flag: str, given: str) -> bool:
+    """On or off. Raises Problem (usage)."""
+    try:
+        return parse_switch(given)
+    except ValueProblem as error:
+        raise usage(f"{flag}: {error}") from error
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks where somebody can answer: a script is never asked. Raises Problem where the answer is no."""
+    import sys
+
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    if not typer.confirm(question, err=True):
+        raise Problem("nothing was done", code=ExitCode.FAILURE)
+
+
+def timeout_seconds(given: str | None) -> float | None:
+    """Seconds of --timeout; None: as long as it takes."""
+    return None if given is None else float(duration_option("--timeout", given))

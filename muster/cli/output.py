@@ -1,0 +1,257 @@
+"""Data to stdout in the format that was asked for; talk to stderr. Knows nothing of what the data means.
+
+rich, yaml and csv are imported where they are used, so that `muster --help` stays quick.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, TextIO
+
+from muster.cli.exits import Problem, did_you_mean, usage
+from muster.cli.values import (
+    Json,
+    Row,
+    format_age,
+    format_number,
+    format_utc,
+    parse_time,
+    printable,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNBOUNDED_COLUMNS: Final = 1_000_000
+"""Width of a table that goes to a file or a pipe: nothing is cut there."""
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a cell that begins so for a formula."""
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    header: str
+    key: str
+    """Field of the row, also what --columns calls it; `a.b` looks into an object."""
+    show: Callable[[Row], str] | None = None
+    """Text for people, where the plain value would not do."""
+    wide: bool = False
+    """Only with -o wide, or by name in --columns."""
+    time: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How a command's output was asked for."""
+
+    format: Format = Format.TABLE
+    columns: tuple[str, ...] = ()
+    headers: bool = True
+    utc: bool = False
+    quiet: bool = False
+    color: bool = True
+
+
+class Output:
+    """Writes what a command has to say."""
+
+    def __init__(self, style: Style, *, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
+        self.style = style
+        self.stdout = stdout or sys.stdout
+        self.stderr = stderr or sys.stderr
+        self.widths: dict[str, int] = {}
+        """Of the columns of the table that was shown last, by key."""
+
+    @property
+    def interactive(self) -> bool:
+        """Whether somebody sees stderr live and its terminal can redraw a line."""
+        return self.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def talk(self, text: str) -> None:
+        """A sentence for the person; not data, so on stderr and not with --quiet."""
+        if not self.style.quiet:
+            self.stderr.write(text + "\n")
+            self.stderr.flush()
+
+    def write(self, text: str) -> None:
+        """Data as it is."""
+        self.stdout.write(text)
+        self.stdout.flush()
+
+    def console(self) -> "Console":
+        """Rich's console on stdout; without colour where there is no terminal, with NO_COLOR or --no-color."""
+        from rich.console import Console
+
+        plain = not self.stdout.isatty()
+        return Console(
+            file=self.stdout,
+            width=_UNBOUNDED_COLUMNS if plain else None,
+            no_color=not self.style.color or None,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+
+    def rows(self, rows: Sequence[Row], columns: Sequence[Column], *, name: str = "name", empty: str = "") -> None:
+        """A list of things.
+
+        Args:
+            name: field that -o name prints.
+            empty: said on stderr where a table has no rows.
+        """
+        match self.style.format:
+            case Format.JSON:
+                self.write(json.dumps(list(rows), indent=2, ensure_ascii=False) + "\n")
+            case Format.YAML:
+                self._yaml(list(rows))
+            case Format.JSONL:
+                for row in rows:
+                    self.line(row)
+            case Format.NAME:
+                self.write("".join(f"{printable(str(row.get(name, '')))}\n" for row in rows))
+            case Format.CSV:
+                self._csv(rows, self.chosen(columns))
+            case Format.TABLE | Format.WIDE:
+                self.table(rows, columns)
+                if not rows and empty:
+                    self.talk(empty)
+
+    def one(self, row: Row, text: Callable[[], None], *, name: str = "name", columns: Sequence[Column] = ()) -> None:
+        """One thing: `text` writes it for people; every other format gets the row itself."""
+        match self.style.format:
+            case Format.TABLE | Format.WIDE:
+                text()
+            case Format.JSON:
+                self.write(json.dumps(row, indent=2, ensure_ascii=False) + "\n")
+            case Format.YAML:
+                self._yaml(row)
+            case Format.JSONL | Format.NAME | Format.CSV:
+                self.rows([row], columns or [Column(key, key) for key in row], name=name)
+
+    def line(self, row: Row) -> None:
+        """One row of JSON lines."""
+        self.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def table(self, rows: Sequence[Row], columns: Sequence[Column], *, headers: bool | None = None) -> None:
+        """Rows under headings, cut to the terminal's width where there is one."""
+        from muster.cli.table import table_of
+
+        shown = self.style.headers if headers is None else headers
+        if not rows and not shown:
+            return
+        console = self.console()
+        with console.capture() as capture:
+            console.print(table_of(self, rows, columns, headers=shown))
+        self.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """A thing's properties, one per line; those without a value are left out."""
+        shown = [(label, value) for label, value in pairs if value]
+        width = max((len(label) for label, _ in shown), default=0) + 2
+        for label, value in shown:
+            self.write(f"{label + ':':<{width}}{printable(value)}\n")
+
+    def heading(self, text: str) -> None:
+        """Title of a section of a description."""
+        self.write(f"\n{text}\n")
+
+    def chosen(self, columns: Sequence[Column]) -> list[Column]:
+        """The columns to show: those of --columns, or all that are not for -o wide alone."""
+        if self.style.columns:
+            return [_find_column(columns, given) for given in self.style.columns]
+        everything = self.style.format in {Format.WIDE, Format.CSV}
+        return [column for column in columns if everything or not column.wide]
+
+    def cell(self, row: Row, column: Column) -> str:
+        """A cell's text for people."""
+        value = _value_at(row, column.key)
+        if column.time:
+            return self.time(value)
+        if column.show is not None:
+            return printable(column.show(row))
+        return printable(plain_text(value))
+
+    def time(self, value: Json) -> str:
+        """A time as an age, or with --utc as RFC 3339."""
+        moment = parse_time(value) if isinstance(value, str) else None
+        if moment is None:
+            return ""
+        return format_utc(moment) if self.style.utc else format_age(moment, datetime.now(UTC))
+
+    def _yaml(self, value: object) -> None:
+        import yaml
+
+        self.write(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+
+    def _csv(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
+        import csv
+        import io
+
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if self.style.headers:
+            writer.writerow(column.key for column in columns)
+        for row in rows:
+            writer.writerow(_csv_cell(_value_at(row, column.key)) for column in columns)
+        self.write(text.getvalue())
+
+
+def plain_text(value: Json) -> str:
+    """A decoded value as a table shows it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return format_number(value)
+        case str():
+            return value
+        case list():
+            return ",".join(plain_text(entry) for entry in value)
+        case dict():
+            return json.dumps(value, ensure_ascii=False)
+
+
+def _value_at(row: Row, key: str) -> Json:
+    value: Json = row
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _csv_cell(value: Json) -> str | int | float:
+    """Numbers stay numbers; a text that a spreadsheet would run is defused by an apostrophe."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    text = value if isinstance(value, str) else plain_text(value)
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+def _find_column(columns: Sequence[Column], given: str) -> Column:
+    wanted = given.strip().lower()
+    for column in columns:
+        if wanted in {column.key.lower(), column.header.lower()}:
+            return column
+    known = [column.key for column in columns]
+    raise _unknown_column(given, known)
+
+
+def _unknown_column(given: str, known: list[str]) -> Problem:
+    return usage(f"there is no column {given!r}", todo=did_you_mean(given, known) or "columns: " + ", ".join(known))

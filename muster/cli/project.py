@@ -1,0 +1,150 @@
+"""`muster project`."""
+
+from typing import Annotated, Final
+
+import typer
+
+from muster.cli.command import Session, command, group
+from muster.cli.exits import usage
+from muster.cli.names import find_project
+from muster.cli.options import IdempotencyOption, ProjectArgument
+from muster.cli.output import Column, plain_text
+from muster.cli.values import Json, Row, ValueProblem, format_number, number_of, parse_number, row_of, rows_of, text_of
+
+
+def _quota(row: Row) -> str:
+    return "none" if row.get("gpuQuota") is None else format_number(number_of(row, "gpuQuota"))
+
+
+PROJECT_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("GPU-QUOTA", "gpuQuota", show=_quota),
+    Column("GPU-USED", "use.gpuAllocated"),
+    Column("PODS", "use.pods"),
+    Column("CREATED", "createdAt", time=True),
+    Column("NODE-POOLS", "nodePools", wide=True),
+    Column("NON-PREEMPTIBLE", "use.gpuAllocatedNonPreemptible", wide=True),
+    Column("CPU-USED", "use.cpuAllocatedCores", wide=True),
+    Column("ID", "id", wide=True),
+)
+
+QuotaOption = Annotated[
+    str | None,
+    typer.Option("--gpu-quota", metavar="N|none", help="Devices that its non-preemptible work may hold."),
+]
+PoolsOption = Annotated[
+    str | None,
+    typer.Option("--node-pools", metavar="A,B", help="Order in which pools are tried; empty text: all, by name."),
+]
+
+
+def add_project(root: typer.Typer) -> None:
+    app = group("Projects: who works on what, with how much.")
+    _add_reads(app)
+    _add_changes(app)
+    root.add_typer(app, name="project")
+
+
+def _add_reads(app: typer.Typer) -> None:
+    @command(app, "list", examples="muster project list\nmuster project list -o wide")
+    def list_(session: Session) -> None:
+        """List the projects that you may see, with what they hold."""
+        rows = rows_of(session.api.get("/org-unit/projects"), "projects")
+        session.out.rows(rows, PROJECT_COLUMNS, empty="no projects that you may see")
+
+    @command(app, "describe", examples="muster project describe default")
+    def describe(session: Session, project: ProjectArgument) -> None:
+        """Show a project: quota, order of node pools, and what it holds now."""
+        row = find_project(session.api, project)
+        session.out.one(row, lambda: _describe(session, row), columns=PROJECT_COLUMNS)
+
+
+def _describe(session: Session, row: Row) -> None:
+    use = row_of(row, "use")
+    phases = ", ".join(f"{plain_text(count)} {phase}" for phase, count in row_of(use, "workloads").items())
+    session.out.pairs(
+        [
+            ("Name", text_of(row, "name")),
+            ("Id", text_of(row, "id")),
+            ("Created", session.out.time(row.get("createdAt"))),
+            ("GPU quota", _quota(row)),
+            ("Node pools", plain_text(row.get("nodePools")) or "all"),
+            ("Workloads", phases),
+            ("Pods", plain_text(use.get("pods"))),
+            ("GPUs", plain_text(use.get("gpuAllocated"))),
+            ("  non-preemptible", plain_text(use.get("gpuAllocatedNonPreemptible"))),
+            ("CPU cores", plain_text(use.get("cpuAllocatedCores"))),
+        ]
+    )
+
+
+def _add_changes(app: typer.Typer) -> None:
+    @command(
+        app,
+        "create",
+        output=False,
+        examples="muster project create vision --gpu-quota 16\nmuster project create nlp --node-pools a100,default",
+    )
+    def create(
+        session: Session,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new project.")],
+        *,
+        gpu_quota: QuotaOption = None,
+        node_pools: PoolsOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Create a project."""
+        body: Row = {"name": name, **_settings(gpu_quota, node_pools)}
+        session.api.mutate("POST", "/org-unit/projects", body, idempotency_key=idempotency_key)
+        session.out.talk(f"project {name} created; bind people to it: muster token create --user U --project {name}")
+
+    @command(
+        app,
+        "set",
+        output=False,
+        examples="""
+        muster project set vision --gpu-quota 32
+        muster project set vision --gpu-quota none --node-pools a100,default
+        muster project set vision                             # from now on the default of this context
+        """,
+    )
+    def set_(
+        session: Session,
+        project: ProjectArgument,
+        *,
+        gpu_quota: QuotaOption = None,
+        node_pools: PoolsOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Change a project's settings; without any, make it this context's default."""
+        row = find_project(session.api, project)
+        if gpu_quota is None and node_pools is None:
+            from muster.cli.context_commands import set_default
+
+            set_default(session, project=text_of(row, "name"))
+            return
+        # The API takes all settings together: what is not given stays as it is.
+        settings: Row = {"gpuQuota": row.get("gpuQuota"), "nodePools": row.get("nodePools")}
+        settings |= _settings(gpu_quota, node_pools)
+        path = f"/org-unit/projects/{text_of(row, 'id')}"
+        session.api.mutate("PUT", path, settings, idempotency_key=idempotency_key)
+        session.out.talk(f"project {text_of(row, 'name')} changed")
+
+
+def _settings(gpu_quota: str | None, node_pools: str | None) -> Row:
+    settings: Row = {}
+    if gpu_quota is not None:
+        settings["gpuQuota"] = _devices(gpu_quota)
+    if node_pools is not None:
+        pools: list[Json] = [pool.strip() for pool in node_pools.split(",") if pool.strip()]
+        settings["nodePools"] = pools
+    return settings
+
+
+def _devices(text: str) -> float | None:
+    if text.lower() == "none":
+        return None
+    try:
+        return parse_number(text)
+    except ValueProblem as error:
+        raise usage(f"--gpu-quota: {error}", todo="give a number of devices, or none") from error

@@ -1,0 +1,159 @@
+"""`muster token`: tokens signed by the local key of `muster up` and compose, and the roles they go with."""
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from muster.cli.command import Session, command, group
+from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.names import find_project
+from muster.cli.options import duration_option
+from muster.cli.values import Row, text_of
+
+ROLES: Final = ("administrator", "project-admin", "researcher", "viewer")
+DEFAULT_PROJECT: Final = "default"
+"""The project that `muster up` makes."""
+ADMINISTRATOR_SECONDS: Final = 60
+"""Life of the token that writes the binding: as long as one call with its retries may take."""
+
+
+def roles(incomplete: str) -> list[str]:
+    return [role for role in ROLES if role.startswith(incomplete)]
+
+
+def add_token(root: typer.Typer) -> None:
+    app = group("Tokens: who somebody is, signed by the local key. For one machine and for compose.")
+
+    @command(
+        app,
+        "create",
+        output=False,
+        examples="""
+        muster token create --user ann --role researcher --project vision
+        export MUSTER_TOKEN=$(muster token create --user ann)
+        muster token create --user root --role administrator --ttl 1h
+        """,
+    )
+    def create(
+        session: Session,
+        *,
+        user: Annotated[str, typer.Option("--user", "-u", help="Subject of the token.")],
+        role: Annotated[
+            str | None,
+            typer.Option("--role", help=f"Also bind this role: {', '.join(ROLES)}.", autocompletion=roles),
+        ] = None,
+        project: Annotated[
+            str | None,
+            typer.Option(
+                "--project",
+                "-p",
+                help="Project that the role is bound in; alone, it binds researcher. Default: `default`.",
+            ),
+        ] = None,
+        ttl: Annotated[
+            str | None, typer.Option("--ttl", metavar="DURATION", help="Life of the token, at most 24h. Default: 12h.")
+        ] = None,
+        data_dir: Annotated[
+            Path | None,
+            typer.Option("--data-dir", metavar="DIR", help="Where `muster up` keeps the key. [env MUSTER_DATA_DIR]"),
+        ] = None,
+    ) -> None:
+        """Print a token. With --role or --project also bind the role: administrator everywhere, others in a project.
+
+        The binding is written through the API, so that it is in the log, by a token of the administrator that lives a
+        minute. Whoever can read the key can be anybody: its file is readable by its owner alone.
+        """
+        wanted = wanted_role(role, project)
+        signer = Signer(key_file(session, data_dir))
+        token = signer.sign(user, None if ttl is None else duration_option("--ttl", ttl))
+        if wanted is not None:
+            bind(session, signer, user, wanted, project or session.target.project or DEFAULT_PROJECT)
+        elif session.out.stdout.isatty():
+            session.out.talk(f"no role was bound; where {user} has none yet: --role researcher")
+        session.out.write(token + "\n")
+
+    root.add_typer(app, name="token")
+
+
+def wanted_role(role: str | None, project: str | None) -> str | None:
+    """The role to bind, if any. Raises Problem where role and project do not go together."""
+    if role is None:
+        return "researcher" if project else None
+    if role not in ROLES:
+        raise usage(f"--role: there is no role {role!r}", todo="roles: " + ", ".join(ROLES))
+    if role == "administrator" and project:
+        raise usage(
+            "an administrator is one everywhere, not in a project", todo="leave --project out, or bind project-admin"
+        )
+    return role
+
+
+def key_file(session: Session, data_dir: Path | None) -> Path:
+    """The local key: of --data-dir, MUSTER_KEY_FILE, MUSTER_DATA_DIR or the context. Raises Problem."""
+    named = os.environ.get("MUSTER_KEY_FILE")
+    folder = data_dir or (Path(session.target.data_dir) if session.target.data_dir else None)
+    if named and data_dir is None:
+        path = Path(named)
+    elif folder is not None:
+        path = folder.expanduser() / "keys" / "local.json"
+    else:
+        raise Problem(
+            "there is no key to sign with",
+            why=("neither --data-dir, MUSTER_DATA_DIR nor the context says where `muster up` keeps its data",),
+            todo="start `muster up`, or give --data-dir; a Muster elsewhere has an issuer of its own for tokens",
+            code=ExitCode.USAGE,
+        )
+    if not path.is_file():
+        raise Problem(
+            f"there is no key at {path}",
+            todo="`muster up` makes it when it starts there for the first time; check --data-dir",
+            code=ExitCode.NOT_FOUND,
+        )
+    return path
+
+
+class Signer:
+    """Signs tokens with the local key."""
+
+    def __init__(self, path: Path) -> None:
+        from services.runtime.local_keys import LocalKeyError, load_or_create_key
+        from services.runtime.settings import Settings
+
+        try:
+            self._key = load_or_create_key(path)
+        except (LocalKeyError, OSError) as error:
+            raise Problem(f"the key cannot be used: {error}", code=ExitCode.DENIED) from error
+        self.settings = Settings()
+
+    def sign(self, subject: str, ttl_seconds: int | None) -> str:
+        """A token. Raises Problem where a verifier would refuse it."""
+        from services.runtime.local_keys import DEFAULT_TTL_SECONDS, sign_token
+
+        try:
+            return sign_token(
+                self._key,
+                subject=subject,
+                issuer=self.settings.issuer,
+                audience=self.settings.audience,
+                ttl_seconds=DEFAULT_TTL_SECONDS if ttl_seconds is None else ttl_seconds,
+            )
+        except ValueError as error:
+            raise usage(str(error)) from error
+
+
+def bind(session: Session, signer: Signer, user: str, role: str, project: str) -> None:
+    """Writes the role binding through the API, as the administrator. Bound already is fine."""
+    from muster.cli.client import Api
+
+    token = signer.sign(signer.settings.admin_subject, ADMINISTRATOR_SECONDS)
+    scope: Literal["tenant", "project"] = "tenant" if role == "administrator" else "project"
+    rule: Row = {"subjectId": user, "roleName": role, "scopeType": scope}
+    with closing(Api(session.api.url, token, talk=session.out.talk)) as administrator:
+        if scope == "project":
+            rule["scopeId"] = text_of(find_project(administrator, project), "id")
+        administrator.mutate("POST", "/authorization/access-rules", rule)
+    where = "everywhere" if scope == "tenant" else f"in project {project}"
+    session.out.talk(f"{user} is {role} {where}")

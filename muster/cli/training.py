@@ -1,0 +1,197 @@
+"""`muster training`: submit, and what it shares with `muster workload`."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from muster.cli.command import MusterGroup, Session, command
+from muster.cli.exits import ExitCode, Problem, did_you_mean, usage
+from muster.cli.names import cluster_id, default_project
+from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, TimeoutOption, timeout_seconds
+from muster.cli.output import Column, Format
+from muster.cli.training_flags import FLAG_OF_FIELD, flag_parameters, set_field, set_fields
+from muster.cli.values import Json, Row, text_of
+from muster.cli.watch import wait_for_end
+from muster.cli.workload import add_describe, add_list, add_logs
+from muster.cli.workload_acts import add_acts
+
+if TYPE_CHECKING:
+    from typer._click.core import Command, Context
+
+_SUBMITTED_COLUMNS = (
+    Column("NAME", "name"),
+    Column("ID", "workloadId"),
+    Column("PHASE", "actualPhase"),
+    Column("PROJECT", "projectId", wide=True),
+    Column("CLUSTER", "clusterId", wide=True),
+)
+
+
+class TrainingGroup(MusterGroup):
+    """`muster training standard VERB` is `muster training VERB`: Run:ai has both, and standard is the one kind here."""
+
+    def get_command(self, ctx: "Context", cmd_name: str) -> "Command | None":
+        return self if cmd_name == "standard" else super().get_command(ctx, cmd_name)
+
+
+def add_training(root: typer.Typer) -> None:
+    """Declares `muster training` with its verbs."""
+    app = typer.Typer(
+        cls=TrainingGroup,
+        help="Trainings: submit, list, look into, suspend, resume, delete. `training standard` is the same.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    _add_submit(app)
+    add_list(app, "training", kind="Training")
+    add_describe(app, "training")
+    add_logs(app, "training")
+    add_acts(app, "training")
+    root.add_typer(app, name="training")
+
+
+def submit(
+    session: Session,
+    *,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name; or give --name-prefix.")] = None,
+    project: ProjectOption = None,
+    cluster: ClusterOption = None,
+    name_prefix: Annotated[
+        str | None, typer.Option("--name-prefix", metavar="TEXT", help="Take this and a suffix that makes it unique.")
+    ] = None,
+    replace_command: Annotated[
+        bool,
+        typer.Option("--command", "-c", help="The words after -- replace the image's entry point, not its arguments."),
+    ] = False,
+    file: Annotated[
+        str | None,
+        typer.Option("--file", "-f", metavar="FILE|-", help="Request in YAML or JSON; flags win over what it says."),
+    ] = None,
+    dry_run: Annotated[
+        str | None,
+        typer.Option("--dry-run", metavar="client", help="Check and print the request; send nothing."),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end: exit 0 completed, 8 failed, 7 in time.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Tell each step until it ends; exits like --wait.")
+    ] = False,
+    timeout: TimeoutOption = None,
+    idempotency_key: IdempotencyOption = None,
+    **fields: Any,
+) -> int | None:
+    """Submit a training. The words after -- are what its pods run."""
+    words = cast("list[str]", fields.pop("words"))
+    request = _file_request(file)
+    _name(request, name, name_prefix)
+    set_fields(request, fields)
+    if words:
+        # One word that holds spaces is a command line already; several are quoted so that they stay what they are.
+        text = words[0] if len(words) == 1 else shlex.join(words)
+        set_field(request, "spec.command" if replace_command else "spec.args", text)
+    elif replace_command:
+        raise usage("--command needs words after --", todo="muster training submit NAME -i IMAGE --command -- WORDS...")
+    seconds = timeout_seconds(timeout)
+    if project or "projectId" not in request:
+        request["projectId"] = text_of(default_project(session, project), "id")
+    if cluster or "clusterId" not in request:
+        request["clusterId"] = cluster_id(session, cluster)
+    if dry_run is not None:
+        return _dry_run(session, request, dry_run)
+    answer = session.api.mutate("POST", "/workloads/trainings", request, idempotency_key=idempotency_key).body
+    identifier = text_of(answer, "workloadId")
+    session.out.one(
+        answer,
+        lambda: session.out.table([answer], _SUBMITTED_COLUMNS),
+        columns=_SUBMITTED_COLUMNS,
+    )
+    if wait or watch:
+        return wait_for_end(session.api, identifier, session.out, timeout_seconds=seconds)
+    session.out.talk(f"next: muster training logs {text_of(answer, 'name')} -f")
+    return None
+
+
+def _add_submit(app: typer.Typer) -> None:
+    command(
+        app,
+        "submit",
+        takes_words=True,
+        more=flag_parameters(),
+        examples="""
+        muster training submit hello -i python:3.13 -- python -c 'print(6 * 7)'
+        muster training submit half -i pytorch -g 1 --gpu-request-type portion --gpu-portion-request 0.5 -- train.py
+        muster training submit sweep -i python:3.13 --runs 5 --parallelism 2 -e LR=0.1 --command -- python sweep.py
+        muster training submit --name-prefix nightly -f training.yaml --wait --timeout 2h
+        muster training submit hello -f - --dry-run=client -o json < training.yaml
+        """,
+    )(submit)
+
+
+def _name(request: Row, name: str | None, prefix: str | None) -> None:
+    if name and prefix:
+        raise usage("NAME and --name-prefix exclude each other", todo="give one of them")
+    if name:
+        request["name"] = name
+    elif prefix:
+        request["name"] = prefix
+        request["useGivenNameAsPrefix"] = True
+    elif not text_of(request, "name"):
+        raise usage("the training needs a name", todo="muster training submit NAME ..., or --name-prefix TEXT")
+
+
+def _file_request(file: str | None) -> Row:
+    """The request that a file holds: what POST /workloads/trainings takes. Raises Problem."""
+    if file is None:
+        return {}
+    import yaml
+
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        document: Json = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise usage(f"--file: {file} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise usage(f"--file: {file} is neither YAML nor JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise usage(
+            f"--file: {file} holds no request", todo="it begins with name: and spec:, as --dry-run=client prints it"
+        )
+    known = ["name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec"]
+    for key in document:
+        if key not in known:
+            raise usage(f"--file: {file}: unknown field {key!r}", todo=did_you_mean(str(key), known))
+    return document
+
+
+def _dry_run(session: Session, request: Row, where: str) -> ExitCode:
+    """Prints the request as it would be sent, after the checks that need no server. Raises Problem (6)."""
+    if where != "client":
+        raise usage(f"--dry-run={where} is not there", todo="--dry-run=client checks and prints the request")
+    from services.api.validate import check_training
+
+    # The checks may take faulty parts out of what they are given.
+    checked = check_training(json.loads(json.dumps(request)))
+    if isinstance(checked, list):
+        why = tuple(
+            f"{issue.field} ({flag}): {issue.details}" if flag else f"{issue.field}: {issue.details}"
+            for issue in checked
+            for flag in [FLAG_OF_FIELD.get(issue.field.split("[")[0])]
+        )
+        raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
+
+    def as_yaml() -> None:
+        import yaml
+
+        session.out.write(yaml.safe_dump(request, sort_keys=False, allow_unicode=True))
+
+    if session.out.style.format in {Format.TABLE, Format.WIDE}:
+        as_yaml()
+    else:
+        session.out.one(request, as_yaml)
+    session.out.talk("dry run: nothing was sent")
+    return ExitCode.OK

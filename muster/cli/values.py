@@ -1,0 +1,134 @@
+"""Values as people write and read them: durations, pairs, ages, sizes; and reading decoded JSON. No I/O, no clock."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from math import isfinite
+from typing import Final
+
+type Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+type Row = dict[str, Json]
+"""One object of the API, as decoded."""
+
+_DURATION = re.compile(r"^(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+)s?)?$")
+_SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_ROUND_FROM: Final = 10
+"""From so many of the first unit on, the second says nothing."""
+_MOST_SECONDS: Final = 100 * 365 * 86400
+"""A hundred years: longer would leave the calendar."""
+
+
+class ValueProblem(ValueError):
+    """A text is not what the option wants; the message says what would be."""
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of `30s`, `5m`, `2h`, `7d`, `1h30m` or plain seconds."""
+    match = _DURATION.match(text.strip())
+    if match is None or not match.group():
+        raise ValueProblem(f"{text!r} is not a duration; write 30s, 5m, 2h, 7d or 1h30m")
+    seconds = sum(int(match[unit] or 0) * factor for unit, factor in _SECONDS.items())
+    if seconds > _MOST_SECONDS:
+        raise ValueProblem(f"{text!r} is longer than a hundred years")
+    return seconds
+
+
+def parse_pair(text: str, what: str) -> tuple[str, str]:
+    """Name and value of `NAME=VALUE`; the value may hold further '='."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ValueProblem(f"{text!r} is not a {what}; write NAME=VALUE")
+    return name, value
+
+
+def parse_number(text: str) -> float:
+    """A number that JSON has: infinity is none."""
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise ValueProblem(f"{text!r} is not a number") from error
+    if not isfinite(number):
+        raise ValueProblem(f"{text!r} is not a number")
+    return number
+
+
+def parse_integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueProblem(f"{text!r} is not a whole number") from error
+
+
+def parse_switch(text: str) -> bool:
+    """On or off."""
+    known = {"on": True, "true": True, "off": False, "false": False}
+    if text.lower() not in known:
+        raise ValueProblem(f"{text!r} is neither on nor off")
+    return known[text.lower()]
+
+
+def parse_time(text: str) -> datetime | None:
+    """An RFC 3339 time, or None where the text is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def format_span(seconds: float) -> str:
+    """A span for people, of two units at most: 8s, 5m10s, 3h2m, 12d. The second unit only where it matters."""
+    left = max(0, round(seconds))
+    units = list(_SECONDS.items())
+    for (unit, size), (smaller, smaller_size) in pairwise(units):
+        if left < size:
+            continue
+        rest = left % size // smaller_size
+        return f"{left // size}{unit}" + (f"{rest}{smaller}" if rest and left < _ROUND_FROM * size else "")
+    return f"{left}s"
+
+
+def format_age(moment: datetime, now: datetime) -> str:
+    """`5m ago`, or `in 5m` for what is still to come."""
+    span = now - moment
+    if span < timedelta(0):
+        # A clock that runs a little behind the server's must not show the future.
+        return "now" if span > timedelta(seconds=-1) else f"in {format_span(-span.total_seconds())}"
+    return f"{format_span(span.total_seconds())} ago"
+
+
+def format_utc(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def format_number(value: float) -> str:
+    """Without a fraction that says nothing: 2, 0.5, 1.25."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def printable(text: str) -> str:
+    """The text without anything that could move a terminal's cursor or change its colours."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
+def text_of(row: Row, key: str) -> str:
+    """A text field, empty where it is absent or null."""
+    value = row.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def number_of(row: Row, key: str) -> float:
+    """A number field, 0 where it is absent or null."""
+    value = row.get(key)
+    return value if isinstance(value, int | float) else 0
+
+
+def rows_of(row: Row, key: str) -> list[Row]:
+    """The objects of a list field."""
+    value = row.get(key)
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def row_of(row: Row, key: str) -> Row:
+    value = row.get(key)
+    return value if isinstance(value, dict) else {}

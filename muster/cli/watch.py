@@ -1,0 +1,142 @@
+"""Looking again and again: tables that follow their data, and waiting for a workload to get somewhere.
+
+Every wait here ends: by its condition, its timeout, or Ctrl-C (exit 130).
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from muster.cli.exits import ExitCode, Problem
+from muster.cli.output import Column, Format, Output
+from muster.cli.values import Row, format_span, number_of, text_of
+
+if TYPE_CHECKING:
+    from muster.cli.client import Api
+
+REFRESH_SECONDS: Final = 2.0
+"""Of a watched table: quick enough to follow, slow enough not to be load."""
+POLL_SECONDS: Final = 0.3
+"""Of one workload that is waited for; reading one is cheap."""
+SLOW_POLL_SECONDS: Final = 1.0
+"""After the first half minute nobody notices a second."""
+_QUICK_FOR_SECONDS: Final = 30.0
+
+type Fetch = Callable[[], list[Row]]
+
+
+def watch_rows(out: Output, fetch: Fetch, columns: Sequence[Column], *, key: str = "id", name: str = "name") -> None:
+    """Shows a list and what changes in it, until Ctrl-C. On a terminal the table is redrawn, else rows are appended."""
+    if out.style.format in {Format.TABLE, Format.WIDE} and out.stdout.isatty():
+        _redraw(out, fetch, columns)
+    seen: dict[str, str] = {}
+    first = True
+    while True:
+        changed = [row for row in fetch() if seen.get(str(row.get(key))) != _print(row)]
+        seen |= {str(row.get(key)): _print(row) for row in changed}
+        if changed or first:
+            _append(out, changed, columns, name=name, headers=first)
+        first = False
+        time.sleep(REFRESH_SECONDS)
+
+
+def wait_for_end(api: "Api", identifier: str, out: Output, *, timeout_seconds: float | None) -> ExitCode:
+    """Waits until the workload has ended, and tells each step on stderr. 0 where it completed, else 8; 7 in time."""
+
+    def ended(row: Row) -> ExitCode | None:
+        phase = phase_of(row)
+        if phase == "Completed":
+            return ExitCode.OK
+        if text_of(row, "deletedAt") or phase == "Deleting":
+            # What became of it before it was deleted stands in its history: auto-deletion may be immediate.
+            known: list[tuple[str, str | int]] = [("min_seq", int(number_of(row, "version")))]
+            records, _ = api.pages(f"/workloads/{identifier}/history", "records", known)
+            completed = any(text_of(record, "type") == "WorkloadCompleted" for record in records)
+            return ExitCode.OK if completed else ExitCode.WORKLOAD_FAILED
+        return ExitCode.WORKLOAD_FAILED if phase in {"Failed", "Stopped"} else None
+
+    return wait_until(api, identifier, out, ended, timeout_seconds=timeout_seconds)
+
+
+def wait_for_phase(
+    api: "Api", identifier: str, out: Output, phases: frozenset[str], *, timeout_seconds: float | None
+) -> ExitCode:
+    """Waits until the workload is in one of the phases ("Deleted": is gone). 8 where it ended otherwise."""
+
+    def there(row: Row) -> ExitCode | None:
+        phase = "Deleted" if text_of(row, "deletedAt") else phase_of(row)
+        if phase in phases:
+            return ExitCode.OK
+        gone_astray = phase == "Deleted" or (phase in {"Completed", "Failed"} and "Deleted" not in phases)
+        return ExitCode.WORKLOAD_FAILED if gone_astray else None
+
+    return wait_until(api, identifier, out, there, timeout_seconds=timeout_seconds)
+
+
+def wait_until(
+    api: "Api",
+    identifier: str,
+    out: Output,
+    reached: Callable[[Row], ExitCode | None],
+    *,
+    timeout_seconds: float | None,
+) -> ExitCode:
+    """Reads the workload until `reached` answers. Raises Problem (7) when the time is over."""
+    started = time.monotonic()
+    told = ""
+    while True:
+        row = api.get(f"/workloads/{identifier}")
+        told = _tell(out, row, told)
+        if (code := reached(row)) is not None:
+            return code
+        spent = time.monotonic() - started
+        if timeout_seconds is not None and spent >= timeout_seconds:
+            raise Problem(
+                f"{text_of(row, 'name')} is still {phase_of(row)} after {format_span(timeout_seconds)}",
+                why=(text_of(row, "phaseMessage"),) if text_of(row, "phaseMessage") else (),
+                todo=f"it goes on; `muster workload describe {identifier}` shows how",
+                code=ExitCode.TIMED_OUT,
+            )
+        pause = POLL_SECONDS if spent < _QUICK_FOR_SECONDS else SLOW_POLL_SECONDS
+        time.sleep(pause if timeout_seconds is None else min(pause, max(timeout_seconds - spent, 0.0)))
+
+
+def phase_of(row: Row) -> str:
+    """The phase, whichever endpoint the row came from."""
+    return text_of(row, "phase") or text_of(row, "actualPhase")
+
+
+def _tell(out: Output, row: Row, told: str) -> str:
+    """A line on stderr where something is new; answers what was last told."""
+    message = text_of(row, "phaseMessage")
+    state = f"{text_of(row, 'name')}: {phase_of(row)}" + (f": {message}" if message else "")
+    if state != told:
+        out.talk(state)
+    return state
+
+
+def _redraw(out: Output, fetch: Fetch, columns: Sequence[Column]) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    from muster.cli.table import table_of
+
+    with Live(Text(), console=out.console(), auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(table_of(out, fetch(), columns), refresh=True)
+            time.sleep(REFRESH_SECONDS)
+
+
+def _append(out: Output, rows: list[Row], columns: Sequence[Column], *, name: str, headers: bool) -> None:
+    if out.style.format in {Format.TABLE, Format.WIDE}:
+        out.table(rows, columns, headers=headers and out.style.headers)
+    elif out.style.format in {Format.JSON, Format.JSONL}:
+        for row in rows:
+            out.line(row)
+    else:
+        out.rows(rows, columns, name=name)
+
+
+def _print(row: Row) -> str:
+    return json.dumps(row, sort_keys=True)

@@ -1,0 +1,341 @@
+"""`muster workload`, and the verbs that `muster training` shares with it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from muster.cli.command import Session, command, group
+from muster.cli.exits import usage
+from muster.cli.names import workload_filters, workload_id
+from muster.cli.options import ProjectOption, WatchOption, WorkloadArgument, duration_option
+from muster.cli.output import Column, Format, Output, plain_text
+from muster.cli.values import Row, format_utc, number_of, parse_time, row_of, rows_of, text_of
+from muster.cli.watch import phase_of, watch_rows
+from muster.cli.workload_acts import add_acts, add_set
+from muster.cli.workload_columns import (
+    HISTORY_COLUMNS,
+    METRIC_COLUMNS,
+    POD_COLUMNS,
+    WORKLOAD_COLUMNS,
+    gpus,
+    pods,
+    runs,
+    why,
+)
+
+_SHOWN_RECORDS: Final = 10
+"""Newest records that a description shows."""
+METRIC_TYPES: Final = ("CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES")
+_LIST_ROWS: Final = 100
+"""Rows of a list where nothing else is asked for: Run:ai's page."""
+
+
+def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
+    """Declares `list`; `kind` keeps it to one kind of workload."""
+
+    @command(
+        app,
+        "list",
+        examples=f"""
+        muster {noun} list
+        muster {noun} list -A --status Pending -o wide
+        muster {noun} list --filter 'gpuAllocated>=1' --sort-by createdAt --columns name,phase,gpuAllocated
+        muster {noun} list -w
+        """,
+    )
+    def list_(
+        session: Session,
+        *,
+        project: ProjectOption = None,
+        everything: Annotated[bool, typer.Option("--all", "-A", help="Of all projects that you may see.")] = False,
+        status: Annotated[str | None, typer.Option("--status", metavar="PHASE", help="Only in this phase.")] = None,
+        conditions: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--filter", metavar="FIELD==VALUE", help="Condition with == != <= >= =@ !@ =^ =$; repeatable, all hold."
+            ),
+        ] = None,
+        search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Text anywhere in it.")] = None,
+        deleted: Annotated[bool, typer.Option("--deleted", help="What was deleted, instead.")] = False,
+        sort_by: Annotated[str | None, typer.Option("--sort-by", metavar="FIELD", help="Field to sort by.")] = None,
+        desc: Annotated[bool, typer.Option("--desc", help="Greatest first.")] = False,
+        limit: Annotated[int, typer.Option("--limit", help="Most rows; 0: all.", min=0)] = _LIST_ROWS,
+        watch: WatchOption = False,
+    ) -> None:
+        """List workloads."""
+        parameters = workload_filters(None if everything else session.project(project))
+        parameters += [("filterBy", f"type=={kind}")] if kind else []
+        parameters += [("filterBy", f"phase=={status}")] if status else []
+        parameters += [("filterBy", condition) for condition in conditions or ()]
+        parameters += [("search", search)] if search else []
+        parameters += [("deleted", "true")] if deleted else []
+        parameters += [("sortBy", sort_by or "createdAt"), ("sortOrder", "desc" if desc or not sort_by else "asc")]
+        if watch:
+            watch_rows(
+                session.out,
+                lambda: session.api.pages("/workloads", "workloads", parameters, most=limit)[0],
+                WORKLOAD_COLUMNS,
+            )
+        rows, more = session.api.pages("/workloads", "workloads", parameters, most=limit)
+        session.out.rows(rows, WORKLOAD_COLUMNS, empty="no workloads; `muster training submit` makes one, -A shows all")
+        if more:
+            session.out.talk(f"the first {limit} are shown; --limit 0 shows all")
+
+
+def add_describe(app: typer.Typer, noun: str) -> None:
+    @command(
+        app,
+        "describe",
+        examples=f"""
+        muster {noun} describe hello
+        muster {noun} describe @latest -o yaml
+        """,
+    )
+    def describe(session: Session, workload: WorkloadArgument, *, project: ProjectOption = None) -> None:
+        """Show a workload: what was asked for, how it stands and why, its pods and its latest history."""
+        identifier = workload_id(session, workload, project, deleted=True)
+        row = session.api.get(f"/workloads/{identifier}")
+        session.out.one(row, lambda: _describe(session, identifier, row), columns=WORKLOAD_COLUMNS)
+
+
+def add_logs(app: typer.Typer, noun: str) -> None:
+    @command(
+        app,
+        "logs",
+        output=False,
+        examples=f"""
+        muster {noun} logs hello
+        muster {noun} logs hello -f --tail 20
+        muster {noun} logs hello --since 10m --timestamps --pod POD
+        """,
+    )
+    def logs(
+        session: Session,
+        workload: WorkloadArgument,
+        *,
+        project: ProjectOption = None,
+        follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep reading until it ends.")] = False,
+        tail: Annotated[int, typer.Option("--tail", metavar="N", help="Only the last N lines; -1: all.", min=-1)] = -1,
+        since: Annotated[
+            str | None, typer.Option("--since", metavar="DURATION", help="Only of this last time, such as 10m.")
+        ] = None,
+        since_time: Annotated[
+            str | None, typer.Option("--since-time", metavar="TIME", help="Only from this time on (RFC 3339).")
+        ] = None,
+        timestamps: Annotated[bool, typer.Option("--timestamps", help="Each line with its time.")] = False,
+        pod: Annotated[str | None, typer.Option("--pod", help="Only of this pod.")] = None,
+    ) -> None:
+        """Print what a workload's pods wrote; kept after the pods are gone."""
+        identifier = workload_id(session, workload, project, deleted=True)
+        parameters: list[tuple[str, str | int]] = [("follow", "true")] if follow else []
+        parameters += [("tail", tail)] if tail >= 0 else []
+        parameters += _since(since, since_time)
+        parameters += [("timestamps", "true")] if timestamps else []
+        parameters += [("pod", pod)] if pod else []
+        with session.api.stream(f"/workloads/{identifier}/logs", parameters, accept="text/plain") as response:
+            for text in response.iter_text():
+                session.out.write(text)
+
+
+def add_views(app: typer.Typer) -> None:
+    """Declares history, pods and metrics."""
+
+    @command(
+        app,
+        "history",
+        examples="""
+        muster workload history hello
+        muster workload history hello -o jsonl
+        muster workload history hello --utc -o wide
+        """,
+    )
+    def history(
+        session: Session,
+        workload: WorkloadArgument,
+        *,
+        project: ProjectOption = None,
+        limit: Annotated[int, typer.Option("--limit", help="Most records; 0: all.", min=0)] = 0,
+        watch: WatchOption = False,
+    ) -> None:
+        """Tell what happened to a workload, a sentence per event, oldest first."""
+        path = f"/workloads/{workload_id(session, workload, project, deleted=True)}/history"
+        if watch:
+            watch_rows(session.out, lambda: _records(session, path, limit), HISTORY_COLUMNS, key="key", name="message")
+        session.out.rows(_records(session, path, limit), HISTORY_COLUMNS, name="message")
+
+    @command(
+        app,
+        "pods",
+        examples="""
+        muster workload pods hello
+        muster workload pods hello -w
+        """,
+    )
+    def pods_(
+        session: Session, workload: WorkloadArgument, *, project: ProjectOption = None, watch: WatchOption = False
+    ) -> None:
+        """List a workload's pods: where they run, on which devices, and how they ended."""
+        identifier = workload_id(session, workload, project, deleted=True)
+
+        def fetch() -> list[Row]:
+            return rows_of(session.api.get(f"/workloads/{identifier}/pods"), "pods")
+
+        if watch:
+            watch_rows(session.out, fetch, POD_COLUMNS, key="name")
+        session.out.rows(fetch(), POD_COLUMNS, empty="no pods")
+
+    @command(
+        app,
+        "metrics",
+        examples="""
+        muster workload metrics hello
+        muster workload metrics hello --type GPU_UTILIZATION --since 10m -o csv
+        """,
+    )
+    def metrics(
+        session: Session,
+        workload: WorkloadArgument,
+        *,
+        project: ProjectOption = None,
+        types: Annotated[
+            list[str] | None,
+            typer.Option("--type", metavar="METRIC", help="Kind of measurement; repeatable. Default: all."),
+        ] = None,
+        since: Annotated[
+            str, typer.Option("--since", metavar="DURATION", help="Measurements of this last time.")
+        ] = "1h",
+        samples: Annotated[int, typer.Option("--samples", help="Most samples of each.", min=1, max=1000)] = 100,
+    ) -> None:
+        """Show what a workload used: CPU, memory, GPU. A table sums up; csv and json hold every sample."""
+        identifier = workload_id(session, workload, project, deleted=True)
+        now = datetime.now(UTC)
+        start = now - timedelta(seconds=duration_option("--since", since))
+        answer = session.api.get(
+            f"/workloads/{identifier}/metrics",
+            [
+                ("metricType", ",".join(types or METRIC_TYPES)),
+                ("start", format_utc(start)),
+                ("end", format_utc(now)),
+                ("numberOfSamples", samples),
+            ],
+        )
+        show_metrics(session.out, rows_of(answer, "measurements"))
+
+
+def add_workload(root: typer.Typer) -> None:
+    app = group("Workloads of every kind: list, look into, suspend, resume, change, delete.")
+    add_list(app, "workload", kind=None)
+    add_describe(app, "workload")
+    add_views(app)
+    add_logs(app, "workload")
+    add_acts(app, "workload")
+    add_set(app)
+    root.add_typer(app, name="workload")
+
+
+def show_metrics(out: Output, measurements: list[Row]) -> None:
+    """A summary per series as a table; every sample in the formats for programs."""
+    if out.style.format in {Format.TABLE, Format.WIDE}:
+        out.rows([_summary(series) for series in measurements], METRIC_COLUMNS, empty="no measurements of that time")
+        return
+    if out.style.format in {Format.JSON, Format.YAML}:
+        out.rows(measurements, METRIC_COLUMNS)
+        return
+    samples: list[Row] = [
+        {"type": series.get("type"), "pod": series.get("pod"), **sample}
+        for series in measurements
+        for sample in rows_of(series, "values")
+    ]
+    columns = [Column(key.upper(), key) for key in ("type", "pod", "timestamp", "value")]
+    out.rows(samples, columns, name="type")
+
+
+def _summary(series: Row) -> Row:
+    values = [number_of(sample, "value") for sample in rows_of(series, "values")]
+    row: Row = {"type": series.get("type"), "pod": series.get("pod"), "samples": len(values)}
+    if values:
+        row |= {"last": values[-1], "least": min(values), "mean": sum(values) / len(values), "most": max(values)}
+    return row
+
+
+def _records(session: Session, path: str, limit: int) -> list[Row]:
+    records, _ = session.api.pages(path, "records", most=limit)
+    # A commit may hold several events: together, sequence and index name one.
+    return [{**record, "key": f"{record.get('sequence')}/{record.get('index')}"} for record in records]
+
+
+def _since(since: str | None, since_time: str | None) -> list[tuple[str, str | int]]:
+    if since and since_time:
+        raise usage("--since and --since-time exclude each other", todo="give one of them")
+    if since:
+        return [("since", f"{duration_option('--since', since)}s")]
+    if since_time:
+        if parse_time(since_time) is None:
+            raise usage(f"--since-time: {since_time!r} is no time", todo="write it as 2030-01-31T12:00:00Z")
+        return [("since", since_time)]
+    return []
+
+
+def _describe(session: Session, identifier: str, row: Row) -> None:
+    out = session.out
+    spec = row_of(row, "spec")
+    out.pairs(
+        [
+            ("Name", text_of(row, "name")),
+            ("Id", identifier),
+            ("Project", text_of(row, "projectName") or text_of(row, "projectId")),
+            ("Cluster", text_of(row, "clusterName") or text_of(row, "clusterId")),
+            (
+                "Phase",
+                phase_of(row) + (f" (wanted: {text_of(row, 'desiredPhase')})" if row.get("desiredPhase") else ""),
+            ),
+            ("Why", why(row)),
+            ("Created", _when(session, row, "createdAt") + _by(row)),
+            ("Started", _when(session, row, "startedAt")),
+            ("Ended", _when(session, row, "completedAt")),
+            ("Deleted", _when(session, row, "deletedAt")),
+            ("Deletes itself", _when(session, row, "autoDeleteAt")),
+            ("Pods", pods(row) + " running" if "requestedPods" in row else ""),
+            ("Runs", runs(row) + " succeeded" if "succeededPods" in row else ""),
+            ("GPU", gpus(row)),
+            ("Exit code", plain_text(row.get("exitCode"))),
+            ("Version", plain_text(row.get("version"))),
+        ]
+    )
+    if spec:
+        out.heading("Spec")
+        out.pairs([(f"  {path}", value) for path, value in _flat(spec)])
+    found = rows_of(session.api.get(f"/workloads/{identifier}/pods"), "pods")
+    if found:
+        out.heading("Pods")
+        out.table(found, POD_COLUMNS)
+    records = _records(session, f"/workloads/{identifier}/history", 0)
+    if records:
+        older = len(records) - _SHOWN_RECORDS
+        out.heading("History" + (f" (the last {_SHOWN_RECORDS} of {len(records)})" if older > 0 else ""))
+        out.table(records[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
+
+
+def _flat(value: Row, prefix: str = "") -> list[tuple[str, str]]:
+    """Leaves of the spec by their paths; names and values of lists as NAME=VALUE."""
+    lines: list[tuple[str, str]] = []
+    for key, below in value.items():
+        match below:
+            case dict():
+                lines += _flat(below, f"{prefix}{key}.")
+            case list() if below and isinstance(below[0], dict):
+                pairs = [f"{text_of(entry, 'name')}={text_of(entry, 'value')}" for entry in rows_of(value, key)]
+                lines.append((f"{prefix}{key}", ", ".join(pairs)))
+            case _:
+                lines.append((f"{prefix}{key}", plain_text(below)))
+    return lines
+
+
+def _when(session: Session, row: Row, key: str) -> str:
+    return session.out.time(row.get(key))
+
+
+def _by(row: Row) -> str:
+    owner = text_of(row, "submittedBy") or text_of(row, "createdBy")
+    return f" by {owner}" if owner else ""

@@ -1,0 +1,124 @@
+"""Columns of the tables about workloads and pods, and the words in their cells. No I/O."""
+
+from typing import Final
+
+from muster.cli.output import Column
+from muster.cli.values import Row, format_number, format_span, number_of, rows_of, text_of
+
+
+def _bytes(row: Row, key: str) -> str:
+    from events.quantities import format_bytes
+
+    value = int(number_of(row, key))
+    return format_bytes(value) if value else ""
+
+
+def _count(row: Row, key: str) -> str:
+    return format_number(number_of(row, key)) if number_of(row, key) else ""
+
+
+def gpus(row: Row) -> str:
+    """Allocated of requested."""
+    requested = number_of(row, "gpuRequest")
+    return f"{format_number(number_of(row, 'gpuAllocated'))}/{format_number(requested)}" if requested else ""
+
+
+def pods(row: Row) -> str:
+    return f"{format_number(number_of(row, 'runningPods'))}/{format_number(number_of(row, 'requestedPods'))}"
+
+
+def runs(row: Row) -> str:
+    done, failed = number_of(row, "succeededPods"), number_of(row, "failedRuns")
+    text = f"{format_number(done)}/{format_number(number_of(row, 'completions') or 1)}"
+    return f"{text} ({format_number(failed)} failed)" if failed else text
+
+
+def why(row: Row) -> str:
+    """The reason's sentence, else its code."""
+    return text_of(row, "phaseMessage") or text_of(row, "phaseReason")
+
+
+WORKLOAD_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("NAME", "name"),
+    Column("PROJECT", "projectName"),
+    Column("PHASE", "phase"),
+    Column("PODS", "runningPods", show=pods),
+    Column("GPU", "gpuAllocated", show=gpus),
+    Column("OWNER", "submittedBy"),
+    Column("CREATED", "createdAt", time=True),
+    Column("WHY", "phaseMessage", show=why),
+    Column("TYPE", "type", wide=True),
+    Column("RUNS", "succeededPods", show=runs, wide=True),
+    Column("PRIORITY", "priorityClassName", wide=True),
+    Column("PREEMPTIBILITY", "preemptibility", wide=True),
+    Column("NODES", "currentNodes", wide=True),
+    Column("POOLS", "currentNodePools", wide=True),
+    Column("CLUSTER", "clusterName", wide=True),
+    Column("CPU", "cpuRequestCores", show=lambda row: _count(row, "cpuRequestCores"), wide=True),
+    Column("MEMORY", "cpuMemoryRequestBytes", show=lambda row: _bytes(row, "cpuMemoryRequestBytes"), wide=True),
+    Column("WAITED", "totalPendingTimeSeconds", show=lambda row: _span(row, "totalPendingTimeSeconds"), wide=True),
+    Column("RAN", "totalRunningTimeSeconds", show=lambda row: _span(row, "totalRunningTimeSeconds"), wide=True),
+    Column("STARTED", "startedAt", time=True, wide=True),
+    Column("ENDED", "completedAt", time=True, wide=True),
+    Column("DELETED", "deletedAt", time=True, wide=True),
+    Column("DELETES", "autoDeleteAt", time=True, wide=True),
+    Column("EXIT", "exitCode", wide=True),
+    Column("IMAGE", "image", wide=True),
+    Column("CATEGORY", "category", wide=True),
+    Column("REASON", "phaseReason", wide=True),
+    Column("DESIRED", "desiredPhase", wide=True),
+    Column("ATTEMPT", "attempt", wide=True),
+    Column("VERSION", "version", wide=True),
+    Column("ID", "id", wide=True),
+)
+
+
+def _span(row: Row, key: str) -> str:
+    return format_span(number_of(row, key)) if number_of(row, key) else ""
+
+
+def _devices(row: Row) -> str:
+    """Devices by number, each with its share where it is not a whole one."""
+    shown: list[str] = []
+    for device in rows_of(row, "devices"):
+        share = number_of(device, "milli")
+        part = f":{format_number(share / 1000)}" if share and share != 1000 else ""  # noqa: PLR2004 - a whole device
+        shown.append(f"{format_number(number_of(device, 'device'))}{part}")
+    return ",".join(shown)
+
+
+POD_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("POD", "name"),
+    Column("PHASE", "phase"),
+    Column("NODE", "node"),
+    Column("GPUS", "devices", show=_devices),
+    Column("TRY", "try"),
+    Column("STARTED", "startedAt", time=True),
+    Column("ENDED", "finishedAt", time=True),
+    Column("EXIT", "exitCode"),
+    Column("WHY", "message", show=lambda row: text_of(row, "message") or text_of(row, "reason")),
+    Column("SET", "podSet", wide=True),
+    Column("INDEX", "index", wide=True),
+    Column("ATTEMPT", "attempt", wide=True),
+    Column("POOL", "nodePool", wide=True),
+)
+
+HISTORY_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("WHEN", "at", time=True),
+    Column("PHASE", "phase"),
+    Column("WHAT", "message"),
+    Column("WHO", "actor.sub"),
+    Column("EVENT", "type", wide=True),
+    Column("REASON", "reason", wide=True),
+    Column("SEQUENCE", "sequence", wide=True),
+)
+
+METRIC_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("METRIC", "type"),
+    Column("POD", "pod"),
+    Column("LAST", "last"),
+    Column("LEAST", "least"),
+    Column("MEAN", "mean"),
+    Column("MOST", "most"),
+    Column("SAMPLES", "samples"),
+)

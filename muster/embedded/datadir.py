@@ -1,0 +1,263 @@
+"""The data folder of `muster up`: its layout, its lock, its version, its secrets and its ports. Standard library only.
+
+version           the layout's version: a folder of a newer one is refused
+muster.lock       held while the folder is in use; names the process that holds it
+ports.json        loopback ports, kept so that addresses stay the same
+secrets/nats/S    password of service S, 0600
+secrets/postgres  password of the database, 0600
+clusters/ID       how to reach the Kubernetes cluster of that id (a kubeconfig), 0600; each has an agent of its own
+keys/local.json   the key that signs local tokens; keys/jwks.json is its public part
+nats/ postgres/   what the servers keep
+kubernetes/       the simulated cluster of `--kubernetes`: its data, its keys, the administrator's kubeconfig
+local/            what the local cluster keeps: pods, logs
+logs/             one file per child process
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Generator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Final
+
+LAYOUT_VERSION: Final = 1
+"""Raised with every change that an older program would misread."""
+SECRET_BYTES: Final = 24
+"""192 bits: not to be guessed."""
+LOCK_WAIT_SECONDS: Final = 10.0
+"""Servers of a supervisor that was killed hold the lock until the kernel has ended them: well under a second."""
+LOCK_POLL_SECONDS: Final = 0.05
+_CLUSTER_ID: Final = re.compile(r"[0-9a-f-]{36}")
+
+
+class DataDirError(Exception):
+    """The folder cannot be used; the message says why and what would do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Loopback ports of one `muster up`, beside the one for HTTP."""
+
+    nats: int
+    postgres: int
+    control_health: int
+    workers_health: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataDir:
+    """A data folder: where things are in it, its secrets, its ports."""
+
+    root: Path
+    lock_fd: int | None = None
+    """The lock, inherited by servers, so that it is held while one of them lives. None in a child of the holder."""
+
+    @property
+    def inherited_fds(self) -> tuple[int, ...]:
+        """What a server must inherit."""
+        return () if self.lock_fd is None else (self.lock_fd,)
+
+    @property
+    def nats_secrets(self) -> Path:
+        return self.root / "secrets" / "nats"
+
+    @property
+    def key_file(self) -> Path:
+        """The key that signs local tokens."""
+        return self.root / "keys" / "local.json"
+
+    @property
+    def jwks_file(self) -> Path:
+        """Its public part."""
+        return self.root / "keys" / "jwks.json"
+
+    @property
+    def token_file(self) -> Path:
+        """The newest token of the administrator."""
+        return self.root / "secrets" / "token"
+
+    @property
+    def nats(self) -> Path:
+        return self.root / "nats"
+
+    @property
+    def postgres(self) -> Path:
+        return self.root / "postgres"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def kubernetes(self) -> Path:
+        return self.root / "kubernetes"
+
+    @property
+    def clusters(self) -> Path:
+        """Kubeconfigs of clusters that this `muster up` runs an agent for, each under its cluster's id."""
+        return self.root / "clusters"
+
+    def connected_clusters(self) -> dict[str, int]:
+        """Their ids, each with a number that changes when the file does."""
+        found: dict[str, int] = {}
+        for path in self.clusters.glob("*"):
+            # Nothing else that lies there may stop everything: a draft (write_private), an editor's copy.
+            if _CLUSTER_ID.fullmatch(path.name):
+                with contextlib.suppress(FileNotFoundError):  # removed just now
+                    found[path.name] = path.stat().st_mtime_ns
+        return found
+
+    def agent_password_file(self, cluster_id: str) -> Path:
+        """Of the NATS user of a cluster's own agent."""
+        return self.nats_secrets / f"agent-{cluster_id}"
+
+    def secret(self, name: str) -> str:
+        """The secret of that name below `secrets/`; made where there is none yet."""
+        path = self.root / "secrets" / name
+        with contextlib.suppress(FileNotFoundError):
+            return path.read_text()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        value = secrets.token_urlsafe(SECRET_BYTES)
+        write_private(path, value)
+        return value
+
+    def choose_ports(self) -> Ports:
+        """The ports of last time where they are free, others where they are not. For the holder of the folder."""
+        try:
+            kept = asdict(self.ports())
+        except DataDirError:
+            kept = {}
+        chosen = free_ports({port.name: kept.get(port.name, 0) for port in fields(Ports)})
+        if chosen != kept:
+            write_private(self.root / "ports.json", json.dumps(chosen, indent=2))
+        return Ports(**chosen)
+
+    def ports(self) -> Ports:
+        """The ports that the folder's holder chose. Raises DataDirError where nobody ever did."""
+        try:
+            return Ports(**json.loads((self.root / "ports.json").read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataDirError(f"{self.root} is no data folder that `muster up` has used: {error}") from error
+
+
+def default_data_dir() -> Path:
+    """`MUSTER_DATA_DIR`, or `muster` in the folder where this user's programs keep their data."""
+    named = os.environ.get("MUSTER_DATA_DIR")
+    if named:
+        return Path(named).expanduser()
+    share = os.environ.get("XDG_DATA_HOME")
+    return (Path(share) if share else Path.home() / ".local" / "share") / "muster"
+
+
+@contextlib.contextmanager
+def open_data_dir(root: Path) -> Generator[DataDir]:
+    """Take the folder for this process: make it where it is not there, lock it, look at its version.
+
+    Raises DataDirError where another process holds it, where a newer Muster wrote it, or where it is somebody else's.
+    """
+    root = root.expanduser().absolute()
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock_fd = os.open(root / "muster.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DataDirError(f"data folder {root} cannot be made or written: {error.strerror}; pass another") from error
+    try:
+        _lock(root, lock_fd)
+        _check_version(root)
+        for folder in (
+            "secrets",
+            "secrets/nats",
+            "clusters",
+            "keys",
+            "nats",
+            "postgres",
+            "kubernetes",
+            "local",
+            "logs",
+        ):
+            (root / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield DataDir(root=root, lock_fd=lock_fd)
+    finally:
+        os.close(lock_fd)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only this user can read, whole or not at all."""
+    draft = path.with_name(f".{path.name}.new")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _lock(root: Path, lock_fd: int) -> None:
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            holder = os.pread(lock_fd, 20, 0).decode("ascii", "replace").strip()
+            # A holder that is gone leaves servers behind that the kernel is just ending.
+            if _is_running(holder) or time.monotonic() > deadline:
+                raise DataDirError(
+                    f"data folder {root} is in use by process {holder or 'unknown'}: "
+                    f"stop that one, or pass another folder with --data-dir"
+                ) from None
+            time.sleep(LOCK_POLL_SECONDS)
+    os.ftruncate(lock_fd, 0)
+    os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+
+
+def _is_running(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _check_version(root: Path) -> None:
+    path = root / "version"
+    try:
+        text = path.read_text().strip()
+    except FileNotFoundError:
+        others = sorted(entry.name for entry in root.iterdir() if entry.name != "muster.lock")
+        if others:
+            raise DataDirError(
+                f"folder {root} is not empty and no data folder of Muster (it holds {others[0]}): "
+                f"pass an empty or a new folder with --data-dir"
+            ) from None
+        write_private(path, f"{LAYOUT_VERSION}\n")
+        return
+    if not text.isdecimal():
+        raise DataDirError(f"{path} should hold a number, not {text[:20]!r}: pass another folder with --data-dir")
+    if int(text) > LAYOUT_VERSION:
+        raise DataDirError(
+            f"data folder {root} was written by a newer Muster (layout {text}, this one knows up to {LAYOUT_VERSION}): "
+            f"install the newer one, or pass another folder with --data-dir"
+        )
+
+
+def free_ports(wanted: dict[str, int]) -> dict[str, int]:
+    """A free port for each name, the wanted one where it is free; none twice, since all are held at once."""
+    with contextlib.ExitStack() as held:
+        chosen: dict[str, int] = {}
+        for name, port in wanted.items():
+            holder = held.enter_context(socket.socket())
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                holder.bind(("127.0.0.1", port))
+            except OSError:
+                holder.bind(("127.0.0.1", 0))
+            chosen[name] = holder.getsockname()[1]
+    return chosen

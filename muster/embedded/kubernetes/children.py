@@ -1,0 +1,90 @@
+"""The simulated cluster as children of the supervisor of `muster up --kubernetes`. Imports next to nothing."""
+
+import asyncio
+import json
+import signal
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from muster.embedded.datadir import DataDir, free_ports, write_private
+from muster.embedded.kubernetes import programs
+from muster.embedded.processes import Spec
+
+NODE_MONITOR_GRACE_SECONDS: Final = 20
+"""A laptop that sleeps shorter than that loses no node."""
+PROBE_SECONDS: Final = 2.0
+
+
+def cluster(data: DataDir) -> programs.Cluster:
+    """The one in this data folder, on the ports of last time where they are free. Raises ToolsMissingError."""
+    tools = programs.find_tools()
+    data.kubernetes.mkdir(mode=0o700, exist_ok=True)
+    kept = data.kubernetes / programs.PORTS_FILE
+    before: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
+    chosen = free_ports({name: before.get(name, 0) for name in programs.Ports.__slots__})
+    write_private(kept, json.dumps(chosen, indent=2))
+    return programs.Cluster(
+        folder=data.kubernetes,
+        tools=tools,
+        ports=programs.Ports(**chosen),
+        node_monitor_grace_seconds=NODE_MONITOR_GRACE_SECONDS,
+        fsync=True,
+    )
+
+
+def etcd(made: programs.Cluster, fds: tuple[int, ...]) -> Spec:
+    return _spec(
+        made, "etcd", programs.etcd(made), fds, stop=signal.SIGTERM, ready=_answers(made, made.ports.etcd, "/health")
+    )
+
+
+def api_server(made: programs.Cluster, fds: tuple[int, ...]) -> Spec:
+    return _spec(
+        made, "kube-apiserver", programs.api_server(made), fds, ready=_answers(made, made.ports.api, "/readyz")
+    )
+
+
+def controller_manager(made: programs.Cluster, fds: tuple[int, ...]) -> Spec:
+    return _spec(made, "kube-controller-manager", programs.controller_manager(made), fds)
+
+
+def kwok(made: programs.Cluster, fds: tuple[int, ...]) -> Spec:
+    return _spec(made, "kwok", programs.kwok(made), fds)
+
+
+def _spec(
+    made: programs.Cluster,
+    name: str,
+    argv: list[str],
+    fds: tuple[int, ...],
+    *,
+    # Only etcd has anything to put in order.
+    stop: signal.Signals = signal.SIGKILL,
+    ready: Callable[[int], Awaitable[bool]] | None = None,
+) -> Spec:
+    return Spec(name=name, argv=argv, env={"HOME": str(made.folder)}, ready=ready, stop_signal=stop, keep_fds=fds)
+
+
+def _answers(made: programs.Cluster, port: int, path: str) -> Callable[[int], Awaitable[bool]]:
+    async def ready(_pid: int) -> bool:
+        return await answers_ok(port, path, made.credentials)
+
+    return ready
+
+
+async def answers_ok(port: int, path: str, credentials: Path) -> bool:
+    """Whether a GET there is answered with 200."""
+    tls = ssl.create_default_context(cafile=str(credentials / "ca.crt"))
+    tls.load_cert_chain(credentials / "server.crt", credentials / "server.key")
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+                return b" 200 " in await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False

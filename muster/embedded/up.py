@@ -1,0 +1,342 @@
+"""`muster up`: everything on this machine, in one process tree. This module is the supervisor's own program.
+
+Imports the standard library and its neighbours only: what the services import must not weigh on the supervisor too.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from muster.embedded import linux
+from muster.embedded.agents import Agents
+from muster.embedded.datadir import DataDir, DataDirError, Ports, default_data_dir, open_data_dir
+from muster.embedded.environment import service_environment
+from muster.embedded.kubernetes import children as kubernetes
+from muster.embedded.kubernetes.programs import Cluster, ToolsMissingError
+from muster.embedded.processes import (
+    AskedToStopError,
+    Child,
+    Family,
+    Spec,
+    StartError,
+    kill_leftovers,
+    say,
+)
+from muster.embedded.providers import nats, postgres
+
+DEFAULT_PORT: Final = 8080
+SERVICES_STOP_SECONDS: Final = 7.5
+"""For services and the pods that their agent interrupts; all must be gone after 10 s, and the servers come last."""
+SERVERS_STOP_SECONDS: Final = 1.8
+"""A server that is killed after that loses nothing: it recovers from its own log."""
+MOST_KUBERNETES_NODES: Final = 1000
+"""Of each of which a lease is renewed every few seconds."""
+PROBE_SECONDS: Final = 2.0
+RENEW_SECONDS: Final = 8 * 3600.0
+"""Tokens live a day; the context's is always good for at least two thirds of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says."""
+
+    data_dir: Path
+    port: int
+    gpus: int
+    demo: bool
+    kubernetes_nodes: int
+    log_level: str
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """The command line; explains itself and exits where it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="muster up", description="Run everything on this machine, for development; Ctrl-C stops it."
+    )
+    parser.add_argument("--data-dir", type=Path, default=default_data_dir(), help="where its data is (%(default)s)")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="of the API; 0 takes a free one (%(default)s)")
+    parser.add_argument("--gpus", type=int, default=0, help="stand-in GPUs that the cluster `local` declares")
+    parser.add_argument("--demo", action="store_true", help="add a simulated cluster of 32x8 GPUs, and some life")
+    parser.add_argument(
+        "--kubernetes",
+        type=int,
+        default=0,
+        metavar="NODES",
+        help="add a simulated Kubernetes cluster of nodes with 8 GPUs; `make kube-tools` builds it",
+    )
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    given = parser.parse_args(arguments)
+    if not 0 <= given.port <= 65_535:  # noqa: PLR2004 (the range of TCP ports)
+        parser.error(f"--port is 0 to 65535, not {given.port}")
+    if not 0 <= given.gpus <= 64:  # noqa: PLR2004 (settings.local_gpus)
+        parser.error(f"--gpus is 0 to 64, not {given.gpus}")
+    if not 0 <= given.kubernetes <= MOST_KUBERNETES_NODES:
+        parser.error(f"--kubernetes is 0 to {MOST_KUBERNETES_NODES} nodes, not {given.kubernetes}")
+    return Options(
+        data_dir=given.data_dir,
+        port=given.port,
+        gpus=given.gpus,
+        demo=given.demo,
+        kubernetes_nodes=given.kubernetes,
+        log_level=given.log_level,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until told to stop; the exit code."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with open_data_dir(options.data_dir) as data:
+            linux.become_subreaper()
+            try:
+                return asyncio.run(Up(options, data).run())
+            finally:
+                kill_leftovers()
+    except (DataDirError, StartError, ToolsMissingError, FileNotFoundError) as error:
+        say(str(error))
+        return 1
+
+
+class Up:
+    """One run of everything."""
+
+    def __init__(self, options: Options, data: DataDir) -> None:
+        self.options = options
+        self.data = data
+        self.family = Family(data.logs)
+        self.ports: Ports = data.choose_ports()
+        self.port = http_port(options.port)
+        self.env = {
+            **service_environment(data, self.ports),
+            "MUSTER_HTTP_PORT": str(self.port),
+            "MUSTER_LOCAL_GPUS": str(options.gpus),
+            "MUSTER_LOG_LEVEL": options.log_level,
+        }
+        self.stop = asyncio.Event()
+        self.servers: list[Child] = []
+        self.services: list[Child] = []
+        level = {"MUSTER_LOG_LEVEL": options.log_level}
+        self.kubernetes = kubernetes.cluster(data) if options.kubernetes_nodes else None
+        self.agents = Agents(data, self.ports, self.family, level, self._let_agents_in)
+
+    async def run(self) -> int:
+        """Start everything, say so, wait until told to stop, stop everything. The exit code."""
+        started = time.monotonic()
+        say(f"Muster {version('muster')}, everything on this machine; for development, not for production")
+        say(f"  data and logs  {self.data.root}")
+        helpers = [asyncio.create_task(self.family.rotate_logs())]
+        code = 0
+        async with self._signals(), self.family.collecting_orphans():
+            try:
+                await self._start()
+                token = await self._welcome(*(["--demo"] if self.options.demo else []))
+                if self.kubernetes is not None:
+                    connect = self._python("connect", "muster.embedded.kubernetes.connect", *self._place())
+                    await self._unless_stopped(self.family.run_once(connect))
+                self._announce(token, time.monotonic() - started)
+                helpers.append(asyncio.create_task(self._renew()))
+                helpers.append(asyncio.create_task(self.agents.follow()))
+                if self.options.demo:
+                    self._add(self.services, self._python("demo", "muster.embedded.demo", *self._place()))
+                await self.stop.wait()
+            except* AskedToStopError:
+                pass
+            except* StartError as failed:
+                say(str(failed.exceptions[0]))
+                code = 1
+            finally:
+                for helper in helpers:
+                    helper.cancel()
+                await asyncio.gather(*helpers, return_exceptions=True)
+                await self._stop()
+        return code
+
+    async def _start(self) -> None:
+        control = self._add(self.services, self._group("control", self._serves(self.port, self.ports.control_health)))
+        workers = self._add(self.services, self._group("workers", self._serves(self.ports.workers_health)))
+        async with asyncio.TaskGroup() as starting:
+            starting.create_task(self._start_nats())
+            starting.create_task(self._start_postgres())
+            if self.kubernetes is not None:
+                starting.create_task(self._start_kubernetes(self.kubernetes))
+        await self._unless_stopped(self.family.run_once(self._python("setup", "services.setup")))
+        for child in (control, workers):
+            child.go()
+        for child in (control, workers):
+            await child.wait_ready(self.stop)
+        say("  services       api ownership commands | scheduler cluster_sync agent auto_deletion projector")
+
+    async def _start_nats(self) -> None:
+        await self._unless_stopped(self.family.run_once(self._prepare()))
+        await self._add(self.servers, nats.spec(self.data, self.ports.nats)).wait_ready(self.stop)
+        say(f"  event log      nats://127.0.0.1:{self.ports.nats}")
+
+    async def _let_agents_in(self) -> None:
+        """Have NATS know the agents of the clusters that there are now; the connections of all others stay."""
+        await self.family.run_once(self._prepare())
+        for server in self.servers:
+            if server.spec.name == nats.NAME and server.pid is not None:
+                os.kill(server.pid, signal.SIGHUP)
+
+    async def _start_postgres(self) -> None:
+        await self._unless_stopped(postgres.prepare(self.data, self.ports.postgres, self.family))
+        await self._add(self.servers, postgres.spec(self.data, self.ports.postgres)).wait_ready(self.stop)
+        say(f"  projections    postgres on 127.0.0.1:{self.ports.postgres}")
+
+    async def _start_kubernetes(self, cluster: Cluster) -> None:
+        folder, fds = str(cluster.folder), self.data.inherited_fds
+        prepare = self._python("kubernetes-prepare", "muster.embedded.kubernetes.prepare", folder)
+        await self._unless_stopped(self.family.run_once(prepare))
+        await self._add(self.servers, kubernetes.etcd(cluster, fds)).wait_ready(self.stop)
+        await self._add(self.servers, kubernetes.api_server(cluster, fds)).wait_ready(self.stop)
+        nodes = str(self.options.kubernetes_nodes)
+        fill = self._python("kubernetes-fill", "muster.embedded.kubernetes.fill", folder, nodes)
+        await self._unless_stopped(self.family.run_once(fill))
+        self._add(self.servers, kubernetes.controller_manager(cluster, fds))
+        self._add(self.servers, kubernetes.kwok(cluster, fds))
+        say(f"  kubernetes     {cluster.url}, {nodes} simulated node(s); kubectl --kubeconfig {cluster.kubeconfig}")
+
+    async def _welcome(self, *flags: str) -> str:
+        """Have the first things made, and the context written; the administrator's token."""
+        spec = self._python("welcome", "muster.embedded.welcome", *self._place(), *flags)
+        await self._unless_stopped(self.family.run_once(spec))
+        return self.data.token_file.read_text()
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            with contextlib.suppress(StartError):
+                await self._welcome("--renew")
+
+    def _announce(self, token: str, seconds: float) -> None:
+        say(f"  ready after    {seconds:.1f} s; Ctrl-C stops it all")
+        print(
+            f"API    http://127.0.0.1:{self.port}/docs\n"
+            f"token  {token}\n"
+            f"       (an administrator's, for a day; the context `local` has it already)\n"
+            f"next   muster training submit hello -i python:3.13 -- python3 -c 'print(6 * 7)'\n"
+            f"ready http://127.0.0.1:{self.port}",
+            flush=True,
+        )
+
+    async def _stop(self) -> None:
+        say("stopping")
+        services = (child.stop(SERVICES_STOP_SECONDS) for child in self.services)
+        await asyncio.gather(*services, self.agents.stop(SERVICES_STOP_SECONDS))
+        await asyncio.gather(*(child.stop(SERVERS_STOP_SECONDS) for child in self.servers))
+        left = kill_leftovers()
+        say(f"stopped, and {len(left)} process(es) that were left behind were killed" if left else "stopped")
+
+    def _add(self, group: list[Child], spec: Spec) -> Child:
+        child = Child(spec, self.family, say)
+        group.append(child)
+        child.start()
+        return child
+
+    def _group(self, name: str, ready: Callable[[int], Awaitable[bool]]) -> Spec:
+        health = self.ports.control_health if name == "control" else self.ports.workers_health
+        return Spec(
+            name=name,
+            argv=[sys.executable, "-m", "muster.embedded.process", name],
+            env={**self.env, "MUSTER_HEALTH_PORT": str(health)},
+            ready=ready,
+            progress=lambda: reading_log(health),
+            waits_for_go=True,
+        )
+
+    def _prepare(self) -> Spec:
+        return self._python("prepare", "muster.embedded.prepare", str(self.data.root), str(self.ports.nats))
+
+    def _place(self) -> tuple[str, str]:
+        return str(self.port), str(self.data.root)
+
+    def _python(self, name: str, module: str, *arguments: str) -> Spec:
+        return Spec(name=name, argv=[sys.executable, "-m", module, *arguments], env=self.env)
+
+    def _serves(self, *ports: int) -> Callable[[int], Awaitable[bool]]:
+        async def ready(_pid: int) -> bool:
+            return all([await answers_ok(port) for port in ports])
+
+        return ready
+
+    async def _unless_stopped(self, work: Awaitable[None]) -> None:
+        """Do it, unless we are asked to stop meanwhile. Raises AskedToStopError then."""
+        task = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise AskedToStopError
+            await task
+        finally:
+            task.cancel()
+            stopping.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _signals(self) -> AsyncGenerator[None]:
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, self.stop.set)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+def http_port(wanted: int) -> int:
+    """The wanted port if it is free. Raises StartError where it is not."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError as error:
+            raise StartError(f"port {wanted} cannot be used ({error.strerror}): pass another with --port") from error
+        return int(probe.getsockname()[1])
+
+
+async def answers_ok(port: int) -> bool:
+    """Whether `GET /readyz` there is answered with 200."""
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                return b" 200 " in await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
+
+
+async def reading_log(port: int) -> str:
+    """How far the services behind `/readyz` there are with reading the log; empty where none says so."""
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                answer = (await reader.read()).decode("utf-8", "replace")
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return ""
+    waiting: dict[str, str] = json.loads(answer.partition("\r\n\r\n")[2] or "{}").get("waiting", {})
+    return "; ".join(f"{name} is {doing}" for name, doing in waiting.items() if doing.startswith("reading the log"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

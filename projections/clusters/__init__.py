@@ -1,0 +1,1 @@
+"""Clusters and their node pools."""

@@ -1,0 +1,383 @@
+"""What a list of workloads can be asked for: fields, operators, order and bounds, checked before Postgres sees them.
+
+A question that cannot be answered is an InvalidQueryError that names the field, the rule, what was given and what would
+do. Nothing here runs a query.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any, Final, Literal
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    FromClause,
+    and_,
+    any_,
+    case,
+    exists,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    true,
+)
+
+from events.phases import FINISHED, Phase
+from projections.tables import clusters, projects, workloads
+
+MAX_LIMIT: Final = 500
+"""Rows of one page (public-api.md)."""
+MAX_OFFSET: Final = 10_000_000
+"""Deeper pages are nobody's reading; the export has no bound."""
+MAX_FILTERS: Final = 32
+MAX_VALUE_CHARACTERS: Final = 1000
+"""Of a filter's value or of the search; no column that is searched holds longer ones."""
+MAX_BIGINT: Final = 2**63 - 1
+
+OPERATORS: Final = ("==", "!=", "<=", ">=", "=@", "!@", "=^", "=$")
+"""Equal, not equal, at most, at least, contains, does not contain, starts with, ends with. The last four do not look
+at the case of the letters a to z."""
+
+WAITING_PHASES: Final = (Phase.CREATING.value, Phase.PENDING.value, Phase.RESUMING.value)
+"""Phases that count as pending time: it should run and has no node."""
+
+Kind = Literal["text", "integer", "number", "time", "texts"]
+_KIND_OPERATORS: Final[dict[Kind, tuple[str, ...]]] = {
+    "text": OPERATORS,
+    "integer": ("==", "!=", "<=", ">="),
+    "number": ("==", "!=", "<=", ">="),
+    "time": ("==", "!=", "<=", ">="),
+    "texts": ("==", "!=", "=@", "!@", "=^", "=$"),
+}
+_KIND_WORDS: Final[dict[Kind, str]] = {
+    "text": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "time": "a time such as 2026-11-21T09:30:00Z",
+    "texts": "a text",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidQueryError(Exception):
+    """A question that has no answer; nothing was asked of Postgres."""
+
+    field: str
+    """Of the request: `filterBy`, `sortBy`, `search`, `limit` or `offset`."""
+    rule: str
+    given: str
+    message: str
+    """One sentence: what is wrong, and what would do."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    field: str
+    op: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadQuery:
+    """Which workloads, in which order."""
+
+    projects: frozenset[str] | None
+    """Ids of the projects that the asker may read; None: all."""
+    deleted: bool = False
+    """Deleted ones instead of living ones."""
+    filters: tuple[Filter, ...] = ()
+    """All of them hold."""
+    search: str | None = None
+    """Part of a name, id, owner, project, cluster, phase or image."""
+    sort_by: str = "createdAt"
+    descending: bool = True
+    offset: int = 0
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    kind: Kind
+    expression: ColumnElement[Any]
+    nullable: bool = False
+    values: tuple[str, ...] = ()
+    """Where only these make sense to ask for."""
+
+
+def _milli(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    return column.cast(Double) / 1000.0
+
+
+def _total_seconds(column: ColumnElement[Any], phases: tuple[str, ...]) -> ColumnElement[Any]:
+    """Past stays in these phases, and the present one up to now."""
+    present = func.extract("epoch", func.now() - workloads.c.phase_updated_at)
+    going_on = and_(workloads.c.phase.in_(phases), workloads.c.deleted_at.is_(None))
+    return column.cast(Double) / 1e6 + case((going_on, func.greatest(present, 0).cast(Double)), else_=0.0)
+
+
+_w = workloads.c
+_PHASES: Final = tuple(phase.value for phase in Phase)
+total_pending_seconds: Final = _total_seconds(_w.pending_micros, WAITING_PHASES)
+total_running_seconds: Final = _total_seconds(_w.running_micros, (Phase.RUNNING.value,))
+
+FIELDS: Final[dict[str, Field]] = {
+    "id": Field(kind="text", expression=_w.id),
+    "name": Field(kind="text", expression=_w.name),
+    "requestedName": Field(kind="text", expression=_w.requested_name),
+    "type": Field(kind="text", expression=_w.type),
+    "clusterId": Field(kind="text", expression=_w.cluster_id),
+    "clusterName": Field(kind="text", expression=clusters.c.name, nullable=True),
+    "projectId": Field(kind="text", expression=_w.project_id),
+    "projectName": Field(kind="text", expression=projects.c.name, nullable=True),
+    "submittedBy": Field(kind="text", expression=_w.submitted_by),
+    "phase": Field(kind="text", expression=_w.phase, values=_PHASES),
+    "phaseReason": Field(kind="text", expression=_w.phase_reason),
+    "phaseMessage": Field(kind="text", expression=_w.phase_message),
+    "desiredPhase": Field(kind="text", expression=_w.desired_phase, values=("Running", "Stopped", "Deleted")),
+    "phaseUpdatedAt": Field(kind="time", expression=_w.phase_updated_at),
+    "createdAt": Field(kind="time", expression=_w.created_at),
+    "startedAt": Field(kind="time", expression=_w.started_at, nullable=True),
+    "completedAt": Field(kind="time", expression=_w.completed_at, nullable=True),
+    "deletedAt": Field(kind="time", expression=_w.deleted_at, nullable=True),
+    "autoDeleteAt": Field(kind="time", expression=_w.delete_at, nullable=True),
+    "priority": Field(kind="integer", expression=_w.priority_rank),
+    "priorityClassName": Field(kind="text", expression=_w.priority_class),
+    "preemptibility": Field(kind="text", expression=_w.preemptibility),
+    "category": Field(kind="text", expression=_w.category),
+    "image": Field(kind="text", expression=_w.image),
+    "nodepool": Field(kind="texts", expression=_w.current_node_pools),
+    "nodePools": Field(kind="texts", expression=_w.node_pools),
+    "currentNodePools": Field(kind="texts", expression=_w.current_node_pools),
+    "currentNodes": Field(kind="texts", expression=_w.current_nodes),
+    "completions": Field(kind="integer", expression=_w.completions),
+    "parallelism": Field(kind="integer", expression=_w.parallelism),
+    "requestedPods": Field(kind="integer", expression=_w.requested_pods),
+    "runningPods": Field(kind="integer", expression=_w.running_pods),
+    "succeededPods": Field(kind="integer", expression=_w.succeeded_pods),
+    "failedRuns": Field(kind="integer", expression=_w.failed_runs),
+    "attempt": Field(kind="integer", expression=_w.attempt),
+    "exitCode": Field(kind="integer", expression=_w.exit_code, nullable=True),
+    "gpuRequest": Field(kind="number", expression=_milli(_w.gpu_request_milli)),
+    "gpuAllocated": Field(kind="number", expression=_milli(_w.gpu_allocated_milli)),
+    "allocatedGPU": Field(kind="number", expression=_milli(_w.gpu_allocated_milli)),
+    "gpuMemoryRequestBytes": Field(kind="integer", expression=_w.gpu_memory_request_bytes),
+    "cpuRequestCores": Field(kind="number", expression=_milli(_w.cpu_request_milli)),
+    "cpuAllocatedCores": Field(kind="number", expression=_milli(_w.cpu_allocated_milli)),
+    "cpuMemoryRequestBytes": Field(kind="integer", expression=_w.memory_request_bytes),
+    "cpuMemoryAllocatedBytes": Field(kind="integer", expression=_w.memory_allocated_bytes),
+    "totalPendingTimeSeconds": Field(kind="number", expression=total_pending_seconds),
+    "totalRunningTimeSeconds": Field(kind="number", expression=total_running_seconds),
+    "version": Field(kind="integer", expression=_w.version),
+}
+"""What can be filtered and sorted by: the public names (public-api.md) and those of the row itself."""
+
+
+def source() -> FromClause:
+    """The workloads with the names of their project and cluster."""
+    return workloads.outerjoin(projects, projects.c.id == _w.project_id).outerjoin(
+        clusters, clusters.c.id == _w.cluster_id
+    )
+
+
+def conditions(query: WorkloadQuery) -> ColumnElement[bool]:
+    """The WHERE of a query. Raises InvalidQueryError."""
+    _check_bounds(query)
+    parts: list[ColumnElement[bool]] = [_w.deleted_at.is_not(None) if query.deleted else _w.deleted_at.is_(None)]
+    if query.projects is not None:
+        parts.append(_w.project_id.in_(sorted(query.projects)))
+    parts.extend(_condition(f) for f in query.filters)
+    if query.search:
+        parts.append(_search(query.search))
+    return and_(true(), *parts)
+
+
+def order(query: WorkloadQuery) -> tuple[ColumnElement[Any], ...]:
+    """The ORDER BY of a query: always total, so pages neither repeat nor skip. Raises InvalidQueryError."""
+    field = FIELDS.get(query.sort_by)
+    if field is None:
+        raise _unknown_field("sortBy", query.sort_by)
+    expression = func.array_to_string(field.expression, ",") if field.kind == "texts" else field.expression
+    by = expression.desc() if query.descending else expression.asc()
+    # Only where it can be null: NULLS LAST would keep the indexes from being read backwards.
+    by = by.nulls_last() if field.nullable else by
+    return by, (_w.id.desc() if query.descending else _w.id.asc())
+
+
+def check_text(field: str, given: str) -> str:
+    """The text, where Postgres can hold it. Raises InvalidQueryError."""
+    if len(given) > MAX_VALUE_CHARACTERS:
+        raise InvalidQueryError(
+            field=field,
+            rule="max_length",
+            given=f"{given[:50]}…",
+            message=f"{len(given)} characters are too many; at most {MAX_VALUE_CHARACTERS} are looked for",
+        )
+    if "\x00" in given or any("\ud800" <= character <= "\udfff" for character in given):
+        raise InvalidQueryError(
+            field=field,
+            rule="text",
+            given=repr(given),
+            message=f"{given!r} holds what no text can (NUL, or half a surrogate pair); leave it out",
+        )
+    return given
+
+
+def _check_bounds(query: WorkloadQuery) -> None:
+    for field, given, least, most in (
+        ("limit", query.limit, 1, MAX_LIMIT),
+        ("offset", query.offset, 0, MAX_OFFSET),
+    ):
+        if not least <= given <= most:
+            raise InvalidQueryError(
+                field=field,
+                rule="range",
+                given=str(given)[:50],
+                message=f"{str(given)[:50]} is out of range; give {least} to {most}",
+            )
+    if len(query.filters) > MAX_FILTERS:
+        raise InvalidQueryError(
+            field="filterBy",
+            rule="max_items",
+            given=str(len(query.filters)),
+            message=f"{len(query.filters)} filters are too many; give at most {MAX_FILTERS}",
+        )
+
+
+def _unknown_field(parameter: str, given: str) -> InvalidQueryError:
+    return InvalidQueryError(
+        field=parameter,
+        rule="known_field",
+        given=given[:100],
+        message=f"there is no field {given[:100]!r}; known fields are {', '.join(sorted(FIELDS))}",
+    )
+
+
+def _condition(given: Filter) -> ColumnElement[bool]:
+    field = FIELDS.get(given.field)
+    if field is None:
+        raise _unknown_field("filterBy", given.field)
+    allowed = _KIND_OPERATORS[field.kind]
+    if given.op not in allowed:
+        raise InvalidQueryError(
+            field="filterBy",
+            rule="operator",
+            given=given.op[:20],
+            message=f"{given.field} is {_KIND_WORDS[field.kind]} and is not compared with {given.op[:20]!r}; "
+            f"use one of {' '.join(allowed)}",
+        )
+    if field.kind == "texts":
+        return _any_of_texts(field, given)
+    value = _value(field, given)
+    return _compare(field.expression, given.op, value)
+
+
+def _any_of_texts(field: Field, given: Filter) -> ColumnElement[bool]:
+    value = check_text("filterBy", given.value)
+    if given.op in ("==", "!="):
+        held = literal(value) == any_(field.expression)
+        return held if given.op == "==" else not_(held)
+    elements = func.unnest(field.expression).table_valued("element").render_derived()
+    positive = "=@" if given.op == "!@" else given.op
+    found = exists(select(literal(1)).select_from(elements).where(_compare(elements.c.element, positive, value)))
+    return not_(found) if given.op == "!@" else found
+
+
+def _compare(column: ColumnElement[Any], op: str, value: object) -> ColumnElement[bool]:
+    match op:
+        case "==":
+            return column == value
+        case "!=":
+            return column.is_distinct_from(value)
+        case "<=":
+            return column <= value
+        case ">=":
+            return column >= value
+        case "=@":
+            return _like(column, f"%{_escaped(value)}%")
+        case "!@":
+            return func.coalesce(not_(_like(column, f"%{_escaped(value)}%")), True)
+        case "=^":
+            return _like(column, f"{_escaped(value)}%")
+        case "=$":
+            return _like(column, f"%{_escaped(value)}")
+        case _:
+            raise AssertionError(f"an operator that nobody checked: {op!r}")
+
+
+def _like(column: ColumnElement[Any], pattern: str) -> ColumnElement[bool]:
+    # Both sides through Postgres' own lower: Python would fold more letters than collation C does.
+    return func.lower(column).like(func.lower(pattern), escape="\\")
+
+
+def _escaped(value: object) -> str:
+    return str(value).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _search(given: str) -> ColumnElement[bool]:
+    pattern = f"%{_escaped(check_text('search', given))}%"
+    searched = (_w.name, _w.id, _w.submitted_by, _w.phase, _w.image, projects.c.name, clusters.c.name)
+    return or_(*(_like(column, pattern) for column in searched))
+
+
+def _value(field: Field, given: Filter) -> object:
+    text = check_text("filterBy", given.value)
+    if field.values and given.op in ("==", "!=") and text not in field.values:
+        raise InvalidQueryError(
+            field="filterBy",
+            rule="known_value",
+            given=text,
+            message=f"{given.field} is never {text!r}; it is one of {', '.join(field.values)}",
+        )
+    try:
+        return _PARSERS[field.kind](text)
+    except (ValueError, OverflowError):
+        raise InvalidQueryError(
+            field="filterBy",
+            rule=field.kind,
+            given=text,
+            message=f"{given.field} is compared with {_KIND_WORDS[field.kind]}, not with {text!r}",
+        ) from None
+
+
+def _integer(text: str) -> ColumnElement[int]:
+    value = int(text)
+    if abs(value) > MAX_BIGINT:
+        raise ValueError(text)
+    return literal(value, BigInteger)
+
+
+def _number(text: str) -> ColumnElement[float]:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(text)
+    return literal(value, Double)
+
+
+def _time(text: str) -> datetime:
+    value = datetime.fromisoformat(text)
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+_PARSERS: Final[dict[Kind, Callable[[str], object]]] = {
+    "text": str,
+    "texts": str,
+    "integer": _integer,
+    "number": _number,
+    "time": _time,
+}
+
+
+def going_on_only(query: WorkloadQuery) -> ColumnElement[bool]:
+    """Implied by some filters and added to them, so that the small index of what is going on can be read."""
+    for given in query.filters:
+        if given.field == "phase" and given.op == "==" and given.value not in FINISHED:
+            return not_(_w.ended)
+    return true()

@@ -1,0 +1,136 @@
+"""The database's structure: lasting tables by numbered migrations, projection schemas whole.
+
+Derived tables are never migrated: a changed shape is a new schema, filled from the log beside the old one
+(services/projector/rebuild.py). So only the few lasting tables need steps, and a list of statements is all it takes.
+"""
+
+from typing import Final
+
+from sqlalchemy import Index, Table
+from sqlalchemy.dialects.postgresql import dialect
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from projections.postgres import Connection, connect
+from projections.tables import DERIVED_SCHEMA, SHAPE, derived
+
+CHECKPOINT_NAME: Final = "projections"
+"""All tables of a schema move together, so there is one."""
+SCHEMA_PREFIX: Final = "muster_v"
+CONNECT_TIMEOUT_SECONDS: Final = 10
+COMMAND_TIMEOUT_SECONDS: Final = 60
+"""Of one step of `prepare`; the tables it changes are small."""
+_LOCK: Final = 0x6D757374
+"""Of the advisory lock under which one process at a time changes the structure: "must" in ASCII."""
+
+MIGRATIONS: Final[tuple[str, ...]] = (
+    """
+    CREATE TABLE muster.current_projection (
+        one boolean PRIMARY KEY DEFAULT true CHECK (one),
+        schema_name text NOT NULL,
+        shape integer NOT NULL,
+        halted text,
+        rebuilding_schema text,
+        rebuild_seq bigint,
+        rebuild_target_seq bigint
+    )
+    """,
+    """
+    CREATE TABLE muster.usage_samples (
+        cluster_id text COLLATE "C" NOT NULL,
+        workload_id text COLLATE "C" NOT NULL,
+        pod_set text COLLATE "C" NOT NULL,
+        index bigint NOT NULL,
+        attempt bigint NOT NULL,
+        try_ bigint NOT NULL,
+        at timestamptz NOT NULL,
+        cpu_milli bigint NOT NULL,
+        memory_bytes bigint NOT NULL,
+        gpu_utilization_percent double precision,
+        gpu_memory_bytes bigint
+    )
+    """,
+    "CREATE INDEX usage_samples_by_workload ON muster.usage_samples (workload_id, at)",
+    # Samples arrive in order of time: a block range index finds the expired ones and costs next to nothing.
+    "CREATE INDEX usage_samples_by_time ON muster.usage_samples USING brin (at)",
+)
+"""Each is applied once, in this order; never change one that was shipped, add another."""
+
+
+async def prepare(postgres_url: str) -> None:
+    """Make the lasting tables, and the first projection schema where there is none. Does nothing the second time."""
+    connection = await connect(
+        postgres_url, timeout_seconds=CONNECT_TIMEOUT_SECONDS, command_timeout_seconds=COMMAND_TIMEOUT_SECONDS
+    )
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            await _migrate(connection)
+            if await connection.fetchval("SELECT count(*) FROM muster.current_projection") == 0:
+                schema = await next_schema_name(connection)
+                await create_schema(connection, schema)
+                await create_indexes(connection, schema)
+                await connection.execute(
+                    "INSERT INTO muster.current_projection (schema_name, shape) VALUES ($1, $2)", schema, SHAPE
+                )
+    finally:
+        await connection.close(timeout=CONNECT_TIMEOUT_SECONDS)
+
+
+async def _migrate(connection: Connection) -> None:
+    await connection.execute("CREATE SCHEMA IF NOT EXISTS muster")
+    await connection.execute("CREATE TABLE IF NOT EXISTS muster.migrations (step integer PRIMARY KEY)")
+    done = await connection.fetchval("SELECT coalesce(max(step), 0) FROM muster.migrations")
+    if done > len(MIGRATIONS):
+        raise RuntimeError(
+            f"the database is at migration {done}, this Muster knows {len(MIGRATIONS)}: run the newer one"
+        )
+    for step, statement in enumerate(MIGRATIONS[done:], start=done + 1):
+        await connection.execute(statement)
+        await connection.execute("INSERT INTO muster.migrations (step) VALUES ($1)", step)
+
+
+async def projection_schemas(connection: Connection) -> list[str]:
+    """Every projection schema that there is: the current one, the one before it, or one half built."""
+    rows = await connection.fetch("SELECT nspname FROM pg_namespace WHERE nspname LIKE $1", SCHEMA_PREFIX + "%")
+    names = [row["nspname"] for row in rows]
+    return [name for name in names if name.removeprefix(SCHEMA_PREFIX).isdigit()]
+
+
+async def next_schema_name(connection: Connection) -> str:
+    numbers = [int(name.removeprefix(SCHEMA_PREFIX)) for name in await projection_schemas(connection)]
+    return f"{SCHEMA_PREFIX}{max(numbers, default=0) + 1}"
+
+
+async def create_schema(connection: Connection, schema: str) -> None:
+    """Empty tables with their primary keys, and the checkpoint at the log's beginning."""
+    await connection.execute(f'CREATE SCHEMA "{schema}"')
+    for table in derived.sorted_tables:
+        await connection.execute(_create_table(table, schema))
+    await connection.execute(
+        f"INSERT INTO \"{schema}\".checkpoint (name, version, seq, last_commit_id) VALUES ($1, $2, 0, '')",  # noqa: S608
+        CHECKPOINT_NAME,
+        SHAPE,
+    )
+
+
+async def create_indexes(connection: Connection, schema: str, timeout_seconds: float | None = None) -> None:
+    """The secondary indexes; a rebuild makes them last, which is several times cheaper than keeping them all along."""
+    for table in derived.sorted_tables:
+        for index in sorted(table.indexes, key=lambda index: index.name or ""):
+            await connection.execute(_create_index(index, schema), timeout=timeout_seconds)
+
+
+async def drop_schema(connection: Connection, schema: str) -> None:
+    await connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+
+
+def _create_table(table: Table, schema: str) -> str:
+    return _in_schema(str(CreateTable(table).compile(dialect=dialect())), schema)
+
+
+def _create_index(index: Index, schema: str) -> str:
+    return _in_schema(str(CreateIndex(index).compile(dialect=dialect())), schema)
+
+
+def _in_schema(statement: str, schema: str) -> str:
+    return statement.replace(f"{DERIVED_SCHEMA}.", f'"{schema}".')

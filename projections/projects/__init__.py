@@ -1,0 +1,1 @@
+"""Projects, their settings and roles, and what their workloads hold."""

@@ -1,0 +1,413 @@
+"""Questions to the read models. Each is answered from one snapshot of one projection schema, with its sequence.
+
+Which schema is current stands in one row (`muster.current_projection`), read at the start of every transaction: so
+a rebuild that swaps schemas makes no query fail. The old schema stays until the next rebuild.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import asyncpg
+from sqlalchemy import Double, Executable, RowMapping, Select, func, literal, select, text
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from projections import filters
+from projections.filters import WorkloadQuery
+from projections.tables import (
+    DERIVED_SCHEMA,
+    REBUILD_LOCK,
+    checkpoint,
+    clusters,
+    commands,
+    current_projection,
+    history,
+    nodes,
+    pods,
+    project_use,
+    projects,
+    usage_samples,
+    workloads,
+)
+
+STATEMENT_TIMEOUT_SECONDS: Final = 5
+"""No list is worth more of Postgres' time (log.md section 4.3)."""
+CONNECT_TIMEOUT_SECONDS: Final = 5
+POOL_SIZE: Final = 8
+"""Connections kept per process; as many more may be opened for a burst."""
+SCHEMA_TRIES: Final = 3
+"""A schema can only vanish under a query where two rebuilds ended during it."""
+FIRST_WAIT_SECONDS: Final = 0.005
+"""A row is usually there within some milliseconds of its commit."""
+LONGEST_WAIT_SECONDS: Final = 0.1
+STREAM_ROWS: Final = 1000
+"""Rows fetched at once by an export."""
+MAX_USAGE_SAMPLES: Final = 1000
+"""Of one series (public-api.md)."""
+
+_REBUILD_RUNS: Final = text(
+    "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = :key "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+)
+
+
+class ProjectionsUnavailableError(Exception):
+    """Postgres is away, or not set up: ask again later."""
+
+
+class QueryTimeoutError(Exception):
+    """Postgres took too long: ask for less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    rows: Sequence[RowMapping]
+    next: int | None
+    """Offset of the page after this one; None where there is none."""
+    seq: int
+    """Up to which sequence of the log the rows speak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    rows: Sequence[RowMapping]
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    count: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowStream:
+    rows: AsyncIterator[RowMapping]
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectUse:
+    """What the living workloads of one project hold."""
+
+    project_id: str
+    phases: dict[str, int] = field(default_factory=dict[str, int])
+    """How many are in each phase."""
+    pods: int = 0
+    gpu_milli: int = 0
+    non_preemptible_gpu_milli: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseAnswer:
+    projects: dict[str, ProjectUse]
+    """By project id; a project that never had a workload is not there."""
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSeries:
+    pod: str
+    """Pod set and index, such as `main-0`."""
+    points: list["UsagePoint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsagePoint:
+    """Averages over one interval."""
+
+    at: datetime
+    cpu_milli: float
+    memory_bytes: float
+    gpu_utilization_percent: float | None
+    gpu_memory_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAnswer:
+    """A command that changed something."""
+
+    command_id: str
+    aggregate: str
+    key: str
+    id: str
+    """Of the thing it was about."""
+    seq: int
+    body_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    schema: str
+    shape: int
+    seq: int
+    halted: str | None
+    """Why the projector stopped; None while it does not."""
+    rebuilding_schema: str | None
+    rebuild_seq: int | None
+    rebuild_target_seq: int | None
+
+
+class Queries:
+    """A pool of read-only connections and the questions. Call `close` at the end.
+
+    Every method may raise ProjectionsUnavailableError and QueryTimeoutError.
+    """
+
+    def __init__(self, postgres_url: str, *, statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> None:
+        """`postgres_url` is `postgresql://user:password@host:port/database`."""
+        timeout_ms = int(statement_timeout_seconds * 1000)
+        self._engine = create_async_engine(
+            postgres_url.replace("postgresql://", "postgresql+asyncpg://", 1).replace(
+                "postgres://", "postgresql+asyncpg://", 1
+            ),
+            isolation_level="REPEATABLE READ",
+            pool_size=POOL_SIZE,
+            max_overflow=POOL_SIZE,
+            pool_timeout=CONNECT_TIMEOUT_SECONDS,
+            pool_pre_ping=True,
+            connect_args={
+                "timeout": CONNECT_TIMEOUT_SECONDS,
+                # A server that hangs keeps no promise of its own: one second after its limit we stop waiting.
+                "command_timeout": STATEMENT_TIMEOUT_SECONDS + 1,
+                "server_settings": {
+                    "application_name": "muster-queries",
+                    "statement_timeout": str(timeout_ms),
+                    "default_transaction_read_only": "on",
+                    "idle_in_transaction_session_timeout": "15000",
+                },
+            },
+        )
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    # -- workloads -------------------------------------------------------------------------------------------------
+
+    async def workloads(self, query: WorkloadQuery) -> Page:
+        """One page. Raises InvalidQueryError."""
+        statement = _workloads(query).offset(query.offset).limit(query.limit + 1)
+        async with self._snapshot() as (connection, seq):
+            rows = (await connection.execute(statement)).mappings().all()
+        more = len(rows) > query.limit
+        return Page(rows=rows[: query.limit], next=query.offset + query.limit if more else None, seq=seq)
+
+    async def workload(self, workload_id: str) -> Rows:
+        """One row, or none."""
+        statement = _select_workloads().where(workloads.c.id == workload_id)
+        async with self._snapshot() as (connection, seq):
+            return Rows(rows=(await connection.execute(statement)).mappings().all(), seq=seq)
+
+    async def count(self, query: WorkloadQuery) -> Counted:
+        """How many there are on all pages. Raises InvalidQueryError."""
+        where = filters.conditions(query) & filters.going_on_only(query)
+        statement = select(func.count()).select_from(filters.source()).where(where)
+        async with self._snapshot() as (connection, seq):
+            return Counted(count=(await connection.execute(statement)).scalar_one(), seq=seq)
+
+    @asynccontextmanager
+    async def stream(self, query: WorkloadQuery) -> AsyncGenerator[RowStream]:
+        """All rows, whatever offset and limit say, through a cursor on the server. Raises InvalidQueryError."""
+        statement = _workloads(query)
+        async with self._snapshot() as (connection, seq):
+            result = await connection.stream(statement, execution_options={"yield_per": STREAM_ROWS})
+            yield RowStream(rows=result.mappings(), seq=seq)
+
+    async def history(self, workload_id: str, *, offset: int = 0, limit: int = 50) -> Page:
+        """What happened to one workload, oldest first."""
+        h = history.c
+        statement = (
+            select(history).where(h.workload_id == workload_id).order_by(h.seq, h.index).offset(offset).limit(limit + 1)
+        )
+        async with self._snapshot() as (connection, seq):
+            rows = (await connection.execute(statement)).mappings().all()
+        return Page(rows=rows[:limit], next=offset + limit if len(rows) > limit else None, seq=seq)
+
+    async def pods(self, workload_id: str) -> Rows:
+        """Every run of every pod of one workload, in order of pod set, index, attempt and try."""
+        p = pods.c
+        statement = select(pods).where(p.workload_id == workload_id).order_by(p.pod_set, p.index, p.attempt, p.try_)
+        async with self._snapshot() as (connection, seq):
+            return Rows(rows=(await connection.execute(statement)).mappings().all(), seq=seq)
+
+    # -- the rest --------------------------------------------------------------------------------------------------
+
+    async def nodes(self, *, cluster_id: str | None = None) -> Rows:
+        """Present nodes with the name of their cluster."""
+        statement = (
+            select(nodes, clusters.c.name.label("cluster_name"))
+            .select_from(nodes.outerjoin(clusters, clusters.c.id == nodes.c.cluster_id))
+            .where(nodes.c.present)
+            .order_by(clusters.c.name, nodes.c.name)
+        )
+        if cluster_id is not None:
+            statement = statement.where(nodes.c.cluster_id == cluster_id)
+        async with self._snapshot() as (connection, seq):
+            return Rows(rows=(await connection.execute(statement)).mappings().all(), seq=seq)
+
+    async def project_use(self, project_ids: frozenset[str] | None = None) -> UseAnswer:
+        """What projects hold; of all projects where no ids are given."""
+        statement = select(project_use)
+        if project_ids is not None:
+            statement = statement.where(project_use.c.project_id.in_(sorted(project_ids)))
+        async with self._snapshot() as (connection, seq):
+            rows = (await connection.execute(statement)).mappings().all()
+        return UseAnswer(projects=_use_by_project(rows), seq=seq)
+
+    async def usage(
+        self, workload_id: str, start: datetime, end: datetime, *, samples: int = MAX_USAGE_SAMPLES
+    ) -> list[UsageSeries]:
+        """What the workload's pods used, averaged over at most `samples` intervals."""
+        if end <= start:
+            return []
+        width = max((end - start) / min(max(samples, 1), MAX_USAGE_SAMPLES), timedelta(milliseconds=1))
+        async with self._snapshot() as (connection, _):
+            rows = (await connection.execute(_usage(workload_id, start, end, width))).mappings().all()
+        series: dict[str, UsageSeries] = {}
+        for row in rows:
+            pod = f"{row['pod_set']}-{row['index']}"
+            point = UsagePoint(
+                at=row["bucket"],
+                cpu_milli=row["cpu_milli"],
+                memory_bytes=row["memory_bytes"],
+                gpu_utilization_percent=row["gpu_utilization_percent"],
+                gpu_memory_bytes=row["gpu_memory_bytes"],
+            )
+            series.setdefault(pod, UsageSeries(pod=pod, points=[])).points.append(point)
+        return list(series.values())
+
+    async def command(self, command_id: str) -> CommandAnswer | None:
+        """The user's command of this id, where it changed something (Idempotency-Key)."""
+        statement = select(commands).where(commands.c.command_id == command_id)
+        async with self._snapshot() as (connection, _):
+            row = (await connection.execute(statement)).mappings().one_or_none()
+        return None if row is None else CommandAnswer(**row)
+
+    async def status(self) -> Status:
+        async with self._snapshot() as (connection, seq):
+            row = (await connection.execute(select(current_projection))).mappings().one()
+            # A rebuild that was killed left its note behind, but not its lock.
+            running = (await connection.execute(_REBUILD_RUNS, {"key": REBUILD_LOCK})).scalar_one()
+        return Status(
+            schema=row["schema_name"],
+            shape=row["shape"],
+            seq=seq,
+            halted=row["halted"],
+            rebuilding_schema=row["rebuilding_schema"] if running else None,
+            rebuild_seq=row["rebuild_seq"] if running else None,
+            rebuild_target_seq=row["rebuild_target_seq"] if running else None,
+        )
+
+    async def wait_for(self, seq: int, timeout_seconds: float) -> bool:
+        """Whether the tables speak of `seq` within the timeout (`min_seq`)."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        wait = FIRST_WAIT_SECONDS
+        while True:
+            async with self._snapshot() as (_, reached):
+                pass
+            left = deadline - loop.time()
+            if reached >= seq or left <= 0:
+                return reached >= seq
+            await asyncio.sleep(min(wait, left))
+            wait = min(wait * 2, LONGEST_WAIT_SECONDS)
+
+    @asynccontextmanager
+    async def _snapshot(self) -> AsyncGenerator[tuple[AsyncConnection, int]]:
+        """A read-only snapshot of the current schema, and its sequence."""
+        try:
+            async with self._engine.connect() as connection:
+                yield await _on_current_schema(connection)
+        except (DBAPIError, OSError, TimeoutError, asyncpg.PostgresError) as error:
+            raise _named(error) from error
+
+
+async def _on_current_schema(connection: AsyncConnection) -> tuple[AsyncConnection, int]:
+    for attempt in range(SCHEMA_TRIES):
+        schema = (await connection.execute(select(current_projection.c.schema_name))).scalar_one_or_none()
+        if schema is None:
+            raise ProjectionsUnavailableError("there is no projection schema yet; run the setup service")
+        connection = await connection.execution_options(schema_translate_map={DERIVED_SCHEMA: schema})
+        try:
+            return connection, (await connection.execute(select(checkpoint.c.seq))).scalar_one()
+        except DBAPIError as error:
+            if "does not exist" not in str(error.orig) or attempt == SCHEMA_TRIES - 1:
+                raise
+            await connection.rollback()
+    raise AssertionError("unreachable: the last try raises or returns")
+
+
+def _named(error: Exception) -> Exception:
+    said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    if "statement timeout" in said:
+        return QueryTimeoutError(f"the read models took longer than {STATEMENT_TIMEOUT_SECONDS} s; ask for less")
+    away = isinstance(error, (OperationalError, InterfaceError, OSError, TimeoutError))
+    lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    refused = any(word in said for word in ("does not exist", "is starting up", "shutting down", "connection"))
+    if away or lost or refused:
+        return ProjectionsUnavailableError(f"the read models cannot be asked now: {said or type(error).__name__}")
+    return error
+
+
+def _select_workloads() -> Select[Any]:
+    return select(
+        workloads,
+        projects.c.name.label("project_name"),
+        clusters.c.name.label("cluster_name"),
+        filters.total_pending_seconds.label("total_pending_seconds"),
+        filters.total_running_seconds.label("total_running_seconds"),
+    ).select_from(filters.source())
+
+
+def _workloads(query: WorkloadQuery) -> Select[Any]:
+    where = filters.conditions(query) & filters.going_on_only(query)
+    return _select_workloads().where(where).order_by(*filters.order(query))
+
+
+def _use_by_project(rows: Sequence[RowMapping]) -> dict[str, ProjectUse]:
+    by_project: dict[str, list[RowMapping]] = {}
+    for row in rows:
+        by_project.setdefault(row["project_id"], []).append(row)
+    return {
+        project_id: ProjectUse(
+            project_id=project_id,
+            phases={row["phase"]: row["workloads"] for row in of_project if row["workloads"]},
+            pods=sum(row["pods"] for row in of_project),
+            gpu_milli=sum(row["gpu_milli"] for row in of_project),
+            non_preemptible_gpu_milli=sum(row["non_preemptible_gpu_milli"] for row in of_project),
+            cpu_milli=sum(row["cpu_milli"] for row in of_project),
+            memory_bytes=sum(row["memory_bytes"] for row in of_project),
+        )
+        for project_id, of_project in by_project.items()
+    }
+
+
+def _usage(workload_id: str, start: datetime, end: datetime, width: timedelta) -> Executable:
+    u = usage_samples.c
+    bucket = func.date_bin(literal(width), u.at, start).label("bucket")
+
+    def mean(column: Any) -> Any:
+        return func.avg(column).cast(Double).label(column.name)
+
+    return (
+        select(
+            u.pod_set,
+            u.index,
+            bucket,
+            mean(u.cpu_milli),
+            mean(u.memory_bytes),
+            mean(u.gpu_utilization_percent),
+            mean(u.gpu_memory_bytes),
+        )
+        # A cluster's agent speaks only for the workloads of its own cluster.
+        .join(workloads, (workloads.c.id == u.workload_id) & (workloads.c.cluster_id == u.cluster_id))
+        .where(u.workload_id == workload_id, u.at >= start, u.at < end)
+        .group_by(u.pod_set, u.index, bucket)
+        .order_by(u.pod_set, u.index, bucket)
+    )

@@ -1,0 +1,28 @@
+"""Values as Postgres can hold them. Pure.
+
+What stands in the log is a fact, whoever wrote it; a projection may not stumble over it. So text without NUL, and whole
+numbers that fit, are made here, and the edges (api, cluster_sync) are the ones that refuse.
+"""
+
+from typing import Final
+
+import msgspec
+
+MAX_BIGINT: Final = 2**63 - 1
+
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
+
+
+def clean(text: str) -> str:
+    """The text with the one character that Postgres cannot hold made visible."""
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}") if "\x00" in text else text
+
+
+def fit(number: int) -> int:
+    """The number, or the largest bigint where it is larger (nobody has that much of anything)."""
+    return min(number, MAX_BIGINT)
+
+
+def to_json(value: object) -> str:
+    """JSON text that is the same for the same value, whatever the order of its keys."""
+    return _ENCODER.encode(value).decode()

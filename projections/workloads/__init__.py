@@ -1,0 +1,1 @@
+"""Workloads, their pods, their due times and their histories."""

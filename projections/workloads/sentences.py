@@ -1,0 +1,259 @@
+"""One plain sentence for each event of a workload, with the numbers that a person needs to act. Pure.
+
+They are made from the event and the rows around it, never from the aggregates' `evolve`; times and amounts are written
+for people. A changed sentence shows up in old histories with the next rebuild.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final, assert_never
+
+from events.commit import Actor
+from events.phases import PodPhase
+from events.quantities import format_bytes
+from events.workload.events import (
+    DeviceShare,
+    Placement,
+    PodFailed,
+    PodInterrupted,
+    PodRef,
+    PodRunning,
+    PodsBound,
+    PodStarting,
+    PodStopped,
+    PodSucceeded,
+    PodUnreachable,
+    PodWarned,
+    WorkloadChanged,
+    WorkloadCompleted,
+    WorkloadCreated,
+    WorkloadDeleted,
+    WorkloadDeletionRequested,
+    WorkloadEvent,
+    WorkloadFailed,
+    WorkloadQueued,
+    WorkloadResumed,
+    WorkloadStopped,
+    WorkloadSuspended,
+    WorkloadWaiting,
+)
+from events.workload.spec import WHOLE_GPU_MILLI, PodRequest, pod_sets, with_defaults
+from projections.rows import PodRow, WorkloadRow
+from projections.workloads.project import RunKey, WorkloadEntry
+
+MAX_NAMED_PLACEMENTS: Final = 3
+"""More than this many pods in one sentence nobody reads."""
+
+
+def sentence(before: WorkloadEntry, event: WorkloadEvent, after: WorkloadEntry, actor: Actor) -> str:
+    """The sentence of `event`, which moved the rows from `before` to `after`."""
+    row = after.row
+    assert row is not None, "an event left no row"
+    match event:
+        case WorkloadCreated():
+            return _created(event, row)
+        case WorkloadQueued():
+            return "queued: the scheduler looks for a node"
+        case WorkloadWaiting():
+            return f"waits: {event.message or event.reason}"
+        case PodsBound():
+            return _bound(event)
+        case PodStarting():
+            told = f": {event.message}" if event.message else ""
+            return f"pod {_pod(event.pod)} is {_again(before, event.pod)}starting{_on(before, event.pod)}{told}"
+        case PodRunning():
+            return f"{_run(event.pod)} is {_again(before, event.pod)}running{_on(before, event.pod)}"
+        case PodUnreachable():
+            told = f": {event.message}" if event.message else ""
+            where = _on(before, event.pod)
+            return f"{_run(event.pod)}{where} is out of sight{told}; what it holds stays reserved until it is known"
+        case PodWarned():
+            return f"pod {_pod(event.pod)}{_on(before, event.pod)}: {event.message or event.reason.replace('_', ' ')}"
+        case PodSucceeded():
+            lasted = _lasted(before, event.pod, event.at)
+            return f"pod {_pod(event.pod)} succeeded{lasted} ({row.succeeded_pods} of {row.completions} done)"
+        case PodFailed():
+            return _failed(event, before, row)
+        case PodInterrupted():
+            return _interrupted(event, before)
+        case PodStopped():
+            code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
+            return f"{_run(event.pod)} stopped{code}{_lasted(before, event.pod, event.at)}"
+        case WorkloadSuspended():
+            return f"suspended by {_who(actor)}; {_told_to_stop(row)}"
+        case WorkloadStopped():
+            return "stopped: its pods are gone and it holds no node; resume it to go on"
+        case WorkloadResumed():
+            return f"resumed by {_who(actor)}: attempt {event.attempt} begins, with a fresh budget of retries"
+        case WorkloadCompleted():
+            done = f"completed: {_count(event.succeeded, 'pod')} succeeded"
+            lasted = duration(event.at - row.created_at)
+            return f"{done}, {lasted} after submission; {_deleted_on(event.at, event.delete_at)}"
+        case WorkloadFailed():
+            return f"failed: {event.message}; {_deleted_on(event.at, event.delete_at)}"
+        case WorkloadChanged():
+            return _changed(event, before.row, actor)
+        case WorkloadDeletionRequested():
+            if event.reason == "auto_deletion":
+                return f"auto-deletion: its time has come; {_told_to_stop(row)}"
+            return f"deletion asked for by {_who(actor)}; {_told_to_stop(row)}"
+        case WorkloadDeleted():
+            return "deleted: its name is free again, its record stays readable"
+        case _:
+            assert_never(event)
+
+
+def duration(span: timedelta) -> str:
+    """A span for people: two units at most."""
+    seconds = max(span.total_seconds(), 0.0)
+    whole = round(seconds)
+    if seconds < 60:  # noqa: PLR2004 (units of time need no names)
+        return f"{round(seconds, 1):g} s"
+    for unit, size, next_unit, next_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // next_size
+            return f"{whole // size} {unit} {rest} {next_unit}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def _created(event: WorkloadCreated, row: WorkloadRow) -> str:
+    parts: list[str] = []
+    for pod_set in pod_sets(with_defaults(event.spec)):
+        at_once = min(pod_set.count, pod_set.parallelism)
+        pods = _count(pod_set.count, "pod")
+        if pod_set.count > at_once:
+            pods += f", {at_once} at a time"
+        parts.append(f"{pods}{', each' if pod_set.count > 1 else ''} with {_request(pod_set.request)}")
+    priority = f"priority {row.priority_class}, {row.preemptibility}"
+    return f"submitted by {event.owner}: {event.kind.lower()} {event.name!r}, {'; '.join(parts)}; {priority}"
+
+
+def _request(request: PodRequest) -> str:
+    parts: list[str] = []
+    if request.gpu_memory_bytes:
+        parts.append(f"{format_bytes(request.gpu_memory_bytes)} of the memory of {_count(request.gpu_devices, 'GPU')}")
+    elif request.gpu_milli == WHOLE_GPU_MILLI:
+        parts.append(_count(request.gpu_devices, "GPU"))
+    elif request.gpu_devices:
+        parts.append(f"{request.gpu_milli / 10:g}% of {_count(request.gpu_devices, 'GPU')}")
+    if request.cpu_milli:
+        parts.append(f"{request.cpu_milli / 1000:g} CPU {'core' if request.cpu_milli == 1000 else 'cores'}")  # noqa: PLR2004
+    if request.memory_bytes:
+        parts.append(f"{format_bytes(request.memory_bytes)} memory")
+    return _listed(parts) if parts else "no resource requests"
+
+
+def _bound(event: PodsBound) -> str:
+    named = event.placements[:MAX_NAMED_PLACEMENTS]
+    more = len(event.placements) - len(named)
+    told = [_placement(placement) for placement in named]
+    if more:
+        told.append(f"{more} more {'pod' if more == 1 else 'pods'}")
+    return f"bound {_listed(told)}"
+
+
+def _placement(placement: Placement) -> str:
+    with_ = f" with {_devices(placement.devices)}" if placement.devices else ""
+    pool = f" (node pool {placement.pool})" if placement.pool != "default" else ""
+    return f"pod {_pod(placement.pod)} to node {placement.node_name}{pool}{with_}"
+
+
+def _devices(devices: tuple[DeviceShare, ...]) -> str:
+    if all(share.milli == WHOLE_GPU_MILLI for share in devices):
+        numbers = [str(share.device) for share in devices]
+        return f"{'GPU' if len(numbers) == 1 else 'GPUs'} {_listed(numbers)}"
+    return _listed([f"{share.milli / 10:g}% of GPU {share.device}" for share in devices])
+
+
+def _failed(event: PodFailed, before: WorkloadEntry, row: WorkloadRow) -> str:
+    how = "failed" if event.exit_code is None else f"ended with exit code {event.exit_code}"
+    if event.reason != "exit_code" and not event.message:
+        how += f" ({event.reason.replace('_', ' ')})"
+    told = f": {event.message}" if event.message else ""
+    start = f"{_run(event.pod)} {how}{_lasted(before, event.pod, event.at)}{told}"
+    if event.retry_at is None:
+        return f"{start}; no retry is left (failed runs {row.failed_runs}, backoff limit {row.backoff_limit})"
+    wait = duration(event.retry_at - event.at)
+    return f"{start}; next run in {wait} (retry {row.failed_runs} of at most {row.backoff_limit})"
+
+
+def _interrupted(event: PodInterrupted, before: WorkloadEntry) -> str:
+    told = f": {event.message}" if event.message else ""
+    again = "at once" if event.retry_at is None else f"in {duration(event.retry_at - event.at)}"
+    reason = event.reason.replace("_", " ")
+    where = _on(before, event.pod)
+    return f"{_run(event.pod)} was interrupted{where} ({reason}){told}; it runs again {again} and spends no retry"
+
+
+def _changed(event: WorkloadChanged, before: WorkloadRow | None, actor: Actor) -> str:
+    parts: list[str] = []
+    if event.priority_class is not None:
+        was = f" (was {before.priority_class})" if before else ""
+        parts.append(f"priority {event.priority_class}{was}")
+    seconds = event.auto_deletion_time_after_completion_seconds
+    if seconds is not None:
+        after_end = f"{duration(timedelta(seconds=seconds))} after its end" if seconds else "at its end"
+        parts.append(f"auto-deletion {after_end}")
+    if event.delete_at is not None:
+        parts.append(f"to be deleted on {_moment(event.delete_at)}")
+    return f"changed by {_who(actor)}: {_listed(parts) or 'nothing'}"
+
+
+def _told_to_stop(row: WorkloadRow) -> str:
+    if not row.live_pods:
+        return "no pod holds a node"
+    return f"{_count(row.live_pods, 'pod')} told to stop"
+
+
+def _deleted_on(at: datetime, delete_at: datetime) -> str:
+    if delete_at <= at:
+        return "to be deleted at once"
+    return f"to be deleted on {_moment(delete_at)} (in {duration(delete_at - at)})"
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _pod(ref: PodRef) -> str:
+    return f"{ref.pod_set}-{ref.index}"
+
+
+def _run(ref: PodRef) -> str:
+    attempt = f" (attempt {ref.attempt})" if ref.attempt > 1 else ""
+    return f"run {ref.try_ + 1}{attempt} of pod {_pod(ref)}"
+
+
+def _row_of(entry: WorkloadEntry, ref: PodRef) -> PodRow | None:
+    key: RunKey = (ref.pod_set, ref.index, ref.attempt, ref.try_)
+    return entry.pods.get(key)
+
+
+def _on(before: WorkloadEntry, ref: PodRef) -> str:
+    pod = _row_of(before, ref)
+    return f" on node {pod.node_name}" if pod is not None and pod.node_name else ""
+
+
+def _again(before: WorkloadEntry, ref: PodRef) -> str:
+    pod = _row_of(before, ref)
+    return "in sight again, " if pod is not None and pod.phase == PodPhase.UNKNOWN else ""
+
+
+def _lasted(before: WorkloadEntry, ref: PodRef, end: datetime) -> str:
+    pod = _row_of(before, ref)
+    if pod is None or pod.started_at is None:
+        return ""
+    return f" after {duration(end - pod.started_at)}"
+
+
+def _who(actor: Actor) -> str:
+    return f"the {actor.sub} service" if actor.kind == "service" else actor.sub
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _listed(parts: list[str]) -> str:
+    if len(parts) < 2:  # noqa: PLR2004 (a list of one needs no "and")
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"

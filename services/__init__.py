@@ -1,0 +1,1 @@
+"""One folder per microservice; `runtime` is the shell they share. Services meet only through messages."""

@@ -1,0 +1,6 @@
+"""`python -m services.agent`."""
+
+from services.agent.service import run
+from services.runtime.host import main
+
+main("agent", run)

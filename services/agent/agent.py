@@ -1,0 +1,393 @@
+"""One cluster's agent: makes its pods follow WANTED, and says what is there. The shell around `reconcile`.
+
+Level-based: news only say which pods to look at, every decision uses all that is known of them. Without a current
+picture of WANTED nothing is started or ended; what runs keeps running.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final, assert_never
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from events.cluster_protocol import (
+    ObservedCluster,
+    ObservedNode,
+    ObservedPod,
+    SettledPod,
+    UsageReport,
+    UsageSample,
+    WantedCluster,
+    WantedPod,
+)
+from events.subjects import usage_subject, wanted_filter, wanted_subject
+from services.agent.backends.interface import LIVE_KINDS, Backend, BackendError, Observation, WatchBrokenError
+from services.agent.last_values import Changed, Lost, Whole, follow_last
+from services.agent.logs import LogServer
+from services.agent.reconcile import Absent, Action, Forget, Known, Start, Stop, orphans, reconcile
+from services.agent.reports import Reports
+
+HEARTBEAT_SECONDS: Final = 5.0
+TICK_SECONDS: Final = 1.0
+"""How late what falls due may be; an idle agent does nothing else."""
+LOOK_AT_ALL_SECONDS: Final = 60.0
+"""How often every pod is looked at, whatever was said: a net below the news."""
+LIST_AGAIN_SECONDS: Final = 300.0
+"""How often the cluster is asked for everything: a net below its watch (log.md 5.2)."""
+USAGE_SECONDS: Final = 10.0
+SAMPLES_PER_MESSAGE: Final = 500
+"""Some 100 KiB: well below a message's limit of 1 MiB."""
+ACTIONS_AT_ONCE: Final = 64
+"""Calls to the cluster on their way at the same time; as many again for runs that are let go: their logs are fetched
+first, and no start waits for a node that does not answer.
+"""
+FIRST_RETRY_SECONDS: Final = 1.0
+LAST_RETRY_SECONDS: Final = 30.0
+LONGEST_ASKED_SECONDS: Final = 300.0
+"""A cluster that asks to be left alone for longer is asked again after that all the same."""
+LAST_LOOK_SECONDS: Final = 4.0
+"""Longest wait before a cluster that is away is looked for again: once it is back, all is reconciled within 10 s."""
+INTERRUPT_SECONDS: Final = 4.0
+"""For ending the pods when the machine goes: with reporting that, at most 5 s."""
+SETTLE_SECONDS: Final = 0.5
+"""How long the last ends are waited for and sent."""
+ORPHANS_SHOWN: Final = 100
+
+log = structlog.get_logger(__name__)
+_WANTED: Final = msgspec.json.Decoder(WantedPod)
+
+
+class Agent:
+    def __init__(
+        self,
+        cluster: WantedCluster,
+        backend: Backend,
+        nc: Client,
+        *,
+        version: str,
+        list_again_seconds: float = LIST_AGAIN_SECONDS,
+    ) -> None:
+        self._cluster = cluster
+        self._backend = backend
+        self._nc = nc
+        self._version = version
+        self._list_again_seconds = list_again_seconds
+        self._reports = Reports(nc, cluster.cluster_id)
+        self._wanted: dict[str, WantedPod] = {}
+        self._current = False
+        """Whether `_wanted` is what is wanted now."""
+        self._listed = False
+        """Whether `_known` was whole once: before that, what is not in it may be there all the same."""
+        self._known: dict[str, Known] = {}
+        self._nodes: dict[str, ObservedNode] = {}
+        self._to_look_at: set[str] = set()
+        self._busy: set[str] = set()
+        """Pods with an action under way; they are looked at again when it is done."""
+        self._retries: dict[str, float] = {}
+        """Last wait of pods whose action failed."""
+        self._wake = asyncio.Event()
+        self._slots = asyncio.Semaphore(ACTIONS_AT_ONCE)
+        self._slots_to_forget = asyncio.Semaphore(ACTIONS_AT_ONCE)
+        self._actions: set[asyncio.Task[None]] = set()
+        self._running = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set. Raises what the connection or the code broke with; pods stay as they are then."""
+        logs = LogServer(self._nc, self._cluster.cluster_id, self._backend)
+        parts = [
+            asyncio.create_task(part)
+            for part in (
+                self._follow_wanted(),
+                self._watch(),
+                self._act(),
+                self._heartbeats(),
+                self._sample_usage(),
+                logs.serve(),
+            )
+        ]
+        stopping = asyncio.create_task(_until(stop))
+        try:
+            done, _ = await asyncio.wait([*parts, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+            await self._end()
+        finally:
+            for task in [*parts, stopping, *self._actions]:
+                task.cancel()
+            await asyncio.gather(*parts, stopping, *self._actions, return_exceptions=True)
+
+    async def _end(self) -> None:
+        """The machine goes, and with it the pods that live on it."""
+        self._current = False
+        count = await self._backend.interrupt(INTERRUPT_SECONDS)
+        if count:
+            log.warning("pods_interrupted", cluster=self._cluster.name, pods=count, reason="Muster is stopping")
+            give_up = asyncio.get_running_loop().time() + SETTLE_SECONDS
+            while self._running and asyncio.get_running_loop().time() < give_up:
+                await asyncio.sleep(0.02)
+        await self._reports.flush()
+
+    # -- what is wanted --------------------------------------------------------------------------------------------
+
+    async def _follow_wanted(self) -> None:
+        prefix = wanted_subject(self._cluster.cluster_id, "x")[:-1]
+        async for news in follow_last(self._nc, wanted_filter(self._cluster.cluster_id)):
+            match news:
+                case Whole(values=values):
+                    before, self._wanted = self._wanted, {}
+                    self._take(values, prefix)
+                    self._current = True
+                    self._look_at({*before, *self._wanted})
+                    self._reports.say_all_again()
+                case Changed(values=values):
+                    self._look_at(self._take(values, prefix))
+                case Lost():
+                    self._current = False
+                case _:
+                    assert_never(news)
+
+    def _take(self, values: dict[str, bytes], prefix: str) -> list[str]:
+        keys: list[str] = []
+        for subject, data in values.items():
+            if not subject.startswith(prefix) or not data:
+                continue
+            try:
+                want = _WANTED.decode(data)
+            except msgspec.DecodeError as error:
+                log.warning("wanted_unreadable", subject=subject, error=str(error))
+                continue
+            self._wanted[want.pod_key] = want
+            keys.append(want.pod_key)
+        return keys
+
+    def _look_at(self, keys: Iterable[str]) -> None:
+        self._to_look_at.update(keys)
+        self._wake.set()
+
+    # -- what is there ---------------------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        """Take the whole picture: what was there and is no more has ended without anybody seeing how."""
+        picture = await self._backend.list_all()
+        listed = {(pod.pod_key, pod.token) for pod in picture.pods}
+        for key, known in list(self._known.items()):
+            if (key, known.started_token) not in listed and all(r.token < known.started_token for r in known.runs):
+                # Had started, never shown, and not there now: it may have to be started again.
+                self._change(key, started_token=-1)
+            for run in known.runs:
+                if run.kind in LIVE_KINDS and (run.pod_key, run.token) not in listed:
+                    self._see_pod(_vanished(run))
+        there = {node.name for node in picture.nodes}
+        for node in list(self._nodes.values()):
+            if node.name not in there and not node.gone:
+                self._see_node(replace(node, gone=True))
+        self._see([*picture.pods, *picture.nodes])
+        self._listed = True
+
+    async def _watch(self) -> None:
+        """List, then watch; list again whenever the watch breaks, and now and then anyway."""
+        wait = FIRST_RETRY_SECONDS
+        while True:
+            try:
+                await self._list()
+            except BackendError as error:
+                log.warning("list_failed", cluster=self._cluster.name, reason=str(error))
+                await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 (spreads retries, protects nothing)
+                wait = min(wait * 2, LAST_LOOK_SECONDS)
+                continue
+            # What failed while the cluster was away need not wait any longer.
+            self._look_at(self._retries)
+            try:
+                async with asyncio.timeout(self._list_again_seconds):
+                    async for observations in self._backend.watch():
+                        self._see(observations)
+                        wait = FIRST_RETRY_SECONDS
+            except TimeoutError:
+                pass
+            except WatchBrokenError as error:
+                log.warning("watch_broken", cluster=self._cluster.name, reason=str(error))
+                await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
+                wait = min(wait * 2, LAST_LOOK_SECONDS)
+
+    def _see(self, observations: Iterable[Observation]) -> None:
+        for seen in observations:
+            if isinstance(seen, ObservedNode):
+                self._see_node(seen)
+            else:
+                self._see_pod(seen)
+        self._wake.set()
+
+    def _see_node(self, node: ObservedNode) -> None:
+        self._nodes[node.name] = node
+        self._reports.node(node)
+
+    def _see_pod(self, pod: ObservedPod) -> None:
+        known = self._known.get(pod.pod_key, Known())
+        before = next((run for run in known.runs if run.token == pod.token), None)
+        if before is not None and before.kind not in LIVE_KINDS:
+            # An end is for ever: a watch that lags says older things.
+            return
+        others = tuple(run for run in known.runs if run.token != pod.token)
+        self._known[pod.pod_key] = replace(known, runs=(*others, pod))
+        self._running += (pod.kind in LIVE_KINDS) - (before is not None)
+        if all(run.token < pod.token for run in others):
+            self._reports.pod(pod)
+        self._look_at((pod.pod_key,))
+
+    # -- what is done ----------------------------------------------------------------------------------------------
+
+    async def _act(self) -> None:
+        loop = asyncio.get_running_loop()
+        all_at = loop.time() + LOOK_AT_ALL_SECONDS
+        while True:
+            self._reports.fall_due(loop.time())
+            await self._reports.flush()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+            if loop.time() >= all_at:
+                all_at = loop.time() + LOOK_AT_ALL_SECONDS
+                self._to_look_at.update(self._wanted)
+            if self._current and self._listed and self._nc.is_connected and not self._backend.problem():
+                self._begin_actions()
+
+    def _begin_actions(self) -> None:
+        keys = self._to_look_at - self._busy
+        self._to_look_at -= keys
+        for key, actions in reconcile(self._wanted, self._known, self._backend.fences(), keys).items():
+            self._busy.add(key)
+            task = asyncio.create_task(self._carry_out(key, actions))
+            self._actions.add(task)
+            task.add_done_callback(self._actions.discard)
+
+    async def _carry_out(self, key: str, actions: tuple[Action, ...]) -> None:
+        try:
+            async with self._slots_to_forget if isinstance(actions[0], Forget) else self._slots:
+                for action in actions:
+                    await self._one(key, action)
+            self._retries.pop(key, None)
+        except BackendError as error:
+            self._retries[key] = min(self._retries.get(key, FIRST_RETRY_SECONDS / 2) * 2, LAST_RETRY_SECONDS)
+            # Later by up to a half: what failed together does not come back together.
+            asked = min(error.again_seconds, LONGEST_ASKED_SECONDS)
+            wait = max(self._retries[key], asked) * random.uniform(1.0, 1.5)  # noqa: S311
+            log.warning(
+                "action_failed",
+                cluster=self._cluster.name,
+                pod=key,
+                reason=str(error),
+                again_seconds=round(wait, 1),
+            )
+            asyncio.get_running_loop().call_later(wait, self._look_at, (key,))
+        finally:
+            self._busy.discard(key)
+        if key not in self._retries:
+            self._look_at((key,))
+
+    async def _one(self, key: str, action: Action) -> None:
+        known = self._known.get(key, Known())
+        match action:
+            case Start(pod=pod):
+                await self._backend.apply(pod)
+                self._change(key, started_token=pod.token)
+            case Stop(token=token, grace_seconds=grace):
+                await self._backend.delete(key, token, grace)
+                live = [run.token for run in known.runs if run.token <= token and run.kind in LIVE_KINDS]
+                self._change(key, asked={**known.asked, **dict.fromkeys(live, grace)})
+            case Forget(token=token):
+                await self._backend.forget(key, token)
+                self._forget(key, token)
+            case Absent(token=token):
+                if await self._backend.is_there(key, token):
+                    raise BackendError("the cluster has this run, and did not show it yet")
+                self._see_pod(_absent(action))
+            case _:
+                assert_never(action)
+
+    def _change(self, key: str, **changes: Any) -> None:
+        self._known[key] = replace(self._known.get(key, Known()), **changes)
+
+    def _forget(self, key: str, token: int) -> None:
+        """Only the backend's fence and logs stay: a million ended pods must cost an agent nothing."""
+        known = self._known.get(key, Known())
+        runs = tuple(run for run in known.runs if run.token > token or run.kind in LIVE_KINDS)
+        if runs:
+            self._change(key, runs=runs)
+            return
+        self._known.pop(key, None)
+        self._reports.no_pod(key)
+        want = self._wanted.get(key)
+        if isinstance(want, SettledPod) and want.token <= token:
+            del self._wanted[key]
+
+    # -- what is said ----------------------------------------------------------------------------------------------
+
+    async def _heartbeats(self) -> None:
+        while True:
+            settings = await self._backend.settings()
+            live = (run for known in self._known.values() for run in known.runs)
+            lost = orphans(self._wanted, live) if self._current else ()
+            await self._reports.heartbeat(
+                ObservedCluster(
+                    at=datetime.now(UTC),
+                    agent_version=self._version,
+                    ownership_protection=settings.ownership_protection,
+                    nodes=sum(not node.gone for node in self._nodes.values()),
+                    orphans=lost[:ORPHANS_SHOWN],
+                    problem=self._backend.problem(),
+                )
+            )
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _sample_usage(self) -> None:
+        while True:
+            await asyncio.sleep(USAGE_SECONDS)
+            if not self._running or not self._nc.is_connected:
+                continue
+            try:
+                samples = await self._backend.usage()
+                await self._send_usage(samples)
+            except (BackendError, NatsError) as error:
+                log.info("usage_not_sent", cluster=self._cluster.name, reason=str(error))
+
+    async def _send_usage(self, samples: Iterable[UsageSample]) -> None:
+        together = list(samples)
+        for start in range(0, len(together), SAMPLES_PER_MESSAGE):
+            report = UsageReport(samples=tuple(together[start : start + SAMPLES_PER_MESSAGE]))
+            await self._nc.publish(usage_subject(self._cluster.cluster_id), msgspec.json.encode(report))
+            await asyncio.sleep(0)
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
+
+
+def _vanished(run: ObservedPod) -> ObservedPod:
+    return replace(
+        run,
+        kind="interrupted",
+        at=datetime.now(UTC),
+        reason="vanished",
+        message="the pod is gone from its cluster, and nobody saw its end",
+    )
+
+
+def _absent(action: Absent) -> ObservedPod:
+    return ObservedPod(
+        pod_key=action.pod_key,
+        token=action.token,
+        workload_id=action.workload_id,
+        pod=action.pod,
+        kind="stopped",
+        at=datetime.now(UTC),
+        reason=action.reason,
+        message="the run was never started here",
+    )

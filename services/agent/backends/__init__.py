@@ -1,0 +1,1 @@
+"""Where pods really run: one module per kind of cluster, all behind `interface.Backend`."""

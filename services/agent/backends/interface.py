@@ -1,0 +1,116 @@
+"""What the agent asks of a cluster. Every backend implements it and passes tests/agent/test_backend_contract.py.
+
+Made for the least reliable of them, a Kubernetes API server: a watch may break, lag and repeat, a call may fail or take
+long. So nothing here says "this happened"; everything says "this is so", and may say it again.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, UsageSample
+from events.workload.commands import PodFactKind
+
+Observation = ObservedPod | ObservedNode
+
+LIVE_KINDS: frozenset[PodFactKind] = frozenset({"starting", "running", "unreachable"})
+"""Kinds of a run that has, or may yet have, processes. All others are ends, and an end is for ever."""
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of ours that a cluster holds at a moment: runs that were not forgotten, and all nodes."""
+
+    pods: tuple[ObservedPod, ...] = ()
+    nodes: tuple[ObservedNode, ...] = ()
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cluster's own configuration says."""
+
+    ownership_protection: bool | None = None
+    """None: nothing."""
+
+
+class WatchBrokenError(Exception):
+    """The watch can no longer promise to have told everything: list again, then watch again."""
+
+
+class BackendError(Exception):
+    """The cluster did not do it now; asked again later, it may."""
+
+    def __init__(self, message: str, *, again_seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.again_seconds = again_seconds
+        """How long the cluster wants to be left alone at least."""
+
+
+class LogsUnavailableError(Exception):
+    """There are no logs to give; the message says why."""
+
+
+class Backend(Protocol):
+    """One cluster. A run is named by pod key and token; the higher token is the newer run."""
+
+    async def list_all(self) -> Picture:
+        """What is there now. Raises BackendError."""
+        ...
+
+    def watch(self) -> AsyncIterator[Sequence[Observation]]:
+        """What changes from the last `list_all` on, in batches, for ever; may repeat. Raises WatchBrokenError."""
+        ...
+
+    async def apply(self, pod: RunPod) -> None:
+        """Start this run; already there, it stays as it is. What is wrong with the run itself (no command, no such
+        device) is no error but an observation of its end. Its token becomes the fence first. Raises BackendError.
+        """
+        ...
+
+    async def delete(self, pod_key: str, token: int, grace_seconds: int) -> None:
+        """End the runs of this pod up to this token, with everything they started, after at most the grace period;
+        a second call can only shorten it. None of them may be started any more. Raises BackendError.
+        """
+        ...
+
+    async def forget(self, pod_key: str, token: int) -> None:
+        """The ended runs of this pod up to this token need not be listed any more; their logs stay as the settings
+        say. None of them may be started any more. Raises BackendError.
+        """
+        ...
+
+    async def is_there(self, pod_key: str, token: int) -> bool:
+        """Whether the cluster has this very run, asked of the cluster itself after the run's fence was raised: what was
+        seen may be behind, and nobody may say of a run that it never was where another agent has just made it. Raises
+        BackendError.
+        """
+        ...
+
+    def fences(self) -> Mapping[str, int]:
+        """Per pod key the smallest token that may still be started, as it is at any time; survives what the backend's
+        pods survive.
+        """
+        ...
+
+    def logs(self, request: LogsRequest) -> AsyncIterator[Sequence[LogLine]]:
+        """Lines of one run, oldest first, in batches of bounded size. With `follow` until the run ends.
+        Raises LogsUnavailableError.
+        """
+        ...
+
+    async def usage(self) -> Sequence[UsageSample]:
+        """What each running pod uses now; a pod of which nothing is known yet is left out."""
+        ...
+
+    async def settings(self) -> ClusterSettings: ...
+
+    def problem(self) -> str:
+        """Why the cluster cannot be worked with now, in words; empty where it can. Nothing is started or ended then."""
+        ...
+
+    async def interrupt(self, seconds: float) -> int:
+        """The machine under the pods goes: end them within this time. How many there were; 0 where pods live on."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the cluster; pods stay as they are."""
+        ...

@@ -1,0 +1,386 @@
+"""The Kubernetes backend: makes the pods that it is told to, and says what the API server says of them.
+
+Three things make it safe whoever else acts, and whenever it dies. A rank has one object name, so the API server itself
+refuses a second live pod of it. A finalizer keeps every object of ours until its end stands in the log, so no run is
+lost from sight or started twice. And what may no longer be started stands in the cluster (fences.py) before anything
+is deleted.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from events.cluster_protocol import LogLine, LogsRequest, ObservedPod, RunPod, UsageSample, WantedCluster
+from services.agent.backends.interface import (
+    BackendError,
+    ClusterSettings,
+    Observation,
+    Picture,
+    WatchBrokenError,
+)
+from services.agent.backends.kubernetes.breaker import Breaker
+from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
+from services.agent.backends.kubernetes.configuration import Configuration, configuration_of
+from services.agent.backends.kubernetes.connect import ConnectError, connect
+from services.agent.backends.kubernetes.fences import Fences
+from services.agent.backends.kubernetes.headless import HeadlessServices
+from services.agent.backends.kubernetes.informer import Change, Informer
+from services.agent.backends.kubernetes.logs import PodLogs
+from services.agent.backends.kubernetes.namespaces import Namespaces
+from services.agent.backends.kubernetes.nodes import Readiness
+from services.agent.backends.kubernetes.objects import Event, Node, Pod
+from services.agent.backends.kubernetes.observe import warning_of
+from services.agent.backends.kubernetes.pulse import Pulse
+from services.agent.backends.kubernetes.reservations import Reservations
+from services.agent.backends.kubernetes.runs import Runs, logged_run
+from services.agent.backends.kubernetes.usage import pod_usage
+from services.agent.backends.kubernetes.view import View, token_of
+from services.runtime.settings import Settings
+
+CLOCK_SECONDS: Final = 1.0
+"""How late what falls due by time may be: lost nodes, unused reservations."""
+AWAY_SECONDS: Final = 5.0
+"""How long the API server may be away before the cluster is said to have a problem."""
+SETTINGS_SECONDS: Final = 2.0
+"""A heartbeat waits for them, and must not come late because the API server is slow."""
+PROBLEM_CHARACTERS: Final = 500
+"""It stands in the log for ever."""
+STALLED_SECONDS: Final = 1.5
+"""How late the clock may be until this process is taken to have stood still, paused or starved: what others did
+meanwhile may be unheard of, and nothing is started before everything was listed again."""
+LOST_AT_ONCE: Final = 5
+"""Lost pods given up per second, where the settings say so."""
+DAY_SECONDS: Final = 24 * 3600.0
+
+log = structlog.get_logger(__name__)
+
+
+class KubernetesBackend:
+    def __init__(self, client: KubeClient, logs: PodLogs, cluster_id: str, configuration: Configuration) -> None:
+        self._client = client
+        self._logs = logs
+        self._cluster_id = cluster_id
+        self._configuration = configuration
+        self._fences = Fences(client, namespace=configuration.namespace, cluster_id=cluster_id)
+        self._view = View(
+            cluster_id,
+            fence=lambda key: self._fences.tokens.get(key, 0),
+            readiness=Readiness(
+                not_ready_seconds=configuration.not_ready_seconds, lost_seconds=configuration.node_lost_seconds
+            ),
+        )
+        silence = configuration.watch_silence_seconds
+        self._pods = Informer(client, "/api/v1/pods", Pod, silence_seconds=silence)
+        self._nodes = Informer(client, "/api/v1/nodes", Node, silence_seconds=silence)
+        self._warnings = Informer(
+            client,
+            "/api/v1/events",
+            Event,
+            silence_seconds=silence,
+            fieldSelector="type=Warning,involvedObject.kind=Pod",
+        )
+        self._pulse = Pulse()
+        self._namespaces = Namespaces(client, cluster_id, configuration)
+        self._services = HeadlessServices(client, self._view, cluster_id)
+        self._reservations = Reservations(
+            client,
+            namespace=configuration.namespace,
+            cluster_id=cluster_id,
+            image=configuration.reservation_image,
+            service_account=configuration.reservation_account,
+            pulse=self._pulse,
+        )
+        self._breaker = Breaker(client, configuration.namespace)
+        self._news = asyncio.Event()
+        self._away_since: float | None = time.monotonic()
+        self._away_because = "it was not listed yet"
+        self._ticked_at = 0.0
+        """Of the clock, or of the last whole list (monotonic)."""
+        self._runs = Runs(
+            client,
+            self._view,
+            cluster_id,
+            configuration=configuration,
+            fences=self._fences,
+            namespaces=self._namespaces,
+            services=self._services,
+            reservations=self._reservations,
+            logs=logs,
+            is_current=self._is_current,
+            pulse=self._pulse,
+            on_news=self._news.set,
+        )
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    async def list_all(self) -> Picture:
+        self._pulse.start()
+        try:
+            await self._fences.load()
+            await self._breaker.read_settings()
+            pods, nodes, warnings, _ = await asyncio.gather(
+                self._pods.list(), self._nodes.list(), self._warnings.list(), self._namespaces.load()
+            )
+            await self._breaker.check(
+                ours={(pod.metadata.namespace, pod.metadata.name): pod for pod in self._view.pods.values()},
+                listed_pods=pods,
+                nodes=self._view.nodes.keys(),
+                listed_nodes=nodes,
+            )
+        except ApiError as error:
+            self._away(f"its API server: {error}")
+            raise BackendError(str(error)) from error
+        except BackendError as error:
+            self._away(str(error))
+            raise
+        self._pods.accept(pods)
+        self._nodes.accept(nodes)
+        self._warnings.accept(warnings)
+        gone = {name: pod.metadata.uid for (_, name), pod in self._view.reservations.items()}
+        self._view.relist(
+            pods.objects.values(), nodes.objects.values(), version=int(pods.resource_version), tick=time.monotonic()
+        )
+        self._see_reservations(gone)
+        for event in warnings.objects.values():
+            self._warn(event)
+        self._services.doubt()
+        self._away_since = None
+        self._ticked_at = time.monotonic()
+        picture = self._view.picture(datetime.now(UTC), time.monotonic())
+        self._follow_logs(picture.pods)
+        return picture
+
+    def _see_reservations(self, gone: dict[str, str]) -> None:
+        for pod in self._view.reservations.values():
+            gone.pop(pod.metadata.name, None)
+            self._reservations.see(pod)
+        for name, uid in gone.items():
+            self._reservations.see_gone(name, uid)
+
+    async def watch(self) -> AsyncIterator[Sequence[Observation]]:
+        async with contextlib.aclosing(self._watch()) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _watch(self) -> AsyncGenerator[Sequence[Observation]]:
+        jobs = [
+            asyncio.create_task(job)
+            for job in (self._watch_pods(), self._watch_nodes(), self._watch_warnings(), self._clock(), self._tidy())
+        ]
+        try:
+            while True:
+                news = asyncio.create_task(self._news.wait())
+                done, _ = await asyncio.wait([*jobs, news], return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                for job in jobs:
+                    if job in done:
+                        job.result()
+                self._news.clear()
+                if batch := self._view.news(datetime.now(UTC), time.monotonic()):
+                    self._follow_logs(batch)
+                    yield batch
+        except WatchBrokenError as error:
+            self._view.view_broke()
+            self._away(f"its API server: {error}")
+            raise
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+
+    async def _watch_pods(self) -> None:
+        async for changes in self._pods.watch():
+            for change in changes:
+                self._take_pod(change)
+            self._news.set()
+
+    def _take_pod(self, change: Change[Pod]) -> None:
+        pod = change.object
+        if change.kind == "deleted":
+            self._view.pod_gone(pod, datetime.now(UTC))
+        else:
+            self._view.see_pod(pod)
+        if pod.holds_gpu(self._cluster_id):
+            if change.kind == "deleted":
+                self._reservations.see_gone(pod.metadata.name, pod.metadata.uid)
+            else:
+                self._reservations.see(pod)
+
+    async def _watch_nodes(self) -> None:
+        async for changes in self._nodes.watch():
+            for change in changes:
+                if change.kind == "deleted":
+                    self._view.node_gone(change.object.metadata.name)
+                else:
+                    self._view.see_node(change.object, time.monotonic())
+            self._news.set()
+
+    async def _watch_warnings(self) -> None:
+        async for changes in self._warnings.follow():
+            for change in changes:
+                if change.kind != "deleted":
+                    self._warn(change.object)
+            self._news.set()
+
+    def _warn(self, event: Event) -> None:
+        if found := warning_of(event):
+            self._view.warn(*found)
+
+    async def _clock(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_SECONDS)
+            if not self._is_current():
+                seconds = time.monotonic() - self._ticked_at
+                raise WatchBrokenError(f"this process stood still: its clock ticked {seconds:.1f} s ago")
+            self._ticked_at = time.monotonic()
+            self._view.advance(self._ticked_at)
+            self._news.set()
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_SECONDS)
+            await self._reservations.tidy(self._view.pods.values())
+            await self._services.tidy()
+            if self._configuration.replace_lost_pods:
+                await self._give_up_lost()
+
+    async def _give_up_lost(self) -> None:
+        for pod in self._view.lost_pods()[:LOST_AT_ONCE]:
+            try:
+                await self._runs.give_up(pod, "it has not answered for too long, and its pods are given up")
+            except (ApiError, BackendError) as error:
+                log.warning("lost_pod_not_given_up", pod=pod.metadata.name, reason=str(error))
+
+    def _away(self, because: str) -> None:
+        self._away_because = because
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+
+    def _is_current(self) -> bool:
+        """Whether all that we know of the cluster is of now. Others may act on it, too: another agent, or we ourselves
+        by a call that was given up and arrives late.
+        """
+        return self._away_since is None and time.monotonic() - self._ticked_at < CLOCK_SECONDS + STALLED_SECONDS
+
+    def problem(self) -> str:
+        if self._away_since is None or time.monotonic() - self._away_since < AWAY_SECONDS:
+            return ""
+        return self._away_because[:PROBLEM_CHARACTERS]
+
+    # -- what is done ------------------------------------------------------------------------------------------------
+
+    async def apply(self, pod: RunPod) -> None:
+        with _kubernetes_errors():
+            await self._runs.apply(pod)
+
+    async def delete(self, pod_key: str, token: int, grace_seconds: int) -> None:
+        with _kubernetes_errors():
+            await self._runs.delete(pod_key, token, grace_seconds)
+
+    async def forget(self, pod_key: str, token: int) -> None:
+        with _kubernetes_errors():
+            await self._runs.forget(pod_key, token)
+
+    async def is_there(self, pod_key: str, token: int) -> bool:
+        with _kubernetes_errors():
+            return await self._runs.is_there(pod_key, token)
+
+    def fences(self) -> Mapping[str, int]:
+        return _AllFences(self._fences.tokens, self._view)
+
+    # -- the rest ----------------------------------------------------------------------------------------------------
+
+    def _follow_logs(self, seen: Sequence[Observation]) -> None:
+        for one in seen:
+            pod = self._view.pods.get(one.pod_key) if isinstance(one, ObservedPod) else None
+            if pod is None or not isinstance(one, ObservedPod):
+                continue
+            if pod.ended:
+                self._runs.finish_log(pod)
+            elif one.kind == "running":
+                self._logs.running(logged_run(pod))
+
+    def logs(self, request: LogsRequest) -> AsyncIterator[Sequence[LogLine]]:
+        return self._logs.logs(request)
+
+    async def usage(self) -> Sequence[UsageSample]:
+        try:
+            return await pod_usage(self._client, self._cluster_id, self._view.pods)
+        except ApiError as error:
+            raise BackendError(str(error)) from error
+
+    async def settings(self) -> ClusterSettings:
+        if self._away_since is None:
+            with contextlib.suppress(ApiError, TimeoutError):
+                async with asyncio.timeout(SETTINGS_SECONDS):
+                    await self._breaker.read_settings()
+        return ClusterSettings(ownership_protection=self._breaker.ownership_protection)
+
+    async def interrupt(self, seconds: float) -> int:  # noqa: ARG002 (pods live on)
+        return 0
+
+    async def close(self) -> None:
+        await self._pulse.close()
+        await self._fences.close()
+        await self._runs.close()
+        await self._logs.close()
+        await self._client.close()
+
+
+class _AllFences(Mapping[str, int]):
+    """What is persisted, and what the objects themselves say."""
+
+    def __init__(self, persisted: Mapping[str, int], view: View) -> None:
+        self._persisted = persisted
+        self._view = view
+
+    def __getitem__(self, key: str) -> int:
+        if key not in self._persisted and key not in self._view.pods and self._view.end_of(key) is None:
+            raise KeyError(key)
+        pod, ended = self._view.pods.get(key), self._view.end_of(key)
+        return max(
+            self._persisted.get(key, 0),
+            token_of(pod) if pod is not None else 0,
+            ended.token if ended is not None else 0,
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._persisted.keys() | self._view.pods.keys())
+
+    def __len__(self) -> int:
+        return len(self._persisted.keys() | self._view.pods.keys())
+
+
+@contextlib.contextmanager
+def _kubernetes_errors() -> Generator[None]:
+    try:
+        yield
+    except ApiError as error:
+        raise BackendError(str(error), again_seconds=error.retry_after_seconds) from error
+
+
+async def open_backend(settings: Settings, cluster: WantedCluster) -> KubernetesBackend:
+    """Raises BackendError where the settings do not say how the cluster is reached. Asks the API server nothing yet."""
+    configuration = configuration_of(settings)
+    timeouts = Timeouts(call_seconds=settings.kubernetes_call_seconds)
+    try:
+        client = await connect(settings.kubeconfig, settings.kube_context or None, timeouts=timeouts)
+    except ConnectError as error:
+        raise BackendError(str(error)) from error
+    folder = Path(settings.data_dir or tempfile.gettempdir()).absolute() / "kubernetes" / cluster.cluster_id
+    logs = PodLogs(
+        client,
+        folder,
+        max_bytes=settings.pod_log_max_bytes,
+        retention_seconds=settings.pod_log_retention_days * DAY_SECONDS,
+        total_max_bytes=settings.pod_logs_total_max_bytes,
+        followers=settings.pod_log_followers,
+    )
+    return KubernetesBackend(client, await logs.open(), cluster.cluster_id, configuration)

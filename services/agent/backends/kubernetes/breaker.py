@@ -1,0 +1,123 @@
+"""Doubt about lists: an API server that has lost its data, or a proxy that answers for it, says that nothing is there.
+
+What is believed of a list decides whether runs are given up and placed anew, so one that lacks what we knew is checked.
+Pods of ours do not vanish by themselves (a finalizer holds them), nodes rarely do.
+"""
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import structlog
+
+from services.agent.backends.interface import BackendError
+from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.informer import ListResult
+from services.agent.backends.kubernetes.objects import ConfigMap, Node, Pod
+
+ALWAYS_CHECKED: Final = 5
+"""So many missing objects are asked for one by one, however few there are in all."""
+CHECKED_SHARE: Final = 0.1
+"""And so many of all that were known."""
+SETTINGS_MAP: Final = "muster-agent"
+"""ConfigMap of the agent's namespace in which the cluster's administrator tells us things."""
+ACCEPT_MISSING: Final = "acceptMissingUntil"
+"""Key there: until this moment (RFC 3339) every list is believed."""
+PROTECTION: Final = ("workloadOwnershipProtection", "enableWorkloadOwnershipProtection")
+"""Keys there: whether only owners act on their workloads (S084); `true` or `false`."""
+
+_NOT_FOUND: Final = 404
+
+log = structlog.get_logger(__name__)
+
+
+class Breaker:
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._accept_until: datetime | None = None
+        self.ownership_protection: bool | None = None
+        """What the cluster's own configuration says; None: nothing."""
+
+    async def read_settings(self) -> None:
+        """Raises ApiError."""
+        try:
+            answer = await self._client.read(f"/api/v1/namespaces/{self._namespace}/configmaps/{SETTINGS_MAP}")
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            data: Mapping[str, str] = {}
+        else:
+            data = msgspec.json.decode(answer, type=ConfigMap).data
+        words = [data[key].strip().lower() for key in PROTECTION if key in data]
+        self.ownership_protection = "true" in words if words else None
+        self._accept_until = _moment(data.get(ACCEPT_MISSING, ""))
+
+    async def check(
+        self,
+        *,
+        ours: Mapping[tuple[str, str], Pod],
+        listed_pods: ListResult[Pod],
+        nodes: Collection[str],
+        listed_nodes: ListResult[Node],
+    ) -> None:
+        """Raises BackendError where the lists are not to be believed, ApiError where that could not be found out."""
+        if self._accept_until is not None and datetime.now(UTC) < self._accept_until:
+            return
+        await self._check_namespaces()
+        version = int(listed_pods.resource_version)
+        pods = [
+            f"/api/v1/namespaces/{namespace}/pods/{name}"
+            for (namespace, name), pod in ours.items()
+            if (namespace, name) not in listed_pods.objects and int(pod.metadata.resource_version or 0) <= version
+        ]
+        await self._check("pods of ours", pods, len(ours))
+        there = {node.metadata.name for node in listed_nodes.objects.values()}
+        await self._check("nodes", [f"/api/v1/nodes/{name}" for name in nodes if name not in there], len(nodes))
+
+    async def _check_namespaces(self) -> None:
+        """Also one who begins, and knows nothing that could be missing, must not believe that nothing is there."""
+        page = msgspec.json.decode(await self._client.read("/api/v1/namespaces", limit="1"), type=_List)
+        if not page.items:
+            raise BackendError(
+                "its API server lists no namespaces, not even those that every one makes for itself: not believed, "
+                "nothing is given up"
+            )
+
+    async def _check(self, what: str, missing: Collection[str], known: int) -> None:
+        if not missing:
+            return
+        if len(missing) > max(ALWAYS_CHECKED, known * CHECKED_SHARE):
+            raise BackendError(
+                f"its API server lists only {known - len(missing)} of {known} {what}: not believed, nothing is given "
+                f"up. If they are really gone, set {ACCEPT_MISSING} in ConfigMap {self._namespace}/{SETTINGS_MAP} to a "
+                "moment to come (RFC 3339)"
+            )
+        if there := [path async for path in self._there(missing)]:
+            raise BackendError(f"its API server does not list {there[0]}, and yet it has it")
+
+    async def _there(self, paths: Iterable[str]) -> AsyncIterator[str]:
+        for path in paths:
+            try:
+                await self._client.read(path)
+            except ApiError as error:
+                if error.status != _NOT_FOUND:
+                    raise
+            else:
+                yield path
+
+
+class _List(msgspec.Struct, frozen=True):
+    items: tuple[msgspec.Raw, ...] = ()
+
+
+def _moment(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        log.warning("setting_unreadable", key=ACCEPT_MISSING, value=text)
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

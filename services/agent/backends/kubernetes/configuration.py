@@ -1,0 +1,40 @@
+"""How the agent works on its Kubernetes cluster, from the settings."""
+
+from typing import Final
+
+import msgspec
+
+from services.agent.backends.kubernetes.manifests import Security
+from services.runtime.settings import Settings
+
+RESERVATION_ACCOUNT: Final = "muster-gpu-reservation"
+"""ServiceAccount of the pods that hold shared devices (deploy/kubernetes)."""
+SUPERSEDED_GRACE_SECONDS: Final = 30
+"""Grace of a run that a newer one replaces: Kubernetes' default."""
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    namespace: str = "muster-system"
+    """The agent's own."""
+    project_namespace: str = "muster-{project}"
+    pod_security: Security = "restricted"
+    reservation_image: str = "muster"
+    reservation_account: str = RESERVATION_ACCOUNT
+    not_ready_seconds: float = 5.0
+    node_lost_seconds: float = 3600.0
+    replace_lost_pods: bool = False
+    watch_silence_seconds: float = 60.0
+    superseded_grace_seconds: int = SUPERSEDED_GRACE_SECONDS
+
+
+def configuration_of(settings: Settings) -> Configuration:
+    return Configuration(
+        namespace=settings.kubernetes_namespace,
+        project_namespace=settings.kubernetes_project_namespace,
+        pod_security=settings.kubernetes_pod_security,
+        reservation_image=settings.kubernetes_reservation_image,
+        not_ready_seconds=settings.kubernetes_not_ready_seconds,
+        node_lost_seconds=settings.kubernetes_node_lost_seconds,
+        replace_lost_pods=settings.kubernetes_replace_lost_pods,
+        watch_silence_seconds=settings.kubernetes_watch_silence_seconds,
+    )

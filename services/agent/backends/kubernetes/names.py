@@ -1,0 +1,113 @@
+"""How our things are called in a Kubernetes cluster, and the marks by which they are known. Pure.
+
+A pod's name comes from its workload's name and its pod key alone, the same for every run of that pod: the API server
+itself then refuses a second object for one rank, whoever asks for it. Attempt, try and token stand in labels.
+"""
+
+import re
+from typing import Final
+
+from events.cluster_protocol import RunPod
+from events.ids import name_key
+
+CLUSTER: Final = "muster.dev/cluster"
+POD_KEY: Final = "muster.dev/pod-key"
+TOKEN: Final = "muster.dev/token"  # noqa: S105 - orders the runs of a pod, no secret
+WORKLOAD: Final = "muster.dev/workload"
+"""The workload's id; PROJECT has the project's. Their names may be no label values, and stand in annotations."""
+WORKLOAD_KEY: Final = "muster.dev/workload-key"
+"""Of the workload's name, through all its incarnations: what a headless Service selects."""
+PROJECT: Final = "muster.dev/project"
+POD_SET: Final = "muster.dev/pod-set"
+INDEX: Final = "muster.dev/index"
+ATTEMPT: Final = "muster.dev/attempt"
+TRY: Final = "muster.dev/try"
+GPU_RESERVATION: Final = "muster.dev/gpu-reservation"
+"""On a reservation pod: the logical device that it holds."""
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "muster"
+"""Value of MANAGED_BY on everything that we make."""
+APP_NAME: Final = "app.kubernetes.io/name"
+
+WORKLOAD_NAME: Final = "muster.dev/workload-name"
+"""Annotation; likewise all below."""
+PROJECT_NAME: Final = "muster.dev/project-name"
+LABELS_LEFT_OUT: Final = "muster.dev/labels-left-out"
+"""Keys of the user's labels that Kubernetes would not take, as a JSON list."""
+ANNOTATIONS_LEFT_OUT: Final = "muster.dev/annotations-left-out"
+RESERVATIONS: Final = "muster.dev/reservations"
+"""On a pod that shares devices: names of the reservation pods that hold them, with commas between."""
+ASKED_TO_END_AT: Final = "muster.dev/asked-to-end-at"
+"""On a pod that we are about to delete: since when (RFC 3339). The API server's own record of that is overwritten when
+the node has ended the pod."""
+VISIBLE_DEVICES: Final = "muster.dev/visible-devices"
+"""On a reservation pod, written by its own program: which devices the node gave it."""
+DEVICE_PROBLEM: Final = "muster.dev/device-problem"
+"""On a reservation pod, written by its own program: why it cannot say which device it has."""
+RESERVED_NODE: Final = "muster.dev/reserved-node"
+
+FINALIZER: Final = "muster.dev/observed"
+"""Keeps an ended pod's object until its end stands in the log."""
+OUR_PREFIX: Final = "muster.dev/"
+ENFORCE: Final = "pod-security.kubernetes.io/enforce"
+"""Label of a namespace: which level of Pod Security its pods must keep."""
+
+MAX_NAME: Final = 63
+"""Characters of a DNS label: pods (as host names), Services and namespaces."""
+_POD_KEY: Final = re.compile(r"(?P<workload>[a-z0-9]{1,12})-(?P<pod_set>[a-z]{1,20})-(?P<index>[0-9]{1,9})\Z")
+_NOT_IN_LABEL: Final = re.compile(r"[^a-z0-9-]+")
+
+
+def pod_name(run: RunPod) -> str:
+    """Name of the one object that this pod can have, whichever run: `train-abcdefghijkl-main-0`.
+
+    Different keys give different names: a key is read back from the name's last three parts, and a key of another
+    shape becomes a hash, which leaves fewer parts.
+    """
+    key = run.pod_key if _POD_KEY.match(run.pod_key) else name_key("pod", run.pod_key)
+    return _with_ending(run.workload_name, key)
+
+
+def workload_key_of(pod_key: str) -> str:
+    """The key of the workload that a pod belongs to."""
+    match = _POD_KEY.match(pod_key)
+    return match["workload"] if match else name_key("pod", pod_key)
+
+
+def service_name(run: RunPod) -> str:
+    """Name of the headless Service of the run's workload; in a pod's object it is `spec.subdomain`."""
+    return _with_ending(run.workload_name, workload_key_of(run.pod_key))
+
+
+def hostname(run: RunPod) -> str:
+    """How the other pods of the workload call this one, before the Service's name: `main-0`."""
+    return _with_ending(run.pod.pod_set, str(run.pod.index))
+
+
+def namespace_of(format_: str, project_name: str) -> str:
+    """The project's namespace. A name that Kubernetes would not take is changed, and a hash keeps it apart."""
+    plain = format_.replace("{project}", project_name)
+    if len(plain) <= MAX_NAME and _dns_label(plain) == plain:
+        return plain
+    return _with_ending(plain, name_key("namespace", format_, project_name))
+
+
+def reservation_name(cluster_id: str, node_name: str, device: int) -> str:
+    """Name of the pod that holds a node's logical device while portions of it are in use."""
+    return _with_ending(f"gpu-{node_name}", f"{device}-{name_key('gpu', cluster_id, node_name, str(device))}")
+
+
+def fence_map_name(cluster_id: str, shard: int) -> str:
+    return f"muster-fences-{name_key('fences', cluster_id)}-{shard}"
+
+
+def _with_ending(text: str, ending: str) -> str:
+    """A DNS label of at most 63 characters that begins with a letter and keeps the ending whole."""
+    start = _dns_label(text)[: MAX_NAME - len(ending) - 1].rstrip("-")
+    if not start[:1].isalpha():
+        start = f"w{start}"[: MAX_NAME - len(ending) - 1].rstrip("-")
+    return f"{start}-{ending}"
+
+
+def _dns_label(text: str) -> str:
+    return _NOT_IN_LABEL.sub("-", text.lower()).strip("-")

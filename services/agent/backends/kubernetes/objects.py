@@ -1,0 +1,264 @@
+"""The parts that we read of Kubernetes' objects. Pure.
+
+Everything else is dropped while an object is decoded, and so never takes memory: thousands of pods of others, with all
+their labels, are held to count what they request. Times that Kubernetes writes as null where it knows none are None.
+"""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from services.agent.backends.kubernetes import names
+
+EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+PodPhase = str
+"""`Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`; text, so that a new one breaks no list."""
+TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
+MAIN: Final = "main"
+"""Name of the container that runs the workload; others were put beside it by the cluster's own admission."""
+
+
+class _Part(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False, repr_omit_defaults=True
+):
+    """gc=False: these are trees that are replaced whole, so there is never a cycle to find."""
+
+
+class OurLabels(_Part, frozen=True, kw_only=True):
+    """The labels of a pod by which we know ours; empty where it has none."""
+
+    cluster: str = msgspec.field(name=names.CLUSTER, default="")
+    pod_key: str = msgspec.field(name=names.POD_KEY, default="")
+    token: str = msgspec.field(name=names.TOKEN, default="")
+    workload: str = msgspec.field(name=names.WORKLOAD, default="")
+    project: str = msgspec.field(name=names.PROJECT, default="")
+    pod_set: str = msgspec.field(name=names.POD_SET, default="")
+    index: str = msgspec.field(name=names.INDEX, default="")
+    attempt: str = msgspec.field(name=names.ATTEMPT, default="")
+    try_: str = msgspec.field(name=names.TRY, default="")
+    gpu_reservation: str = msgspec.field(name=names.GPU_RESERVATION, default="")
+
+
+class OurAnnotations(_Part, frozen=True, kw_only=True):
+    workload_name: str = msgspec.field(name=names.WORKLOAD_NAME, default="")
+    reservations: str = msgspec.field(name=names.RESERVATIONS, default="")
+    visible_devices: str = msgspec.field(name=names.VISIBLE_DEVICES, default="")
+    asked_to_end_at: str = msgspec.field(name=names.ASKED_TO_END_AT, default="")
+    device_problem: str = msgspec.field(name=names.DEVICE_PROBLEM, default="")
+    reserved_node: str = msgspec.field(name=names.RESERVED_NODE, default="")
+
+
+NO_LABELS: Final = OurLabels()
+NO_ANNOTATIONS: Final = OurAnnotations()
+
+
+class PodMeta(_Part, frozen=True, kw_only=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: datetime = EPOCH
+    deletion_timestamp: datetime | None = None
+    deletion_grace_period_seconds: int | None = None
+    finalizers: tuple[str, ...] = ()
+    labels: OurLabels = NO_LABELS
+    annotations: OurAnnotations = NO_ANNOTATIONS
+
+
+class ObjectMeta(_Part, frozen=True, kw_only=True):
+    """Of everything that is no pod."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] = {}
+
+
+class Quantities(_Part, frozen=True, kw_only=True):
+    """Amounts of what we count, as Kubernetes writes them."""
+
+    cpu: str = "0"
+    memory: str = "0"
+    pods: str = "0"
+    gpu: str = msgspec.field(name="nvidia.com/gpu", default="0")
+
+
+NOTHING: Final = Quantities()
+
+
+class Resources(_Part, frozen=True, kw_only=True):
+    requests: Quantities = NOTHING
+    limits: Quantities = NOTHING
+
+
+NO_RESOURCES: Final = Resources()
+
+
+class Container(_Part, frozen=True, kw_only=True):
+    name: str
+    image: str = ""
+    resources: Resources = NO_RESOURCES
+    restart_policy: str = ""
+    """`Always` on an init container: a sidecar, which runs as long as the pod."""
+
+
+class PodLevelRequests(_Part, frozen=True, kw_only=True):
+    """Requests of the pod as a whole; where given, they take the place of its containers' (cpu and memory)."""
+
+    cpu: str = ""
+    memory: str = ""
+
+
+class PodLevelResources(_Part, frozen=True, kw_only=True):
+    requests: PodLevelRequests = PodLevelRequests()
+
+
+class PodSpec(_Part, frozen=True, kw_only=True):
+    node_name: str = ""
+    subdomain: str = ""
+    """Name of the headless Service that it belongs to."""
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: Quantities = NOTHING
+    resources: PodLevelResources | None = None
+
+
+class Waiting(_Part, frozen=True, kw_only=True):
+    reason: str = ""
+    message: str = ""
+
+
+class Running(_Part, frozen=True, kw_only=True):
+    started_at: datetime | None = None
+
+
+class Terminated(_Part, frozen=True, kw_only=True):
+    exit_code: int = 0
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class ContainerState(_Part, frozen=True, kw_only=True):
+    waiting: Waiting | None = None
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(_Part, frozen=True, kw_only=True):
+    name: str
+    state: ContainerState = ContainerState()
+    restart_count: int = 0
+
+
+class Condition(_Part, frozen=True, kw_only=True):
+    type: str
+    status: str = ""
+    """`True`, `False` or `Unknown`."""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+class PodStatus(_Part, frozen=True, kw_only=True):
+    phase: PodPhase = ""
+    reason: str = ""
+    message: str = ""
+    start_time: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(_Part, frozen=True, kw_only=True):
+    metadata: PodMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def ended(self) -> bool:
+        """Whether none of its containers runs or will run again: the kubelet, or who fenced its node, says so."""
+        return self.status.phase in TERMINAL_PHASES
+
+    def ours(self, cluster_id: str) -> bool:
+        """Whether it is a run of ours: the label of this cluster, and a key, token and place that can be read."""
+        labels = self.metadata.labels
+        return (
+            labels.cluster == cluster_id
+            and bool(labels.pod_key and labels.pod_set)
+            and all(text.isdecimal() for text in (labels.token, labels.index, labels.attempt, labels.try_))
+        )
+
+    def holds_gpu(self, cluster_id: str) -> bool:
+        """Whether it is a reservation pod of ours."""
+        return self.metadata.labels.cluster == cluster_id and bool(self.metadata.labels.gpu_reservation)
+
+
+class NodeTaint(_Part, frozen=True, kw_only=True):
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(_Part, frozen=True, kw_only=True):
+    unschedulable: bool = False
+    taints: tuple[NodeTaint, ...] = ()
+
+
+class NodeStatus(_Part, frozen=True, kw_only=True):
+    allocatable: Quantities = NOTHING
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(_Part, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class InvolvedObject(_Part, frozen=True, kw_only=True):
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class Event(_Part, frozen=True, kw_only=True):
+    """Kubernetes' own kind of event (core/v1): what some part of it has to say of an object."""
+
+    metadata: ObjectMeta
+    involved_object: InvolvedObject = InvolvedObject()
+    type: str = ""
+    """`Normal` or `Warning`."""
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+    event_time: datetime | None = None
+    first_timestamp: datetime | None = None
+    last_timestamp: datetime | None = None
+
+
+class ConfigMap(_Part, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    data: dict[str, str] = {}
+
+
+class Service(_Part, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+
+
+class NamespaceStatus(_Part, frozen=True, kw_only=True):
+    phase: str = "Active"
+    """`Active`, or `Terminating` while it and all in it is being deleted."""
+
+
+class Namespace(_Part, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    status: NamespaceStatus = NamespaceStatus()

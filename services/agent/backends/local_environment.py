@@ -1,0 +1,70 @@
+"""What a pod on this machine finds in its environment. Pure."""
+
+from pathlib import Path
+
+import msgspec
+
+from events.cluster_protocol import RunPod
+from events.workload.spec import WHOLE_GPU_MILLI
+from services.agent.backends.gpus import Gpus
+
+
+class LocalMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine and how it is to be used, as the wiring found it."""
+
+    data_dir: Path
+    """Of this cluster alone."""
+    cluster_id: str
+    cpu_milli: int
+    memory_bytes: int
+    stand_in_gpus: int
+    path: str
+    """PATH of the pods: this machine's, since there is no image that brings programs along."""
+    home: str
+    log_max_bytes: int
+    log_retention_seconds: float
+    logs_total_max_bytes: int
+
+
+def run_mark(machine: LocalMachine, pod: RunPod) -> str:
+    """The environment entry by which the processes of a run are found when nobody watches them any more."""
+    return f"MUSTER_RUN={machine.cluster_id}/{pod.pod_key}/{pod.token}"
+
+
+def pod_environment(pod: RunPod, machine: LocalMachine, gpus: Gpus) -> dict[str, str]:
+    """A clean base, then the workload's own, then what Muster says, which nobody may change."""
+    key, _, value = run_mark(machine, pod).partition("=")
+    return {
+        "PATH": machine.path,
+        "HOME": machine.home,
+        "LANG": "C.UTF-8",
+        **pod.environment,
+        "MUSTER_WORKLOAD_ID": pod.workload_id,
+        "MUSTER_WORKLOAD_NAME": pod.workload_name,
+        "MUSTER_PROJECT_ID": pod.project_id,
+        "MUSTER_POD_SET": pod.pod.pod_set,
+        "MUSTER_POD_INDEX": str(pod.pod.index),
+        "MUSTER_ATTEMPT": str(pod.pod.attempt),
+        "MUSTER_TRY": str(pod.pod.try_),
+        "MUSTER_NODE_NAME": pod.node_name,
+        # As Kubernetes' indexed Jobs call it.
+        "JOB_COMPLETION_INDEX": str(pod.pod.index),
+        key: value,
+        **_devices(pod, gpus),
+    }
+
+
+def _devices(pod: RunPod, gpus: Gpus) -> dict[str, str]:
+    """Which devices to use, and how much of them: told to the program, not enforced."""
+    names = ",".join(gpus.devices[share.device].name for share in pod.devices if share.device < len(gpus.devices))
+    visible = {"CUDA_VISIBLE_DEVICES": names, "NVIDIA_VISIBLE_DEVICES": names or "void"}
+    if not names:
+        return visible
+    first = pod.devices[0]
+    memory = gpus.devices[first.device].memory_bytes
+    limit = pod.gpu_memory_bytes or memory * first.milli // WHOLE_GPU_MILLI
+    return {
+        **visible,
+        "GPU_PORTION": f"{first.milli / WHOLE_GPU_MILLI:g}",
+        "GPU_MEMORY_LIMIT_BYTES": str(limit),
+    }

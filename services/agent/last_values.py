@@ -1,0 +1,189 @@
+"""Follows the newest message of every subject under a filter of WANTED: first the whole picture, then what changes.
+
+WANTED may be wiped, its server restarted, the connection lost. Each time the follower says so, and begins again with a
+whole picture. Our own pull over a short-lived consumer, because the client's loses time and messages (log.md 2.5).
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final
+
+import msgspec
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import ConnectionClosedError
+from nats.errors import Error as NatsError
+from nats.errors import TimeoutError as NatsTimeoutError
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import Error as JetStreamError
+
+from events.subjects import WANTED_STREAM
+from services.runtime.connection import JETSTREAM_API, ServiceClient
+
+PULL_MESSAGES: Final = 500
+"""Asked for at once: bounds what waits here, and keeps a start with thousands of pods to a few round trips."""
+PULL_SECONDS: Final = 30.0
+"""How long a pull stands: an idle follower costs two messages in this time, and the heartbeats."""
+HEARTBEAT_SECONDS: Final = 5.0
+SILENT_SECONDS: Final = 12.0
+"""Two heartbeats missed: the consumer, its stream or its server is gone."""
+LOOK_SECONDS: Final = 1.0
+"""How often a lost connection is looked for; its consumer did not survive it."""
+INACTIVE_SECONDS: Final = 60.0
+"""How long the server keeps a consumer that nobody pulls from."""
+FIRST_RETRY_SECONDS: Final = 0.25
+LAST_RETRY_SECONDS: Final = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """Every subject's newest message; what is not in it is not wanted to be anything."""
+
+    values: dict[str, bytes]
+
+
+class Changed(msgspec.Struct, frozen=True):
+    values: dict[str, bytes]
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Nothing more is known until the next whole picture."""
+
+
+class _GoneError(Exception):
+    """The consumer must be made anew."""
+
+
+async def follow_last(nc: Client, subject_filter: str) -> AsyncGenerator[Whole | Changed | Lost]:
+    """For ever. Raises ConnectionClosedError where the connection was closed for good."""
+    wait = FIRST_RETRY_SECONDS
+    while True:
+        try:
+            async for news in _follow_once(nc, subject_filter):
+                wait = FIRST_RETRY_SECONDS
+                yield news
+        except ConnectionClosedError:
+            raise
+        except (_GoneError, NatsError, JetStreamError, TimeoutError) as error:
+            log.info("wanted_lost", filter=subject_filter, reason=str(error) or type(error).__name__)
+        yield Lost()
+        await asyncio.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311 (spreads retries, protects nothing)
+        wait = min(wait * 2, LAST_RETRY_SECONDS)
+
+
+async def _follow_once(nc: Client, subject_filter: str) -> AsyncIterator[Whole | Changed]:
+    connection = nc.stats["reconnects"]
+    name = nc.new_inbox().rsplit(".", 1)[-1]
+    inbox = nc.new_inbox()
+    subscription = await nc.subscribe(inbox)  # pyright: ignore[reportUnknownMemberType]
+    try:
+        info = await nc.jetstream(prefix=_api(nc)).add_consumer(  # pyright: ignore[reportUnknownMemberType]
+            WANTED_STREAM,
+            ConsumerConfig(
+                name=name,
+                deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+                ack_policy=AckPolicy.NONE,
+                filter_subject=subject_filter,
+                mem_storage=True,
+                inactive_threshold=INACTIVE_SECONDS,
+                num_replicas=1,
+            ),
+        )
+        pull = _Pull(nc, name, inbox)
+        await pull.ask()
+        picture: dict[str, bytes] | None = {}
+        if not info.num_pending:
+            yield Whole({})
+            picture = None
+        while True:
+            batch = await _batch(subscription, nc, connection)
+            values, caught_up = await pull.take(batch)
+            if picture is None:
+                if values:
+                    yield Changed(values)
+                continue
+            picture.update(values)
+            if caught_up:
+                yield Whole(picture)
+                picture = None
+    finally:
+        await _leave(nc, subscription, name)
+
+
+class _Pull:
+    """The standing request for messages, and their order."""
+
+    def __init__(self, nc: Client, consumer: str, inbox: str) -> None:
+        self._nc = nc
+        self._subject = f"{_api(nc)}.CONSUMER.MSG.NEXT.{WANTED_STREAM}.{consumer}"
+        self._inbox = inbox
+        self._left = 0
+        self._delivered = 0
+
+    async def ask(self) -> None:
+        request = {
+            "batch": PULL_MESSAGES,
+            "expires": int(PULL_SECONDS * 1e9),
+            "idle_heartbeat": int(HEARTBEAT_SECONDS * 1e9),
+        }
+        await self._nc.publish(self._subject, msgspec.json.encode(request), reply=self._inbox)
+        self._left = PULL_MESSAGES
+
+    async def take(self, batch: list[Msg]) -> tuple[dict[str, bytes], bool]:
+        """Newest value per subject, and whether nothing more waits. Raises _GoneError."""
+        values: dict[str, bytes] = {}
+        caught_up = False
+        for message in batch:
+            status = (message.headers or {}).get("Status", "") if not message.reply.startswith("$JS.ACK.") else ""
+            if status == "100":
+                continue
+            if status == "408":
+                await self.ask()
+                continue
+            if status:
+                raise _GoneError((message.headers or {}).get("Description", status))
+            # $JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<time>.<pending>, from the
+            # end, since servers may put a domain in front.
+            place = message.reply.split(".")
+            if int(place[-3]) != self._delivered + 1:
+                raise _GoneError(f"message {place[-3]} came after {self._delivered}")
+            self._delivered += 1
+            self._left -= 1
+            caught_up = place[-1] == "0"
+            values[message.subject] = message.data
+        if self._left == 0:
+            await self.ask()
+        return values, caught_up
+
+
+async def _batch(subscription: Subscription, nc: Client, connection: int) -> list[Msg]:
+    """What has come, at least one message. Raises _GoneError where nothing came for too long."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + SILENT_SECONDS
+    while True:
+        try:
+            batch = [await subscription.next_msg(timeout=LOOK_SECONDS)]
+        except (NatsTimeoutError, TimeoutError):
+            if nc.stats["reconnects"] != connection:
+                raise _GoneError("the connection was lost") from None
+            if loop.time() > give_up:
+                raise _GoneError(f"silent for {SILENT_SECONDS} s") from None
+            continue
+        while subscription.pending_msgs and len(batch) < PULL_MESSAGES:
+            batch.append(await subscription.next_msg(timeout=LOOK_SECONDS))
+        return batch
+
+
+async def _leave(nc: Client, subscription: Subscription, consumer: str) -> None:
+    """Free what the server holds, without waiting: a consumer that is forgotten goes by itself."""
+    if nc.is_connected:
+        await subscription.unsubscribe()
+        await nc.publish(f"{_api(nc)}.CONSUMER.DELETE.{WANTED_STREAM}.{consumer}", b"")
+
+
+def _api(nc: Client) -> str:
+    return nc.jetstream_api if isinstance(nc, ServiceClient) else JETSTREAM_API

@@ -1,0 +1,102 @@
+"""The agent service: which kinds of clusters it serves, and what they are made of on this machine."""
+
+import asyncio
+import os
+import pwd
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from events.cluster import ClusterKind
+from events.cluster_protocol import WantedCluster
+from services.agent.backends.interface import Backend, BackendError
+from services.agent.backends.local import LocalBackend
+from services.agent.backends.local_environment import LocalMachine
+from services.agent.backends.simulated import SimulatedBackend
+from services.agent.clock import RealClock
+from services.agent.host import AgentHost, OpenBackend
+from services.runtime.connection import agent_user, connect
+from services.runtime.host import Health
+from services.runtime.settings import Settings
+from services.runtime.streams import assert_streams
+
+DAY_SECONDS: Final = 24 * 3600.0
+
+
+async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+    """Serve one cluster, or every cluster of the configured kinds, until `stop` is set."""
+    if settings.agent_cluster:
+        await _serve_one(settings, settings.agent_cluster, health, stop)
+        return
+    nc = await connect(settings, "agent")
+    try:
+        await assert_streams(nc, replicas=settings.replicas)
+        await AgentHost(nc, _backends(settings), version=_version()).run(stop, health.ready)
+    finally:
+        await nc.close()
+
+
+async def _serve_one(settings: Settings, cluster_id: str, health: Health, stop: asyncio.Event) -> None:
+    """As a service of its own. Servers and streams are not looked at: what they say of themselves names other clusters'
+    pods, too, and nothing of what this agent reads or writes must outlive them.
+    """
+    nc = await connect(settings, agent_user(cluster_id))
+    try:
+        host = AgentHost(
+            nc,
+            _backends(settings),
+            version=_version(),
+            cluster_id=cluster_id,
+            list_again_seconds=settings.kubernetes_list_again_seconds,
+        )
+        await host.run(stop, health.ready)
+    finally:
+        await nc.close()
+
+
+def _backends(settings: Settings) -> dict[ClusterKind, OpenBackend]:
+    async def simulated(cluster: WantedCluster) -> Backend:
+        return SimulatedBackend(cluster.simulated_nodes, RealClock())
+
+    async def local(cluster: WantedCluster) -> Backend:
+        return await LocalBackend(_this_machine(settings, cluster)).open()
+
+    async def kubernetes(cluster: WantedCluster) -> Backend:
+        # Its library costs memory and time at the start, which processes that serve no such cluster do not spend.
+        from services.agent.backends.kubernetes.backend import open_backend
+
+        return await open_backend(settings, cluster)
+
+    known: dict[ClusterKind, OpenBackend] = {"local": local, "simulated": simulated, "kubernetes": kubernetes}
+    if settings.agent_cluster:
+        return known
+    served = settings.agent_kinds.split(",")
+    return {kind: opened for kind, opened in known.items() if kind in served}
+
+
+def _this_machine(settings: Settings, cluster: WantedCluster) -> LocalMachine:
+    """Raises BackendError where there is no data folder."""
+    if settings.data_dir is None:
+        raise BackendError("the local cluster needs a folder for its pods: set MUSTER_DATA_DIR")
+    return LocalMachine(
+        data_dir=Path(settings.data_dir).absolute() / "local" / cluster.cluster_id,
+        cluster_id=cluster.cluster_id,
+        cpu_milli=len(os.sched_getaffinity(0)) * 1000,
+        memory_bytes=psutil.virtual_memory().total,
+        stand_in_gpus=settings.local_gpus,
+        # Not a setting of ours but a fact about the machine, like its number of processors.
+        path=os.environ.get("PATH", os.defpath),
+        home=pwd.getpwuid(os.getuid()).pw_dir,
+        log_max_bytes=settings.pod_log_max_bytes,
+        log_retention_seconds=settings.pod_log_retention_days * DAY_SECONDS,
+        logs_total_max_bytes=settings.pod_logs_total_max_bytes,
+    )
+
+
+def _version() -> str:
+    try:
+        return version("muster")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,244 @@
+"""Clusters, their node pools and nodes: clusters from this api's fold of the log, nodes from the projections."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from starlette.responses import Response
+
+from events.authorize import Permission
+from events.cluster import (
+    AddCluster,
+    Cluster,
+    NodePool,
+    RemoveCluster,
+    RemoveNodePool,
+    SetNodePool,
+    SetOwnershipProtection,
+    SimulatedNodes,
+)
+from events.quantities import cores_to_milli
+from projections.row_json import node_to_json
+from services.api.context import Call, Query, json_response, read_response, rfc3339, sequence_headers
+from services.api.errors import bad_request, not_found
+from services.api.fields.about import FieldsModel
+from services.api.issues import Issue
+from services.api.places import directory_caught_up, directory_fresh, find_cluster
+from services.api.rules import check_label_key, check_label_value, check_name
+
+MAX_SIMULATED_NODES: Final = 5000
+"""Of one cluster: their names stand in one record of the log."""
+MAX_NODE_CPU_CORES: Final = 100_000
+MAX_NODE_GPUS: Final = 1024
+CLUSTER_FILTER: Final = Query(name="clusterId", help="Only of this cluster.")
+
+NodeName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+PoolName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+Bytes = Annotated[int, Field(ge=0, le=2**60)]
+
+
+class SimulatedNodesFields(FieldsModel):
+    """Nodes that are alike: named one by one, or counted with a prefix."""
+
+    names: Annotated[list[NodeName], Field(min_length=1, max_length=MAX_SIMULATED_NODES)] | None = None
+    """Of each node; or count and prefix."""
+    count: Annotated[int, Field(ge=1, le=MAX_SIMULATED_NODES)] | None = None
+    """How many nodes."""
+    prefix: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
+    """Their names are `PREFIX-NUMBER`."""
+    cpu_cores: Annotated[float, Field(ge=0.001, le=MAX_NODE_CPU_CORES)]
+    """Of each node."""
+    memory_bytes: Bytes
+    """Of each node."""
+    gpus: Annotated[int, Field(ge=0, le=MAX_NODE_GPUS)] = 0
+    """Devices of each node."""
+    gpu_model: Annotated[str, Field(max_length=63)] = ""
+    """Any word; shown, not interpreted."""
+    gpu_memory_bytes: Bytes = 0
+    """Of one device; 0: unknown."""
+
+
+class ClusterCreation(FieldsModel):
+    name: Annotated[str, Field(min_length=1)]
+    """Unique among the tenant's clusters."""
+    kind: Literal["local", "simulated", "kubernetes"]
+    """How its pods are run: as processes of this machine, pretended, or by Kubernetes."""
+    simulated_nodes: Annotated[tuple[SimulatedNodesFields, ...], Field(max_length=1000, strict=False)] = ()
+    """Of a simulated cluster."""
+
+
+class ClusterChange(FieldsModel):
+    ownership_protection: bool
+    """Whether only owners, and who may override them, act on its workloads; 409 where the cluster's own
+    configuration says otherwise.
+    """
+
+
+class NodePoolCreation(FieldsModel):
+    cluster_id: str
+    """UUID."""
+    name: PoolName
+    """What workloads and projects call it."""
+    label_key: Annotated[str, Field(min_length=1, max_length=253)]
+    """Nodes with this label…"""
+    label_value: Annotated[str, Field(max_length=63)]
+    """…of this value are in the pool."""
+
+
+async def list_clusters(call: Call) -> Response:
+    headers = await directory_fresh(call)
+    clusters = [_cluster_json(cluster) for cluster in _clusters(call)]
+    return read_response({"clusters": clusters}, call.api.directory.seq, headers)
+
+
+async def get_cluster(call: Call) -> Response:
+    cluster = await _cluster(call, call.id)
+    return read_response(_cluster_json(cluster), call.api.directory.seq, {})
+
+
+async def add_cluster(call: Call) -> Response:
+    given = call.fields(ClusterCreation)
+    issues = [*check_name(given.name, as_prefix=False)]
+    if given.kind != "simulated" and given.simulated_nodes:
+        issues.append(Issue(field="simulatedNodes", details="belong to clusters of kind simulated only", rule="canAdd"))
+    nodes, wrong = _simulated(given.simulated_nodes)
+    if issues := issues + wrong:
+        raise bad_request(issues)
+    command = AddCluster(name=given.name, kind=given.kind, simulated_nodes=nodes)
+    reply = await call.send(command, creation=True)
+    await directory_caught_up(call, reply)
+    return json_response({"id": reply.id, "name": given.name}, status=202, headers=sequence_headers(reply.seq))
+
+
+async def change_cluster(call: Call) -> Response:
+    given = call.fields(ClusterChange)
+    reply = await call.send(SetOwnershipProtection(cluster_id=call.id, enabled=given.ownership_protection))
+    await directory_caught_up(call, reply)
+    word = "on" if given.ownership_protection else "off"
+    return call.accepted(reply, f"ownership protection of cluster {call.id} is {word}")
+
+
+async def remove_cluster(call: Call) -> Response:
+    reply = await call.send(RemoveCluster(cluster_id=call.id))
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"cluster {call.id} is removed")
+
+
+async def list_node_pools(call: Call) -> Response:
+    wanted: str | None = call.values["clusterId"]
+    clusters = _clusters(call) if wanted is None else [await _cluster(call, wanted)]
+    pools = [_pool_json(cluster, pool) for cluster in clusters for _, pool in sorted(cluster.node_pools.items())]
+    return read_response({"nodePools": pools}, call.api.directory.seq, {})
+
+
+async def set_node_pool(call: Call) -> Response:
+    given = call.fields(NodePoolCreation)
+    if given.name == "default":
+        details = "default is the pool of nodes that are in no other; choose another name"
+        raise bad_request([Issue(field="name", details=details)])
+    if issues := [
+        *check_label_key("labelKey", given.label_key),
+        *check_label_value("labelValue", given.label_value),
+    ]:
+        raise bad_request(issues)
+    await _cluster(call, given.cluster_id)
+    pool = NodePool(name=given.name, label_key=given.label_key, label_value=given.label_value)
+    reply = await call.send(SetNodePool(cluster_id=given.cluster_id, pool=pool), creation=True)
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"node pool {given.name} is set")
+
+
+async def remove_node_pool(call: Call) -> Response:
+    name: str = call.request.path_params["name"]
+    cluster_id = str(call.request.path_params["clusterId"])
+    reply = await call.send(RemoveNodePool(cluster_id=cluster_id, name=name))
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"node pool {name} is removed")
+
+
+async def list_nodes(call: Call) -> Response:
+    _require_some_role(call)
+    headers = await call.fresh()
+    found = await call.api.queries.nodes(cluster_id=call.values["clusterId"])
+    return read_response({"nodes": [node_to_json(row) for row in found.rows]}, found.seq, headers)
+
+
+def _simulated(groups: tuple[SimulatedNodesFields, ...]) -> tuple[tuple[SimulatedNodes, ...], list[Issue]]:
+    issues: list[Issue] = []
+    nodes: list[SimulatedNodes] = []
+    seen: set[str] = set()
+    for index, group in enumerate(groups):
+        field = f"simulatedNodes[{index}]"
+        if (group.names is None) == (group.count is None):
+            issues.append(Issue(field=field, details="give either names or a count", rule="required"))
+            continue
+        prefix = group.prefix or "node"
+        names = tuple(group.names or (f"{prefix}-{number}" for number in range(group.count or 0)))
+        if twice := next((name for name in names if name in seen), None):
+            issues.append(Issue(field=field, details=f"there already is a node {twice}; choose another prefix"))
+        if len(set(names)) < len(names):
+            issues.append(Issue(field=f"{field}.names", details="a name stands there twice; leave one out"))
+        seen.update(names)
+        nodes.append(
+            SimulatedNodes(
+                names=names,
+                cpu_milli=cores_to_milli(group.cpu_cores),
+                memory_bytes=group.memory_bytes,
+                gpu_count=group.gpus,
+                gpu_model=group.gpu_model,
+                gpu_memory_bytes=group.gpu_memory_bytes,
+            )
+        )
+    if len(seen) > MAX_SIMULATED_NODES:
+        details = f"{len(seen)} nodes are too many; at most {MAX_SIMULATED_NODES} are simulated in one cluster"
+        issues.append(Issue(field="simulatedNodes", details=details, rule="max"))
+    return tuple(nodes), issues
+
+
+def _require_some_role(call: Call) -> None:
+    """Clusters and nodes are everybody's who may read anything."""
+    if call.grants.readable_projects == frozenset():
+        call.require(Permission.READ, None)
+
+
+def _clusters(call: Call) -> list[Cluster]:
+    _require_some_role(call)
+    living = [cluster for cluster in call.api.directory.clusters.values() if cluster.exists]
+    return sorted(living, key=lambda cluster: cluster.name)
+
+
+async def _cluster(call: Call, cluster_id: str) -> Cluster:
+    _require_some_role(call)
+    cluster = await find_cluster(call, cluster_id)
+    if cluster is None:
+        raise not_found("there is no such cluster")
+    return cluster
+
+
+def _cluster_json(cluster: Cluster) -> dict[str, Any]:
+    waiting = cluster.connection_changed_at is None
+    status = "Connected" if cluster.connected else "WaitingToConnect" if waiting else "Disconnected"
+    source = "administrator" if cluster.protection_set else "default"
+    return {
+        "id": cluster.cluster_id,
+        "name": cluster.name,
+        "kind": cluster.kind,
+        "status": status,
+        "statusChangedAt": rfc3339(cluster.connection_changed_at),
+        "problem": cluster.problem or None,
+        "ownershipProtection": cluster.ownership_protection,
+        "ownershipProtectionSource": "cluster" if cluster.protection_reported is not None else source,
+        "createdAt": rfc3339(cluster.created_at),
+        # Others' nodes are facts of their agents: /nodes lists them. No number is better than a wrong one.
+        "nodes": sum(len(n.names) for n in cluster.simulated_nodes) if cluster.kind == "simulated" else None,
+        "agentVersion": cluster.agent_version or None,
+    }
+
+
+def _pool_json(cluster: Cluster, pool: NodePool) -> dict[str, Any]:
+    return {
+        "clusterId": cluster.cluster_id,
+        "clusterName": cluster.name,
+        "name": pool.name,
+        "labelKey": pool.label_key,
+        "labelValue": pool.label_value,
+    }

@@ -1,0 +1,266 @@
+"""What the handlers of the API share: its connections and folds (`Api`), and one request under way (`Call`)."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+from uuid import UUID, uuid4
+
+import msgspec
+from nats.aio.client import Client
+from starlette.requests import Request
+from starlette.responses import Response
+
+from events.authorize import Grants, Permission, authorize
+from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused, UserCommand
+from events.ids import idempotent_command_id
+from projections.queries import ProjectionsUnavailableError, Queries, QueryTimeoutError
+from services.api.body import BadBodyError, read_object, unfit_texts
+from services.api.errors import ApiError, bad_request, refused, unavailable
+from services.api.fields.about import FieldsModel
+from services.api.issues import Issue, shown
+from services.api.limits import RateLimiter
+from services.api.validate import check
+from services.runtime.authentication import Authenticator, Identity
+from services.runtime.bus import CommandClient
+from services.runtime.directory import Directory
+from services.runtime.requests import Requests
+from services.runtime.store import EventStore
+
+MAX_WAIT_SECONDS: Final = 2.0
+"""How long a read waits for `min_seq`; then it answers with what there is, marked X-Log-Stale."""
+IDEMPOTENCY_KEY: Final = re.compile(r"^[!-~]{1,255}$")
+"""Printable ASCII without spaces: what a header carries unharmed."""
+MAX_BIGINT: Final = 2**63 - 1
+MAX_DIGITS: Final = 20
+"""Of a number in a header or a query: more than any bound has, and few enough to be read at once."""
+ADDED_SECONDS: Final = 1.0
+"""How long what the log alone can answer waits for what Postgres would add to it. A Postgres that hangs, and does not
+even refuse, must hold up no command and no read by id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """Everything a handler may use."""
+
+    authenticator: Authenticator
+    directory: Directory
+    store: EventStore
+    commands: CommandClient
+    queries: Queries
+    nats: Client
+    requests: Requests
+    limiter: RateLimiter
+    ready: Callable[[], bool]
+    """Whether every connection is there."""
+
+
+QueryType = Literal["text", "integer", "boolean", "choice", "texts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One query parameter of an operation."""
+
+    name: str
+    help: str
+    type: QueryType = "text"
+    default: Any = None
+    least: int = 0
+    most: int = MAX_BIGINT
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One endpoint: all that routing, checks and the OpenAPI document need to know."""
+
+    method: str
+    path: str
+    id: str
+    handler: Callable[["Call"], Awaitable[Response]]
+    summary: str
+    tag: str
+    ok: int = 200
+    answers: str = ""
+    """Name of the schema of a good answer; empty where it is no JSON (`media` then says what)."""
+    media: tuple[str, ...] = ("application/json",)
+    query: tuple[Query, ...] = ()
+    body: type[FieldsModel] | None = None
+    errors: tuple[int, ...] = ()
+    """Beside those that every operation has."""
+    public: bool = False
+    mutates: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One request: who asks, and for what."""
+
+    api: Api
+    operation: Operation
+    request: Request
+    identity: Identity
+    grants: Grants
+    raw: bytes = b""
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Query parameters, parsed; every one of the operation is there."""
+
+    @property
+    def request_id(self) -> str:
+        return self.request.state.request_id
+
+    @property
+    def id(self) -> str:
+        """The id in the path; the router lets only UUIDs through."""
+        given: UUID = next(iter(self.request.path_params.values()))
+        return str(given)
+
+    def require(self, permission: Permission, project_id: str | None) -> None:
+        """Raises 403 where the caller may not."""
+        refusal = authorize(self.grants, permission, project_id)
+        if refusal is not None:
+            raise refused(refusal, creation=True)
+
+    def may_read(self, project_id: str) -> bool:
+        return self.grants.allows(Permission.READ, project_id)
+
+    def json_object(self) -> dict[str, Any]:
+        """The body. Raises 400."""
+        try:
+            data = read_object(self.raw)
+        except BadBodyError as error:
+            raise bad_request([Issue(field="body", details=str(error))]) from None
+        if unfit := unfit_texts(self.raw, data):
+            raise bad_request(unfit)
+        return data
+
+    def fields[M: FieldsModel](self, model: type[M]) -> M:
+        """The body as a model. Raises 400 with everything that is wrong."""
+        checked = check(model, self.json_object())
+        if isinstance(checked, list):
+            raise bad_request(checked)
+        return checked
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    def command_id(self) -> str:
+        """From the Idempotency-Key where there is one, else a new one. Raises 400."""
+        key = self.request.headers.get("idempotency-key")
+        if key is None:
+            return str(uuid4())
+        if not IDEMPOTENCY_KEY.match(key):
+            details = "must be 1 to 255 printable ASCII characters without spaces"
+            raise bad_request([Issue(field="Idempotency-Key", details=details)])
+        who = self.identity
+        return idempotent_command_id(who.iss, who.sub, self.operation.method, self.request.url.path, key)
+
+    def expected_version(self) -> int | None:
+        """From If-Match. Raises 400."""
+        given = self.request.headers.get("if-match")
+        if given is None or given.strip() == "*":
+            return None
+        text = given.strip().removeprefix("W/").strip('"')
+        if not (text.isascii() and text.isdigit()) or len(text) > MAX_DIGITS or int(text) > MAX_BIGINT:
+            details = f"must be a version, a whole number as in X-Version, got {shown(given)}"
+            raise bad_request([Issue(field="If-Match", details=details)])
+        return int(text)
+
+    async def send(self, command: UserCommand, *, command_id: str | None = None, creation: bool = False) -> Accepted:
+        """Have a command decided. Raises what a refusal, a lost answer or an absent gate is over HTTP."""
+        request = CommandRequest(
+            command_id=command_id or self.command_id(),
+            token=bearer_token(self.request),
+            command=command,
+            body_hash=hashlib.sha256(self.raw).hexdigest(),
+            expected_version=self.expected_version(),
+            correlation_id=self.request_id,
+        )
+        reply = await self._already(request) or await self.api.commands.send(request)
+        match reply:
+            case Accepted():
+                return reply
+            case Refused():
+                raise refused(reply.refusal, creation=creation)
+            case OutcomeUnknown():
+                raise outcome_unknown()
+
+    async def _already(self, request: CommandRequest) -> Accepted | None:
+        """What the same Idempotency-Key led to long ago: aggregates remember only their last commands. Raises 409."""
+        if "idempotency-key" not in self.request.headers:
+            return None
+        known = await if_answered(self.api.queries.command(request.command_id))
+        if known is None:
+            return None
+        if known.body_hash != request.body_hash:
+            raise ApiError(409, "this Idempotency-Key came with another body before", details="idempotency_key_reused")
+        return Accepted(seq=known.seq, id=known.id, changed=False)
+
+    def accepted(self, reply: Accepted, message: str) -> Response:
+        """202 with the contract's HttpResponse."""
+        return json_response({"code": 202, "message": message}, status=202, headers=sequence_headers(reply.seq))
+
+    # -- reads ---------------------------------------------------------------------------------------------------
+
+    async def fresh(self) -> dict[str, str]:
+        """Wait for `min_seq`, where it was asked for; the headers that say so where it did not come."""
+        wanted: int | None = self.values.get("min_seq")
+        if wanted is None:
+            return {}
+        reached = await self.api.queries.wait_for(wanted, MAX_WAIT_SECONDS)
+        return {} if reached else {"X-Log-Stale": "true"}
+
+
+async def if_answered[T](question: Coroutine[Any, Any, T]) -> T | None:
+    """What the projections say; None where they are away, or do not answer in ADDED_SECONDS."""
+    asking = asyncio.create_task(question)
+    try:
+        # Not asyncio.timeout: a connection that hangs takes seconds to give up also when it is cancelled.
+        await asyncio.wait({asking}, timeout=ADDED_SECONDS)
+        return asking.result() if asking.done() else None
+    except (ProjectionsUnavailableError, QueryTimeoutError):
+        return None
+    finally:
+        asking.cancel()
+
+
+def bearer_token(request: Request) -> str:
+    """The token of the Authorization header. Raises 401."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise ApiError(
+            401,
+            "send a token: Authorization: Bearer <token>",
+            details="not_authenticated",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    return token.strip()
+
+
+def outcome_unknown() -> ApiError:
+    return unavailable(
+        "the outcome is unknown: it may have been stored. Repeat the request with the same Idempotency-Key to learn "
+        "which",
+        details="outcome_unknown",
+    )
+
+
+def sequence_headers(seq: int) -> dict[str, str]:
+    """Of an answer about one aggregate, whose version is its last sequence."""
+    return {"X-Log-Sequence": str(seq), "X-Version": str(seq)}
+
+
+def json_response(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), status_code=status, headers=headers, media_type="application/json")
+
+
+def read_response(body: object, seq: int, headers: Mapping[str, str]) -> Response:
+    """An answer from the projections, with how far they had come."""
+    return json_response(body, headers={"X-Log-Sequence": str(seq), **headers})
+
+
+def rfc3339(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

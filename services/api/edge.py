@@ -1,0 +1,129 @@
+"""The outermost ASGI layer: what holds for every request before anybody looks at what it asks for.
+
+Limits of headers and body, content type, request id, security headers, and that whatever goes wrong is answered in our
+form. It knows no endpoint.
+"""
+
+import re
+import secrets
+from typing import Final
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.api.body import MAX_BODY_BYTES
+from services.api.errors import ApiError
+
+MAX_HEADER_BYTES: Final = 16 * 1024
+"""Room for a token of 8 KiB and a browser's own (log.md section 6.7)."""
+
+CONTENT_SECURITY_POLICY: Final = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+SECURITY_HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"strict-transport-security", b"max-age=31536000; includeSubDomains"),
+)
+
+_REQUEST_ID: Final = re.compile(rb"^[A-Za-z0-9._-]{1,64}$")
+_JSON: Final = re.compile(rb"^application/json\s*(;\s*charset\s*=\s*\"?utf-8\"?\s*)?$", re.IGNORECASE)
+_METHODS_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+log = structlog.get_logger(__name__)
+
+
+class BodyTooLargeError(ApiError):
+    def __init__(self) -> None:
+        super().__init__(413, f"the body is larger than {MAX_BODY_BYTES} bytes", details="body_too_large")
+
+
+class Edge:
+    """Middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = _given_request_id(scope)
+        request_id = given if given is not None else secrets.token_hex(12)
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id}
+        started = False
+
+        async def answer(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = _with_headers(message.get("headers", []), request_id)
+            await send(message)
+
+        try:
+            error = _objection(scope)
+            if error is None:
+                await self._app(scope, _counted(receive), answer)
+                return
+        except ApiError as raised:
+            error = raised
+        except Exception:
+            log.exception("request_failed", request_id=request_id, method=scope["method"], path=scope["path"])
+            error = ApiError(500, "something went wrong here; the request id leads to the log", details=request_id)
+        if not started:
+            await error.response()(scope, receive, answer)
+
+
+def _counted(receive: Receive) -> Receive:
+    """The same, but a body ends with 413 once more bytes came than are read, whatever its Content-Length said."""
+    received = 0
+
+    async def counting() -> Message:
+        nonlocal received
+        message = await receive()
+        if message["type"] == "http.request":
+            received += len(message.get("body", b""))
+            if received > MAX_BODY_BYTES:
+                raise BodyTooLargeError
+        return message
+
+    return counting
+
+
+def _objection(scope: Scope) -> ApiError | None:
+    """What is wrong with the request's head."""
+    size, content_type, length, chunked = 0, b"", b"", False
+    for name, value in scope["headers"]:
+        size += len(name) + len(value)
+        if name == b"content-type":
+            content_type = value
+        elif name == b"content-length":
+            length = value
+        elif name == b"transfer-encoding":
+            chunked = True
+    if size + len(scope.get("query_string", b"")) > MAX_HEADER_BYTES:
+        return ApiError(431, f"headers and query are larger than {MAX_HEADER_BYTES} bytes", details="headers_too_large")
+    if length and (not length.isdigit() or int(length) > MAX_BODY_BYTES):
+        return BodyTooLargeError()
+    has_body = chunked or length.strip(b"0") != b""
+    if has_body and scope["method"] in _METHODS_WITH_BODY and not _JSON.match(content_type):
+        return ApiError(
+            415, "the body's Content-Type must be application/json, in UTF-8", details="unsupported_content_type"
+        )
+    return None
+
+
+def _given_request_id(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.match(value):
+            return value.decode("ascii")
+    return None
+
+
+def _with_headers(headers: list[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
+    present = {name for name, _ in headers}
+    added = [*headers, (b"x-request-id", request_id.encode("ascii"))]
+    added += [header for header in SECURITY_HEADERS if header[0] not in present]
+    if b"content-security-policy" not in present:
+        added.append((b"content-security-policy", CONTENT_SECURITY_POLICY))
+    return added

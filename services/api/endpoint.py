@@ -1,0 +1,232 @@
+"""From an operation to a route: authentication, limits, query parameters, deadline, errors and figures.
+
+The hot path stays plain: one function, no dependency tree. Handlers are given a `Call` and raise `ApiError`.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import structlog
+from nats.errors import ConnectionClosedError, NoRespondersError, NoServersError, OutboundBufferLimitError
+from nats.errors import TimeoutError as NatsTimeoutError
+from prometheus_client import Counter, Histogram
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from events.authorize import Grants
+from events.refusal import Refusal
+from projections.filters import InvalidQueryError
+from projections.queries import ProjectionsUnavailableError, QueryTimeoutError
+from services.api.context import MAX_DIGITS, Api, Call, Operation, Query, bearer_token, outcome_unknown
+from services.api.errors import ApiError, bad_request, refused, unavailable
+from services.api.issues import MAX_SHOWN_CHARACTERS, Issue, shown
+from services.runtime.authentication import Identity
+from services.runtime.bus import GateAwayError
+from services.runtime.jetstream_api import JetStreamError
+from services.runtime.requests import UnansweredError
+
+REQUEST_SECONDS: Final = 10.0
+"""Longer than the 5 s for a decision and the 5 s that Postgres has for a statement."""
+BODY_SECONDS: Final = 4.0
+"""512 KiB over a line of a megabit; leaves room for a decision within REQUEST_SECONDS."""
+MAX_QUERY_PARAMETERS: Final = 200
+
+REQUESTS: Final = Counter("muster_api_requests", "Requests by operation and status", ["operation", "status"])
+SECONDS: Final = Histogram(
+    "muster_api_request_seconds",
+    "Time to the answer's head, by operation",
+    ["operation"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+
+log = structlog.get_logger(__name__)
+
+_NOBODY: Final = Identity(iss="", sub="", expires_at=datetime.max.replace(tzinfo=UTC))
+"""Who asks a public operation."""
+_NOTHING: Final = Grants()
+
+_LOG_AWAY: Final = (
+    NatsTimeoutError,
+    NoRespondersError,
+    NoServersError,
+    ConnectionClosedError,
+    OutboundBufferLimitError,
+    UnansweredError,
+    JetStreamError,
+)
+
+type Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def endpoint(api: Api, operation: Operation) -> Endpoint:
+    """The function that Starlette calls for this operation."""
+    seconds = SECONDS.labels(operation.id)
+    answered = REQUESTS.labels(operation.id, str(operation.ok))
+
+    async def serve(request: Request) -> Response:
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                response = await _serve(api, operation, request)
+        except ApiError as error:
+            response = error.response()
+        except Exception as error:  # noqa: BLE001 - the last one who can answer
+            response = _of_exception(error, operation, request).response()
+        seconds.observe(time.perf_counter() - started)
+        if response.status_code == operation.ok:
+            answered.inc()
+        else:
+            REQUESTS.labels(operation.id, str(response.status_code)).inc()
+        return response
+
+    return serve
+
+
+async def _serve(api: Api, operation: Operation, request: Request) -> Response:
+    call = Call(api=api, operation=operation, request=request, identity=_NOBODY, grants=_NOTHING)
+    if not operation.public:
+        token = bearer_token(request)
+        identity = await api.authenticator.verify(token)
+        if isinstance(identity, Refusal):
+            raise refused(identity, creation=True)
+        wait = api.limiter.wait_seconds((identity.iss, identity.sub))
+        if wait > 0:
+            raise ApiError(
+                429,
+                "too many requests of yours; wait as Retry-After says",
+                details="rate_limited",
+                headers={"Retry-After": str(math.ceil(wait))},
+            )
+        call.identity = identity
+        call.grants = api.directory.grants(identity.sub)
+    call.values = query_values(operation.query, request.scope["query_string"])
+    if operation.mutates:
+        call.raw = await _body(request)
+        if operation.body is None and call.raw.strip() not in {b"", b"{}"}:
+            raise bad_request([Issue(field="body", details="this request takes no body; leave it out")])
+    return await operation.handler(call)
+
+
+async def _body(request: Request) -> bytes:
+    """Raises 408: whoever sends it too slowly has not given a command whose outcome could be unknown."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.body()
+    except TimeoutError:
+        raise ApiError(
+            408,
+            f"the body was not there within {BODY_SECONDS:.0f} s; nothing was done",
+            details="body_too_slow",
+            headers={"Connection": "close"},
+        ) from None
+
+
+def query_values(parameters: tuple[Query, ...], query_string: bytes) -> dict[str, Any]:
+    """The query parameters, parsed. Raises 400 with everything that is wrong with them."""
+    values = {parameter.name: parameter.default for parameter in parameters}
+    if not query_string:
+        return values
+    known = {parameter.name: parameter for parameter in parameters}
+    issues: list[Issue] = []
+    try:
+        pairs = parse_qsl(
+            query_string.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_QUERY_PARAMETERS
+        )
+    except ValueError:
+        details = f"must be at most {MAX_QUERY_PARAMETERS} parameters in percent-encoded UTF-8"
+        raise bad_request([Issue(field="query", details=details)]) from None
+    seen: set[str] = set()
+    for name, text in pairs:
+        parameter = known.get(name)
+        if parameter is None:
+            possible = ", ".join(known) or "none here"
+            issues.append(Issue(field=shown_name(name), details=f"is no query parameter; possible: {possible}"))
+        elif name in seen and parameter.type != "texts":
+            issues.append(Issue(field=name, details="is given twice; leave one out"))
+        else:
+            _set_value(parameter, text, values, issues)
+        seen.add(name)
+    if issues:
+        raise bad_request(issues[:MAX_QUERY_PARAMETERS])
+    return values
+
+
+def shown_name(name: str) -> str:
+    return name if name.isascii() and name.isprintable() and len(name) <= MAX_SHOWN_CHARACTERS else shown(name)
+
+
+def _set_value(parameter: Query, text: str, values: dict[str, Any], issues: list[Issue]) -> None:
+    name = parameter.name
+    if "\x00" in text:
+        issues.append(Issue(field=name, details="contains a NUL character, which no text here can hold"))
+        return
+    match parameter.type:
+        case "text":
+            values[name] = text
+        case "texts":
+            values[name] = (*(values[name] or ()), text)
+        case "boolean":
+            if text.lower() not in {"true", "false"}:
+                issues.append(Issue(field=name, details=f"must be true or false, got {shown(text)}", rule="options"))
+            values[name] = text.lower() == "true"
+        case "choice":
+            if text not in parameter.options:
+                details = f"{shown(text)} is none of {', '.join(parameter.options)}"
+                issues.append(Issue(field=name, details=details, rule="options"))
+            values[name] = text
+        case "integer":
+            value = _integer(text)
+            if value is None or not parameter.least <= value <= parameter.most:
+                details = f"must be a whole number from {parameter.least} to {parameter.most}, got {shown(text)}"
+                issues.append(Issue(field=name, details=details))
+            values[name] = value
+
+
+def _integer(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS else None
+
+
+def _of_exception(error: Exception, operation: Operation, request: Request) -> ApiError:
+    """What an exception of somebody else's is over HTTP."""
+    match error:
+        case ClientDisconnect():
+            return ApiError(400, "the client went away before its request was there")
+        case InvalidQueryError():
+            return bad_request([Issue(field=error.field, details=error.message)])
+        case QueryTimeoutError():
+            return unavailable(str(error), details="query_timeout")
+        case ProjectionsUnavailableError():
+            return unavailable(
+                "the lists cannot be read now, because Postgres is away; workloads by id can",
+                details="lists_unavailable",
+            )
+        case GateAwayError():
+            return unavailable(
+                "commands are not taken now, because the gate is away; nothing was done", details="gate_away"
+            )
+        case TimeoutError() if operation.mutates and not isinstance(error, NatsTimeoutError):
+            return outcome_unknown()
+        case TimeoutError() if not isinstance(error, NatsTimeoutError):
+            return unavailable(f"this took longer than {REQUEST_SECONDS:.0f} s", details="timeout")
+        case _ if isinstance(error, _LOG_AWAY):
+            log.warning("log_unavailable", request_id=request.state.request_id, error=type(error).__name__)
+            return unavailable("the log cannot be reached now; try again", details="log_unavailable")
+        case _:
+            log.error(
+                "request_failed",
+                request_id=request.state.request_id,
+                method=request.method,
+                path=request.url.path,
+                exc_info=error,
+            )
+            return ApiError(
+                500,
+                "something went wrong here; the request id leads to the log",
+                details=f"request id {request.state.request_id}",
+            )

@@ -1,0 +1,107 @@
+"""Errors of the API: always `{code, message, details?}`, and the one table from refusal codes to HTTP statuses."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from events.refusal import REFUSALS, Refusal
+from services.api.issues import Issue
+
+RETRY_AFTER_SECONDS: Final = "1"
+"""What a 503 asks for: a server of the log that restarts is back within seconds."""
+
+REFUSAL_STATUSES: Final[dict[str, int]] = {
+    "name_taken": 400,
+    "not_found": 404,
+    "not_owner": 403,
+    "not_in_project": 403,
+    "not_permitted": 403,
+    "not_authenticated": 401,
+    "version_moved": 412,
+    "idempotency_key_reused": 409,
+    "workload_finished": 409,
+    "workload_deleted": 409,
+    "unknown_project": 400,
+    "unknown_cluster": 400,
+    "set_by_cluster": 409,
+    "last_administrator": 409,
+    "invalid": 400,
+    "stale_placement": 409,
+    "capacity_exceeded": 409,
+    "node_not_schedulable": 409,
+    "log_full": 503,
+    "outcome_unknown": 503,
+}
+"""Status of every refusal (C21; 409 and 412 are extensions of the contract). The code itself stands in `details`."""
+assert REFUSAL_STATUSES.keys() == REFUSALS.keys(), "every refusal has a status"
+
+_FIELDS: Final = {"name_taken": "name", "unknown_project": "projectId", "unknown_cluster": "clusterId"}
+"""The request field at fault, where the refusal names none."""
+
+
+class ApiError(Exception):
+    """An answer that is an error. Raised anywhere below the edge, written there."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        details: str | None = None,
+        issues: Sequence[Issue] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.details = details
+        self.issues = issues
+        self.headers = dict(headers or {})
+
+    def response(self) -> Response:
+        body: dict[str, object] = {"code": self.status, "message": self.message}
+        if self.details is not None:
+            body["details"] = self.details
+        if self.issues is not None:
+            body["complianceIssues"] = [issue.as_json() for issue in self.issues]
+        return Response(
+            msgspec.json.encode(body), status_code=self.status, headers=self.headers, media_type="application/json"
+        )
+
+
+def not_found(what: str) -> ApiError:
+    return ApiError(404, f"{what}, or it is not yours to see", details="not_found")
+
+
+def bad_request(issues: Sequence[Issue]) -> ApiError:
+    """Everything that is wrong, in one answer."""
+    count = len(issues)
+    message = f"{issues[0].field}: {issues[0].details}" if count == 1 else f"{count} things are wrong with the request"
+    return ApiError(400, message, issues=issues)
+
+
+def unavailable(message: str, *, details: str = "unavailable") -> ApiError:
+    return ApiError(503, message, details=details, headers={"Retry-After": RETRY_AFTER_SECONDS})
+
+
+def refused(refusal: Refusal, *, creation: bool) -> ApiError:
+    """The answer to a refused command.
+
+    Args:
+        creation: whether something was to be made. A project without a role is 403 then; a thing that stands in one is
+            404, as if it were not there.
+    """
+    status = REFUSAL_STATUSES.get(refusal.code, 409)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return unavailable(refusal.message, details=refusal.code)
+    if refusal.code == "not_in_project" and not creation:
+        return not_found("there is no such thing")
+    headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None
+    issues = None
+    if status == HTTPStatus.BAD_REQUEST:
+        field = refusal.field or _FIELDS.get(refusal.code, "body")
+        issues = [Issue(field=field, details=refusal.message)]
+    return ApiError(status, refusal.message, details=refusal.code, issues=issues, headers=headers)

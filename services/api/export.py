@@ -1,0 +1,95 @@
+"""The workloads table as a file: CSV that no spreadsheet runs as a formula, or one JSON object a line. Streamed."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from projections.queries import RowStream
+from projections.row_json import WORKLOAD_COLUMNS, row_to_json
+from services.api.context import Call, Query
+from services.api.errors import bad_request
+from services.api.issues import Issue, shown
+from services.api.workloads import workload_query
+
+CHUNK_BYTES: Final = 64 * 1024
+"""Lines are sent in pieces of about this size."""
+EXPORT: Final = (
+    Query(name="format", type="choice", options=("csv", "jsonl"), default="csv", help="Of the file."),
+    Query(name="columns", help="Names of columns, with commas. Default: all."),
+)
+_FORMULA_STARTS: Final = frozenset("=+-@\t\r\x00")
+"""What makes a spreadsheet take a cell for a formula (OWASP ASVS 1.2.10)."""
+
+
+async def export_workloads(call: Call) -> Response:
+    headers = await call.fresh()
+    columns, query, kind = _columns(call), workload_query(call), call.values["format"]
+    opened = call.api.queries.stream(query)
+    # Opened here, so that whatever is wrong is still answered as an error; closed when the last line is out.
+    found = await opened.__aenter__()
+
+    async def body() -> AsyncIterator[bytes]:
+        try:
+            async for chunk in _chunks(found, columns, kind):
+                yield chunk
+        finally:
+            await opened.__aexit__(None, None, None)
+
+    headers |= {
+        "X-Log-Sequence": str(found.seq),
+        "Content-Disposition": f'attachment; filename="workloads.{kind}"',
+    }
+    media = "text/csv; charset=utf-8; header=present" if kind == "csv" else "application/jsonl; charset=utf-8"
+    return StreamingResponse(body(), headers=headers, media_type=media)
+
+
+async def _chunks(found: RowStream, columns: Sequence[str], kind: str) -> AsyncIterator[bytes]:
+    pending = bytearray(csv_line(columns) if kind == "csv" else b"")
+    async for row in found.rows:
+        values = row_to_json(row)
+        if kind == "csv":
+            pending += csv_line([values[name] for name in columns])
+        else:
+            pending += msgspec.json.encode({name: values[name] for name in columns}) + b"\n"
+        if len(pending) >= CHUNK_BYTES:
+            yield bytes(pending)
+            pending.clear()
+    yield bytes(pending)
+
+
+def csv_line(cells: Sequence[Any]) -> bytes:
+    """One record of RFC 4180."""
+    return (",".join(csv_cell(cell) for cell in cells) + "\r\n").encode("utf-8", "replace")
+
+
+def csv_cell(value: Any) -> str:
+    """A cell. Numbers stay numbers, also negative ones; a text never begins a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    text = ";".join(str(item) for item in value) if isinstance(value, list | tuple) else str(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if text[:1] in _FORMULA_STARTS and text:
+        text = f"'{text}"
+    if any(character in text for character in ',"\r\n'):
+        text = '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _columns(call: Call) -> tuple[str, ...]:
+    given: str | None = call.values["columns"]
+    if given is None:
+        return WORKLOAD_COLUMNS
+    names = [name.strip() for name in given.split(",")]
+    issues = [
+        Issue(field="columns", details=f"{shown(name)} is none of {', '.join(WORKLOAD_COLUMNS)}", rule="options")
+        for name in dict.fromkeys(names)
+        if name not in WORKLOAD_COLUMNS
+    ]
+    if issues:
+        raise bad_request(issues[:10])
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,34 @@
+"""What is wrong with a request, field by field. Pure."""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+PolicyRule = Literal["min", "max", "step", "options", "required", "canEdit", "canAdd", "locked", "blocked"]
+
+MAX_ISSUES: Final = 200
+"""Told in one answer: more than a person reads, and a bound on what a hostile body makes us write."""
+MAX_SHOWN_CHARACTERS: Final = 80
+"""Of a value that is given back in a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issue:
+    """One fault of a request."""
+
+    field: str
+    """JSON path, such as `spec.labels[0].name`."""
+    details: str
+    """What is wrong, what was given, what would do."""
+    rule: PolicyRule | None = None
+    involves: frozenset[str] = frozenset()
+    """Fields that the rule looked at: where one of them is faulty itself, the rule says nothing."""
+
+    def as_json(self) -> dict[str, str]:
+        told = {"field": self.field, "details": self.details}
+        return told if self.rule is None else told | {"rule": self.rule}
+
+
+def shown(value: Any) -> str:
+    """A given value for a message: short, on one line, and plain ASCII where it is no text of ours."""
+    text = ascii(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "…"

@@ -1,0 +1,268 @@
+"""What pods wrote: asked of the agent of their cluster, and passed on as text while it comes.
+
+The agent answers in chunks, at a bounded rate, to an inbox of this request alone. Nothing is kept here. Chunks are not
+acknowledged: an api that may write into the agent's inbox could also forge what the agent reads there.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import TimeoutError as NatsTimeoutError
+from starlette.responses import Response, StreamingResponse
+
+from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, pod_key
+from events.ids import key_of_id
+from events.phases import FINISHED, DesiredPhase, PodPhase
+from events.subjects import agent_logs_subject
+from events.workload.events import PodRef
+from events.workload.spec import pod_sets
+from events.workload.state import Workload
+from services.api.context import Call, Query, rfc3339
+from services.api.errors import bad_request, unavailable
+from services.api.issues import Issue, shown
+from services.api.trainings import load_workload
+from services.api.workloads import parse_moment
+from services.runtime.connection import logs_inbox
+
+FIRST_CHUNK_SECONDS: Final = 5.0
+"""An agent that is there answers within milliseconds, also where there is nothing to tell."""
+QUIET_SECONDS: Final = 60.0
+"""Between chunks of an answer that has an end."""
+POLL_SECONDS: Final = 0.5
+"""How often a follower looks whether a pod was started or started again."""
+MAX_FOLLOWED_PODS: Final = 100
+"""Pods whose lines one request mixes; for more, name one."""
+WAITING_PIECES: Final = 64
+"""Pieces that wait for a slow reader before the agent is slowed down."""
+MAX_TAIL_LINES: Final = 1_000_000
+LOGS: Final = (
+    Query(name="follow", type="boolean", default=False, help="Go on until the workload's pods have ended."),
+    Query(name="tail", type="integer", most=MAX_TAIL_LINES, help="Only the last lines of each pod."),
+    Query(name="since", help="RFC 3339, or a time ago such as 90s, 10m, 2h or 1d."),
+    Query(name="pod", help="Only of this pod, such as main-0. Default: all, each line with its pod's name."),
+    Query(name="timestamps", type="boolean", default=False, help="Each line after its time."),
+)
+
+_AGO: Final = re.compile(r"^([0-9]{1,9})(s|m|h|d)$")
+_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_POD: Final = re.compile(r"^(?:.*-)?([a-z]{1,20})-([0-9]{1,9})$")
+_NO_RESPONDERS: Final = "503"
+
+type PodId = tuple[str, int]
+
+
+class _AgentError(Exception):
+    """The agent cannot tell; the message says why."""
+
+
+async def workload_logs(call: Call) -> Response:
+    since = _since(call)
+    state = (await load_workload(call, call.id)).state
+    wanted = _wanted_pod(call, state)
+    asked = _Asked(call, state, since, name_pods=wanted is None and sum(s.count for s in pod_sets(state.spec)) > 1)
+    if call.values["follow"]:
+        return StreamingResponse(_followed(asked, wanted), media_type="text/plain; charset=utf-8")
+    pods = [wanted] if wanted is not None else started_pods(state)
+    pieces = _kept(asked, pods)
+    try:
+        # The first piece is awaited here, so that an agent that is away is an error and no empty text.
+        head = await anext(pieces, b"")
+    except _AgentError as error:
+        raise unavailable(str(error), details="logs_unavailable") from None
+
+    async def body() -> AsyncIterator[bytes]:
+        async with aclosing(pieces):
+            yield head
+            async for piece in _told(pieces):
+                yield piece
+
+    return StreamingResponse(body(), media_type="text/plain; charset=utf-8")
+
+
+class _Asked:
+    """One request for logs."""
+
+    def __init__(self, call: Call, state: Workload, since: datetime | None, *, name_pods: bool) -> None:
+        self.call = call
+        self.state = state
+        self._since = since
+        self._name_pods = name_pods
+
+    async def lines(self, pod: PodId, run: PodRef | None, *, follow: bool) -> AsyncIterator[bytes]:
+        """The text of one pod's run, in pieces. Raises _AgentError."""
+        name, index = pod
+        request = LogsRequest(
+            workload_id=self.state.workload_id,
+            pod_key=pod_key(key_of_id(self.state.workload_id) or "", name, index),
+            pod=run,
+            follow=follow,
+            tail_lines=self.call.values["tail"],
+            since=self._since,
+        )
+        prefix = f"{name}-{index}: " if self._name_pods else ""
+        async for chunk in self._chunks(request):
+            text = "".join(self._line(line, prefix) for line in chunk.lines)
+            if text:
+                yield text.encode("utf-8", "replace")
+            if chunk.error:
+                raise _AgentError(chunk.error)
+
+    async def _chunks(self, request: LogsRequest) -> AsyncIterator[LogsChunk]:
+        nats = self.call.api.nats
+        inbox = f"{logs_inbox(self.state.cluster_id)}.{nats.new_inbox().rsplit('.', 1)[-1]}"
+        subscription = await nats.subscribe(inbox)  # pyright: ignore[reportUnknownMemberType]
+        try:
+            subject = agent_logs_subject(self.state.cluster_id)
+            await nats.publish(subject, msgspec.json.encode(request), reply=inbox)
+            seconds: float | None = FIRST_CHUNK_SECONDS
+            while True:
+                message = await _next(subscription, seconds)
+                chunk = msgspec.json.decode(message.data, type=LogsChunk)
+                yield chunk
+                if chunk.end:
+                    return
+                # A followed pod may be silent for days.
+                seconds = None if request.follow else QUIET_SECONDS
+        finally:
+            await subscription.unsubscribe()
+
+    def _line(self, line: LogLine, prefix: str) -> str:
+        time = f"{rfc3339(line.at)} " if self.call.values["timestamps"] else ""
+        return f"{prefix}{time}{line.text}\n"
+
+
+async def _next(subscription: Subscription, seconds: float | None) -> Msg:
+    """The next message. Raises _AgentError where the agent is not there or fell silent."""
+    try:
+        message = await subscription.next_msg(timeout=seconds)
+    except (NatsTimeoutError, TimeoutError):
+        raise _AgentError("the cluster's agent does not answer; try again") from None
+    if (message.headers or {}).get("Status") == _NO_RESPONDERS:
+        raise _AgentError("the cluster's agent is away; its pods keep their logs, try again later")
+    return message
+
+
+async def _kept(asked: _Asked, pods: list[PodId]) -> AsyncGenerator[bytes]:
+    for pod in pods:
+        async for piece in asked.lines(pod, None, follow=False):
+            yield piece
+
+
+async def _followed(asked: _Asked, wanted: PodId | None) -> AsyncIterator[bytes]:
+    """Lines of every run from now on, in the order in which they come, until no run can come any more."""
+    pieces: asyncio.Queue[bytes] = asyncio.Queue(maxsize=WAITING_PIECES)
+    runs: dict[PodRef, asyncio.Task[None]] = {}
+
+    async def read(run: PodRef) -> None:
+        async for piece in _told(asked.lines((run.pod_set, run.index), run, follow=True)):
+            await pieces.put(piece)
+
+    loop = asyncio.get_running_loop()
+    over_since: float | None = None
+    try:
+        async for piece in _told(_ended_before(asked, wanted)):
+            yield piece
+        while True:
+            state = (await load_workload(asked.call, asked.call.id, creation=True)).state
+            for run in _running(state, wanted):
+                if run not in runs and sum(not task.done() for task in runs.values()) < MAX_FOLLOWED_PODS:
+                    runs[run] = asyncio.create_task(read(run))
+            over_since = (over_since or loop.time()) if _is_over(state, wanted) else None
+            read_out = all(task.done() for task in runs.values())
+            # An agent that went away does not say that its pods have ended.
+            if (
+                over_since is not None
+                and pieces.empty()
+                and (read_out or loop.time() - over_since > FIRST_CHUNK_SECONDS)
+            ):
+                return
+            try:
+                async with asyncio.timeout(POLL_SECONDS):
+                    piece = await pieces.get()
+            except TimeoutError:
+                continue
+            yield piece
+            while not pieces.empty():
+                yield pieces.get_nowait()
+    finally:
+        for task in runs.values():
+            task.cancel()
+        await asyncio.gather(*runs.values(), return_exceptions=True)
+
+
+async def _told(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same; what the agent cannot tell becomes the last line."""
+    try:
+        async for piece in pieces:
+            yield piece
+    except _AgentError as error:
+        yield f"muster: {error}\n".encode()
+
+
+def _ended_before(asked: _Asked, wanted: PodId | None) -> AsyncIterator[bytes]:
+    """What pods that are over by now have written."""
+    going_on = {(run.pod_set, run.index) for run in _running(asked.state, wanted)}
+    started = started_pods(asked.state) if wanted is None else [wanted]
+    over = [pod for pod in started if pod not in going_on and _has_run(asked.state, pod)]
+    return _kept(asked, over)
+
+
+def started_pods(state: Workload) -> list[PodId]:
+    """Pods that ever had a node, in order."""
+    return [(name, index) for name, progress in sorted(state.progress.items()) for index in range(progress.next_index)]
+
+
+def _has_run(state: Workload, pod: PodId) -> bool:
+    progress = state.progress.get(pod[0])
+    return progress is not None and pod[1] < progress.next_index
+
+
+def _running(state: Workload, wanted: PodId | None) -> list[PodRef]:
+    """Runs that may still write."""
+    return [
+        PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
+        for (name, index), pod in sorted(state.pods.items())
+        if pod.phase is not PodPhase.PENDING and (wanted is None or wanted == (name, index))
+    ]
+
+
+def _is_over(state: Workload, wanted: PodId | None) -> bool:
+    """Whether no run can come any more: an end, a stop, or a pod that succeeded."""
+    if _running(state, wanted):
+        return False
+    if state.phase in FINISHED or state.desired is not DesiredPhase.RUNNING:
+        return True
+    return wanted is not None and _has_run(state, wanted) and wanted not in state.pods
+
+
+def _wanted_pod(call: Call, state: Workload) -> PodId | None:
+    given: str | None = call.values["pod"]
+    if given is None:
+        return None
+    match = _POD.match(given)
+    counts = {pod_set.name: pod_set.count for pod_set in pod_sets(state.spec)}
+    if match is None or int(match[2]) >= counts.get(match[1], 0):
+        sets = ", ".join(f"{name}-0 to {name}-{count - 1}" for name, count in counts.items())
+        raise bad_request([Issue(field="pod", details=f"{shown(given)} is no pod of this workload; it has {sets}")])
+    return match[1], int(match[2])
+
+
+def _since(call: Call) -> datetime | None:
+    given: str | None = call.values["since"]
+    if given is None:
+        return None
+    ago = _AGO.match(given)
+    if ago is None:
+        return parse_moment("since", given)
+    seconds = int(ago[1]) * _UNIT_SECONDS[ago[2]]
+    try:
+        return datetime.now(UTC) - timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)

@@ -1,0 +1,185 @@
+"""The OpenAPI document, made from the table of operations and the field registry. 3.0.3, as the contract. Pure."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
+from pydantic_core import core_schema
+
+from services.api.context import Operation, Query
+from services.api.fields.about import FieldsModel
+from services.api.fields.training import TrainingSpecFields
+from services.api.schemas import SCHEMAS, Schema, ref
+
+TITLE: Final = "Muster"
+VERSION: Final = "1"
+REF_TEMPLATE: Final = "#/components/schemas/{model}"
+
+ERROR_TEXTS: Final[dict[int, str]] = {
+    400: "Something is wrong with the request: complianceIssues says what, field by field",
+    401: "The token is missing, expired or not trusted",
+    403: "The caller's roles, or ownership protection, do not allow it",
+    404: "There is no such thing, or it is not the caller's to see",
+    408: "The body came too slowly; nothing was done",
+    409: "It contradicts what is: an Idempotency-Key that came with another body, a workload that has ended",
+    412: "If-Match names a version that is no longer the newest",
+    413: "The body is larger than 512 KiB",
+    415: "The body is no application/json",
+    429: "Too many requests; Retry-After says when to go on",
+    431: "Headers and query are larger than 16 KiB",
+    500: "Something went wrong here",
+    503: "Something needed is away, or the outcome is unknown: repeat with the same Idempotency-Key",
+}
+ALWAYS: Final = (400, 401, 429, 431, 500, 503)
+"""Statuses that every operation with a token may have."""
+MUTATION_ERRORS: Final = (408, 409, 412, 413, 415)
+CONTRACT_EXTENSIONS: Final = frozenset({400, 408, 409, 412, 413, 415, 429, 431, 500})
+"""Statuses that Muster adds to those of the contract, which has none for them (C21)."""
+
+
+class _Nullable(GenerateJsonSchema):
+    """JSON Schema in the dialect of OpenAPI 3.0: `nullable`, and no null defaults."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Only the labels of the registry are titles."""
+        _ = schema
+        return False
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        inner = self.generate_inner(schema["schema"])
+        return {"allOf": [inner], "nullable": True} if "$ref" in inner else {**inner, "nullable": True}
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        if schema.get("default") is None:
+            return self.generate_inner(schema["schema"])
+        return super().default_schema(schema)
+
+
+def document(operations: Sequence[Operation]) -> Schema:
+    """The whole document."""
+    bodies = sorted({op.body for op in operations if op.body is not None}, key=lambda model: model.__name__)
+    paths: dict[str, dict[str, Any]] = {}
+    for op in operations:
+        path = op.path.replace(":uuid}", "}")
+        paths.setdefault(path, {})[op.method.lower()] = _operation(op)
+    return {
+        "openapi": "3.0.3",
+        "info": {
+            "title": TITLE,
+            "version": VERSION,
+            "description": "The control plane of GPU workloads. Lists say how fresh they are in X-Log-Sequence; "
+            "a change answers with the sequence that a later read can ask for with min_seq.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": SCHEMAS | _body_schemas((*bodies, TrainingSpecFields)),
+            "securitySchemes": {"bearerAuth": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
+        },
+        "security": [{"bearerAuth": []}],
+        "servers": [{"url": "/"}],
+    }
+
+
+def _body_schemas(models: Sequence[type[FieldsModel]]) -> Schema:
+    _, found = models_json_schema(
+        [(model, "validation") for model in models],
+        by_alias=True,
+        ref_template=REF_TEMPLATE,
+        schema_generator=_Nullable,
+    )
+    definitions: Schema = found["$defs"]
+    return definitions
+
+
+def _operation(op: Operation) -> Schema:
+    described: Schema = {
+        "operationId": op.id,
+        "summary": op.summary,
+        "tags": [op.tag],
+        "parameters": [*_path_parameters(op.path), *(_query(query) for query in op.query), *_headers(op)],
+        "responses": {str(status): schema for status, schema in sorted(_responses(op).items())},
+    }
+    if not described["parameters"]:
+        del described["parameters"]
+    if op.public:
+        described["security"] = []
+    if op.body is not None:
+        content = {"application/json": {"schema": ref(op.body.__name__)}}
+        described["requestBody"] = {"content": content, "required": op.method != "DELETE"}
+    return described
+
+
+def _path_parameters(path: str) -> list[Schema]:
+    found: list[Schema] = []
+    for part in path.split("/"):
+        if part.startswith("{"):
+            name, _, kind = part.strip("{}").partition(":")
+            schema: Schema = {"type": "string", "format": "uuid"} if kind == "uuid" else {"type": "string"}
+            found.append({"in": "path", "name": name, "required": True, "schema": schema})
+    return found
+
+
+def _query(query: Query) -> Schema:
+    schema: Schema
+    match query.type:
+        case "text":
+            schema = {"type": "string"}
+        case "texts":
+            schema = {"type": "array", "items": {"type": "string"}}
+        case "boolean":
+            schema = {"type": "boolean"}
+        case "choice":
+            schema = {"type": "string", "enum": list(query.options)}
+        case "integer":
+            schema = {"type": "integer", "minimum": query.least, "maximum": query.most}
+    if query.default is not None:
+        schema["default"] = query.default
+    return {"in": "query", "name": query.name, "description": query.help, "schema": schema}
+
+
+def _headers(op: Operation) -> list[Schema]:
+    if not op.mutates:
+        return []
+    return [
+        {
+            "in": "header",
+            "name": "Idempotency-Key",
+            "description": "The same request with the same key is carried out once, however often it is sent.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+        },
+        {
+            "in": "header",
+            "name": "If-Match",
+            "description": "The version, as in X-Version, that must still be the newest.",
+            "schema": {"type": "string", "pattern": '^(\\*|(W/)?"?[0-9]{1,18}"?)$'},
+        },
+    ]
+
+
+def _responses(op: Operation) -> dict[int, Schema]:
+    responses: dict[int, Schema] = {op.ok: _good(op)}
+    statuses = op.errors if op.public else {*ALWAYS, *op.errors, *(MUTATION_ERRORS if op.mutates else ())}
+    for status in statuses:
+        schema = ref("SubmissionErrorV2") if status == HTTPStatus.BAD_REQUEST else ref("Error")
+        responses[status] = {"description": ERROR_TEXTS[status], "content": {"application/json": {"schema": schema}}}
+    return responses
+
+
+def _good(op: Operation) -> Schema:
+    json: Schema = ref(op.answers) if op.answers else {"type": "object"}
+    headers: Schema = {
+        "X-Request-Id": {"schema": {"type": "string"}, "description": "Leads to the log lines of this request."}
+    }
+    if not op.public:
+        headers["X-Log-Sequence"] = {
+            "schema": {"type": "integer"},
+            "description": "Up to which sequence of the log the answer speaks, or which it made.",
+        }
+    return {
+        "description": op.summary,
+        "content": {
+            media: {"schema": json if media == "application/json" else {"type": "string"}} for media in op.media
+        },
+        "headers": headers,
+    }

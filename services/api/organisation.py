@@ -1,0 +1,237 @@
+"""Projects, and who has which role where."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from starlette.responses import Response
+
+from events.aggregate import TENANT
+from events.authorize import Permission
+from events.envelope import UserCommand
+from events.ids import TENANT_KEY
+from events.project import ChangeProject, CreateProject, GrantProjectRole, Project, RevokeProjectRole
+from events.quantities import cores_to_milli
+from events.tenant import GrantTenantRole, RevokeTenantRole
+from projections.queries import ProjectUse
+from services.api.clusters import PoolName
+from services.api.context import Call, Query, if_answered, json_response, read_response, rfc3339, sequence_headers
+from services.api.errors import bad_request, not_found
+from services.api.fields.about import FieldsModel
+from services.api.issues import Issue, PolicyRule, shown
+from services.api.places import directory_caught_up, directory_fresh, find_project
+from services.api.rules import check_name
+from services.api.validate import check
+
+MAX_GPU_QUOTA: Final = 10_000_000
+"""Devices: more than there are, and in thousandths still far inside 64 bits."""
+TENANT_ROLES: Final = ("administrator", "researcher", "viewer")
+PROJECT_ROLES: Final = ("project-admin", "researcher", "viewer")
+RULE: Final = (
+    Query(name="subjectId", help="Subject of the token."),
+    Query(name="roleName", help="Name of the role."),
+    Query(name="scopeType", help="tenant or project."),
+    Query(name="scopeId", help="Id of the project."),
+)
+
+GpuQuota = Annotated[float, Field(ge=0, le=MAX_GPU_QUOTA)]
+Pools = Annotated[tuple[PoolName, ...], Field(max_length=100, strict=False)]
+
+
+class ProjectCreation(FieldsModel):
+    name: Annotated[str, Field(min_length=1)]
+    """Unique in the tenant."""
+    gpu_quota: GpuQuota | None = None
+    """Devices; null: no bound."""
+    node_pools: Pools = ()
+    """Order in which pools are tried where a workload names none; empty: all, by name."""
+
+
+class ProjectSettings(FieldsModel):
+    """All settings, as they shall be."""
+
+    gpu_quota: GpuQuota | None = None
+    """Devices for non-preemptible workloads; null: no bound."""
+    node_pools: Pools = ()
+    """Order in which pools are tried where a workload names none; empty: all, by name."""
+
+
+class AccessRule(FieldsModel):
+    subject_id: Annotated[str, Field(min_length=1, max_length=256)]
+    """Subject of their tokens."""
+    role_name: Literal["administrator", "project-admin", "researcher", "viewer"]
+    """`administrator` only for the tenant, `project-admin` only for a project."""
+    scope_type: Literal["tenant", "project"]
+    """Everywhere, or in one project."""
+    scope_id: str | None = None
+    """Of the project."""
+
+
+async def list_projects(call: Call) -> Response:
+    headers = await directory_fresh(call)
+    readable = call.grants.readable_projects
+    projects = [p for p in call.api.directory.projects.values() if readable is None or p.project_id in readable]
+    uses = await _uses(call, frozenset(p.project_id for p in projects))
+    rows = [_project_json(p, uses) for p in sorted(projects, key=lambda project: project.name)]
+    return read_response({"projects": rows}, call.api.directory.seq, headers)
+
+
+async def get_project(call: Call) -> Response:
+    project = await _readable(call)
+    uses = await _uses(call, frozenset({project.project_id}))
+    return read_response(_project_json(project, uses), call.api.directory.seq, {})
+
+
+async def create_project(call: Call) -> Response:
+    given = call.fields(ProjectCreation)
+    issues = [*check_name(given.name, as_prefix=False), *_pool_issues(given.node_pools)]
+    if issues:
+        raise bad_request(issues)
+    command = CreateProject(name=given.name, gpu_quota_milli=_milli(given.gpu_quota), node_pools=given.node_pools)
+    reply = await call.send(command, creation=True)
+    await directory_caught_up(call, reply)
+    return json_response({"id": reply.id, "name": given.name}, status=202, headers=sequence_headers(reply.seq))
+
+
+async def set_project(call: Call) -> Response:
+    given = call.fields(ProjectSettings)
+    if issues := _pool_issues(given.node_pools):
+        raise bad_request(issues)
+    await _readable(call)
+    command = ChangeProject(project_id=call.id, gpu_quota_milli=_milli(given.gpu_quota), node_pools=given.node_pools)
+    reply = await call.send(command)
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"project {call.id} is set")
+
+
+async def list_access_rules(call: Call) -> Response:
+    headers = await directory_fresh(call)
+    allowed = {
+        p.project_id
+        for p in call.api.directory.projects.values()
+        if call.grants.allows(Permission.GRANT_PROJECT_ROLES, p.project_id)
+    }
+    rules: list[dict[str, Any]] = []
+    if call.grants.allows(Permission.GRANT_TENANT_ROLES, None):
+        tenant = (await call.api.store.load(TENANT, TENANT_KEY)).state
+        rules += _rules(tenant.roles, "tenant", None)
+    elif not allowed:
+        call.require(Permission.GRANT_TENANT_ROLES, None)
+    for project_id in sorted(allowed):
+        rules += _rules(call.api.directory.projects[project_id].roles, "project", project_id)
+    return read_response({"accessRules": rules}, call.api.directory.seq, headers)
+
+
+async def grant_role(call: Call) -> Response:
+    rule = _checked(call.json_object())
+    command: UserCommand
+    if rule.scope_type == "tenant":
+        command = GrantTenantRole(subject=rule.subject_id, role=rule.role_name)  # pyright: ignore[reportArgumentType] - checked
+    else:
+        command = GrantProjectRole(project_id=rule.scope_id or "", subject=rule.subject_id, role=rule.role_name)  # pyright: ignore[reportArgumentType] - checked
+    return await _send(call, rule, command, "has")
+
+
+async def revoke_role(call: Call) -> Response:
+    given = {name: value for name, value in call.values.items() if value is not None}
+    rule = _checked(call.json_object() if call.raw.strip() else given)
+    command: UserCommand
+    if rule.scope_type == "tenant":
+        command = RevokeTenantRole(subject=rule.subject_id, role=rule.role_name)  # pyright: ignore[reportArgumentType] - checked
+    else:
+        command = RevokeProjectRole(project_id=rule.scope_id or "", subject=rule.subject_id, role=rule.role_name)  # pyright: ignore[reportArgumentType] - checked
+    return await _send(call, rule, command, "no longer has")
+
+
+async def who_am_i(call: Call) -> Response:
+    body = {
+        "issuer": call.identity.iss,
+        "subject": call.identity.sub,
+        "tenantRoles": call.grants.tenant_roles,
+        "projectRoles": call.grants.project_roles,
+    }
+    return read_response(body, call.api.directory.seq, {})
+
+
+async def _send(call: Call, rule: AccessRule, command: UserCommand, word: str) -> Response:
+    reply = await call.send(command)
+    await directory_caught_up(call, reply)
+    where = "everywhere" if rule.scope_type == "tenant" else f"in project {rule.scope_id}"
+    return call.accepted(reply, f"{rule.subject_id} {word} role {rule.role_name} {where}")
+
+
+def _checked(data: dict[str, Any]) -> AccessRule:
+    """The rule. Raises 400, also where role and scope do not go together."""
+    rule = check(AccessRule, data)
+    if isinstance(rule, list):
+        raise bad_request(rule)
+    issues: list[Issue] = []
+    roles = TENANT_ROLES if rule.scope_type == "tenant" else PROJECT_ROLES
+    if rule.role_name not in roles:
+        details = f"{rule.role_name} is no role of a {rule.scope_type}; possible: {', '.join(roles)}"
+        issues.append(Issue(field="roleName", details=details, rule="options"))
+    if (rule.scope_id is None) == (rule.scope_type == "project"):
+        wanted: PolicyRule = "required" if rule.scope_id is None else "canAdd"
+        issues.append(
+            Issue(field="scopeId", details="is given where scopeType is project, and only there", rule=wanted)
+        )
+    if not rule.subject_id.isprintable():
+        issues.append(Issue(field="subjectId", details=f"{shown(rule.subject_id)} has control characters"))
+    if issues:
+        raise bad_request(issues)
+    return rule
+
+
+def _rules(roles: dict[str, Any], scope_type: str, scope_id: str | None) -> list[dict[str, Any]]:
+    return [
+        {"subjectId": subject, "roleName": role, "scopeType": scope_type, "scopeId": scope_id}
+        for subject, held in sorted(roles.items())
+        for role in held
+    ]
+
+
+def _pool_issues(pools: tuple[str, ...]) -> list[Issue]:
+    return [
+        Issue(field=f"nodePools[{index}]", details=f"{shown(pool)} is given twice; leave one out")
+        for index, pool in enumerate(pools)
+        if pool in pools[:index]
+    ]
+
+
+async def _readable(call: Call) -> Project:
+    project = await find_project(call, call.id)
+    if project is None or not call.may_read(project.project_id):
+        raise not_found("there is no such project")
+    return project
+
+
+async def _uses(call: Call, ids: frozenset[str]) -> dict[str, ProjectUse] | None:
+    """What the projects hold; None while the projections are away: the projects themselves are known."""
+    answer = await if_answered(call.api.queries.project_use(ids))
+    return None if answer is None else answer.projects
+
+
+def _project_json(project: Project, uses: dict[str, ProjectUse] | None) -> dict[str, Any]:
+    quota = project.gpu_quota_milli
+    return {
+        "id": project.project_id,
+        "name": project.name,
+        "createdAt": rfc3339(project.created_at),
+        "gpuQuota": None if quota is None else quota / 1000,
+        "nodePools": project.node_pools,
+        "use": None if uses is None else _use_json(uses.get(project.project_id, ProjectUse(project_id=""))),
+    }
+
+
+def _use_json(use: ProjectUse) -> dict[str, Any]:
+    return {
+        "workloads": use.phases,
+        "pods": use.pods,
+        "gpuAllocated": use.gpu_milli / 1000,
+        "gpuAllocatedNonPreemptible": use.non_preemptible_gpu_milli / 1000,
+        "cpuAllocatedCores": use.cpu_milli / 1000,
+        "cpuMemoryAllocatedBytes": use.memory_bytes,
+    }
+
+
+def _milli(devices: float | None) -> int | None:
+    return None if devices is None else cores_to_milli(devices)

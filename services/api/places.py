@@ -1,0 +1,58 @@
+"""Projects and clusters as the api knows them: its own fold of the log, and the log itself where the fold lags."""
+
+from typing import Final
+
+from events.aggregate import CLUSTER, PROJECT
+from events.cluster import Cluster
+from events.envelope import Accepted
+from events.ids import key_of_id
+from events.project import Project
+from services.api.context import MAX_WAIT_SECONDS, Call
+from services.runtime.directory import KINDS
+
+OWN_WRITE_SECONDS: Final = 1.0
+"""How long the answer to a change of roles, projects or clusters waits until this api's own reads show it."""
+
+
+async def find_project(call: Call, project_id: str) -> Project | None:
+    known = call.api.directory.project(project_id)
+    key = key_of_id(project_id)
+    if known is not None or key is None:
+        return known
+    state = (await call.api.store.load(PROJECT, key)).state
+    return state if state.project_id == project_id else None
+
+
+async def find_cluster(call: Call, cluster_id: str) -> Cluster | None:
+    known = call.api.directory.cluster(cluster_id)
+    key = key_of_id(cluster_id)
+    if known is not None or key is None:
+        return known
+    state = (await call.api.store.load(CLUSTER, key)).state
+    return state if state.cluster_id == cluster_id and state.exists else None
+
+
+async def directory_caught_up(call: Call, reply: Accepted) -> None:
+    """So that who changed something sees it in the next list."""
+    if reply.changed:
+        await call.api.directory.reached(reply.seq, timeout_seconds=OWN_WRITE_SECONDS)
+
+
+async def directory_fresh(call: Call) -> dict[str, str]:
+    """Wait for `min_seq` in a list that comes from the fold; headers as `Call.fresh`."""
+    wanted: int | None = call.values.get("min_seq")
+    directory = call.api.directory
+    if wanted is None or directory.seq >= wanted:
+        return {}
+    if not await directory.reached(await _last_that_counts(call, wanted), timeout_seconds=MAX_WAIT_SECONDS):
+        return {"X-Log-Stale": "true"}
+    return {"X-Log-Sequence": str(max(wanted, directory.seq))}
+
+
+async def _last_that_counts(call: Call, wanted: int) -> int:
+    """The sequence at which the fold knows all that it can know of `wanted`: it follows only some kinds of aggregates,
+    and most of the log is about others.
+    """
+    if await call.api.store.last_seq() < wanted:
+        return wanted
+    return min(wanted, await call.api.store.last_seq(aggregates=KINDS))

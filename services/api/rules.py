@@ -1,0 +1,419 @@
+"""Rules of a training's spec that a schema cannot say (requirements.md section 16), as decided there. Pure.
+
+Every rule names the field at fault, and the fields it looked at.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from events.cluster import ClusterKind
+from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes
+from events.workload.spec import MAX_AUTO_DELETION_SECONDS, PRIORITY_RANK
+from services.api.fields.compute import ComputeFields
+from services.api.fields.process import EnvironmentVariableFields
+from services.api.fields.training import TrainingSpecFields
+from services.api.issues import Issue, PolicyRule, shown
+
+MAX_NAME_CHARACTERS: Final = 253
+"""What Kubernetes takes for a name; the contract sets no limit, an index of names needs one."""
+SUFFIX_CHARACTERS: Final = 7
+"""What useGivenNameAsPrefix adds: a hyphen and six more."""
+MAX_CATEGORY_CHARACTERS: Final = 253
+"""As a name: it is filtered and sorted by."""
+MAX_BACKOFF_LIMIT: Final = 100
+"""C1."""
+MAX_COMPLETIONS: Final = 1_000_000
+"""Runs of one workload; the log tells of each."""
+MAX_PARALLELISM: Final = 10_000
+"""Pods of one workload at a time: Kubernetes' own limit for large indexed jobs, and what its record can hold."""
+MAX_CPU_CORES: Final = 1_000_000
+"""Of one pod: beyond every machine, and the sum over MAX_PARALLELISM pods still fits 64 bits."""
+MAX_GPU_DEVICES: Final = 1_000_000
+"""As MAX_CPU_CORES."""
+MAX_GRACE_SECONDS: Final = MAX_AUTO_DELETION_SECONDS
+"""A longer one cannot be a wish; timers and calendars overflow beyond it."""
+
+_ENVIRONMENT_NAME: Final = re.compile(r"^[ -<>-~]+\Z")
+"""Kubernetes since 1.34: printable ASCII but `=`."""
+_OBJECT_KEY: Final = re.compile(r"^[A-Za-z0-9._-]+\Z")
+"""Of a Secret or ConfigMap, as Kubernetes has them."""
+_POD_FIELDS: Final = (
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+)
+"""What Kubernetes' downward API gives to variables, beside single labels and annotations."""
+_POD_LABEL_OR_ANNOTATION: Final = re.compile(r"^metadata\.(?:labels|annotations)\['([^']{1,317})'\]\Z")
+_LABEL_KEY: Final = re.compile(r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
+_LABEL_VALUE: Final = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?\Z")
+_SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
+    ("a signed token (JWT)", re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")),
+    ("a private key (PEM)", re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")),
+    ("an AWS access key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
+    ("an NVIDIA API key", re.compile(r"\bnvapi-[A-Za-z0-9_-]{20,}")),
+)
+"""Named patterns only (log.md section 6.6): plain values stay legal, nothing is guessed from entropy."""
+
+
+def _issue(field: str, details: str, rule: PolicyRule | None = None, *beside: str) -> Issue:
+    return Issue(field=field, details=details, rule=rule, involves=frozenset({field, *beside}))
+
+
+def check_name(name: str, *, as_prefix: bool) -> Iterator[Issue]:
+    longest = MAX_NAME_CHARACTERS - (SUFFIX_CHARACTERS if as_prefix else 0)
+    if len(name) > longest:
+        yield _issue("name", f"has {len(name)} characters; at most {longest} are possible here", "max")
+    if not name.isprintable() or name != name.strip():
+        yield _issue("name", f"{shown(name)} has control characters, or spaces at an end; leave them out")
+
+
+def check_spec(spec: TrainingSpecFields) -> Iterator[Issue]:
+    """Everything wrong with a well-formed spec."""
+    for check in _CHECKS:
+        yield from check(spec)
+
+
+def _image(spec: TrainingSpecFields) -> Iterator[Issue]:
+    if spec.image is None:
+        yield _issue("spec.image", "is required: name a container image, such as python:3.12", "required")
+    elif not spec.image.isprintable() or " " in spec.image:
+        yield _issue("spec.image", f"{shown(spec.image)} has spaces or control characters; an image name has none")
+
+
+def _words(spec: TrainingSpecFields) -> Iterator[Issue]:
+    for field, text in (("spec.command", spec.command), ("spec.args", spec.args)):
+        try:
+            shlex.split(text or "")
+        except ValueError as error:
+            reason = str(error).lower()
+            yield _issue(field, f"cannot be split into words as a shell does: {reason}; close or escape it")
+
+
+def _environment(spec: TrainingSpecFields) -> Iterator[Issue]:
+    seen: set[str] = set()
+    for index, variable in enumerate(spec.environment_variables or ()):
+        if variable is None:
+            continue
+        path = f"spec.environmentVariables[{index}]"
+        name = variable.name
+        if name is None:
+            yield _issue(f"{path}.name", "is required", "required")
+        elif not _ENVIRONMENT_NAME.match(name):
+            yield _issue(f"{path}.name", f"{shown(name)} is not possible: use printable ASCII without `=`")
+        elif name in seen:
+            yield _issue(f"{path}.name", f"{shown(name)} is given twice; leave one out")
+        seen.add(name or "")
+        yield from _sources(path, variable)
+
+
+def _sources(path: str, variable: EnvironmentVariableFields) -> Iterator[Issue]:
+    """R8: at most one source; R9: each whole."""
+    sources = {
+        "value": variable.value,
+        "secret": variable.secret,
+        "configMap": variable.config_map,
+        "podFieldRef": variable.pod_field_ref,
+    }
+    given = [name for name, source in sources.items() if source is not None]
+    for name in given[1:]:
+        details = f"is given beside {given[0]}; a variable has at most one of {', '.join(sources)}"
+        yield _issue(f"{path}.{name}", details, "canAdd", f"{path}.{given[0]}")
+    for kind, source in (("secret", variable.secret), ("configMap", variable.config_map)):
+        if source is None:
+            continue
+        if source.name is None:
+            yield _issue(f"{path}.{kind}.name", "is required", "required")
+        if source.key is None:
+            yield _issue(f"{path}.{kind}.key", "is required", "required")
+        elif not _OBJECT_KEY.match(source.key):
+            details = f"{shown(source.key)} is no key of a {kind}: use letters, digits, `-`, `_` and `.`"
+            yield _issue(f"{path}.{kind}.key", details)
+    if variable.pod_field_ref is not None:
+        yield from _pod_field(f"{path}.podFieldRef.path", variable.pod_field_ref.path)
+
+
+def _pod_field(field: str, path: str | None) -> Iterator[Issue]:
+    if path is None:
+        yield _issue(field, "is required", "required")
+        return
+    named = _POD_LABEL_OR_ANNOTATION.match(path)
+    if named is not None:
+        yield from check_label_key(field, named[1])
+    elif path not in _POD_FIELDS:
+        known = ", ".join((*_POD_FIELDS, "metadata.labels['KEY']", "metadata.annotations['KEY']"))
+        yield _issue(
+            field, f"{shown(path)} is no field that a pod gives to its variables; those are {known}", "options"
+        )
+
+
+def check_kind(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:
+    """What a cluster of this kind does not have, whatever its state."""
+    if kind == "kubernetes":
+        return
+    for index, variable in enumerate(spec.environment_variables or ()):
+        if variable is None:
+            continue
+        sources = {"secret": variable.secret, "configMap": variable.config_map, "podFieldRef": variable.pod_field_ref}
+        for name, source in sources.items():
+            if source is not None:
+                details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to read it from"
+                yield _issue(f"spec.environmentVariables[{index}].{name}", details, "canAdd", "clusterId")
+
+
+def _secrets(spec: TrainingSpecFields) -> Iterator[Issue]:
+    for field, text in _free_texts(spec):
+        for kind, pattern in _SECRETS:
+            if text and pattern.search(text):
+                yield _issue(
+                    field,
+                    f"holds what looks like {kind}. What is submitted is kept in the log for ever; "
+                    "put it into a credential, let the program read it from there, and revoke this one",
+                )
+
+
+def _free_texts(spec: TrainingSpecFields) -> Iterator[tuple[str, str | None]]:
+    """Texts in which people put what they like, by their field."""
+    yield "spec.command", spec.command
+    yield "spec.args", spec.args
+    yield "spec.workingDir", spec.working_dir
+    yield "spec.category", spec.category
+    for index, variable in enumerate(spec.environment_variables or ()):
+        if variable is not None:
+            yield f"spec.environmentVariables[{index}].value", variable.value
+            yield f"spec.environmentVariables[{index}].description", variable.description
+            for name, source in (("secret", variable.secret), ("configMap", variable.config_map)):
+                if source is not None:
+                    yield f"spec.environmentVariables[{index}].{name}.name", source.name
+                    yield f"spec.environmentVariables[{index}].{name}.key", source.key
+    for index, annotation in enumerate(spec.annotations or ()):
+        if annotation is not None:
+            yield f"spec.annotations[{index}].value", annotation.value
+
+
+def _compute(spec: TrainingSpecFields) -> Iterator[Issue]:
+    compute = spec.compute
+    if compute is None:
+        return
+    yield from _cpu(compute, spec.parallelism)
+    yield from _gpu(compute)
+    yield from _gpu_portion(compute)
+    yield from _gpu_memory(compute)
+
+
+def _bytes(field: str, text: str | None, found: list[Issue]) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_bytes(text)
+    except QuantityError as error:
+        found.append(_issue(field, str(error)))
+        return None
+
+
+def _cpu(compute: ComputeFields, parallelism: int | None) -> Iterator[Issue]:
+    request, limit = compute.cpu_core_request, compute.cpu_core_limit
+    for field, cores in (("cpuCoreRequest", request), ("cpuCoreLimit", limit)):
+        if cores is not None and cores > MAX_CPU_CORES:
+            yield _issue(f"spec.compute.{field}", f"is at most {MAX_CPU_CORES} cores, got {shown(cores)}", "max")
+    if request is not None and limit is not None and limit < request:
+        yield _issue(
+            "spec.compute.cpuCoreLimit",
+            f"{limit} is less than cpuCoreRequest {request}; a limit is not below its request",
+            "min",
+            "spec.compute.cpuCoreRequest",
+        )
+    found: list[Issue] = []
+    memory = _bytes("spec.compute.cpuMemoryRequest", compute.cpu_memory_request, found)
+    most = _bytes("spec.compute.cpuMemoryLimit", compute.cpu_memory_limit, found)
+    yield from found
+    if memory is not None and most is not None and most < memory:
+        yield _issue(
+            "spec.compute.cpuMemoryLimit",
+            f"{compute.cpu_memory_limit} is less than cpuMemoryRequest {compute.cpu_memory_request}",
+            "min",
+            "spec.compute.cpuMemoryRequest",
+        )
+    if memory is not None and memory * max(parallelism or 1, 1) > MAX_QUANTITY:
+        yield _issue(
+            "spec.compute.cpuMemoryRequest",
+            f"times the parallelism is more than {MAX_QUANTITY} bytes, the largest quantity",
+            "max",
+            "spec.parallelism",
+        )
+
+
+def _gpu(compute: ComputeFields) -> Iterator[Issue]:
+    devices, kind = compute.gpu_devices_request, compute.gpu_request_type
+    field = "spec.compute.gpuDevicesRequest"
+    if devices is None:
+        return
+    if devices > MAX_GPU_DEVICES:
+        yield _issue(field, f"is at most {MAX_GPU_DEVICES}, got {devices}", "max")
+    if devices == 0 and kind is not None:
+        yield _issue(
+            field,
+            f"0 devices and gpuRequestType {kind!r} contradict each other: give at least 1, or no gpuRequestType",
+            "min",
+            "spec.compute.gpuRequestType",
+        )
+    if devices > 1 and kind == "memory":
+        yield _issue(
+            "spec.compute.gpuRequestType",
+            f"memory is possible for one device only, and gpuDevicesRequest is {devices}: ask for portion, or for one",
+            "options",
+            field,
+        )
+
+
+def _gpu_portion(compute: ComputeFields) -> Iterator[Issue]:
+    kind, request, limit = compute.gpu_request_type, compute.gpu_portion_request, compute.gpu_portion_limit
+    field, limit_field = "spec.compute.gpuPortionRequest", "spec.compute.gpuPortionLimit"
+    kind_field = "spec.compute.gpuRequestType"
+    if kind == "portion" and request is None:
+        yield _issue(field, "is required where gpuRequestType is portion", "required", kind_field)
+    if kind != "portion":
+        for name, value in ((field, request), (limit_field, limit)):
+            if value is not None:
+                yield _issue(name, "is possible only where gpuRequestType is portion", "canAdd", kind_field)
+        return
+    if request is not None and not 0 < request <= 1:
+        yield _issue(
+            field,
+            f"is a share of one device, more than 0 and at most 1, got {shown(request)}; whole devices are "
+            "gpuDevicesRequest without a gpuRequestType",
+            "max" if request > 1 else "min",
+        )
+    if limit is not None and limit > 1:
+        yield _issue(limit_field, f"is a share of one device, at most 1, got {shown(limit)}", "max")
+    if request is not None and limit is not None and limit < request:
+        yield _issue(limit_field, f"{limit} is less than gpuPortionRequest {request}", "min", field)
+
+
+def _gpu_memory(compute: ComputeFields) -> Iterator[Issue]:
+    kind = compute.gpu_request_type
+    field, limit_field = "spec.compute.gpuMemoryRequest", "spec.compute.gpuMemoryLimit"
+    kind_field = "spec.compute.gpuRequestType"
+    if kind == "memory" and compute.gpu_memory_request is None:
+        yield _issue(field, "is required where gpuRequestType is memory", "required", kind_field)
+    if kind != "memory":
+        for name, value in ((field, compute.gpu_memory_request), (limit_field, compute.gpu_memory_limit)):
+            if value is not None:
+                yield _issue(name, "is possible only where gpuRequestType is memory", "canAdd", kind_field)
+    found: list[Issue] = []
+    memory = _bytes(field, compute.gpu_memory_request, found)
+    most = _bytes(limit_field, compute.gpu_memory_limit, found)
+    yield from found
+    if memory == 0:
+        yield _issue(field, "is more than 0; leave the GPU fields out for no GPU", "min")
+    if memory is not None and most is not None and most < memory:
+        yield _issue(
+            limit_field,
+            f"{compute.gpu_memory_limit} is less than gpuMemoryRequest {compute.gpu_memory_request}",
+            "min",
+            field,
+        )
+
+
+def _scheduling(spec: TrainingSpecFields) -> Iterator[Issue]:
+    if spec.priority_class is not None and spec.priority_class not in PRIORITY_RANK:
+        known = ", ".join(PRIORITY_RANK)
+        yield _issue("spec.priorityClass", f"{shown(spec.priority_class)} is none of {known}", "options")
+    pools = spec.node_pools or ()
+    for index, pool in enumerate(pools):
+        if not pool:
+            yield _issue(f"spec.nodePools[{index}]", "is empty; name a node pool", "min")
+        elif pool in pools[:index]:
+            yield _issue(f"spec.nodePools[{index}]", f"{shown(pool)} is given twice; leave one out")
+
+
+def _lifetime(spec: TrainingSpecFields) -> Iterator[Issue]:
+    bounds = (
+        ("completions", spec.completions, 1, MAX_COMPLETIONS),
+        ("parallelism", spec.parallelism, 1, MAX_PARALLELISM),
+        ("backoffLimit", spec.backoff_limit, 0, MAX_BACKOFF_LIMIT),
+        ("terminationGracePeriodSeconds", spec.termination_grace_period_seconds, 0, MAX_GRACE_SECONDS),
+        (
+            "autoDeletionTimeAfterCompletionSeconds",
+            spec.auto_deletion_time_after_completion_seconds,
+            0,
+            MAX_AUTO_DELETION_SECONDS,
+        ),
+    )
+    for name, value, least, most in bounds:
+        if value is not None and not least <= value <= most:
+            yield _issue(
+                f"spec.{name}", f"lies between {least} and {most}, got {value}", "min" if value < least else "max"
+            )
+    completions, parallelism = spec.completions, spec.parallelism
+    total = 1 if completions is None else completions
+    if parallelism is not None and parallelism > total >= 1:
+        yield _issue(
+            "spec.parallelism",
+            f"{parallelism} is more than the completions, {total}; not more pods run at a time than there are runs",
+            "max",
+            "spec.completions",
+        )
+
+
+def _metadata(spec: TrainingSpecFields) -> Iterator[Issue]:
+    if spec.category is not None and len(spec.category) > MAX_CATEGORY_CHARACTERS:
+        yield _issue(
+            "spec.category",
+            f"has {len(spec.category)} characters; at most {MAX_CATEGORY_CHARACTERS} are possible",
+            "max",
+        )
+    for kind, items in (("labels", spec.labels), ("annotations", spec.annotations)):
+        seen: set[str] = set()
+        for index, item in enumerate(items or ()):
+            if item is None:
+                continue
+            path = f"spec.{kind}[{index}]"
+            if item.name is None:
+                yield _issue(f"{path}.name", "is required", "required")
+                continue
+            if item.name in seen:
+                yield _issue(f"{path}.name", f"{shown(item.name)} is given twice; leave one out")
+            else:
+                yield from check_label_key(f"{path}.name", item.name)
+            seen.add(item.name)
+            if kind == "labels" and item.value is not None:
+                yield from check_label_value(f"{path}.value", item.value)
+
+
+def check_label_key(field: str, key: str) -> Iterator[Issue]:
+    if not _LABEL_KEY.match(key):
+        yield _issue(
+            field,
+            f"{shown(key)} is no Kubernetes key: letters, digits, `-`, `_` and `.`, beginning and ending "
+            "with a letter or digit, perhaps after a domain and a slash",
+        )
+
+
+def check_label_value(field: str, value: str) -> Iterator[Issue]:
+    if not _LABEL_VALUE.match(value):
+        yield _issue(
+            field,
+            f"{shown(value)} is no Kubernetes label value: at most 63 letters, digits, `-`, `_` and `.`, "
+            "beginning and ending with a letter or digit",
+        )
+
+
+_CHECKS: Final[tuple[Callable[[TrainingSpecFields], Iterator[Issue]], ...]] = (
+    _image,
+    _words,
+    _environment,
+    _secrets,
+    _compute,
+    _scheduling,
+    _lifetime,
+    _metadata,
+)
+"""The registry of rules: a new one is a function and a line here."""

@@ -1,0 +1,111 @@
+"""The api as a service: its connections and folds, and an HTTP server in this event loop until it is told to stop."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Generator
+from typing import Final
+
+import uvicorn
+
+from projections.queries import Queries
+from services.api.application import build_application
+from services.api.context import Api
+from services.api.limits import RateLimiter
+from services.runtime.authentication import authenticator
+from services.runtime.bus import CommandClient
+from services.runtime.connection import connect
+from services.runtime.directory import Directory
+from services.runtime.host import Health
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.requests import Requests
+from services.runtime.settings import Settings
+from services.runtime.streams import assert_streams
+
+REQUESTS_PER_SECOND: Final = 2000.0
+"""Of one principal: what the whole path can take on a fast machine, so that only a runaway loop is slowed down."""
+BURST_REQUESTS: Final = 4000.0
+STOP_SECONDS: Final = 3
+"""Requests under way get this long at the end; followers of logs are cut off."""
+KEEP_ALIVE_SECONDS: Final = 65
+"""Longer than the 60 s of common load balancers, so that they never write into a connection that we close."""
+
+
+class _Server(uvicorn.Server):
+    """Without signal handlers: the host has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+    """Serve until `stop`. Raises what ends the fold of roles and projects, and OSError where the port is taken."""
+    connection = await connect(settings, "api")
+    queries = Queries(settings.postgres_url)
+    verifier = authenticator(settings)
+    store = JetStreamEventStore(connection)
+    directory = Directory(store)
+    try:
+        await assert_streams(connection)
+        await verifier.start()
+        await directory.start()
+        api = Api(
+            authenticator=verifier,
+            directory=directory,
+            store=store,
+            commands=CommandClient(connection),
+            queries=queries,
+            nats=connection,
+            requests=Requests(connection),
+            limiter=RateLimiter(rate=REQUESTS_PER_SECOND, burst=BURST_REQUESTS, clock=time.monotonic),
+            ready=lambda: health.serving and connection.is_connected,
+        )
+        await _serve(api, settings, health, stop)
+    finally:
+        await directory.close()
+        await verifier.close()
+        await queries.close()
+        await connection.close()
+
+
+async def _serve(api: Api, settings: Settings, health: Health, stop: asyncio.Event) -> None:
+    server = _Server(
+        uvicorn.Config(
+            build_application(api),
+            host=settings.http_host,
+            port=settings.http_port,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+    )
+    serving = asyncio.create_task(server.serve(), name="http")
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if server.started:
+            health.ready()
+            await _until_any_ends(asyncio.create_task(api.directory.until(stop)), serving)
+    finally:
+        health.not_ready("stopping")
+        server.should_exit = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+
+async def _until_any_ends(watching: asyncio.Task[None], serving: asyncio.Task[None]) -> None:
+    """Until the service shall stop, or one of its halves fails. Raises what failed."""
+    await asyncio.wait((watching, serving), return_when=asyncio.FIRST_COMPLETED)
+    if watching.done():
+        watching.result()
+        return
+    watching.cancel()
+    serving.result()
+    raise RuntimeError("the HTTP server ended by itself")

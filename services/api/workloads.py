@@ -1,0 +1,233 @@
+"""Workloads of any kind: lists from the projections, one workload from the log, its history, pods and usage."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from starlette.responses import Response
+
+from events.phases import PodPhase
+from events.workload.commands import ChangeWorkload
+from events.workload.spec import MAX_AUTO_DELETION_SECONDS
+from events.workload.state import Workload, live_pods
+from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, InvalidQueryError, WorkloadQuery
+from projections.queries import MAX_USAGE_SAMPLES, UsagePoint
+from projections.row_json import history_to_json, pod_to_json, row_to_json
+from services.api.context import Call, Query, if_answered, json_response, read_response, rfc3339, sequence_headers
+from services.api.errors import bad_request
+from services.api.fields.about import FieldsModel
+from services.api.issues import Issue, shown
+from services.api.trainings import act, load_workload, training_json
+
+MIN_SEQ: Final = Query(
+    name="min_seq", type="integer", help="Wait up to 2 s until the answer speaks of this sequence of the log."
+)
+PAGE: Final = (
+    Query(name="offset", type="integer", default=0, most=MAX_OFFSET, help="Rows to skip."),
+    Query(name="limit", type="integer", default=50, least=1, most=MAX_LIMIT, help="Rows to give, 1 to 500."),
+)
+SELECTION: Final = (
+    Query(name="filterBy", type="texts", help=f"`field==value`, repeatable; operators {' '.join(OPERATORS)}."),
+    Query(name="search", help="Part of a name, id, owner, project, cluster, phase or image."),
+    Query(name="deleted", type="boolean", default=False, help="Deleted workloads instead of living ones."),
+)
+ORDER: Final = (
+    Query(name="sortBy", default="createdAt", help="A field of the rows."),
+    Query(name="sortOrder", type="choice", options=("asc", "desc"), default="desc", help="Direction."),
+)
+
+MetricType = Literal["CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES"]
+METRIC_TYPES: Final[tuple[MetricType, ...]] = (
+    "CPU_USAGE_CORES",
+    "CPU_MEMORY_USAGE_BYTES",
+    "GPU_UTILIZATION",
+    "GPU_MEMORY_USAGE_BYTES",
+)
+METRICS: Final = (
+    Query(name="metricType", help=f"Some of {', '.join(METRIC_TYPES)}, with commas. Default: all."),
+    Query(name="start", help="RFC 3339. Default: one hour before the end."),
+    Query(name="end", help="RFC 3339. Default: now."),
+    Query(
+        name="numberOfSamples",
+        type="integer",
+        default=100,
+        least=1,
+        most=MAX_USAGE_SAMPLES,
+        help="Intervals to average over.",
+    ),
+)
+
+
+class WorkloadChange(FieldsModel):
+    """What may change after submission; what is left out stays."""
+
+    priority_class: Literal["very-low", "low", "medium-low", "medium", "medium-high", "high", "very-high"] | None = None
+    """The next decision of the scheduler goes by it."""
+    auto_deletion_time_after_completion_seconds: Annotated[int, Field(ge=0, le=MAX_AUTO_DELETION_SECONDS)] | None = None
+    """Counted from the end; a workload that ended longer ago is deleted at once."""
+
+
+async def list_workloads(call: Call) -> Response:
+    headers = await call.fresh()
+    page = await call.api.queries.workloads(workload_query(call))
+    body = {"workloads": [row_to_json(row) for row in page.rows], "next": page.next}
+    return read_response(body, page.seq, headers)
+
+
+async def count_workloads(call: Call) -> Response:
+    headers = await call.fresh()
+    counted = await call.api.queries.count(workload_query(call))
+    return read_response({"count": counted.count}, counted.seq, headers)
+
+
+def workload_query(call: Call) -> WorkloadQuery:
+    """The query that the parameters ask for, within what the caller may read. Raises InvalidQueryError."""
+    values = call.values
+    return WorkloadQuery(
+        projects=call.grants.readable_projects,
+        deleted=values["deleted"],
+        filters=tuple(parse_filter(text) for text in values["filterBy"] or ()),
+        search=values["search"],
+        sort_by=values.get("sortBy", "createdAt"),
+        descending=values.get("sortOrder", "desc") == "desc",
+        offset=values.get("offset", 0),
+        limit=values.get("limit", MAX_LIMIT),
+    )
+
+
+def parse_filter(text: str) -> Filter:
+    """`field==value` as a filter: the first operator that stands after a word. Raises InvalidQueryError."""
+    position, op = min(
+        ((at, op) for op in OPERATORS if (at := text.find(op)) > 0), default=(0, ""), key=lambda found: found[0]
+    )
+    if not op:
+        raise InvalidQueryError(
+            field="filterBy",
+            rule="form",
+            given=text[:100],
+            message=f"{shown(text)} is no filter; write field, operator and value, as phase==Running; operators are "
+            f"{' '.join(OPERATORS)}",
+        )
+    return Filter(field=text[:position].strip(), op=op, value=text[position + len(op) :])
+
+
+async def get_workload(call: Call) -> Response:
+    """From the log, so that a read after a 202 sees it; what only the projections know is added where they answer."""
+    chain = await load_workload(call, call.id)
+    found = await if_answered(call.api.queries.workload(call.id))
+    body = row_to_json(found.rows[0]) if found is not None and found.rows else {}
+    body |= training_json(chain.state) | _from_log(call, chain.state)
+    return json_response(body | {"version": chain.version}, headers=sequence_headers(chain.version))
+
+
+def _from_log(call: Call, state: Workload) -> dict[str, Any]:
+    project, cluster = call.api.directory.project(state.project_id), call.api.directory.cluster(state.cluster_id)
+    held = live_pods(state)
+    return {
+        "id": state.workload_id,
+        "type": state.kind,
+        "projectName": project.name if project else None,
+        "clusterName": cluster.name if cluster else None,
+        "submittedBy": state.owner,
+        "phase": state.phase,
+        "phaseReason": state.reason or None,
+        "phaseMessage": state.message or None,
+        "priorityClassName": state.spec.priority_class,
+        "preemptibility": state.spec.preemptibility,
+        "attempt": state.attempt,
+        "failedRuns": state.failures,
+        "succeededPods": state.succeeded,
+        "completions": state.spec.completions,
+        "parallelism": state.spec.parallelism,
+        "runningPods": sum(pod.phase is PodPhase.RUNNING for pod in held.values()),
+        "currentNodes": sorted({pod.node_name for pod in held.values()}),
+        "currentNodePools": sorted({pod.pool for pod in held.values()}),
+        "completedAt": rfc3339(state.completed_at),
+        "autoDeleteAt": rfc3339(state.delete_at),
+    }
+
+
+async def change_workload(call: Call) -> Response:
+    change = call.fields(WorkloadChange)
+    seconds = change.auto_deletion_time_after_completion_seconds
+    if change.priority_class is None and seconds is None:
+        details = "names nothing to change; give priorityClass or autoDeletionTimeAfterCompletionSeconds"
+        raise bad_request([Issue(field="body", details=details, rule="required")])
+    command = ChangeWorkload(
+        workload_id=call.id,
+        priority_class=change.priority_class,
+        auto_deletion_time_after_completion_seconds=seconds,
+    )
+    return await act(call, command, "is changed", "is like that already")
+
+
+async def workload_history(call: Call) -> Response:
+    await load_workload(call, call.id)
+    headers = await call.fresh()
+    page = await call.api.queries.history(call.id, offset=call.values["offset"], limit=call.values["limit"])
+    body = {"records": [history_to_json(row) for row in page.rows], "next": page.next}
+    return read_response(body, page.seq, headers)
+
+
+async def workload_pods(call: Call) -> Response:
+    await load_workload(call, call.id)
+    headers = await call.fresh()
+    found = await call.api.queries.pods(call.id)
+    return read_response({"pods": [pod_to_json(row) for row in found.rows]}, found.seq, headers)
+
+
+async def workload_metrics(call: Call) -> Response:
+    wanted, start, end = _metric_types(call), _moment(call, "start"), _moment(call, "end")
+    await load_workload(call, call.id)
+    end = end or datetime.now(UTC)
+    start = start or end - min(timedelta(hours=1), end - datetime.min.replace(tzinfo=UTC))
+    samples: int = call.values["numberOfSamples"]
+    measurements: list[dict[str, Any]] = []
+    for series in await call.api.queries.usage(call.id, start, end, samples=samples):
+        for kind in wanted:
+            values = [
+                {"timestamp": rfc3339(point.at), "value": value}
+                for point in series.points
+                if (value := _measured(kind, point)) is not None
+            ]
+            if values:
+                measurements.append({"type": kind, "pod": series.pod, "values": values})
+    return json_response({"measurements": measurements})
+
+
+def _measured(kind: MetricType, point: UsagePoint) -> float | None:
+    match kind:
+        case "CPU_USAGE_CORES":
+            return point.cpu_milli / 1000
+        case "CPU_MEMORY_USAGE_BYTES":
+            return point.memory_bytes
+        case "GPU_UTILIZATION":
+            return point.gpu_utilization_percent
+        case "GPU_MEMORY_USAGE_BYTES":
+            return point.gpu_memory_bytes
+
+
+def _metric_types(call: Call) -> tuple[MetricType, ...]:
+    given: str | None = call.values["metricType"]
+    if given is None:
+        return METRIC_TYPES
+    names = [name.strip() for name in given.split(",")]
+    if unknown := [name for name in names if name not in METRIC_TYPES]:
+        details = f"{shown(unknown[0])} is none of {', '.join(METRIC_TYPES)}"
+        raise bad_request([Issue(field="metricType", details=details, rule="options")])
+    return tuple(kind for kind in METRIC_TYPES if kind in names)
+
+
+def _moment(call: Call, name: str) -> datetime | None:
+    given: str | None = call.values[name]
+    return None if given is None else parse_moment(name, given)
+
+
+def parse_moment(name: str, given: str) -> datetime:
+    """An RFC 3339 time. Raises 400."""
+    try:
+        moment = datetime.fromisoformat(given)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        details = f"{shown(given)} is no time; write it as in 2026-11-21T09:30:00Z"
+        raise bad_request([Issue(field=name, details=details)]) from None

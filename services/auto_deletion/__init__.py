@@ -1,0 +1,1 @@
+"""Sends the deletion of ended workloads whose time has come."""

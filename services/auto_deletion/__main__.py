@@ -1,0 +1,6 @@
+"""`python -m services.auto_deletion`: the service as a process of its own."""
+
+from services.auto_deletion.service import run
+from services.runtime.host import main
+
+main("auto_deletion", run)

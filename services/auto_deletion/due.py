@@ -1,0 +1,41 @@
+"""Which due deletions are sent now. Pure.
+
+The table of due rows lags a little behind the log, so a row that was sent just now still stands there: it is not sent
+again for a while. Sent twice it would do nothing (the decider looks at the generation), but it would cost.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from events.commit import service_actor
+from events.envelope import AdmittedCommand
+from events.ids import derived_command_id
+from events.workload.commands import DeleteWorkload
+
+SERVICE: Final = "auto_deletion"
+RESEND_AFTER: Final = timedelta(seconds=5)
+"""A projector that is up is never this late, and an answer that was lost is asked for again soon enough."""
+
+
+class Due(NamedTuple):
+    """A workload whose auto-deletion is due, and which one of its auto-deletions."""
+
+    workload_id: str
+    generation: int
+
+
+def plan(due: Sequence[Due], sent: Mapping[Due, datetime], now: datetime) -> tuple[list[Due], dict[Due, datetime]]:
+    """What to send now, and what counts as sent afterwards (what is long past is forgotten)."""
+    recent = {row: at for row, at in sent.items() if now - at < RESEND_AFTER}
+    to_send = [row for row in dict.fromkeys(due) if row not in recent]
+    return to_send, recent | dict.fromkeys(to_send, now)
+
+
+def command(row: Due) -> AdmittedCommand:
+    """The same row is the same command, however often and by however many instances it is sent."""
+    return AdmittedCommand(
+        command_id=derived_command_id(SERVICE, row.workload_id, str(row.generation)),
+        actor=service_actor(SERVICE),
+        command=DeleteWorkload(workload_id=row.workload_id, generation=row.generation),
+    )

@@ -1,0 +1,165 @@
+"""Looks at the due rows a few times a second and asks `commands` to delete what is due.
+
+It has no timers and keeps nothing: the due times stand in the log, the table of them is a projection, and the decider
+does nothing where the generation has moved on. So several instances are harmless, and an outage only delays.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import asyncpg
+import structlog
+from prometheus_client import Counter
+
+from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
+from projections.postgres import Pool, create_pool
+from services.auto_deletion.due import SERVICE, Due, command, plan
+from services.runtime.bus import CommandClient, GateAwayError
+from services.runtime.connection import connect
+from services.runtime.host import Health
+from services.runtime.settings import Settings
+
+TICK_SECONDS: Final = 0.25
+"""A deletion is at most this late, beside the projector's lag."""
+ROWS_PER_TICK: Final = 500
+"""5,000 that are due at once are gone in some seconds, and no tick holds up the next for long."""
+IN_FLIGHT: Final = 16
+"""Deletions asked for at once: `commands` serves people at the same time."""
+COMMAND_SECONDS: Final = 5.0
+QUERY_SECONDS: Final = 5.0
+LONGEST_PAUSE_SECONDS: Final = 1.0
+"""Between looks while Postgres or commands are away: what is due must be gone soon after they are back."""
+
+Send = Callable[[AdmittedCommand], Awaitable[CommandReply]]
+
+_SENT = Counter("muster_auto_deletion_commands", "Deletions asked for", ["outcome"])
+
+log = structlog.get_logger(__name__)
+
+
+class DueRows:
+    """The due rows of the current projection schema, by one query that also tells which schema that is."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._schema = ""
+
+    async def read(self, now: datetime, limit: int) -> list[Due]:
+        if not self._schema:
+            self._schema = await self._pool.fetchval("SELECT schema_name FROM muster.current_projection") or ""
+            if not self._schema:
+                return []
+        try:
+            # One row at least, so that a swap of schemas is seen also while nothing is due.
+            rows = await self._pool.fetch(
+                "SELECT c.schema_name, d.workload_id, d.generation FROM muster.current_projection c LEFT JOIN LATERAL "  # noqa: S608
+                f'(SELECT workload_id, generation FROM "{self._schema}".due WHERE due_at <= $1 '
+                "ORDER BY due_at LIMIT $2) d ON true",
+                now,
+                limit,
+            )
+        except asyncpg.UndefinedTableError:
+            self._schema = ""
+            raise
+        if not rows or rows[0]["schema_name"] != self._schema:
+            self._schema = ""
+            return []
+        return [Due(row["workload_id"], row["generation"]) for row in rows if row["workload_id"] is not None]
+
+
+class AutoDeletion:
+    """Ticks over the due rows."""
+
+    def __init__(self, rows: DueRows, send: Send) -> None:
+        self._rows = rows
+        self._send = send
+        self._sent: dict[Due, datetime] = {}
+
+    async def tick(self, now: datetime) -> int:
+        """Ask for what is due; how many that were. Raises what asyncpg raises, and GateAwayError where nobody decides
+        commands: then what was not taken is asked for with the next tick.
+        """
+        # Those that were sent just now may still stand there, in front of others: ask for more by as many.
+        due = await self._rows.read(now, ROWS_PER_TICK + len(self._sent))
+        to_send, self._sent = plan(due[: ROWS_PER_TICK + len(self._sent)], self._sent, now)
+        slots = asyncio.Semaphore(IN_FLIGHT)
+        away: GateAwayError | None = None
+
+        async def send(row: Due) -> None:
+            nonlocal away
+            async with slots:
+                if away is None:
+                    try:
+                        await self._send_one(row)
+                    except GateAwayError as error:
+                        away = error
+                    else:
+                        return
+            del self._sent[row]
+
+        await asyncio.gather(*(send(row) for row in to_send))
+        if away is not None:
+            raise away
+        return len(to_send)
+
+    async def _send_one(self, row: Due) -> None:
+        match await self._send(command(row)):
+            case Accepted() as reply:
+                _SENT.labels("accepted").inc()
+                log.info("auto_deleted", workload_id=row.workload_id, generation=row.generation, changed=reply.changed)
+            case Refused() as reply:
+                # Deleted or replaced meanwhile: the projection will drop the row.
+                _SENT.labels("refused").inc()
+                log.info("auto_deletion_refused", workload_id=row.workload_id, code=reply.refusal.code)
+            case OutcomeUnknown():
+                _SENT.labels("unknown").inc()
+                log.warning("auto_deletion_unknown", workload_id=row.workload_id)
+
+    async def run(self, health: Health, stop: asyncio.Event) -> None:
+        """Tick until `stop`."""
+        pause = TICK_SECONDS
+        while not stop.is_set():
+            try:
+                await self.tick(datetime.now(UTC))
+                health.ready()
+                pause = TICK_SECONDS
+            except GateAwayError as error:
+                _SENT.labels("away").inc()
+                log.warning("commands_away", error=str(error))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                health.not_ready(f"the due rows cannot be read: {error}")
+                log.warning("due_rows_away", error=str(error) or type(error).__name__)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await stop.wait()
+
+
+async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+    """The service."""
+    nc = await connect(settings, SERVICE)
+    client = CommandClient(nc)
+
+    async def send(admitted: AdmittedCommand) -> CommandReply:
+        return await client.send_system(SERVICE, admitted, timeout_seconds=COMMAND_SECONDS)
+
+    try:
+        # No connection is opened yet: Postgres may be away.
+        pool = await create_pool(
+            settings.postgres_url,
+            min_size=0,
+            max_size=1,
+            timeout_seconds=QUERY_SECONDS,
+            command_timeout_seconds=QUERY_SECONDS,
+            server_settings={"application_name": "muster-auto-deletion", "default_transaction_read_only": "on"},
+        )
+        try:
+            await AutoDeletion(DueRows(pool), send).run(health, stop)
+        finally:
+            pool.terminate()
+    finally:
+        await nc.close()

@@ -1,0 +1,177 @@
+"""What cluster_sync knows of the log: workloads that hold nodes or may come to, nodes, clusters, projects. No I/O, no
+clock.
+
+Workloads that have ended and hold no node are forgotten, so its memory does not grow with what is over.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain, advance
+from events.cluster import Cluster
+from events.cluster_protocol import pod_key
+from events.commit import Commit
+from events.ids import key_of_id
+from events.node import Node
+from events.phases import FINISHED
+from events.project import Project
+from events.subjects import wanted_subject
+from events.workload.events import WorkloadCreated
+from events.workload.state import Pod, PodId, Workload, live_pods
+from services.cluster_sync.reconcile import Desired, desired_pod
+from services.runtime.fold_snapshots import Chains
+
+FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT)
+"""Aggregates whose chains are kept, and stored in snapshots."""
+SNAPSHOT_SHAPE: Final = 3
+"""Raise it when what is forgotten, or kept, changes."""
+
+
+class Changed(msgspec.Struct):
+    """What commits touched, for the shell to act on."""
+
+    pods: set[str] = msgspec.field(default_factory=set[str])
+    """Subjects in WANTED to be compared again."""
+    workloads: set[str] = msgspec.field(default_factory=set[str])
+    clusters: set[str] = msgspec.field(default_factory=set[str])
+    """Keys of clusters that changed."""
+    removed_nodes: set[str] = msgspec.field(default_factory=set[str])
+
+
+class Fold:
+    """Mutable; belongs to one task's loop."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.workloads: dict[str, Chain[Workload]] = {}
+        self.nodes: dict[str, Chain[Node]] = {}
+        self.clusters: dict[str, Chain[Cluster]] = {}
+        self.projects: dict[str, Chain[Project]] = {}
+        self.desired: dict[str, Desired] = {}
+        """By subject in WANTED: every run that holds a node."""
+        self.changed = Changed()
+
+    def follow(self, commits: list[Commit]) -> None:
+        for commit in commits:
+            self.apply(commit)
+            self.seq = commit.seq
+
+    def apply(self, commit: Commit) -> None:
+        """Take over one commit; one that was applied before (our own) changes nothing."""
+        match commit.aggregate:
+            case "workload":
+                self._apply_workload(commit)
+            case "node":
+                chain = self.nodes.get(commit.key, Chain(state=NODE.initial))
+                if commit.seq > chain.version:
+                    after = self.nodes[commit.key] = advance(NODE, chain, commit)
+                    if chain.state.present and not after.state.present:
+                        self.changed.removed_nodes.add(commit.key)
+            case "cluster":
+                chain = self.clusters.get(commit.key, Chain(state=CLUSTER.initial))
+                if commit.seq > chain.version:
+                    self.clusters[commit.key] = advance(CLUSTER, chain, commit)
+                    self.changed.clusters.add(commit.key)
+            case "project":
+                chain = self.projects.get(commit.key, Chain(state=PROJECT.initial))
+                if commit.seq > chain.version:
+                    self.projects[commit.key] = advance(PROJECT, chain, commit)
+            case _:
+                pass
+
+    def _apply_workload(self, commit: Commit) -> None:
+        chain = self.workloads.get(commit.key)
+        if chain is None and not isinstance(commit.events[0], WorkloadCreated):
+            return  # of a workload that is over and forgotten
+        if chain is not None and commit.seq <= chain.version:
+            return
+        before = WORKLOAD.initial if chain is None else chain.state
+        after = advance(WORKLOAD, chain, commit)
+        self.changed.workloads.add(commit.key)
+        self._note_pods(commit.key, before, after.state)
+        over = after.state.phase in FINISHED or not after.state.living
+        if over and not live_pods(after.state):
+            self.workloads.pop(commit.key, None)
+        else:
+            self.workloads[commit.key] = after
+
+    def _note_pods(self, key: str, before: Workload, after: Workload) -> None:
+        """Bring `desired` up to date for the pods that this commit moved."""
+        pods_before: dict[PodId, Pod] = before.pods
+        for pod_id, pod in after.pods.items():
+            if pods_before.get(pod_id) is not pod or before.cluster_id != after.cluster_id:
+                self._note_pod(key, pod_id, after, pod)
+        for pod_id in pods_before.keys() - after.pods.keys():
+            subject = wanted_subject(before.cluster_id, pod_key(key, *pod_id))
+            if self.desired.pop(subject, None) is not None:
+                self.changed.pods.add(subject)
+
+    def _note_pod(self, key: str, pod_id: PodId, state: Workload, pod: Pod) -> None:
+        subject = wanted_subject(state.cluster_id, pod_key(key, *pod_id))
+        wanted = desired_pod(key, pod_id, state, pod, self._project_name(state.project_id))
+        known = self.desired.get(subject)
+        if wanted is None:
+            changed = self.desired.pop(subject, None) is not None
+        else:
+            changed = known is None or (known.token, known.stop) != (wanted.token, wanted.stop)
+            self.desired[subject] = wanted
+        if changed:
+            self.changed.pods.add(subject)
+
+    def take_changed(self) -> Changed:
+        changed, self.changed = self.changed, Changed()
+        return changed
+
+    # -- looking things up -------------------------------------------------------------------------------------------
+
+    def cluster(self, cluster_id: str) -> Cluster | None:
+        """The cluster of this id, removed or not; None where the id is none of ours or of an earlier incarnation."""
+        key = key_of_id(cluster_id)
+        chain = None if key is None else self.clusters.get(key)
+        return chain.state if chain is not None and chain.state.cluster_id == cluster_id else None
+
+    def _project_name(self, project_id: str) -> str:
+        key = key_of_id(project_id)
+        chain = None if key is None else self.projects.get(key)
+        return "" if chain is None else chain.state.name
+
+    def cluster_gone(self, cluster_id: str) -> bool:
+        cluster = self.cluster(cluster_id)
+        return cluster is None or cluster.removed
+
+    def runs_without_place(self) -> list[tuple[str, PodId]]:
+        """Live runs whose node is gone, or whose cluster was removed."""
+        return [
+            (key, pod_id)
+            for key, chain in self.workloads.items()
+            for pod_id, pod in live_pods(chain.state).items()
+            if self.place_lost(chain.state, pod)
+        ]
+
+    def place_lost(self, state: Workload, pod: Pod) -> str:
+        """Why a live run can no longer be where it was bound: a reason code, or empty."""
+        if self.cluster_gone(state.cluster_id):
+            return "cluster_removed"
+        node = self.nodes.get(pod.node_key)
+        return "" if node is None or node.state.present else "node_lost"
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    @property
+    def chains(self) -> Chains:
+        return {
+            WORKLOAD.name: self.workloads,
+            NODE.name: self.nodes,
+            CLUSTER.name: self.clusters,
+            PROJECT.name: self.projects,
+        }
+
+    @classmethod
+    def restored(cls, seq: int, chains: dict[str, dict[str, Chain[Any]]]) -> "Fold":
+        fold = cls()
+        fold.seq = seq
+        fold.workloads, fold.nodes, fold.clusters, fold.projects = (chains[aggregate.name] for aggregate in FOLDED)
+        for key, chain in fold.workloads.items():
+            fold._note_pods(key, WORKLOAD.initial, chain.state)
+        return fold

@@ -1,0 +1,319 @@
+"""cluster_sync's shell: follows the log, keeps WANTED, hears OBSERVED. Every decision is made from the whole fold."""
+
+import asyncio
+import contextlib
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import structlog
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from events.aggregate import BrokenChainError
+from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod
+from events.ids import key_of_id
+from events.node import ReportNodeGone
+from events.subjects import ALL_OBSERVED, OBSERVED_STREAM, wanted_subject
+from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE, Fold
+from services.cluster_sync.observe import (
+    answer_to_stale,
+    cluster_command,
+    facts_of,
+    is_newest_run,
+    node_command,
+    place_lost,
+)
+from services.cluster_sync.report import Reporter
+from services.cluster_sync.wanted import Wanted, WantedLostError
+from services.runtime.connection import connect
+from services.runtime.fold_snapshots import FoldSnapshots
+from services.runtime.host import Health
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.jetstream_api import NOT_FOUND, JetStreamError
+from services.runtime.latest import Latest, LatestMessage
+from services.runtime.requests import Requests, UnansweredError
+from services.runtime.settings import Settings
+from services.runtime.streams import StreamError, assert_streams, create_derived_streams
+
+NAME: Final = "cluster_sync"
+SILENCE_SECONDS: Final = 30.0
+"""A cluster whose agent was not heard for so long takes no new pods; heartbeats come every 5 s."""
+TICK_SECONDS: Final = 2.0
+RETRY_SECONDS: Final = 0.5
+"""After WANTED could not be written."""
+STALLED_SECONDS: Final = 60.0
+"""The log has more, but nothing came for so long: something is wrong."""
+
+_POD: Final = msgspec.json.Decoder(ObservedPod)
+_NODE: Final = msgspec.json.Decoder(ObservedNode)
+_CLUSTER: Final = msgspec.json.Decoder(ObservedCluster)
+
+log = structlog.get_logger(__name__)
+
+
+class ClusterSync:
+    """One instance; a second one beside it is harmless, since guards and tokens decide."""
+
+    def __init__(self, nc: Client, store: JetStreamEventStore, replicas: int) -> None:
+        self._nc = nc
+        self._replicas = replicas
+        self._store = store
+        requests = Requests(nc)
+        self._fold = Fold()
+        self._wanted = Wanted(nc, requests)
+        self._observed = Latest(nc, requests, OBSERVED_STREAM, ALL_OBSERVED)
+        self._reporter: Reporter
+        self._tell = asyncio.Event()
+        self._tell_everything = True
+        self._words: dict[str, ObservedPod] = {}
+        """By subject in WANTED: runs that an agent still speaks of and that are over."""
+        self._heard: dict[str, tuple[float, ObservedCluster]] = {}
+        """By cluster id: when, and what, its agent said last."""
+        self._nodes_seen: dict[str, dict[str, ObservedNode]] = {}
+        """By cluster id and node key: the newest word, to be judged again when the cluster's pools change."""
+        self._sees_since = time.monotonic()
+        """Since when we could have heard an agent: before that, silence means nothing."""
+        self._snapshots = FoldSnapshots(store.snapshots, NAME, shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
+
+    async def run(self, health: Health, stop: asyncio.Event) -> None:
+        """Raises whatever makes going on senseless, such as a gap in the log."""
+        if found := await self._snapshots.load():
+            self._fold = Fold.restored(*found)
+        self._reporter = Reporter(self._store, self._fold, self._after_commits)
+        following = asyncio.create_task(self._follow())
+        tasks: set[asyncio.Task[Any]] = {following}
+        try:
+            if not await self._catch_up(following, health, stop):
+                return
+            self._observed.start()
+            self._lost_places()
+            tasks |= {asyncio.create_task(job()) for job in (self._keep_wanted, self._observe, self._tick)}
+            health.ready()
+            stopping = asyncio.create_task(stop.wait())
+            tasks.add(stopping)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks - {stopping}:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._reporter.close()
+            await self._observed.close()
+        await self._snapshots.save(self._fold.seq, self._fold.chains, datetime.now(UTC))
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        try:
+            async with contextlib.aclosing(self._store.follow(self._fold.seq)) as follower:
+                async for commits in follower:
+                    self._fold.follow(commits)
+                    if commits:
+                        self._after_commits()
+                    await asyncio.sleep(0)  # a long log must not keep the process from everything else
+        except BrokenChainError:
+            # Perhaps of the snapshot: the next start reads the log from its beginning.
+            await self._snapshots.forget()
+            raise
+
+    async def _catch_up(self, following: asyncio.Task[None], health: Health, stop: asyncio.Event) -> bool:
+        """Wait until the fold has seen all that was in the log when we started: until then we know too little. False
+        where we were asked to stop meanwhile.
+        """
+        newest = await self._store.last_seq()
+        reached, deadline = -1, 0.0
+        while self._fold.seq < newest and not stop.is_set():
+            if following.done():
+                following.result()
+            if self._fold.seq > reached:
+                reached, deadline = self._fold.seq, time.monotonic() + STALLED_SECONDS
+                health.reading(reached, newest)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"read up to {reached} of {newest}, and nothing more for {STALLED_SECONDS:.0f} s")
+            await asyncio.sleep(0.01)
+        return not stop.is_set()
+
+    def _after_commits(self) -> None:
+        changed = self._fold.changed
+        if changed.pods or changed.clusters:
+            self._tell.set()
+        if changed.removed_nodes:
+            changed.removed_nodes.clear()
+            self._lost_places()
+
+    def _lost_places(self) -> None:
+        """Report the runs whose node or cluster is gone, and the nodes that went with their cluster."""
+        now = datetime.now(UTC)
+        for key, node in self._fold.nodes.items():
+            if node.state.present and self._fold.cluster_gone(node.state.cluster_id):
+                self._reporter.node(key, ReportNodeGone())
+        for key, pod_id in self._fold.runs_without_place():
+            state = self._fold.workloads[key].state
+            pod = state.pods[pod_id]
+            reason = self._fold.place_lost(state, pod)
+            self._reporter.pods(key, (place_lost(state, pod_id, pod, reason, now),))
+
+    # -- WANTED ------------------------------------------------------------------------------------------------------
+
+    async def _keep_wanted(self) -> None:
+        while True:
+            if not self._tell_everything:
+                await self._tell.wait()
+            self._tell.clear()
+            changed = self._fold.take_changed()
+            words, self._words = self._words, {}
+            try:
+                if self._tell_everything:
+                    await self._wanted.read()
+                    await self._wanted.tell_all(self._fold)
+                    self._tell_everything = False
+                    log.info("wanted_told", pods=len(self._fold.desired), clusters=len(self._fold.clusters))
+                await self._wanted.tell_clusters(self._fold, sorted(changed.clusters))
+                await self._wanted.tell_pods(self._fold, changed.pods)
+                await self._wanted.publish([(subject, answer_to_stale(word)) for subject, word in words.items()])
+            except (UnansweredError, JetStreamError, NatsError, TimeoutError) as error:
+                log.warning("wanted_not_told", error=str(error))
+                # What part of it arrived is not known: compare everything once it can be read again.
+                self._tell_everything = True
+                await asyncio.sleep(RETRY_SECONDS)
+            for key in changed.clusters:
+                self._cluster_changed(key)
+
+    def _cluster_changed(self, key: str) -> None:
+        """Nodes may be in another pool now; runs of a removed cluster have lost their place."""
+        cluster = self._fold.clusters[key].state
+        if cluster.removed:
+            self._nodes_seen.pop(cluster.cluster_id, None)
+            self._lost_places()
+            return
+        for node_key, observed in self._nodes_seen.get(cluster.cluster_id, {}).items():
+            self._report_node(node_key, observed, cluster.cluster_id)
+
+    # -- OBSERVED ----------------------------------------------------------------------------------------------------
+
+    async def _observe(self) -> None:
+        while True:
+            for message in await self._observed.next(idle_seconds=30):
+                try:
+                    self._hear(message)
+                except (msgspec.DecodeError, ValueError) as error:
+                    # An agent of another version, or a stranger with its key: not a reason to stop for all others.
+                    log.warning("observation_not_understood", subject=message.subject, error=str(error))
+
+    def _hear(self, message: LatestMessage) -> None:
+        match message.subject.split("."):
+            case ["obs", cluster_id, "pod", key]:
+                self._hear_pod(cluster_id, key, _POD.decode(message.data))
+            case ["obs", cluster_id, "node", key]:
+                observed = _NODE.decode(message.data)
+                if observed.gone:
+                    self._nodes_seen.get(cluster_id, {}).pop(key, None)
+                else:
+                    self._nodes_seen.setdefault(cluster_id, {})[key] = observed
+                self._report_node(key, observed, cluster_id)
+            case ["obs", cluster_id, "cluster"]:
+                self._hear_cluster(cluster_id, message)
+            case _:
+                raise ValueError(f"unknown subject {message.subject}")
+
+    def _hear_cluster(self, cluster_id: str, message: LatestMessage) -> None:
+        """A heartbeat. One that we are told again may be old, and then says nothing about now."""
+        old = message.told_again and time.time() - message.stored_at > SILENCE_SECONDS
+        heard_at = self._sees_since if old else time.monotonic()
+        self._heard[cluster_id] = (heard_at, _CLUSTER.decode(message.data))
+        if not old:
+            self._report_cluster(cluster_id)
+
+    def _hear_pod(self, cluster_id: str, key: str, observed: ObservedPod) -> None:
+        workload_key = key.rsplit("-", 2)[0]
+        chain = self._fold.workloads.get(workload_key)
+        state = None if chain is None or chain.state.cluster_id != cluster_id else chain.state
+        if state is not None and is_newest_run(observed, state):
+            pod = state.pods[observed.pod.pod_set, observed.pod.index]
+            self._reporter.pods(workload_key, facts_of(observed, pod))
+            return
+        if self._fold.seq < observed.token or (chain is not None and chain.version <= observed.token):
+            return  # bound after what we have followed: another instance is ahead, and the agent will say it again
+        subject = wanted_subject(cluster_id, key)
+        wanted = self._fold.desired.get(subject)
+        if wanted is None or wanted.token <= observed.token:
+            # With a newer run desired, the agent knows by its token that this one is over.
+            self._words[subject] = observed
+            self._tell.set()
+
+    def _report_node(self, node_key: str, observed: ObservedNode, cluster_id: str) -> None:
+        cluster = self._fold.cluster(cluster_id)
+        if cluster is None or cluster.removed:
+            return
+        self._reporter.node(node_key, node_command(observed, cluster))
+
+    def _report_cluster(self, cluster_id: str) -> None:
+        cluster, key = self._fold.cluster(cluster_id), key_of_id(cluster_id)
+        if cluster is None or key is None or cluster.removed:
+            return
+        heard_at, newest = self._heard.get(cluster_id, (self._sees_since, None))
+        silent_seconds = time.monotonic() - max(heard_at, self._sees_since)
+        if newest is None and silent_seconds <= SILENCE_SECONDS:
+            return
+        command = cluster_command(cluster, newest, silent_seconds, SILENCE_SECONDS)
+        self._reporter.cluster(key, command)
+
+    # -- from time to time -------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        reconnects = self._nc.stats["reconnects"]
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if not self._nc.is_connected:
+                self._sees_since = time.monotonic()
+            if self._nc.stats["reconnects"] != reconnects:
+                reconnects = self._nc.stats["reconnects"]
+                self._sees_since = time.monotonic()
+                self._tell_everything = True  # the server may have come back without what it held in memory
+                self._tell.set()
+            for chain in list(self._fold.clusters.values()):
+                if chain.state.connected:
+                    self._report_cluster(chain.state.cluster_id)
+            await self._check_wanted()
+            now = datetime.now(UTC)
+            if self._snapshots.due(self._fold.seq, now):
+                await self._snapshots.save(self._fold.seq, self._fold.chains, now)
+
+    async def _check_wanted(self) -> None:
+        try:
+            await self._wanted.check()
+        except WantedLostError as error:
+            log.warning("wanted_lost", error=str(error))
+            self._tell_everything = True
+            self._tell.set()
+        except JetStreamError as error:
+            if error.error.code == NOT_FOUND:
+                await self._make_streams()
+        except (UnansweredError, NatsError):
+            pass  # away: the reconnection, or the next publish, will show
+
+    async def _make_streams(self) -> None:
+        """The server came back without what it held in memory: have both streams again, and fill WANTED."""
+        try:
+            await create_derived_streams(self._nc, self._replicas)
+        except (StreamError, NatsError) as error:
+            log.warning("streams_not_made", error=str(error))
+            return
+        log.warning("streams_made_again")
+        self._tell_everything = True
+        self._tell.set()
+
+
+async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+    """Run until `stop`."""
+    nc = await connect(settings, NAME)
+    try:
+        await create_derived_streams(nc, settings.replicas)
+        await assert_streams(nc, replicas=settings.replicas)
+        await ClusterSync(nc, JetStreamEventStore(nc), settings.replicas).run(health, stop)
+    finally:
+        await nc.close()

@@ -1,0 +1,1 @@
+"""Decides commands on the newest state and appends what was decided; answers the api itself."""

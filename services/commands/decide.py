@@ -1,0 +1,96 @@
+"""One command on one chain: what to append, or what to answer without appending. Pure.
+
+What a command means for its aggregate is the aggregate's own `decide`; here stands what holds for all of them: a
+command that comes again, a version that has moved on, and which service may give which command.
+"""
+
+from datetime import datetime
+from typing import Any, Final
+
+from events.aggregate import Aggregate, Chain, Draft, draft
+from events.decision import Context
+from events.envelope import Accepted, AdmittedCommand, CommandReply, Creation, Refused, UserCommand
+from events.ids import incarnation_id
+from events.refusal import Refusal
+from events.workload.commands import DeleteWorkload
+
+SYSTEM_COMMANDS: Final[dict[str, type[UserCommand]]] = {"auto_deletion": DeleteWorkload}
+"""The one command that each service may give past the gate."""
+
+
+def decide_on[S](
+    aggregate: Aggregate[S], key: str, chain: Chain[S], admitted: AdmittedCommand, now: datetime
+) -> Draft | CommandReply:
+    """The commit to append on top of `chain`, or the answer where there is nothing to append."""
+    if repeated := _repeated(aggregate, key, chain, admitted):
+        return repeated
+    expected = admitted.expected_version
+    if expected is not None and expected != chain.version:
+        return refused(
+            "version_moved",
+            f"If-Match named version {expected}, but the newest is {chain.version}; read it again and decide anew",
+        )
+    context = Context(
+        now=now,
+        actor=admitted.actor,
+        command_id=admitted.command_id,
+        version=chain.version,
+        protected=admitted.protected,
+        override=admitted.override,
+    )
+    decision = aggregate.decide(admitted.command, chain.state, context)
+    if isinstance(decision, Refusal):
+        return Refused(refusal=decision)
+    if not decision:
+        return Accepted(seq=chain.version, changed=False)
+    return draft(
+        aggregate,
+        key,
+        chain,
+        decision,
+        command_id=admitted.command_id,
+        actor=admitted.actor,
+        now=now,
+        body_hash=admitted.body_hash,
+        correlation_id=admitted.correlation_id,
+    )
+
+
+def _repeated(aggregate: Aggregate[Any], key: str, chain: Chain[Any], admitted: AdmittedCommand) -> CommandReply | None:
+    """The answer of the first time, where the command was carried out before."""
+    if chain.version == 0:
+        return None
+    made = incarnation_id(key, admitted.command_id) if isinstance(admitted.command, Creation) else ""
+    is_ours = bool(made) and aggregate.about(chain.state).id == made
+    known = chain.remembered(admitted.command_id)
+    if known is not None:
+        if known.body_hash != admitted.body_hash:
+            return key_reused()
+        return Accepted(seq=known.seq, id=made, at=chain.state.created_at if is_ours else None)
+    if is_ours:
+        # So long ago that the chain no longer remembers the command; but the id of what it made is the command's own.
+        return Accepted(seq=chain.version, id=made, at=chain.state.created_at)
+    return None
+
+
+def key_reused() -> Refused:
+    return refused(
+        "idempotency_key_reused",
+        "this Idempotency-Key came before with another request; send a new request with a new key",
+    )
+
+
+def not_for_service(service: str, command: UserCommand) -> Refusal | None:
+    """Why a service may not give this command; None where it may."""
+    if SYSTEM_COMMANDS.get(service) is not type(command):
+        return Refusal(code="not_permitted", message=f"service {service!r} may not give {type(command).__name__}")
+    if isinstance(command, DeleteWorkload) and command.generation is None:
+        return Refusal(
+            code="not_permitted",
+            message=f"service {service!r} must name the generation of the auto-deletion that is due",
+        )
+    return None
+
+
+def refused(code: str, message: str, field: str | None = None) -> Refused:
+    return Refused(refusal=Refusal(code=code, message=message, field=field))

@@ -1,0 +1,221 @@
+"""Carries commands out: load, decide, append, and again where somebody else was first. Always answers, and truly.
+
+What is decided stands in `decide.py` and in the aggregates; here are only the order of things, tries and deadlines.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final, assert_never
+
+import msgspec
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from prometheus_client import Counter
+
+from events.aggregate import AGGREGATES, CLUSTER, PROJECT, Aggregate, Chain, Draft
+from events.commit import service_actor
+from events.envelope import (
+    Accepted,
+    AdmittedCommand,
+    CommandReply,
+    Creation,
+    OutcomeUnknown,
+    Refused,
+    target,
+)
+from events.ids import key_of_id
+from events.refusal import Refusal
+from events.subjects import aggregate_subject
+from events.workload.commands import CreateTraining
+from services.commands.decide import decide_on, key_reused, not_for_service, refused
+from services.commands.recent import RecentCommands, Turns
+from services.runtime.bus import reply
+from services.runtime.directory import Directory
+from services.runtime.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
+from services.runtime.jetstream_api import JetStreamError
+from services.runtime.requests import UnansweredError
+from services.runtime.store import Committed, Conflict, EventStore, Rejected, Unknown
+
+HANDLE_SECONDS: Final = 4.5
+"""The api waits five seconds; who asks must hear that the outcome is unknown, not guess it from silence."""
+MAX_TRIES: Final = 10
+"""Appends per command (log.md 2.1). Within a process commands on one aggregate take turns, so that ten conflicts mean
+ten commits of other writers in between."""
+PAUSE_SECONDS: Final = 0.002
+"""Twice the time of an append: the first pause after a conflict, doubled each time up to the longest."""
+LONGEST_PAUSE_SECONDS: Final = 0.1
+SYSTEM_PREFIX: Final = "cmd.system."
+
+_DECODER: Final = msgspec.json.Decoder(AdmittedCommand)
+_COMMANDS: Final = Counter("muster_commands", "Commands that were answered", ["command", "outcome"])
+
+log = structlog.get_logger(__name__)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def serve(connection: Client, commands: "Commands") -> Callable[[Msg], Awaitable[None]]:
+    """What answers a message of `cmd.admitted.>` or `cmd.system.<service>.>`."""
+
+    async def handle(message: Msg) -> None:
+        try:
+            admitted = _DECODER.decode(message.data)
+        except msgspec.MsgspecError as error:
+            log.warning("command_not_read", subject=message.subject, error=str(error))
+            await reply(connection, message, refused("invalid", "the message is no command known here"))
+            return
+        answer = await commands.answer(message.subject, admitted)
+        outcome = answer.refusal.code if isinstance(answer, Refused) else type(answer).__name__
+        _COMMANDS.labels(type(admitted.command).__name__, outcome).inc()
+        await reply(connection, message, answer)
+
+    return handle
+
+
+class Commands:
+    """Everything a command needs to be carried out.
+
+    Attributes:
+        log_full: creations are refused while it is set; whoever watches the log sets it.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: EventStore,
+        directory: Directory,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.log_full = False
+        self._store = store
+        self._directory = directory
+        self._clock = clock
+        self._recent = RecentCommands()
+        self._turns = Turns()
+
+    async def answer(self, subject: str, admitted: AdmittedCommand) -> CommandReply:
+        """Carry the command out, in HANDLE_SECONDS at most."""
+        if subject.startswith(SYSTEM_PREFIX):
+            # The server lets each service publish under its own name only: the subject tells who it is.
+            service = subject.removeprefix(SYSTEM_PREFIX).partition(".")[0]
+            if refusal := not_for_service(service, admitted.command):
+                log.error("service_gave_foreign_command", service=service, refusal=refusal.message)
+                return Refused(refusal=refusal)
+            admitted = msgspec.structs.replace(admitted, actor=service_actor(service))
+        try:
+            async with asyncio.timeout(HANDLE_SECONDS):
+                return await self._carry_out(admitted)
+        except (UnansweredError, JetStreamError, TimeoutError) as error:
+            log.warning("command_outcome_unknown", command_id=admitted.command_id, error=str(error) or "too slow")
+            return OutcomeUnknown()
+
+    async def _carry_out(self, admitted: AdmittedCommand) -> CommandReply:
+        place = target(admitted.command)
+        if place is None:
+            return refused("not_found", "there is no such thing: the id is none that was ever given out")
+        subject = aggregate_subject(*place)
+        if self._recent.differs(admitted.command_id, subject, admitted.body_hash):
+            return key_reused()
+        async with self._turns.of(subject):
+            answer = await self._decide_and_append(AGGREGATES[place[0]], place[1], admitted)
+        if isinstance(answer, Refused) and answer.refusal.code != "idempotency_key_reused":
+            self._recent.forget(admitted.command_id)
+        return answer
+
+    async def _decide_and_append(self, aggregate: Aggregate[Any], key: str, admitted: AdmittedCommand) -> CommandReply:
+        deadline = asyncio.get_running_loop().time() + HANDLE_SECONDS
+        obstacle = await self._obstacle(admitted)
+        # Most names are new: a creation is tried on an empty chain first, and its guard tells where that was wrong.
+        new_name = isinstance(admitted.command, CreateTraining) and admitted.expected_version is None
+        optimistic = new_name and obstacle is None
+        chain = Chain(state=aggregate.initial) if optimistic else await self._store.load(aggregate, key)
+        pause = PAUSE_SECONDS
+        for _ in range(MAX_TRIES):
+            decided = decide_on(aggregate, key, chain, admitted, self._clock())
+            if not isinstance(decided, Draft):
+                return decided
+            if obstacle is not None:
+                # Only now: a creation that was carried out before is answered as it was then.
+                return Refused(refusal=obstacle)
+            left = deadline - asyncio.get_running_loop().time()
+            outcome = await self._store.append(decided, deadline_seconds=max(left, 0.0))
+            if not isinstance(outcome, Conflict):
+                return _answer_of(outcome, admitted)
+            if not optimistic:
+                await asyncio.sleep(pause * random.random())  # noqa: S311 (jitter, so that two do not chase each other)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            optimistic = False
+            chain = await self._store.load(aggregate, key)
+        log.warning("command_lost_every_race", command_id=admitted.command_id, aggregate=aggregate.name, key=key)
+        return OutcomeUnknown()
+
+    async def _obstacle(self, admitted: AdmittedCommand) -> Refusal | None:
+        """What stands in a creation's way outside its own aggregate."""
+        command = admitted.command
+        if not isinstance(command, Creation):
+            return None
+        if self.log_full:
+            return _log_full()
+        if not isinstance(command, CreateTraining):
+            return None
+        if not await self._project_exists(command.project_id):
+            return Refusal(
+                code="unknown_project", field="projectId", message=f"there is no project {command.project_id!r}"
+            )
+        if not await self._cluster_exists(command.cluster_id):
+            return Refusal(
+                code="unknown_cluster", field="clusterId", message=f"there is no cluster {command.cluster_id!r}"
+            )
+        return None
+
+    async def _project_exists(self, project_id: str) -> bool:
+        if self._directory.project(project_id) is not None:
+            return True
+        # Made a moment ago, perhaps: the fold lags, the log does not.
+        key = key_of_id(project_id)
+        return key is not None and (await self._store.load(PROJECT, key)).state.project_id == project_id
+
+    async def _cluster_exists(self, cluster_id: str) -> bool:
+        if self._directory.cluster(cluster_id) is not None:
+            return True
+        key = key_of_id(cluster_id)
+        if key is None:
+            return False
+        cluster = (await self._store.load(CLUSTER, key)).state
+        return cluster.exists and cluster.cluster_id == cluster_id
+
+
+def _answer_of(outcome: Committed | Rejected | Unknown, admitted: AdmittedCommand) -> CommandReply:
+    match outcome:
+        case Committed():
+            (commit,) = outcome.commits
+            if commit.record.body_hash != admitted.body_hash:
+                # The same key with another body was faster, perhaps in another replica.
+                return key_reused()
+            made = commit.record.about.id if isinstance(admitted.command, Creation) else None
+            return Accepted(seq=commit.seq, id=made or "", at=commit.record.occurred_at)
+        case Rejected(code=code) if code == STREAM_FULL_CODE:
+            return Refused(refusal=_log_full())
+        case Rejected(code=code) if code == TOO_LARGE_CODE:
+            return refused("invalid", "the request is too large to be stored; send less text")
+        case Rejected():
+            log.error("append_rejected", command_id=admitted.command_id, code=outcome.code, reason=outcome.message)
+            return OutcomeUnknown()
+        case Unknown():
+            log.warning("append_unknown", command_id=admitted.command_id, reason=outcome.message)
+            return OutcomeUnknown()
+        case _:
+            assert_never(outcome)
+
+
+def _log_full() -> Refusal:
+    return Refusal(
+        code="log_full",
+        message="the log has nearly reached its limit, and nothing new is taken; an operator must set "
+        "MUSTER_LOG_MAX_BYTES higher and run setup again",
+    )

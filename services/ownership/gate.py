@@ -1,0 +1,242 @@
+"""One request through the gate: verify the token, gather the facts, decide, then forward or refuse.
+
+What is refused, and what took a special right, goes to AUDIT. A token never goes further than this.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from events.aggregate import CLUSTER, PROJECT, TENANT
+from events.audit import TENANT_SCOPE, AuditRecord
+from events.commit import About, Actor
+from events.envelope import (
+    AdmittedCommand,
+    CommandRequest,
+    Creation,
+    OutcomeUnknown,
+    Refused,
+    UserCommand,
+    WorkloadIdCommand,
+)
+from events.ids import KEY_PATTERN, TENANT_KEY, key_of_id
+from events.refusal import Refusal
+from events.subjects import EVENTS_STREAM, admitted_subject, aggregate_subject, audit_subject
+from services.ownership.decide import Admission, Facts, decide
+from services.runtime.authentication import Authenticator
+from services.runtime.bus import reply
+from services.runtime.directory import Directory, grants_of
+from services.runtime.jetstream_api import JetStreamError, decode_ack, last_message
+from services.runtime.requests import Requests, UnansweredError
+from services.runtime.store import EventStore
+
+HANDLE_SECONDS: Final = 4.0
+"""The api waits five seconds: commands needs the rest, and a refusal must still arrive."""
+READ_SECONDS: Final = 2.0
+"""One read from the log's leader; a healthy one takes less than a millisecond."""
+AUDIT_SECONDS: Final = 1.0
+"""A refusal is told even where it could not be audited; then the service's own log has it."""
+MAX_TARGET_LENGTH: Final = 256
+"""Of what the audit repeats of a request: names are at most 100 characters, and strangers may send more."""
+
+_REQUEST_DECODER: Final = msgspec.json.Decoder(CommandRequest)
+_ENCODER: Final = msgspec.json.Encoder()
+
+log = structlog.get_logger(__name__)
+
+
+class _Last(msgspec.Struct, frozen=True):
+    """Of a commit record only what the gate decides from."""
+
+    about: About = About()
+
+
+_LAST_DECODER: Final = msgspec.json.Decoder(_Last)
+
+type ReadAbout = Callable[[str], Awaitable[About | None]]
+"""`about` of the last commit of the workload with this key, from the log's leader; None where there is none."""
+
+
+def about_reader(requests: Requests) -> ReadAbout:
+    """Reads from the leader: a lagging view would let somebody act on what was just deleted, or given to another."""
+
+    async def read(key: str) -> About | None:
+        subject = aggregate_subject("workload", key)
+        message = await last_message(requests, EVENTS_STREAM, subject, seconds=READ_SECONDS)
+        return None if message is None else _LAST_DECODER.decode(message.data).about
+
+    return read
+
+
+class Audit:
+    """Writes audit records; one that cannot be stored is told to the service's log, loudly."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    async def write(self, record: AuditRecord) -> None:
+        scope = record.project_id if record.project_id and KEY_PATTERN.match(record.project_id) else TENANT_SCOPE
+        try:
+            payload = _ENCODER.encode(record)
+            answer = await self._requests.ask(audit_subject(scope), payload, seconds=AUDIT_SECONDS)
+            error = decode_ack(answer).error
+            failure = None if error is None else error.description
+        except UnansweredError as unanswered:
+            failure = str(unanswered)
+        if failure is not None:
+            log.error("audit_not_stored", failure=failure, record=msgspec.to_builtins(record))
+
+
+class Gate:
+    """Everything a request needs on its way through."""
+
+    def __init__(
+        self,
+        *,
+        connection: Client,
+        authenticator: Authenticator,
+        directory: Directory,
+        store: EventStore,
+        read_about: ReadAbout,
+        audit: Audit,
+    ) -> None:
+        self._connection = connection
+        self._authenticator = authenticator
+        self._directory = directory
+        self._store = store
+        self._read_about = read_about
+        self._audit = audit
+
+    async def handle(self, message: Msg) -> None:
+        """Answer a request, or forward it so that `commands` does."""
+        try:
+            request = _REQUEST_DECODER.decode(message.data)
+        except msgspec.MsgspecError as error:
+            log.warning("request_not_read", subject=message.subject, error=str(error))
+            return await self._refuse(message, Refusal(code="invalid", message="the request is no command known here"))
+        if not KEY_PATTERN.match(request.command_id):
+            # It becomes part of a header of the log.
+            return await self._refuse(message, Refusal(code="invalid", message="the command id is not fit for use"))
+        try:
+            async with asyncio.timeout(HANDLE_SECONDS):
+                await self._pass(message, request)
+        except (UnansweredError, JetStreamError, TimeoutError) as error:
+            # Fail closed: without the facts nobody gets through.
+            log.warning("request_without_facts", command_id=request.command_id, error=str(error) or "too slow")
+            await reply(self._connection, message, OutcomeUnknown())
+
+    async def _pass(self, message: Msg, request: CommandRequest) -> None:
+        identity = await self._authenticator.verify(request.token)
+        if isinstance(identity, Refusal):
+            await self._audit.write(_record(request, identity, None, None))
+            return await self._refuse(message, identity)
+        actor = Actor(iss=identity.iss, sub=identity.sub)
+        about = await self._about(request.command)
+        verdict = await self._judge(request.command, identity.sub, about)
+        if isinstance(verdict, Refusal):
+            await self._audit.write(_record(request, verdict, actor, about))
+            return await self._refuse(message, verdict)
+        if verdict.special_right is not None:
+            await self._audit.write(_record(request, verdict, actor, about))
+        return await self._forward(message, request, actor, verdict)
+
+    async def _about(self, command: UserCommand) -> About | None:
+        if not isinstance(command, WorkloadIdCommand):
+            return None
+        key = key_of_id(command.workload_id)
+        return None if key is None else await self._read_about(key)
+
+    async def _judge(self, command: UserCommand, subject: str, about: About | None) -> Admission | Refusal:
+        """Decide from the live fold; where its lag could make the difference, once more from the log's leader.
+
+        A refusal may come too early for a role that was just given, and somebody else's workload may have come under
+        protection a moment ago. What else is admitted stands on roles that are at most milliseconds old.
+        """
+        cluster = self._directory.cluster(about.cluster_id) if about is not None and about.cluster_id else None
+        protection = None if cluster is None else cluster.ownership_protection
+        facts = Facts(grants=self._directory.grants(subject), about=about, protection=protection)
+        verdict = decide(command, subject, facts)
+        if isinstance(verdict, Admission) and not verdict.others_unprotected:
+            return verdict
+        if isinstance(command, WorkloadIdCommand) and (about is None or about.id != command.workload_id):
+            return verdict
+        return decide(command, subject, await self._facts_of_leader(command, subject, about))
+
+    async def _facts_of_leader(self, command: UserCommand, subject: str, about: About | None) -> Facts:
+        project_id = _project_of(command, about)
+        tenant = await self._store.load(TENANT, TENANT_KEY)
+        grants = grants_of(subject, tenant.state, {})
+        project_key = None if project_id is None else key_of_id(project_id)
+        if project_id is not None and project_key is not None:
+            project = (await self._store.load(PROJECT, project_key)).state
+            if project.project_id == project_id:
+                grants = grants_of(subject, tenant.state, {project_id: project})
+        return Facts(grants=grants, about=about, protection=await self._protection_of_leader(about))
+
+    async def _protection_of_leader(self, about: About | None) -> bool | None:
+        key = None if about is None or about.cluster_id is None else key_of_id(about.cluster_id)
+        if about is None or key is None:
+            return None
+        cluster = (await self._store.load(CLUSTER, key)).state
+        return cluster.ownership_protection if cluster.cluster_id == about.cluster_id else None
+
+    async def _forward(self, message: Msg, request: CommandRequest, actor: Actor, admission: Admission) -> None:
+        admitted = AdmittedCommand(
+            command_id=request.command_id,
+            actor=actor,
+            command=request.command,
+            body_hash=request.body_hash,
+            expected_version=request.expected_version,
+            correlation_id=request.correlation_id,
+            protected=admission.protected,
+            override=admission.override,
+        )
+        subject = admitted_subject(type(request.command).__name__)
+        await self._connection.publish(subject, _ENCODER.encode(admitted), reply=message.reply)
+
+    async def _refuse(self, message: Msg, refusal: Refusal) -> None:
+        await reply(self._connection, message, Refused(refusal=refusal))
+
+
+def _project_of(command: UserCommand, about: About | None) -> str | None:
+    if about is not None:
+        return about.project_id
+    return getattr(command, "project_id", None)
+
+
+def _record(
+    request: CommandRequest, verdict: Admission | Refusal, actor: Actor | None, about: About | None
+) -> AuditRecord:
+    command = request.command
+    refused = isinstance(verdict, Refusal)
+    project_id = _project_of(command, about)
+    return AuditRecord(
+        at=datetime.now(UTC),
+        outcome="refused" if refused else "admitted",
+        command=type(command).__name__,
+        command_id=request.command_id,
+        actor=actor,
+        target=_named(command)[:MAX_TARGET_LENGTH],
+        project_id=None if project_id is None else project_id[:MAX_TARGET_LENGTH],
+        code=verdict.code if refused else str(verdict.special_right or ""),
+        message=verdict.message if refused else "",
+        correlation_id=request.correlation_id[:MAX_TARGET_LENGTH],
+    )
+
+
+def _named(command: UserCommand) -> str:
+    """What the command is about, in the audit's words: an id, a name, or a role and its subject."""
+    if isinstance(command, Creation):
+        return command.name
+    fields = msgspec.structs.asdict(command)
+    for field in ("workload_id", "cluster_id", "role", "project_id"):
+        if field in fields:
+            given = str(fields[field])
+            return f"{fields['subject']}: {given}" if "subject" in fields else given
+    return ""

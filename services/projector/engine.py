@@ -1,0 +1,144 @@
+"""Folds commits into one projection schema: with a cache of entries, and the next batch folded while one is written.
+
+Used by the projector and by a rebuild. It neither follows the log nor decides which schema is the current one.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from events.commit import Commit
+from projections.fold import Changes, Entry, EntryKey, Fold, needed
+from projections.postgres import Pool, create_pool
+from services.projector.writer import Checkpoint, Writer
+from services.runtime.store import LogGapError
+
+CACHED_ENTRIES: Final = 20_000
+"""Some 2 KB each: what is going on, and what ended a moment ago."""
+BATCH_COMMITS: Final = 2_000
+"""Of one transaction: as long as it stays in one, a larger one is no faster, and lists would lag."""
+SLICE_COMMITS: Final = 250
+"""Folded without letting others run: some 10 ms, as scheduling and heartbeats share the process."""
+STATEMENT_TIMEOUT_SECONDS: Final = 60
+CONNECT_TIMEOUT_SECONDS: Final = 5
+POOL_CONNECTIONS: Final = 3
+"""One writes, one reads what is missing, one for the rest."""
+
+_EVENTS = Counter("muster_projector_events", "Events written to the read models")
+_WRITE_SECONDS = Histogram("muster_projector_write_seconds", "One transaction of the projector")
+_SEQ = Gauge("muster_projector_sequence", "Sequence of the log that the read models have reached")
+
+
+async def open_pool(postgres_url: str) -> Pool:
+    """Connections that do not wait for the disk: what a crash of Postgres loses is folded again from the log, because
+    the checkpoint is lost with it.
+    """
+    return await create_pool(
+        postgres_url,
+        min_size=1,
+        max_size=POOL_CONNECTIONS,
+        timeout_seconds=CONNECT_TIMEOUT_SECONDS,
+        command_timeout_seconds=STATEMENT_TIMEOUT_SECONDS,
+        server_settings={
+            "application_name": "muster-projector",
+            "synchronous_commit": "off",
+            "statement_timeout": str(STATEMENT_TIMEOUT_SECONDS * 1000),
+            "idle_in_transaction_session_timeout": "15000",
+            # Sets are joined by primary key; a plan from stale statistics of a filling table would scan it.
+            "plan_cache_mode": "force_generic_plan",
+            "jit": "off",
+        },
+    )
+
+
+class Engine:
+    """One schema, from a checkpoint on. After any error it is of no more use: make another one."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        checkpoint: Checkpoint,
+        *,
+        cached_entries: int = CACHED_ENTRIES,
+        batch_commits: int = BATCH_COMMITS,
+    ) -> None:
+        self._writer = writer
+        self._cache: OrderedDict[EntryKey, Entry] = OrderedDict()
+        self._cached_entries = cached_entries
+        self._batch_commits = batch_commits
+        self._writing: asyncio.Task[None] | None = None
+        self.seq = checkpoint.seq
+        """Up to which commits were taken in; what was written may be one batch behind until `flush`."""
+
+    async def apply(self, commits: Sequence[Commit]) -> None:
+        """Take in whole batches of commits that follow `seq`.
+
+        Raises LogGapError, BrokenChainError, CheckpointMovedError, and what asyncpg raises; an error of the batch
+        before may appear here.
+        """
+        start = 0
+        while start < len(commits):
+            end = min(start + self._batch_commits, len(commits))
+            while not commits[end - 1].ends_batch:
+                end += 1
+                if end > len(commits):
+                    raise LogGapError(f"the atomic batch at {commits[-1].seq} lacks its end")
+            await self._apply(commits[start:end])
+            start = end
+
+    async def flush(self) -> None:
+        """Wait until everything taken in is written."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            await writing
+
+    async def discard(self) -> None:
+        """Give up what is not written."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+            self._writing = None
+
+    async def _apply(self, commits: Sequence[Commit]) -> None:
+        for offset, commit in enumerate(commits, start=1):
+            if commit.seq != self.seq + offset:
+                raise LogGapError(
+                    f"the log goes on with {commit.seq}, but the read models are at {self.seq + offset - 1}"
+                )
+        missing = [key for key in needed(commits) if key not in self._cache]
+        if missing:
+            # Rows of a batch that is still being written are in the cache, so these are none of them.
+            self._cache.update(await self._writer.load(missing))
+        fold = Fold(self._cache)
+        for start in range(0, len(commits), SLICE_COMMITS):
+            fold.add(commits[start : start + SLICE_COMMITS])
+            await asyncio.sleep(0)
+        changes = fold.finish()
+        await self.flush()
+        new = Checkpoint(seq=commits[-1].seq, last_commit_id=commits[-1].record.commit_id)
+        events = sum(len(commit.events) for commit in commits)
+        self._writing = asyncio.create_task(self._write(changes, self.seq, new, events))
+        self.seq = new.seq
+        self._remember(fold.after)
+
+    async def _write(self, changes: Changes, old_seq: int, new: Checkpoint, events: int) -> None:
+        began = time.perf_counter()
+        await self._writer.write(changes, old_seq, new)
+        _WRITE_SECONDS.observe(time.perf_counter() - began)
+        _EVENTS.inc(events)
+        _SEQ.set(new.seq)
+
+    def _remember(self, entries: dict[EntryKey, Entry]) -> None:
+        for key, entry in entries.items():
+            self._cache[key] = entry
+            self._cache.move_to_end(key)
+        while len(self._cache) > self._cached_entries:
+            oldest = next(iter(self._cache))
+            if oldest in entries:
+                # Being written just now: who read it from the table would read it as it was.
+                break
+            del self._cache[oldest]

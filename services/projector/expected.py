@@ -1,0 +1,385 @@
+"""What the tables must hold, from the log alone: by the aggregates' own `evolve`, in plain Python.
+
+It must not import the projections' folds: it is what they are compared with.
+"""
+
+from collections import Counter, defaultdict
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from events.aggregate import AGGREGATES, Chain, apply
+from events.cluster import Cluster
+from events.commit import Commit
+from events.node import Node
+from events.phases import PodPhase
+from events.project import Project
+from events.workload.events import (
+    DeviceShare,
+    PodFailed,
+    PodInterrupted,
+    PodRef,
+    PodRunning,
+    PodStopped,
+    PodSucceeded,
+    WorkloadCompleted,
+    WorkloadCreated,
+    WorkloadFailed,
+)
+from events.workload.spec import PRIORITY_RANK, pod_sets
+from events.workload.state import Workload, live_pods
+from projections.values import MAX_BIGINT, clean
+
+Key = tuple[Any, ...]
+Row = dict[str, Any]
+
+CHECKSUM_MODULUS: Final = 1_000_003
+_WAITING_PHASES: Final = frozenset({"Creating", "Pending", "Resuming"})
+
+
+class _Life:
+    """What the state of a workload does not keep, told by its events."""
+
+    __slots__ = ("exit_code", "history", "last_phase_at", "pending", "running", "started_at", "version")
+
+    def __init__(self, at: datetime) -> None:
+        self.version = 0
+        self.started_at: datetime | None = None
+        self.exit_code: int | None = None
+        self.last_phase_at = at
+        self.pending = timedelta()
+        self.running = timedelta()
+        self.history = [0, 0, 0, 0]
+        """Count, first, last, checksum."""
+
+    def told(self, seq: int, index: int, type_: str) -> None:
+        history = self.history
+        history[0] += 1
+        history[1] = history[1] or seq
+        history[2] = seq
+        history[3] += (seq * 31 + index + len(type_)) % CHECKSUM_MODULUS
+
+    def stayed(self, phase: str, until: datetime) -> None:
+        span = max(until - self.last_phase_at, timedelta())
+        if phase in _WAITING_PHASES:
+            self.pending += span
+        elif phase == "Running":
+            self.running += span
+
+
+class Expected:
+    """The rows that the log up to `seq` stands for."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.last_commit_id = ""
+        self._chains: dict[tuple[str, str], Chain[Any]] = {}
+        self._lives: dict[str, _Life] = {}
+        self._workloads: dict[Key, Row] = {}
+        self._ended_runs: dict[Key, Row] = {}
+        self._open_runs: dict[str, dict[Key, Row]] = {}
+        self._due: dict[Key, Row] = {}
+        self._use: defaultdict[Key, Counter[str]] = defaultdict(Counter)
+        self._clusters: dict[Key, Row] = {}
+        self._projects: dict[Key, Row] = {}
+        self._commands: dict[Key, Row] = {}
+
+    def add(self, commit: Commit) -> None:
+        """One more commit of the log, in order. Raises BrokenChainError."""
+        kind = AGGREGATES[commit.aggregate]
+        key = (commit.aggregate, commit.key)
+        before: Chain[Any] = self._chains.get(key) or Chain(state=kind.initial)
+        after = apply(kind, before, commit)
+        if commit.aggregate == "workload":
+            self._workload(before.state, commit)
+        # What a chain remembers for repeated commands is of no use here, and large.
+        self._chains[key] = Chain(state=after.state, version=after.version)
+        if commit.aggregate == "cluster":
+            self._cluster(after.state, commit)
+        elif commit.aggregate == "project":
+            self._project(after.state, commit)
+        if commit.record.body_hash:
+            self._commands.setdefault((commit.record.command_id,), _command_row(commit))
+        self.seq = commit.seq
+        self.last_commit_id = commit.record.commit_id
+
+    def tables(self) -> dict[str, dict[Key, Row]]:
+        """Rows by table and key; of each table the columns that the log determines."""
+        for (aggregate, _), chain in self._chains.items():
+            if aggregate == "workload":
+                self._rows_of(chain.state)
+        pods = dict(self._ended_runs)
+        for runs in self._open_runs.values():
+            pods.update(runs)
+        lives = {(id_,): life for id_, life in self._lives.items()}
+        names = ("count", "first", "last", "checksum")
+        nodes, reservations = self._nodes()
+        return {
+            "clusters": self._clusters,
+            "projects": self._projects,
+            "nodes": nodes,
+            "reservations": reservations,
+            "workloads": self._workloads,
+            "pods": pods,
+            "due": self._due,
+            "history": {key: dict(zip(names, life.history, strict=True)) for key, life in lives.items()},
+            "project_use": {key: dict(use) for key, use in self._use.items() if any(use.values())},
+            "commands": self._commands,
+        }
+
+    # -- workloads -------------------------------------------------------------------------------------------------
+
+    def _workload(self, state: Workload, commit: Commit) -> None:
+        """The commit's events one by one: what a state does not keep is told between two of them."""
+        at = commit.record.occurred_at
+        evolve = AGGREGATES["workload"].evolve
+        for index, event in enumerate(commit.events):
+            if isinstance(event, WorkloadCreated):
+                if state.exists:
+                    # The name begins a new incarnation: the rows of the old one are final.
+                    self._rows_of(state)
+                self._lives[event.workload_id] = _Life(at)
+            else:
+                self._run_over(state, event)
+            before, state = state, evolve(state, event)
+            life = self._lives[state.workload_id]
+            life.told(commit.seq, index, type(event).__name__)
+            life.version = commit.seq
+            if isinstance(event, PodRunning) and life.started_at is None:
+                life.started_at = event.at
+            if isinstance(event, WorkloadFailed):
+                life.exit_code = event.exit_code
+            if isinstance(event, WorkloadCompleted):
+                life.exit_code = 0
+            if before.workload_id == state.workload_id and before.phase is not state.phase:
+                life.stayed(before.phase, at)
+                life.last_phase_at = at
+            if state.deleted_at is not None:
+                life.stayed(state.phase, at)
+
+    def _run_over(self, state: Workload, event: Any) -> None:
+        """The row of a run that ends with this event."""
+        match event:
+            case PodSucceeded():
+                phase, code, reason, message = "Succeeded", 0, "", None
+            case PodFailed():
+                phase, code, reason, message = "Failed", event.exit_code, event.reason, event.message
+            case PodInterrupted():
+                phase, code, reason, message = "Interrupted", None, event.reason, event.message
+            case PodStopped():
+                phase, code, reason, message = "Stopped", event.exit_code, "", None
+            case _:
+                return
+        ref: PodRef = event.pod
+        pod = state.pods[ref.pod_set, ref.index]
+        row: Row = {
+            "phase": phase,
+            "exit_code": code,
+            "reason": clean(reason),
+            "finished_at": event.at,
+            "node_key": pod.node_key,
+            "node_name": clean(pod.node_name),
+            "node_pool": clean(pod.pool),
+            "devices": _devices_json(pod.devices),
+            "token": pod.token,
+        }
+        if message is not None:
+            row["message"] = clean(message)
+        self._ended_runs[state.workload_id, ref.pod_set, ref.index, ref.attempt, ref.try_] = row
+
+    def _rows_of(self, state: Workload) -> None:
+        """The rows of an incarnation as they are now."""
+        if not state.exists:
+            return
+        id_ = state.workload_id
+        life = self._lives[id_]
+        self._workloads[id_,] = _workload_row(state, life)
+        self._open_runs[id_] = {
+            (id_, pod_set, index, pod.attempt, pod.try_): {
+                "phase": str(pod.phase),
+                "node_key": pod.node_key,
+                "node_name": clean(pod.node_name),
+                "node_pool": clean(pod.pool),
+                "devices": _devices_json(pod.devices),
+                "token": pod.token,
+                "interruptions": pod.interruptions,
+                "not_before": pod.not_before,
+                "finished_at": None,
+            }
+            for (pod_set, index), pod in state.pods.items()
+        }
+        if state.delete_at is not None and state.deleted_at is None:
+            self._due[id_,] = {"generation": state.generation, "due_at": state.delete_at}
+        if state.deleted_at is None:
+            self._used(state, self._workloads[id_,])
+
+    def _used(self, state: Workload, row: Row) -> None:
+        firm = row["gpu_allocated_milli"] if state.spec.preemptibility == "non-preemptible" else 0
+        self._use[state.project_id, str(state.phase)].update(
+            workloads=1,
+            pods=row["live_pods"],
+            gpu_milli=row["gpu_allocated_milli"],
+            non_preemptible_gpu_milli=firm,
+            cpu_milli=row["cpu_allocated_milli"],
+            memory_bytes=row["memory_allocated_bytes"],
+        )
+
+    # -- the others ------------------------------------------------------------------------------------------------
+
+    def _nodes(self) -> tuple[dict[Key, Row], dict[Key, Row]]:
+        nodes: dict[Key, Row] = {}
+        reservations: dict[Key, Row] = {}
+        for (aggregate, key), chain in self._chains.items():
+            if aggregate != "node":
+                continue
+            state: Node = chain.state
+            nodes[key,] = _node_row(state, chain.version)
+            for id_, held in state.reservations.items():
+                reservations[id_,] = {
+                    "node_key": key,
+                    "workload_id": held.workload_id,
+                    "workload_key": held.workload_key,
+                    "cpu_milli": held.cpu_milli,
+                    "memory_bytes": held.memory_bytes,
+                    "devices": _devices_json(held.devices),
+                }
+        return nodes, reservations
+
+    def _cluster(self, state: Cluster, commit: Commit) -> None:
+        pools = {name: msgspec.to_builtins(pool) for name, pool in state.node_pools.items()}
+        self._clusters[state.cluster_id,] = {
+            "version": commit.seq,
+            "name": clean(state.name),
+            "kind": state.kind,
+            "created_at": state.created_at,
+            "removed": state.removed,
+            "connected": state.connected,
+            "connection_changed_at": state.connection_changed_at,
+            "problem": clean(state.problem),
+            "agent_version": clean(state.agent_version),
+            "protection_reported": state.protection_reported,
+            "protection_set": state.protection_set,
+            "node_pools": _json(pools),
+        }
+
+    def _project(self, state: Project, commit: Commit) -> None:
+        quota = state.gpu_quota_milli
+        self._projects[state.project_id,] = {
+            "version": commit.seq,
+            "name": clean(state.name),
+            "created_at": state.created_at,
+            "gpu_quota_milli": None if quota is None else min(quota, MAX_BIGINT),
+            "node_pools": [clean(pool) for pool in state.node_pools],
+            "roles": _json(state.roles),
+        }
+
+
+def _workload_row(state: Workload, life: _Life) -> Row:
+    spec = state.spec
+    pod_set = pod_sets(spec)[0]
+    request = pod_set.request
+    at_once = min(pod_set.count, pod_set.parallelism)
+    live = list(live_pods(state).values())
+    return {
+        "version": life.version,
+        "name": clean(state.name),
+        "requested_name": clean(state.requested_name),
+        "type": state.kind,
+        "project_id": state.project_id,
+        "cluster_id": state.cluster_id,
+        "submitted_by": clean(state.owner),
+        "phase": str(state.phase),
+        "phase_reason": clean(state.reason),
+        "phase_message": clean(state.message),
+        "phase_updated_at": life.last_phase_at,
+        "desired_phase": str(state.desired),
+        "queued": state.queued,
+        "ended": state.completed_at is not None,
+        "created_at": state.created_at,
+        "started_at": life.started_at,
+        "completed_at": state.completed_at,
+        "deleted_at": state.deleted_at,
+        "priority_class": spec.priority_class,
+        "priority_rank": PRIORITY_RANK[spec.priority_class or ""],
+        "preemptibility": spec.preemptibility,
+        "image": clean(spec.image or ""),
+        "category": clean(spec.category or ""),
+        "node_pools": [clean(pool) for pool in spec.node_pools or ()],
+        "completions": pod_set.count,
+        "parallelism": pod_set.parallelism,
+        "backoff_limit": spec.backoff_limit,
+        "auto_deletion_seconds": spec.auto_deletion_time_after_completion_seconds,
+        "requested_pods": at_once,
+        "gpu_request_milli": _fit(at_once * request.gpu_devices * request.gpu_milli),
+        "gpu_memory_request_bytes": _fit(at_once * request.gpu_devices * request.gpu_memory_bytes),
+        "cpu_request_milli": _fit(at_once * request.cpu_milli),
+        "memory_request_bytes": _fit(at_once * request.memory_bytes),
+        "attempt": state.attempt,
+        "failed_runs": state.failures,
+        "succeeded_pods": state.succeeded,
+        "running_pods": sum(pod.phase is PodPhase.RUNNING for pod in live),
+        "live_pods": len(live),
+        "current_nodes": sorted({clean(pod.node_name) for pod in live}),
+        "current_node_pools": sorted({clean(pod.pool) for pod in live}),
+        "gpu_allocated_milli": sum(share.milli for pod in live for share in pod.devices),
+        "cpu_allocated_milli": _fit(len(live) * _fit(request.cpu_milli)),
+        "memory_allocated_bytes": _fit(len(live) * _fit(request.memory_bytes)),
+        "pending_micros": life.pending // timedelta(microseconds=1),
+        "running_micros": life.running // timedelta(microseconds=1),
+        "exit_code": life.exit_code,
+        "delete_at": state.delete_at,
+        "generation": state.generation,
+    }
+
+
+def _node_row(state: Node, version: int) -> Row:
+    facts = state.facts
+    return {
+        "version": version,
+        "cluster_id": state.cluster_id,
+        "name": clean(state.name),
+        "present": state.present,
+        "pool": clean(facts.pool),
+        "ready": facts.ready,
+        "unschedulable": facts.unschedulable,
+        "cpu_milli": _fit(facts.cpu_milli),
+        "memory_bytes": _fit(facts.memory_bytes),
+        "gpu_count": _fit(facts.gpu_count),
+        "gpu_model": clean(facts.gpu_model),
+        "gpu_memory_bytes": _fit(facts.gpu_memory_bytes),
+        "max_pods": _fit(facts.max_pods),
+        "foreign_cpu_milli": _fit(facts.foreign_cpu_milli),
+        "foreign_memory_bytes": _fit(facts.foreign_memory_bytes),
+        "foreign_gpus": _fit(facts.foreign_gpus),
+        "foreign_pods": _fit(facts.foreign_pods),
+        "stand_in": facts.stand_in,
+        "labels": _json(facts.labels),
+        "taints": _json(facts.taints),
+        "used_cpu_milli": state.used_cpu_milli,
+        "used_memory_bytes": state.used_memory_bytes,
+        "used_device_milli": list(state.used_device_milli),
+        "reserved_pods": len(state.reservations),
+    }
+
+
+def _command_row(commit: Commit) -> Row:
+    return {
+        "aggregate": commit.aggregate,
+        "key": commit.key,
+        "id": (commit.record.about.id or "") if commit.aggregate != "tenant" else "",
+        "seq": commit.seq,
+        "body_hash": commit.record.body_hash,
+    }
+
+
+def _devices_json(devices: tuple[DeviceShare, ...]) -> str:
+    return _json(devices)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()
+
+
+def _fit(number: int) -> int:
+    return min(number, MAX_BIGINT)

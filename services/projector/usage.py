@@ -1,0 +1,135 @@
+"""Usage samples of pods: received from the agents, written in sets, thrown away when they are old.
+
+They are no part of the log and of no projection: a lost sample is a gap in a curve. So what cannot be kept is dropped
+and counted, and nobody waits for it.
+"""
+
+import asyncio
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from prometheus_client import Counter
+
+from events.cluster_protocol import UsageReport, UsageSample
+from events.subjects import usage_subject
+from projections.postgres import Pool
+from projections.tables import usage_samples
+from projections.values import clean, fit
+
+KEPT_DAYS: Final = 14
+"""As long as deleted workloads are looked at elsewhere (public-api.md)."""
+WRITE_INTERVAL_SECONDS: Final = 1.0
+"""Curves are looked at in seconds."""
+WAITING_SAMPLES: Final = 50_000
+"""Some 20 MB; beyond that the oldest are dropped, as while Postgres is away."""
+EXPIRE_INTERVAL_SECONDS: Final = 60.0
+EXPIRE_ROWS: Final = 5_000
+"""Deleted in one statement, some 20 ms: other writers hardly notice."""
+QUEUE: Final = "projector"
+"""Of all projectors one receives a message."""
+
+_DROPPED = Counter("muster_projector_usage_dropped", "Usage samples that could not be kept")
+_DECODER: Final = msgspec.json.Decoder(UsageReport)
+_COLUMNS: Final = [column.name for column in usage_samples.columns]
+
+log = structlog.get_logger(__name__)
+
+
+class UsageWriter:
+    """Samples between their arrival and their table."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._expire_at = 0.0
+
+    async def receive(self, message: Msg) -> None:
+        cluster_id = message.subject.rsplit(".", 1)[-1]
+        self.take(cluster_id, message.data)
+
+    def take(self, cluster_id: str, payload: bytes) -> None:
+        """A UsageReport from the agent of a cluster; anything else is dropped with a warning."""
+        try:
+            samples = _DECODER.decode(payload).samples
+        except (msgspec.DecodeError, ValueError) as error:
+            log.warning("usage_not_understood", cluster_id=cluster_id, error=str(error))
+            return
+        self._waiting.extend(_record(cluster_id, sample) for sample in samples)
+        over = len(self._waiting) - WAITING_SAMPLES
+        for _ in range(over):
+            self._waiting.popleft()
+        if over > 0:
+            _DROPPED.inc(over)
+
+    async def write(self) -> int:
+        """Write what waits; how many that were. What cannot be written goes on waiting."""
+        count = len(self._waiting)
+        if not count:
+            return 0
+        records = [self._waiting[n] for n in range(count)]
+        await self._pool.copy_records_to_table("usage_samples", schema_name="muster", columns=_COLUMNS, records=records)
+        # Meanwhile more may have come, and the oldest may have been dropped: those that were written are gone first.
+        for record in records:
+            if self._waiting and self._waiting[0] is record:
+                self._waiting.popleft()
+        return count
+
+    async def expire(self, now: datetime) -> int:
+        """Delete a bounded number of old samples; how many."""
+        deleted = await self._pool.execute(
+            "DELETE FROM muster.usage_samples WHERE ctid = ANY(ARRAY("
+            "SELECT ctid FROM muster.usage_samples WHERE at < $1 LIMIT $2))",
+            now - timedelta(days=KEPT_DAYS),
+            EXPIRE_ROWS,
+        )
+        return int(deleted.removeprefix("DELETE "))
+
+    async def run(self, nc: Client, stop: asyncio.Event) -> None:
+        """Receive and write until `stop`. Postgres away only delays."""
+        subscription = await nc.subscribe(usage_subject("all").replace("all", "*"), queue=QUEUE, cb=self.receive)  # pyright: ignore[reportUnknownMemberType]
+        try:
+            while not stop.is_set():
+                await _sleep(stop, WRITE_INTERVAL_SECONDS)
+                await self._tick()
+        finally:
+            await subscription.unsubscribe()
+
+    async def _tick(self) -> None:
+        clock = asyncio.get_running_loop().time
+        try:
+            await self.write()
+            if clock() >= self._expire_at:
+                deleted = await self.expire(datetime.now(UTC))
+                self._expire_at = clock() + (0 if deleted == EXPIRE_ROWS else EXPIRE_INTERVAL_SECONDS)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            log.warning("usage_not_written", waiting=len(self._waiting), error=str(error) or type(error).__name__)
+
+
+def _record(cluster_id: str, sample: UsageSample) -> tuple[Any, ...]:
+    return (
+        cluster_id,
+        clean(sample.workload_id),
+        clean(sample.pod.pod_set),
+        fit(sample.pod.index),
+        fit(sample.pod.attempt),
+        fit(sample.pod.try_),
+        sample.at,
+        fit(sample.cpu_milli),
+        fit(sample.memory_bytes),
+        sample.gpu_utilization_percent,
+        None if sample.gpu_memory_bytes is None else fit(sample.gpu_memory_bytes),
+    )
+
+
+async def _sleep(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return

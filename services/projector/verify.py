@@ -1,0 +1,157 @@
+"""`muster log verify`: the whole log folded in plain Python, compared with every table, row by row.
+
+The fold is the aggregates' own `evolve`, never the projections' code: two ways to the same rows that share nothing but
+the events. The tables are read in one repeatable-read transaction, the log up to the checkpoint that stands in it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from projections.migrate import CHECKPOINT_NAME
+from projections.postgres import Connection, connect
+from projections.tables import derived
+from services.projector.expected import Expected, Key, Row
+from services.projector.rebuild import Progress
+from services.runtime.store import EventStore, LogGapError
+
+MAX_DIFFERENCES: Final = 1_000
+"""After so many the tables are plainly wrong; more would only fill the screen."""
+IDLE_SECONDS: Final = 1.0
+STALLED_IDLES: Final = 10
+"""The log must give what the checkpoint counted within so many empty answers."""
+CONNECT_TIMEOUT_SECONDS: Final = 10
+PREFETCH_ROWS: Final = 2_000
+PROGRESS_COMMITS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One place where a table does not say what the log says."""
+
+    table: str
+    key: str
+    column: str
+    """Empty where the whole row is missing or too many."""
+    expected: str
+    actual: str
+
+
+async def verify(store: EventStore, postgres_url: str, progress: Progress) -> list[Difference]:
+    """Every difference, at most MAX_DIFFERENCES. Raises LogGapError, BrokenChainError and what asyncpg raises."""
+    connection = await connect(postgres_url, timeout_seconds=CONNECT_TIMEOUT_SECONDS, command_timeout_seconds=None)
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            schema = await connection.fetchval("SELECT schema_name FROM muster.current_projection")
+            checkpoint = await connection.fetchrow(
+                f'SELECT seq, last_commit_id FROM "{schema}".checkpoint WHERE name = $1',  # noqa: S608 (our own names)
+                CHECKPOINT_NAME,
+            )
+            assert checkpoint is not None, "a projection schema has a checkpoint from the start"
+            expected = await _fold(store, checkpoint["seq"], progress)
+            differences: list[Difference] = []
+            if expected.last_commit_id != checkpoint["last_commit_id"]:
+                differences.append(
+                    Difference(
+                        table="checkpoint",
+                        key=str(checkpoint["seq"]),
+                        column="last_commit_id",
+                        expected=expected.last_commit_id,
+                        actual=checkpoint["last_commit_id"],
+                    )
+                )
+            for table, rows in expected.tables().items():
+                differences.extend(await _compare(connection, schema, table, rows))
+                if len(differences) >= MAX_DIFFERENCES:
+                    return differences[:MAX_DIFFERENCES]
+            return differences
+    finally:
+        await connection.close(timeout=CONNECT_TIMEOUT_SECONDS)
+
+
+async def _fold(store: EventStore, seq: int, progress: Progress) -> Expected:
+    """What the tables must hold at `seq`."""
+    expected = Expected()
+    if seq == 0:
+        return expected
+    if (end := await store.last_seq()) < seq:
+        raise LogGapError(f"the tables are at {seq}, but the log ends at {end}: it is another log")
+    commits_of = store.follow(0, idle_seconds=IDLE_SECONDS)
+    idles, told = 0, 0
+    try:
+        async for commits in commits_of:
+            idles = 0 if commits else idles + 1
+            if idles > STALLED_IDLES:
+                raise LogGapError(f"the tables are at {seq}, but the log gave nothing after {expected.seq}")
+            for commit in commits:
+                if commit.seq <= seq:
+                    expected.add(commit)
+            if expected.seq >= told + PROGRESS_COMMITS or expected.seq == seq:
+                told = expected.seq
+                progress(expected.seq, seq)
+            if expected.seq == seq:
+                return expected
+            await asyncio.sleep(0)
+    finally:
+        await commits_of.aclose()
+    raise AssertionError("unreachable: followers never end")
+
+
+async def _compare(connection: Connection, schema: str, table: str, expected: Mapping[Key, Row]) -> list[Difference]:
+    left = dict(expected)
+    differences: list[Difference] = []
+    # Rows of one table may say different things: a run that is over says more than one that waits.
+    shapes = {tuple(row) for row in expected.values()}
+    columns = dict.fromkeys(column for shape in sorted(shapes) for column in shape)
+    async for key, actual in _rows(connection, schema, table, columns):
+        row = left.pop(key, None)
+        if row is None:
+            differences.append(_whole(table, key, "no row", "a row"))
+        else:
+            differences.extend(_columns(table, key, row, actual))
+        if len(differences) >= MAX_DIFFERENCES:
+            return differences
+    differences.extend(_whole(table, key, "a row", "no row") for key in left)
+    return differences
+
+
+async def _rows(
+    connection: Connection, schema: str, table: str, compared: Iterable[str]
+) -> AsyncIterator[tuple[Key, dict[str, Any]]]:
+    """(key, row) of a table; the history and the use are summed up to what can be compared."""
+    columns = derived.tables[f"projection.{table}"]
+    keys = [column.name for column in columns.primary_key.columns]
+    if table == "history":
+        # Its rows are compared by number, first, last and a sum that any missing or doubled row changes.
+        keys = ["workload_id"]
+        query = (
+            "SELECT workload_id, count(*) AS count, min(seq) AS first, max(seq) AS last, "  # noqa: S608
+            f"sum((seq * 31 + index + length(type)) % 1000003)::bigint AS checksum "
+            f'FROM "{schema}".history GROUP BY workload_id'
+        )
+    else:
+        listed = ", ".join(f'"{name}"' for name in dict.fromkeys((*keys, *compared)))
+        where = ""
+        if table == "project_use":
+            where = " WHERE workloads <> 0 OR pods <> 0 OR gpu_milli <> 0 OR cpu_milli <> 0 OR memory_bytes <> 0"
+        query = f'SELECT {listed} FROM "{schema}"."{table}"{where}'  # noqa: S608
+    async for record in connection.cursor(query, prefetch=PREFETCH_ROWS):
+        values = dict(zip(record.keys(), record, strict=True))
+        yield tuple(values[name] for name in keys), values
+
+
+def _columns(table: str, key: Key, expected: Row, actual: Mapping[str, Any]) -> list[Difference]:
+    return [
+        Difference(table=table, key=_key(key), column=column, expected=repr(value), actual=repr(actual[column]))
+        for column, value in expected.items()
+        if actual[column] != value
+    ]
+
+
+def _whole(table: str, key: Key, expected: str, actual: str) -> Difference:
+    return Difference(table=table, key=_key(key), column="", expected=expected, actual=actual)
+
+
+def _key(key: Key) -> str:
+    return "/".join(str(part) for part in key)

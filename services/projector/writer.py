@@ -1,0 +1,281 @@
+"""Reads entries from, and writes changes to, one projection schema. The only place that speaks SQL to derived tables.
+
+Rows are written in sets: COPY for the history, and one `INSERT … SELECT unnest … ON CONFLICT` per table for the rest,
+whose names, columns and casts come from projections/tables.py. Nothing is decided here.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import msgspec
+from sqlalchemy import JSON, BigInteger, Boolean, DateTime, Integer, Table, Text
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from projections import rows, tables
+from projections.clusters.project import ClusterEntry
+from projections.fold import Changes, Entry, EntryKey
+from projections.migrate import CHECKPOINT_NAME
+from projections.nodes.project import NodeEntry
+from projections.postgres import Connection, Pool
+from projections.projects.project import ProjectEntry
+from projections.tables import SHAPE, qualified, quoted_columns
+from projections.workloads.project import ENDED_POD_PHASES, WorkloadEntry
+
+ROW_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
+    "workloads": rows.WorkloadRow,
+    "pods": rows.PodRow,
+    "due": rows.DueRow,
+    "history": rows.HistoryRow,
+    "nodes": rows.NodeRow,
+    "reservations": rows.ReservationRow,
+    "clusters": rows.ClusterRow,
+    "projects": rows.ProjectRow,
+    "project_use": rows.UseRow,
+    "commands": rows.CommandRow,
+}
+"""What the rows of each table are made of; field by field the table's columns."""
+
+_TABLES: Final[dict[str, Table]] = {
+    name: tables.derived.tables[f"{tables.DERIVED_SCHEMA}.{name}"] for name in ROW_TYPES
+}
+
+WRITE_ORDER: Final = ("clusters", "projects", "nodes", "reservations", "workloads", "pods", "due")
+"""Always the same, so that two writers wait for each other rather than deadlock."""
+
+RETIRED: Final = 0
+"""Version of a checkpoint whose schema was swapped for another one: whoever still writes there is fenced off."""
+
+_UNQUOTED: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+
+class CheckpointMovedError(Exception):
+    """Somebody else moved the checkpoint, or the schema was retired: nothing was written."""
+
+
+class OtherShapeError(Exception):
+    """The tables are of another version of Muster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    seq: int
+    last_commit_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    put: str
+    remove: str
+    key_places: tuple[int, ...]
+    convert: tuple[tuple[int, Callable[[Any], Any]], ...]
+    """(place of the column, how its values become text)."""
+
+
+class Writer:
+    """The tables of one schema."""
+
+    def __init__(self, pool: Pool, schema: str) -> None:
+        self._pool = pool
+        self.schema = schema
+        self._checkpoint = qualified(tables.checkpoint, schema)
+        self._statements = {name: _statements(table, schema) for name, table in _TABLES.items()}
+
+    async def checkpoint(self) -> Checkpoint:
+        """Raises CheckpointMovedError where the schema is retired, OtherShapeError where it is not one of ours."""
+        row = await self._pool.fetchrow(
+            f"SELECT seq, last_commit_id, version FROM {self._checkpoint} WHERE name = $1",  # noqa: S608
+            CHECKPOINT_NAME,
+        )
+        if row is None or row["version"] == RETIRED:
+            raise CheckpointMovedError(f"schema {self.schema} is retired")
+        if row["version"] != SHAPE:
+            raise OtherShapeError(
+                f"schema {self.schema} has the shape {row['version']}, this version of Muster writes {SHAPE}"
+            )
+        return Checkpoint(seq=row["seq"], last_commit_id=row["last_commit_id"])
+
+    async def write(self, changes: Changes, old_seq: int, new: Checkpoint) -> None:
+        """All changes and the checkpoint in one transaction. Raises CheckpointMovedError."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            moved = await connection.execute(
+                f"UPDATE {self._checkpoint} SET seq = $1, last_commit_id = $2 "  # noqa: S608
+                "WHERE name = $3 AND seq = $4 AND version = $5",
+                new.seq,
+                new.last_commit_id,
+                CHECKPOINT_NAME,
+                old_seq,
+                SHAPE,
+            )
+            if moved != "UPDATE 1":
+                raise CheckpointMovedError(f"the checkpoint of {self.schema} is no longer at {old_seq}")
+            for table in WRITE_ORDER:
+                await self._remove(connection, table, changes.removed.get(table, ()))
+                await self._put(connection, table, changes.put.get(table, ()))
+            await self._put(connection, "project_use", list(changes.use.values()))
+            await self._put(connection, "commands", changes.commands)
+            if changes.history:
+                await connection.copy_records_to_table(
+                    "history",
+                    schema_name=self.schema,
+                    columns=[column.name for column in tables.history.columns],
+                    records=[msgspec.structs.astuple(row) for row in changes.history],
+                )
+
+    async def _put(self, connection: Connection, table: str, put: Sequence[msgspec.Struct]) -> None:
+        if not put:
+            return
+        statements = self._statements[table]
+        columns = list(zip(*map(msgspec.structs.astuple, put), strict=True))
+        for place, convert in statements.convert:
+            columns[place] = tuple(map(convert, columns[place]))
+        await connection.execute(statements.put, *columns)
+
+    async def _remove(self, connection: Connection, table: str, removed: Sequence[msgspec.Struct]) -> None:
+        if not removed:
+            return
+        statements = self._statements[table]
+        values = list(map(msgspec.structs.astuple, removed))
+        await connection.execute(
+            statements.remove, *([value[place] for value in values] for place in statements.key_places)
+        )
+
+    # -- reading entries -------------------------------------------------------------------------------------------
+
+    async def load(self, keys: Iterable[EntryKey]) -> dict[EntryKey, Entry]:
+        """The entries of these keys; those without rows are left out."""
+        by_aggregate: dict[str, list[str]] = {}
+        for aggregate, key in keys:
+            by_aggregate.setdefault(aggregate, []).append(key)
+        loaders: dict[str, Callable[[Connection, list[str]], Awaitable[dict[str, Entry]]]] = {
+            "workload": self._workloads,
+            "node": self._nodes,
+            "cluster": self._clusters,
+            "project": self._projects,
+        }
+        found: dict[EntryKey, Entry] = {}
+        async with self._pool.acquire() as connection:
+            for aggregate, wanted in by_aggregate.items():
+                entries = await loaders[aggregate](connection, wanted)
+                found.update({(aggregate, key): entry for key, entry in entries.items()})
+        return found
+
+    async def _rows[R: msgspec.Struct](
+        self, connection: Connection, type_: type[R], table: str, column: str, wanted: list[str], *, where: str = ""
+    ) -> list[R]:
+        source = _TABLES[table]
+        records = await connection.fetch(
+            f"SELECT {quoted_columns(source)} FROM {qualified(source, self.schema)} "  # noqa: S608 (our own names)
+            f'WHERE "{column}" = ANY($1){where}',
+            wanted,
+        )
+        names = [c.name for c in source.columns]
+        return [
+            type_(**{name: _as_in_row(value) for name, value in zip(names, record, strict=True)}) for record in records
+        ]
+
+    async def _workloads(self, connection: Connection, wanted: list[str]) -> dict[str, Entry]:
+        found = {row.id: row for row in await self._rows(connection, rows.WorkloadRow, "workloads", "id", wanted)}
+        pods: dict[str, dict[tuple[str, int, int, int], rows.PodRow]] = {key: {} for key in found}
+        ended = ", ".join(f"'{phase}'" for phase in ENDED_POD_PHASES)
+        where = f" AND phase NOT IN ({ended})"
+        for pod in await self._rows(connection, rows.PodRow, "pods", "workload_id", wanted, where=where):
+            pods[pod.workload_id][pod.pod_set, pod.index, pod.attempt, pod.try_] = pod
+        return {key: WorkloadEntry(row, pods[key]) for key, row in found.items()}
+
+    async def _nodes(self, connection: Connection, wanted: list[str]) -> dict[str, Entry]:
+        found = {row.key: row for row in await self._rows(connection, rows.NodeRow, "nodes", "key", wanted)}
+        held: dict[str, dict[str, rows.ReservationRow]] = {key: {} for key in found}
+        for row in await self._rows(connection, rows.ReservationRow, "reservations", "node_key", wanted):
+            held[row.node_key][row.id] = row
+        return {key: NodeEntry(row, held[key]) for key, row in found.items()}
+
+    async def _clusters(self, connection: Connection, wanted: list[str]) -> dict[str, Entry]:
+        found = await self._rows(connection, rows.ClusterRow, "clusters", "id", wanted)
+        return {row.id: ClusterEntry(row) for row in found}
+
+    async def _projects(self, connection: Connection, wanted: list[str]) -> dict[str, Entry]:
+        found = await self._rows(connection, rows.ProjectRow, "projects", "id", wanted)
+        return {row.id: ProjectEntry(row) for row in found}
+
+
+# -- statements ------------------------------------------------------------------------------------------------------
+
+
+def _statements(table: Table, schema: str) -> _Statements:
+    names = [column.name for column in table.columns]
+    assert names == list(ROW_TYPES[table.name].__struct_fields__), f"rows of {table.name} are not its columns"
+    keys = [column.name for column in table.primary_key.columns]
+    target = qualified(table, schema)
+    arrays = ", ".join(f"${n}::{_parameter_type(c.type)}[]" for n, c in enumerate(table.columns, start=1))
+    values = ", ".join(f'u."{c.name}"{_cast(c.type)}' for c in table.columns)
+    listed = ", ".join(f'"{name}"' for name in names)
+    by_key = ", ".join(f'"{name}"' for name in keys)
+    key_arrays = ", ".join(f"${n}::{_parameter_type(table.columns[k].type)}[]" for n, k in enumerate(keys, start=1))
+    matches = " AND ".join(f't."{name}" = u."{name}"' for name in keys)
+    put = (
+        f"INSERT INTO {target} AS t ({listed}) SELECT {values} "  # noqa: S608 (our own names, values are parameters)
+        f"FROM unnest({arrays}) AS u({listed}) ON CONFLICT ({by_key}) {_on_conflict(table, keys)}"
+    )
+    remove = f"DELETE FROM {target} AS t USING unnest({key_arrays}) AS u({by_key}) WHERE {matches}"  # noqa: S608
+    return _Statements(
+        put=put,
+        remove=remove,
+        key_places=tuple(names.index(name) for name in keys),
+        convert=tuple((n, _array_text) for n, c in enumerate(table.columns) if isinstance(c.type, ARRAY)),
+    )
+
+
+def _on_conflict(table: Table, keys: list[str]) -> str:
+    others = [column.name for column in table.columns if column.name not in keys]
+    if table.name == "commands":
+        return "DO NOTHING"
+    if table.name == "project_use":
+        return "DO UPDATE SET " + ", ".join(f'"{name}" = t."{name}" + excluded."{name}"' for name in others)
+    return "DO UPDATE SET " + ", ".join(f'"{name}" = excluded."{name}"' for name in others)
+
+
+def _parameter_type(type_: Any) -> str:
+    """Lists and JSON travel as text: unnest would flatten lists of lists."""
+    match type_:
+        case ARRAY() | JSON() | Text():
+            return "text"
+        case BigInteger():
+            return "bigint"
+        case Integer():
+            return "integer"
+        case Boolean():
+            return "boolean"
+        case DateTime():
+            return "timestamptz"
+        case _:
+            raise AssertionError(f"no parameter type for {type_!r}")
+
+
+def _cast(type_: Any) -> str:
+    match type_:
+        case ARRAY():
+            element = "bigint" if isinstance(cast("object", type_.item_type), BigInteger) else "text"
+            return f"::{element}[]"
+        case JSON():
+            return "::json"
+        case _:
+            return ""
+
+
+def _as_in_row(value: Any) -> Any:
+    """Lists are tuples in rows."""
+    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
+
+
+def _array_text(values: Sequence[object]) -> str:
+    """Postgres' text form of a list."""
+    if not values:
+        return "{}"
+    return "{" + ",".join(_element_text(str(value)) for value in values) + "}"
+
+
+def _element_text(text: str) -> str:
+    if text and _UNQUOTED.issuperset(text) and text.upper() != "NULL":
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,125 @@
+"""Every setting of every service, read once from the environment at start and passed down explicitly.
+
+Nothing else reads the environment. Secrets may be given as files, so that they stand in no process listing.
+"""
+
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_NAMESPACE: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+
+
+class Settings(BaseSettings):
+    """Settings; each is the environment variable `MUSTER_<NAME>`."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_", extra="ignore", frozen=True)
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """One or more servers, separated by commas."""
+    nats_password: str = ""
+    """Of the service's user; better a file."""
+    nats_password_file: Path | None = None
+    """A file that holds the password; the user's name is the service's."""
+    nats_password_dir: Path | None = None
+    """A folder with one file per service, where several services share a process."""
+    nats_ca_file: Path | None = None
+    """Certificate authority of the servers, where the connection is TLS."""
+
+    replicas: Literal[1, 3] = 1
+    """Copies of every stream: 3 needs three servers in a cluster."""
+
+    log_max_bytes: int = Field(default=8 * 1024**3, ge=64 * 1024**2, le=2**60)
+    """Up to which the event log grows; setup raises the stream's limit to it, and never lowers it. At nine tenths of it
+    nothing new is taken (`log_full`)."""
+
+    postgres_url: str = ""
+    """`postgresql://user:password@host:port/database`."""
+
+    http_host: str = "127.0.0.1"
+    """Where the API listens; loopback unless told otherwise."""
+    http_port: int = Field(default=8080, ge=0, le=65535)
+    """Of the API; 0 takes a free one."""
+    health_host: str = "127.0.0.1"
+    """Where health and figures are served."""
+    health_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where `/healthz`, `/readyz` and `/metrics` are served; none where unset."""
+
+    issuer: str = "muster"
+    """Whose tokens are taken."""
+    audience: str = "muster"
+    """For whom a token must be."""
+    jwks_file: Path | None = None
+    """Public keys that tokens are checked with, as a file; read again when it changes."""
+    jwks_url: str = ""
+    """The same by HTTPS, from the issuer."""
+    key_file: Path | None = None
+    """The local signing key of `muster up` and compose; never in production."""
+    admin_subject: str = "admin"
+    """Who setup makes the tenant's administrator where it has none."""
+
+    data_dir: Path | None = None
+    """Where services that keep files do so: pods' working folders and logs of the local cluster."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is logged, to stderr as JSON."""
+
+    local_gpus: int = Field(default=0, ge=0, le=64)
+    """Stand-in devices that the local cluster declares."""
+    agent_kinds: str = Field(
+        default="local,simulated", pattern=r"^(local|simulated|kubernetes)(,(local|simulated|kubernetes))*$"
+    )
+    """Kinds of clusters that the agent service runs agents for, separated by commas."""
+    agent_cluster: str = Field(default="", pattern=r"^[A-Za-z0-9_-]{0,64}$")
+    """Id of the one cluster that the agent service serves, as the NATS user `agent-ID`; unset, all of its kinds."""
+    pod_log_max_bytes: int = Field(default=16 * 1024 * 1024, ge=64 * 1024)
+    """Of one pod's log; what is older is dropped."""
+    pod_log_retention_days: float = Field(default=7.0, ge=0)
+    """How long the logs of pods that are gone are kept."""
+    pod_logs_total_max_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
+    """Of all logs of pods that are gone; the oldest go first."""
+
+    pod_log_followers: int = Field(default=200, ge=0)
+    """Of how many pods on Kubernetes the log is followed at once; those of others are read when asked for, and at their
+    end."""
+    kubeconfig: Path | None = None
+    """How to reach the agent's Kubernetes cluster; unset, the agent runs in that cluster, as its ServiceAccount."""
+    kube_context: str = ""
+    """Which context of the kubeconfig; its current one where unset."""
+    kubernetes_namespace: str = Field(default="muster-system", pattern=_NAMESPACE)
+    """Namespace of the agent itself, for its fences, its settings and the pods that hold shared devices."""
+    kubernetes_project_namespace: str = Field(default="muster-{project}", pattern=r"^[-a-z0-9]*\{project\}[-a-z0-9]*$")
+    """Namespace of a project's pods; `{project}` stands for its name. deploy/kubernetes/policy.yaml names it, too."""
+    kubernetes_pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
+    """Pod Security Standard that the agent enforces in namespaces it makes; existing ones keep theirs. With
+    deploy/kubernetes/policy.yaml, administrators alone make privileged ones."""
+    kubernetes_reservation_image: str = "muster"
+    """Image of the pods that hold shared devices: this program's own."""
+    kubernetes_not_ready_seconds: float = Field(default=5.0, ge=0)
+    """How long a node may be not ready until nothing more is placed on it."""
+    kubernetes_node_lost_seconds: float = Field(default=3600.0, ge=0)
+    """How long a node may be not ready until its pods are said to be unreachable. Their GPUs stay reserved."""
+    kubernetes_replace_lost_pods: bool = False
+    """Whether unreachable pods are then given up and placed anew: they may still run on the node that is away."""
+    kubernetes_watch_silence_seconds: float = Field(default=60.0, gt=0)
+    """After that long without a word, a watch is taken for dead, and everything is listed again."""
+    kubernetes_call_seconds: float = Field(default=30.0, gt=0)
+    """Within which the API server must answer a call."""
+    kubernetes_list_again_seconds: float = Field(default=300.0, gt=0)
+    """How often everything is listed again, whatever the watch says."""
+
+    failpoint: str = ""
+    """For tests only: where the process ends itself as a crash would (services/runtime/failpoints.py)."""
+
+    @property
+    def nats_servers(self) -> list[str]:
+        return [url.strip() for url in self.nats_url.split(",") if url.strip()]
+
+    def password_of(self, service: str) -> str:
+        """The service's own NATS password. Raises FileNotFoundError where a file was named that is not there."""
+        if self.nats_password_dir is not None:
+            return (self.nats_password_dir / service).read_text().strip()
+        if self.nats_password_file is not None:
+            return self.nats_password_file.read_text().strip()
+        return self.nats_password

@@ -1,0 +1,100 @@
+"""Nodes as columns of numbers, kept row by row as the log moves on. No decisions."""
+
+from typing import Final
+
+import numpy as np
+
+from events.node import Node
+from services.scheduler.snapshot import NodeTable
+
+FIRST_ROWS: Final = 64
+"""Columns double from here, so that a thousand nodes cost five copies."""
+FIRST_DEVICES: Final = 8
+"""The usual most GPUs of a node; more widen the column."""
+REFUSING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+"""Taints that keep a pod away which tolerates nothing."""
+GPU_TAINT: Final = "nvidia.com/gpu"
+"""Taint that keeps nodes for pods that ask for GPUs: those tolerate it, as Kubernetes' ExtendedResourceToleration has
+it.
+"""
+
+_NUMBERS: Final = (
+    "place",
+    "free_cpu_milli",
+    "free_memory_bytes",
+    "free_pods",
+    "gpu_memory_bytes",
+    "most_cpu_milli",
+    "most_memory_bytes",
+    "most_pods",
+    "most_devices",
+)
+
+
+class Columns:
+    """A growing table; `frozen` gives a copy that no later change reaches."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.names: list[str] = []
+        self.rows: dict[str, int] = {}
+        self.places: dict[tuple[str, str], int] = {}
+        self._numbers = {name: np.zeros(FIRST_ROWS, dtype=np.int64) for name in _NUMBERS}
+        self._present = np.zeros(FIRST_ROWS, dtype=np.bool_)
+        self._usable = np.zeros(FIRST_ROWS, dtype=np.bool_)
+        self._gpu_usable = np.zeros(FIRST_ROWS, dtype=np.bool_)
+        self._devices = np.full((FIRST_ROWS, FIRST_DEVICES), -1, dtype=np.int64)
+
+    def set(self, key: str, node: Node, *, reachable: bool) -> None:
+        """Write a node's row; `reachable`: whether its cluster takes new pods."""
+        row = self._row(key, node.name)
+        facts, numbers = node.facts, self._numbers
+        refusing = {taint.key for taint in facts.taints if taint.effect in REFUSING_EFFECTS}
+        takes_pods = node.schedulable and reachable
+        numbers["place"][row] = self.places.setdefault((node.cluster_id, facts.pool), len(self.places))
+        numbers["free_cpu_milli"][row] = node.free_cpu_milli
+        numbers["free_memory_bytes"][row] = node.free_memory_bytes
+        numbers["free_pods"][row] = node.free_pods
+        numbers["gpu_memory_bytes"][row] = facts.gpu_memory_bytes
+        numbers["most_cpu_milli"][row] = facts.cpu_milli
+        numbers["most_memory_bytes"][row] = facts.memory_bytes
+        numbers["most_pods"][row] = facts.max_pods
+        numbers["most_devices"][row] = facts.gpu_count
+        self._present[row] = node.present
+        self._usable[row] = takes_pods and not refusing
+        self._gpu_usable[row] = takes_pods and refusing <= {GPU_TAINT}
+        free = node.free_device_milli
+        if len(free) > self._devices.shape[1]:
+            wider = np.full((len(self._devices), len(free)), -1, dtype=np.int64)
+            wider[:, : self._devices.shape[1]] = self._devices
+            self._devices = wider
+        self._devices[row] = -1
+        self._devices[row, : len(free)] = free
+
+    def frozen(self) -> NodeTable:
+        count = len(self.keys)
+        return NodeTable(
+            keys=tuple(self.keys),
+            names=tuple(self.names),
+            places=dict(self.places),
+            present=self._present[:count].copy(),
+            usable=self._usable[:count].copy(),
+            gpu_usable=self._gpu_usable[:count].copy(),
+            free_device_milli=self._devices[:count].copy(),
+            **{name: column[:count].copy() for name, column in self._numbers.items()},
+        )
+
+    def _row(self, key: str, name: str) -> int:
+        row = self.rows.get(key)
+        if row is not None:
+            return row
+        row = self.rows[key] = len(self.keys)
+        self.keys.append(key)
+        self.names.append(name)
+        if row == len(self._present):
+            self._numbers = {name: np.concatenate((column, column)) for name, column in self._numbers.items()}
+            self._present = np.concatenate((self._present, self._present))
+            self._usable = np.concatenate((self._usable, self._usable))
+            self._gpu_usable = np.concatenate((self._gpu_usable, self._gpu_usable))
+            self._devices = np.concatenate((self._devices, self._devices))
+        return row

@@ -1,0 +1,346 @@
+"""The scheduler's own fold of the log: what is waiting, what is free, what is over. No I/O, no clock of its own.
+
+It is kept up to date commit by commit, at a cost that does not grow with what waits: what a commit touched is settled
+into queues and columns before the next snapshot. Workloads that have ended, without pods and reservations, are
+forgotten. What follows from the commits alone (`workloads`, `nodes`, `clusters`, `projects`) is all that a stored
+snapshot holds; the rest is an index over it.
+"""
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain, advance
+from events.cluster import Cluster
+from events.commit import Commit
+from events.ids import key_of_id
+from events.node import Node, reservation_id
+from events.phases import FINISHED, WaitingReason
+from events.project import Project
+from events.workload.events import PodRef, WorkloadCreated
+from events.workload.spec import PRIORITY_RANK, pod_sets
+from events.workload.state import Workload, bindable, live_pods, next_retry_at, schedulable
+from services.scheduler.columns import Columns
+from services.scheduler.plan import tells_more
+from services.scheduler.queue import WaitingQueue
+from services.scheduler.snapshot import (
+    ClusterView,
+    Kind,
+    Pending,
+    Plan,
+    ProjectView,
+    Release,
+    Resting,
+    Snapshot,
+    Waiting,
+)
+
+RETELL_AFTER: Final = timedelta(seconds=10)
+"""A waiting reason that was told is corrected at most this often: a log of changing moods helps nobody."""
+
+
+@dataclass(slots=True)
+class _Indexed:
+    """What one workload put into the indexes, to be taken out again."""
+
+    entries: list[tuple[WaitingQueue, Pending]] = field(default_factory=list[tuple[WaitingQueue, Pending]])
+    project_id: str = ""
+    quota_milli: int = 0
+
+
+class Fold:
+    """Mutable; belongs to one task."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        """Everything up to here has been followed; single aggregates may be ahead by what we committed ourselves."""
+        self.workloads: dict[str, Chain[Workload]] = {}
+        self.nodes: dict[str, Chain[Node]] = {}
+        self.clusters: dict[str, Chain[Cluster]] = {}
+        self.projects: dict[str, Chain[Project]] = {}
+        self.freed = 0
+        """Rises whenever something may fit that did not before."""
+        self._columns = Columns()
+        self._queues: dict[Kind, WaitingQueue] = {}
+        self._indexed: dict[str, _Indexed] = {}
+        self._resting: dict[str, Resting] = {}
+        self._quota_used: Counter[str] = Counter()
+        self._held: dict[str, dict[str, str]] = {}
+        """By workload key: node key by reservation id."""
+        self._stale: dict[str, str] = {}
+        """Node key by id of a reservation whose run is over."""
+        self._settled_nodes: dict[str, Node] = {}
+        self._nodes_in: Counter[tuple[str, str]] = Counter()
+        """Present nodes per (cluster id, pool)."""
+        self._due: list[tuple[datetime, str]] = []
+        """Heap of (time, workload key): pods that may run again then. An empty key: look at the queues again."""
+        self._dirty_workloads: set[str] = set()
+        self._dirty_nodes: set[str] = set()
+
+    # -- following ---------------------------------------------------------------------------------------------------
+
+    def follow(self, commits: list[Commit]) -> None:
+        """Take over what the log brought, whole batches at a time."""
+        for commit in commits:
+            self.apply(commit)
+            self.seq = commit.seq
+
+    def apply(self, commit: Commit) -> None:
+        """Take over one commit; one that was applied before changes nothing."""
+        match commit.aggregate:
+            case "workload":
+                self._apply_workload(commit)
+            case "node":
+                if _newer(self.nodes.get(commit.key), commit):
+                    chain = self.nodes.get(commit.key, Chain(state=NODE.initial))
+                    self.nodes[commit.key] = advance(NODE, chain, commit)
+                    self._dirty_nodes.add(commit.key)
+            case "cluster":
+                if _newer(self.clusters.get(commit.key), commit):
+                    chain = self.clusters.get(commit.key, Chain(state=CLUSTER.initial))
+                    self.clusters[commit.key] = advance(CLUSTER, chain, commit)
+                    self._cluster_changed(chain.state, self.clusters[commit.key].state)
+            case "project":
+                if _newer(self.projects.get(commit.key), commit):
+                    chain = self.projects.get(commit.key, Chain(state=PROJECT.initial))
+                    self.projects[commit.key] = advance(PROJECT, chain, commit)
+                    self.freed += 1
+            case _:
+                pass
+
+    def _apply_workload(self, commit: Commit) -> None:
+        chain = self.workloads.get(commit.key)
+        if chain is None and not isinstance(commit.events[0], WorkloadCreated):
+            return  # of a workload that ended and was forgotten: nothing to schedule can follow from it
+        if _newer(chain, commit):
+            self.workloads[commit.key] = advance(WORKLOAD, chain, commit)
+            self._dirty_workloads.add(commit.key)
+
+    def _cluster_changed(self, before: Cluster, after: Cluster) -> None:
+        self.freed += 1
+        if (before.cluster_id, before.connected) == (after.cluster_id, after.connected):
+            return
+        ids = {before.cluster_id, after.cluster_id}
+        for key, chain in self.nodes.items():
+            if chain.state.cluster_id in ids:
+                self._dirty_nodes.add(key)
+
+    def restore(self, seq: int, chains: dict[str, dict[str, Chain[Any]]]) -> None:
+        """Begin with the chains of a stored snapshot; everything is to be settled."""
+        self.seq = seq
+        self.workloads = chains[WORKLOAD.name]
+        self.nodes = chains[NODE.name]
+        self.clusters = chains[CLUSTER.name]
+        self.projects = chains[PROJECT.name]
+        self._dirty_workloads.update(self.workloads)
+        self._dirty_nodes.update(self.nodes)
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    def settle(self, now: datetime) -> None:
+        """Bring the indexes up to date with the chains, and with the time."""
+        while self._due and self._due[0][0] <= now:
+            _, key = heapq.heappop(self._due)
+            if key:
+                self._dirty_workloads.add(key)
+        for key in self._dirty_nodes:
+            self._settle_node(key)
+        self._dirty_nodes.clear()
+        for key in self._dirty_workloads:
+            self._settle_workload(key, now)
+        self._dirty_workloads.clear()
+
+    def _settle_node(self, key: str) -> None:
+        before, after = self._settled_nodes.get(key, NODE.initial), self.nodes[key].state
+        for id_ in before.reservations.keys() - after.reservations.keys():
+            reservation = before.reservations[id_]
+            held = self._held.get(reservation.workload_key, {})
+            held.pop(id_, None)
+            if not held:
+                self._held.pop(reservation.workload_key, None)
+            self._stale.pop(id_, None)
+            self._dirty_workloads.add(reservation.workload_key)
+        for id_ in after.reservations.keys() - before.reservations.keys():
+            reservation = after.reservations[id_]
+            self._held.setdefault(reservation.workload_key, {})[id_] = key
+            self._dirty_workloads.add(reservation.workload_key)
+        if before.reservations.keys() <= after.reservations.keys() and before.facts is after.facts and before.present:
+            pass  # only took more in: nothing was freed
+        else:
+            self.freed += 1
+        if before.present:
+            self._nodes_in[before.cluster_id, before.facts.pool] -= 1
+        if after.present:
+            self._nodes_in[after.cluster_id, after.facts.pool] += 1
+        cluster = self.cluster(after.cluster_id)
+        self._columns.set(key, after, reachable=cluster is not None and cluster.exists and cluster.connected)
+        self._settled_nodes[key] = after
+
+    def _settle_workload(self, key: str, now: datetime) -> None:
+        self._take_out(key)
+        chain = self.workloads.get(key)
+        state = WORKLOAD.initial if chain is None else chain.state
+        live = live_pods(state)
+        alive = {
+            reservation_id(state.workload_id, name, index, pod.attempt, pod.try_) for (name, index), pod in live.items()
+        }
+        held = self._held.get(key, {})
+        for id_, node_key in held.items():
+            if id_ not in alive and id_ not in self._stale:
+                self._stale[id_] = node_key
+                self.freed += 1
+        if chain is None:
+            return
+        if not held and not live and (state.phase in FINISHED or not state.living):
+            del self.workloads[key]
+            return
+        indexed = _Indexed()
+        self._indexed[key] = indexed
+        if state.spec.preemptibility == "non-preemptible":
+            indexed.project_id = state.project_id
+            indexed.quota_milli = sum(share.milli for pod in live.values() for share in pod.devices)
+            self._quota_used[state.project_id] += indexed.quota_milli
+        if schedulable(state):
+            self._put_in_queue(key, state, indexed, now, idle=not live)
+
+    def _take_out(self, key: str) -> None:
+        self._resting.pop(key, None)
+        indexed = self._indexed.pop(key, None)
+        if indexed is None:
+            return
+        self._quota_used[indexed.project_id] -= indexed.quota_milli
+        for queue, entry in indexed.entries:
+            queue.remove(entry)
+            if not queue.entries:
+                self._queues.pop(queue.kind, None)
+
+    def _put_in_queue(self, key: str, state: Workload, indexed: _Indexed, now: datetime, *, idle: bool) -> None:
+        ready: dict[str, list[PodRef]] = {}
+        for pod in bindable(state, now):
+            ready.setdefault(pod.pod_set, []).append(pod)
+        retry_at = next_retry_at(state)
+        if retry_at is not None and retry_at > now:
+            heapq.heappush(self._due, (retry_at, key))
+        if not ready:
+            self._rest(key, state, retry_at if idle else None)
+            return
+        rank = PRIORITY_RANK[state.spec.priority_class or "low"]
+        created = state.created_at.timestamp() if state.created_at else 0.0
+        for pod_set in pod_sets(state.spec):
+            if pod_set.name not in ready:
+                continue
+            kind = Kind(
+                project_id=state.project_id,
+                cluster_id=state.cluster_id,
+                pools=state.spec.node_pools or (),
+                request=pod_set.request,
+                preemptible=state.spec.preemptibility != "non-preemptible",
+            )
+            entry = Pending(
+                order=(-rank, created, key),
+                key=key,
+                workload_id=state.workload_id,
+                pods=tuple(ready[pod_set.name]),
+                queued=state.queued,
+                idle=idle,
+                told="" if state.reason == WaitingReason.BACKOFF else state.reason,
+            )
+            queue = self._queues.get(kind)
+            if queue is None:
+                queue = self._queues[kind] = WaitingQueue(kind)
+            queue.add(entry)
+            indexed.entries.append((queue, entry))
+
+    def _rest(self, key: str, state: Workload, retry_at: datetime | None) -> None:
+        """Nothing of it can be bound now; only what the log does not say yet is kept."""
+        waiting = None
+        if retry_at is not None and state.reason != WaitingReason.BACKOFF:
+            runs = "1 failed run" if state.failures == 1 else f"{state.failures} failed runs"
+            at = retry_at.strftime("%H:%M:%S")
+            waiting = Waiting(reason=WaitingReason.BACKOFF, message=f"runs again at {at} UTC, after {runs}")
+        if waiting is not None or not state.queued:
+            self._resting[key] = Resting(key=key, workload_id=state.workload_id, waiting=waiting)
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self, now: datetime) -> Snapshot:
+        """What the planner is to look at now; later changes of the fold do not reach it."""
+        self.settle(now)
+        queues = tuple(queue.frozen(self.freed, self._retells(queue, now)) for queue in self._queues.values())
+        projects = {queue.kind.project_id for queue in queues}
+        return Snapshot(
+            now=now,
+            nodes=self._columns.frozen(),
+            clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
+            projects={id_: view for id_ in projects if (view := self._project_view(id_)) is not None},
+            queues=queues,
+            resting=tuple(self._resting.values()),
+            releases=tuple(
+                Release(
+                    node_key=node_key,
+                    row=self._columns.rows.get(node_key, -1),
+                    reservation=self.nodes[node_key].state.reservations[id_],
+                )
+                for id_, node_key in self._stale.items()
+            ),
+        )
+
+    def note(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Remember what the plan found out, so that the next one need not look again until something is freed."""
+        for seen in snapshot.queues:
+            queue, waiting = self._queues.get(seen.kind), plan.blocked.get(seen.kind)
+            if queue is None or waiting is None:
+                continue
+            queue.block(waiting, self.freed)
+            if plan.more:
+                continue  # not all of the queue was told yet
+            if not queue.spoken or seen.retell:
+                queue.spoken, queue.spoken_at = waiting.reason, snapshot.now
+            elif queue.spoken_at is not None and tells_more(queue.spoken, waiting.reason):
+                heapq.heappush(self._due, (queue.spoken_at + RETELL_AFTER, ""))
+
+    def next_due(self) -> datetime | None:
+        """When there is something to look at although nothing happens."""
+        return self._due[0][0] if self._due else None
+
+    def cluster(self, cluster_id: str) -> Cluster | None:
+        key = key_of_id(cluster_id)
+        chain = None if key is None else self.clusters.get(key)
+        return chain.state if chain is not None and chain.state.cluster_id == cluster_id else None
+
+    def _retells(self, queue: WaitingQueue, now: datetime) -> bool:
+        if queue.spoken_at is None:
+            return True
+        if now - queue.spoken_at < RETELL_AFTER:
+            return False
+        blocked = queue.blocked(self.freed)
+        return blocked is None or tells_more(queue.spoken, blocked.reason)
+
+    def _cluster_view(self, state: Cluster) -> ClusterView:
+        on_nodes = {pool for (id_, pool), count in self._nodes_in.items() if count and id_ == state.cluster_id}
+        others = (on_nodes | set(state.node_pools)) - {"default"}
+        return ClusterView(
+            name=state.name,
+            exists=state.exists,
+            connected=state.connected,
+            problem=state.problem,
+            pools=("default", *sorted(others)),
+        )
+
+    def _project_view(self, project_id: str) -> ProjectView | None:
+        key = key_of_id(project_id)
+        chain = None if key is None else self.projects.get(key)
+        if chain is None:
+            return None
+        return ProjectView(
+            name=chain.state.name,
+            pools=chain.state.node_pools,
+            quota_milli=chain.state.gpu_quota_milli,
+            used_milli=self._quota_used[project_id],
+        )
+
+
+def _newer(chain: Chain[Workload] | Chain[Node] | Chain[Cluster] | Chain[Project] | None, commit: Commit) -> bool:
+    return chain is None or commit.seq > chain.version

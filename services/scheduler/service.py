@@ -1,0 +1,232 @@
+"""The scheduler's shell: follows the log, asks for a plan whenever something changed, and commits it.
+
+Everything it does follows from the log, so a crash loses nothing, and a second scheduler is harmless: whoever comes
+second meets a conflict, takes in what the first wrote, and plans again after a jittered pause.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+from uuid import uuid4
+
+import structlog
+
+from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, BrokenChainError, Draft
+from events.refusal import Refusal
+from services.runtime.connection import connect
+from services.runtime.fold_snapshots import Chains, FoldSnapshots
+from services.runtime.host import Health
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.settings import Settings
+from services.runtime.store import Committed, Conflict, EventStore, Outcome, Rejected, Unknown
+from services.runtime.streams import assert_streams
+from services.scheduler.batches import batch_drafts, batches, release_drafts, telling_drafts
+from services.scheduler.fold import Fold
+from services.scheduler.plan import plan
+from services.scheduler.snapshot import Plan, Telling
+
+SNAPSHOT_SHAPE: Final = 1
+"""Raise it when what is stored of the fold changes."""
+FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT)
+BATCH_MESSAGES: Final = 300
+"""Some 8 ms per batch; more gains little, and loses more where it conflicts."""
+SMALLEST_BATCH_MESSAGES: Final = 2
+"""One workload and one node."""
+APPENDS_IN_FLIGHT: Final = 64
+"""Commits of one aggregate each: the server writes them to disk together."""
+GATHER_SECONDS: Final = 0.002
+"""On a busy system, how long a cycle waits for what comes in the same moment. An idle one reacts at once."""
+FIRST_PAUSE_SECONDS: Final = 0.005
+LONGEST_PAUSE_SECONDS: Final = 1.0
+IDLE_SECONDS: Final = 1.0
+"""How often a follower without news looks around."""
+
+log = structlog.get_logger(__name__)
+
+
+class Scheduler:
+    """One scheduler on one log."""
+
+    def __init__(self, store: EventStore, fold: Fold, *, snapshots: FoldSnapshots | None = None) -> None:
+        self._store = store
+        self.fold = fold
+        self._snapshots = snapshots
+        self._changed = asyncio.Event()
+        self._caught_up = asyncio.Event()
+        self._target_seq = 0
+        self._batch_messages = BATCH_MESSAGES
+        self._failures = 0
+
+    async def run(
+        self,
+        stop: asyncio.Event,
+        *,
+        on_ready: Callable[[], None] = lambda: None,
+        on_reading: Callable[[int, int], None] = lambda _seq, _target_seq: None,
+    ) -> None:
+        """Schedule until `stop`. Raises LogGapError, UnknownEventError, BrokenChainError."""
+        self._target_seq = await self._store.last_seq()
+        tasks: list[asyncio.Task[object]] = [
+            asyncio.create_task(self._follow(on_reading)),
+            asyncio.create_task(self._schedule(on_ready)),
+            asyncio.create_task(stop.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if self._snapshots is not None and self._caught_up.is_set():
+            await self._snapshots.save(self.fold.seq, self._chains(), _now())
+
+    async def _follow(self, on_reading: Callable[[int, int], None]) -> None:
+        async with contextlib.aclosing(self._store.follow(self.fold.seq, idle_seconds=IDLE_SECONDS)) as follower:
+            if self.fold.seq >= self._target_seq:
+                self._caught_up.set()
+            async for commits in follower:
+                if commits:
+                    self.fold.follow(commits)
+                    self._changed.set()
+                if self.fold.seq >= self._target_seq:
+                    self._caught_up.set()
+                else:
+                    on_reading(self.fold.seq, self._target_seq)
+                if self._snapshots is not None and self._snapshots.due(self.fold.seq, _now()):
+                    await self._snapshots.save(self.fold.seq, self._chains(), _now())
+                await asyncio.sleep(0)  # a long log must not keep the process from everything else
+
+    def _chains(self) -> Chains:
+        fold = self.fold
+        return {
+            WORKLOAD.name: fold.workloads,
+            NODE.name: fold.nodes,
+            CLUSTER.name: fold.clusters,
+            PROJECT.name: fold.projects,
+        }
+
+    async def _schedule(self, on_ready: Callable[[], None]) -> None:
+        await self._caught_up.wait()
+        on_ready()
+        self._changed.set()
+        busy = False
+        while True:
+            await self._wait_for_work()
+            if busy:
+                await asyncio.sleep(GATHER_SECONDS)
+            self._changed.clear()
+            busy = await self.cycle()
+            if self._failures:
+                longest = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
+                # Jittered, so that two schedulers do not meet again at the same moment.
+                await asyncio.sleep(longest * random.uniform(0.3, 1.0))  # noqa: S311
+                self._changed.set()
+
+    async def _wait_for_work(self) -> None:
+        due = self.fold.next_due()
+        wait = None if due is None else max((due - _now()).total_seconds(), 0.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await self._changed.wait()
+
+    async def cycle(self) -> bool:
+        """Plan once and commit the plan. Whether there was anything to do."""
+        now = _now()
+        snapshot = self.fold.snapshot(now)
+        planned = plan(snapshot)
+        self.fold.note(snapshot, planned)
+        if planned.empty:
+            self._failures = 0
+            return False
+        if await self._commit(planned, now):
+            self._failures = 0
+        else:
+            self._failures = min(self._failures + 1, 16)
+            # What the plan took for full may be free after all.
+            self.fold.freed += 1
+        if planned.more:
+            self._changed.set()
+        return True
+
+    async def _commit(self, planned: Plan, now: datetime) -> bool:
+        """Whether all of it was stored. What was not is planned again, from fresh state."""
+        bound, released = batches(planned, max_messages=self._batch_messages)
+        whole = True
+        for batch in bound:
+            drafts, outrun = batch_drafts(self.fold, batch, str(uuid4()), now)
+            if outrun:
+                first = next(iter(outrun.values()))
+                log.debug("plan_outrun", workloads=len(outrun), code=first.code, message=first.message)
+            stored = not drafts or self._applied(await self._store.append_batch(drafts))
+            # Halves, so that one aggregate that others write does not keep all the rest waiting.
+            size = self._batch_messages * 2 if stored else self._batch_messages // 2
+            self._batch_messages = max(SMALLEST_BATCH_MESSAGES, min(size, BATCH_MESSAGES))
+            whole = whole and stored and not outrun
+        appends = [self._release(node_key, ids, now) for node_key, ids in released.items()]
+        appends += [self._tell(telling, now) for telling in planned.tellings]
+        return all(await _in_flight(appends)) and whole
+
+    async def _release(self, node_key: str, ids: tuple[str, ...], now: datetime) -> bool:
+        return await self._append(release_drafts(self.fold, node_key, ids, str(uuid4()), now))
+
+    async def _tell(self, telling: Telling, now: datetime) -> bool:
+        return await self._append(telling_drafts(self.fold, telling, str(uuid4()), now))
+
+    async def _append(self, drafts: list[Draft] | Refusal) -> bool:
+        if isinstance(drafts, Refusal):
+            return False
+        return self._applied(await self._store.append(drafts[0])) if drafts else True
+
+    def _applied(self, outcome: Outcome) -> bool:
+        match outcome:
+            case Committed():
+                for commit in outcome.commits:
+                    self.fold.apply(commit)
+                return True
+            case Conflict():
+                return False
+            case Rejected() | Unknown():
+                # Whatever became of it, the follower will bring it; the pause grows until the log takes commits again.
+                log.warning("commit_not_stored", outcome=type(outcome).__name__, message=outcome.message)
+                return False
+
+
+async def _in_flight(appends: Sequence[Awaitable[bool]]) -> list[bool]:
+    """Run them, a bounded number at a time."""
+    room = asyncio.Semaphore(APPENDS_IN_FLIGHT)
+
+    async def one(append: Awaitable[bool]) -> bool:
+        async with room:
+            return await append
+
+    return list(await asyncio.gather(*(one(append) for append in appends)))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+    """The service."""
+    nc = await connect(settings, "scheduler")
+    try:
+        await assert_streams(nc)
+        store = JetStreamEventStore(nc)
+        snapshots = FoldSnapshots(store.snapshots, "scheduler", shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
+        fold = Fold()
+        if found := await snapshots.load():
+            fold.restore(*found)
+        try:
+            await Scheduler(store, fold, snapshots=snapshots).run(
+                stop, on_ready=health.ready, on_reading=health.reading
+            )
+        except BrokenChainError:
+            await snapshots.forget()
+            raise
+    finally:
+        await nc.close()

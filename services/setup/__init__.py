@@ -1,0 +1,1 @@
+"""Makes what a new installation needs, once: keys (development), streams, tables, the first administrator."""

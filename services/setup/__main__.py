@@ -1,0 +1,27 @@
+"""`python -m services.setup`: does its work, says what it did, and ends."""
+
+import sys
+
+import structlog
+import uvloop
+
+from services.runtime.host import configure_logging
+from services.runtime.settings import Settings
+from services.setup.service import set_up
+
+log = structlog.get_logger(__name__)
+
+
+def main() -> int:
+    """The exit code: 1 where something could not be made; run it again then."""
+    settings = Settings()
+    configure_logging(settings.log_level)
+    try:
+        uvloop.run(set_up(settings))
+    except Exception:
+        log.exception("setup_failed")
+        return 1
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,156 @@
+"""Manifests that stand as goldens in YAML, each by the name of its file.
+
+`python -m tests.agent.kubernetes.cases` writes them again; read the difference before it is committed.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from events.cluster_protocol import EnvironmentSource, RunPod
+from events.workload.events import DeviceShare, PodRef
+from services.agent.backends.kubernetes import manifests, names
+from services.agent.backends.kubernetes.manifests import Manifest, pod_manifest
+
+GOLDENS = Path(__file__).parent / "goldens"
+CLUSTER = "3f0c6f9a-58b1-8c0e-9d41-6d7573746572"
+NAMESPACE = "muster-golden"
+RELAXED = "muster-golden-relaxed"
+SYSTEM = "muster-golden-system"
+GIB = 1024**3
+
+
+def run(**more: Any) -> RunPod:
+    fields: dict[str, Any] = {
+        "pod_key": "abcdefghijkl-main-0",
+        "token": 41,
+        "workload_id": "00443214-c74a-8d5a-a1b2-0123456789ab",
+        "workload_name": "train",
+        "project_id": "5a1e7c3b-0f2d-8b4c-8d6e-abcdefabcdef",
+        "project_name": "golden",
+        "pod": PodRef(pod_set="main", index=0, attempt=1, try_=0),
+        "node_name": "node-1",
+        "image": "registry.example/trainer:1.4",
+        "grace_seconds": 30,
+    }
+    return RunPod(**(fields | more))
+
+
+def pod(made: RunPod, *, namespace: str = NAMESPACE, **more: Any) -> Manifest:
+    return pod_manifest(made, cluster_id=CLUSTER, namespace=namespace, **more)
+
+
+def whole(count: int) -> tuple[DeviceShare, ...]:
+    return tuple(DeviceShare(device=device, milli=1000) for device in range(count))
+
+
+def rank(index: int) -> RunPod:
+    return run(
+        workload_name="Two Ranks!",
+        pod_key=f"bcdefghijklm-worker-{index}",
+        pod=PodRef(pod_set="worker", index=index, attempt=3, try_=2),
+        pods=2,
+        devices=whole(1),
+    )
+
+
+def full() -> RunPod:
+    return run(
+        arguments=("python", "train.py", "--epochs", "3", "$(MUSTER_POD_INDEX)"),
+        working_dir="/work",
+        environment={"LEVEL": "1", "EMPTY": "", "URL": "https://$(USER_NAME)@example", "MUSTER_ATTEMPT": "9"},
+        environment_from=(
+            EnvironmentSource(name="USER_NAME", kind="secret", object_name="registry", key="user"),
+            EnvironmentSource(name="MODE", kind="config_map", object_name="options", key="mode"),
+            EnvironmentSource(name="POD_IP", kind="field", key="status.podIP"),
+            EnvironmentSource(name="NVIDIA_VISIBLE_DEVICES", kind="config_map", object_name="options", key="devices"),
+        ),
+        cpu_milli=2500,
+        memory_bytes=4 * GIB,
+        cpu_limit_milli=4000,
+        memory_limit_bytes=4 * GIB + 1,
+        grace_seconds=0,
+        labels={
+            "team": "vision",
+            "app.kubernetes.io/name": "trainer",
+            "app.kubernetes.io/managed-by": "somebody",
+            "muster.dev/token": "7",
+            "kubernetes.io/os": "windows",
+            "note": "not a label value!",
+            "Upper.Example/x": "y",
+        },
+        annotations={
+            "example.com/ticket": "any text, ünïcode too",
+            "muster.dev/visible-devices": "all",
+            "kubernetes.io/config.mirror": "x",
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        },
+    )
+
+
+def half(**more: Any) -> Manifest:
+    made = run(devices=(DeviceShare(device=2, milli=500),), cpu_milli=500, memory_bytes=GIB)
+    return pod(
+        made,
+        devices=("GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c",),
+        reservations=("gpu-node-1-2-abcdefghijkl",),
+        device_memory_bytes=80 * GIB,
+        **more,
+    )
+
+
+def by_memory() -> Manifest:
+    shares = (DeviceShare(device=0, milli=250), DeviceShare(device=1, milli=250))
+    return pod(
+        run(devices=shares, gpu_memory_bytes=20 * GIB), devices=("GPU-a", "GPU-b"), reservations=("gpu-a", "gpu-b")
+    )
+
+
+CASES: dict[str, Callable[[], Manifest]] = {
+    "pod": lambda: pod(run()),
+    "pod-full": lambda: pod(full()),
+    "pod-whole-gpus": lambda: pod(run(devices=whole(8), cpu_milli=96_000, memory_bytes=900 * GIB)),
+    "pod-half-gpu": half,
+    "pod-gpu-memory": by_memory,
+    "pod-limit-without-request": lambda: pod(run(cpu_limit_milli=1500, memory_limit_bytes=GIB)),
+    "pod-rank-1": lambda: pod(rank(1), service="two-ranks-bcdefghijklm"),
+    "pod-baseline": lambda: pod(run(), namespace=RELAXED, security="baseline"),
+    "pod-privileged": lambda: pod(run(), namespace=RELAXED, security="privileged"),
+    "service": lambda: manifests.service_manifest(
+        names.service_name(rank(0)),
+        namespace=NAMESPACE,
+        workload_key=names.workload_key_of(rank(0).pod_key),
+        workload_name=rank(0).workload_name,
+        cluster_id=CLUSTER,
+    ),
+    "namespace": lambda: manifests.namespace_manifest(
+        NAMESPACE, cluster_id=CLUSTER, project_id=run().project_id, project_name="golden"
+    ),
+    "reservation": lambda: manifests.reservation_manifest(
+        cluster_id=CLUSTER,
+        namespace=SYSTEM,
+        node_name="node-1",
+        device=2,
+        image="registry.example/muster:0.4",
+        service_account="muster-reservation",
+    ),
+    "fence-map": lambda: manifests.fence_map_manifest(
+        cluster_id=CLUSTER, namespace=SYSTEM, shard=3, data={"abcdefghijkl-main-0": "41 491000"}
+    ),
+}
+
+
+def golden(name: str) -> Manifest:
+    return yaml.safe_load((GOLDENS / f"{name}.yaml").read_text())
+
+
+def write() -> None:
+    for name, make in CASES.items():
+        text = yaml.safe_dump(make(), sort_keys=False, allow_unicode=True, width=120)
+        (GOLDENS / f"{name}.yaml").write_text(text)
+
+
+if __name__ == "__main__":
+    write()

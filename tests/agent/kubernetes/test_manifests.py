@@ -1,0 +1,120 @@
+"""Pods are built from an allow-list, as log.md section 6.5 wants: nothing a user writes adds a field or a right."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from events.quantities import parse_bytes, parse_quantity
+from events.workload.events import DeviceShare
+from services.agent.backends.kubernetes import names
+from services.agent.backends.kubernetes.manifests import security_of
+from services.agent.backends.kubernetes.objects import Pod
+from services.agent.backends.kubernetes.observe import observed_pod
+from tests.agent.kubernetes.cases import CASES, CLUSTER, GOLDENS, golden, pod, run, whole
+
+TEXTS = st.text(max_size=80)
+KEYS = st.one_of(
+    TEXTS,
+    st.from_regex(r"\A[a-z0-9.-]{0,20}/[A-Za-z0-9._-]{0,70}\Z"),
+    st.sampled_from([names.CLUSTER, names.TOKEN, names.MANAGED_BY, "kubernetes.io/os", "muster.dev/", "MUSTER_RUN"]),
+)
+PLAIN = pod(run())
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_every_manifest_is_as_its_golden(name: str) -> None:
+    assert CASES[name]() == golden(name)
+
+
+def test_no_golden_is_left_over() -> None:
+    assert {path.stem for path in GOLDENS.iterdir()} == CASES.keys()
+
+
+@given(labels=st.dictionaries(KEYS, TEXTS), annotations=st.dictionaries(KEYS, TEXTS))
+def test_what_a_user_writes_on_a_pod_never_changes_our_marks(labels: Any, annotations: Any) -> None:
+    made = pod(run(labels=labels, annotations=annotations))
+    assert made["metadata"]["labels"].items() >= PLAIN["metadata"]["labels"].items()
+    assert made["metadata"]["annotations"].items() >= PLAIN["metadata"]["annotations"].items()
+    ours = [key for key in made["metadata"]["annotations"] if key.startswith(names.OUR_PREFIX)]
+    assert set(ours) <= PLAIN["metadata"]["annotations"].keys() | {names.LABELS_LEFT_OUT, names.ANNOTATIONS_LEFT_OUT}
+    assert made["spec"] == PLAIN["spec"]
+
+
+@given(labels=st.dictionaries(KEYS, TEXTS))
+def test_every_label_of_a_user_stands_on_the_pod_or_is_listed_as_left_out(labels: dict[str, str]) -> None:
+    metadata = pod(run(labels=labels))["metadata"]
+    left_out = msgspec.json.decode(metadata["annotations"].get(names.LABELS_LEFT_OUT, "[]"))
+    assert labels.keys() <= metadata["labels"].keys() | set(left_out)
+    assert not metadata["labels"].keys() & set(left_out)
+
+
+@given(environment=st.dictionaries(KEYS, TEXTS), arguments=st.lists(TEXTS), image=TEXTS, folder=TEXTS)
+def test_what_a_user_runs_fills_four_fields_and_no_other(environment: Any, arguments: Any, image: str, folder: str):
+    made = pod(run(environment=environment, arguments=tuple(arguments), image=image, working_dir=folder))
+    [container], [plain] = made["spec"].pop("containers"), PLAIN["spec"]["containers"]
+    assert made["spec"] == {key: value for key, value in PLAIN["spec"].items() if key != "containers"}
+    assert container.keys() - plain.keys() <= {"command", "workingDir"}
+    assert all(container[key] == plain[key] for key in ("name", "resources", "securityContext"))
+    assert container["env"][: len(plain["env"])] == plain["env"]
+    assert len({entry["name"] for entry in container["env"]}) == len(container["env"])
+
+
+@given(cpu=st.integers(0, 10**9), memory=st.integers(0, 2**62))
+def test_requests_and_limits_are_exact(cpu: int, memory: int) -> None:
+    made = pod(run(cpu_milli=cpu, memory_bytes=memory, cpu_limit_milli=cpu, memory_limit_bytes=memory))
+    resources = made["spec"]["containers"][0]["resources"]
+    for kind in ("requests", "limits") if cpu and memory else ("requests",):
+        assert parse_quantity(resources[kind]["cpu"]) * 1000 == cpu
+        assert parse_bytes(resources[kind]["memory"]) == memory
+
+
+@pytest.mark.parametrize(("keeps", "field"), [(False, "command"), (True, "args")])
+def test_arguments_without_a_command_are_for_the_images_own_entry_point(keeps: bool, field: str) -> None:
+    """S019."""
+    (container,) = pod(run(arguments=("train.py", "--fast"), keeps_entry_point=keeps))["spec"]["containers"]
+    assert {key: container[key] for key in ("command", "args") if key in container} == {field: ["train.py", "--fast"]}
+
+
+def test_a_pod_without_gpus_sees_none_whatever_its_image_asks_for() -> None:
+    made = pod(run(environment={"NVIDIA_VISIBLE_DEVICES": "all"}))
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in made["spec"]["containers"][0]["env"]
+
+
+def test_a_pod_with_whole_gpus_sees_those_that_its_node_gives_it_and_cannot_name_others() -> None:
+    container = pod(run(devices=whole(2), environment={"NVIDIA_VISIBLE_DEVICES": "all"}))["spec"]["containers"][0]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    assert "NVIDIA_VISIBLE_DEVICES" not in {entry["name"] for entry in container["env"]}
+
+
+def test_a_pod_that_shares_a_device_is_not_made_before_it_is_known_which() -> None:
+    with pytest.raises(ValueError, match="must be told"):
+        pod(run(devices=(DeviceShare(device=0, milli=500),)))
+
+
+def test_the_level_of_pod_security_is_the_namespaces_and_the_strictest_where_it_says_none() -> None:
+    assert security_of({names.ENFORCE: "privileged"}) == "privileged"
+    assert security_of({names.ENFORCE: "baseline"}) == "baseline"
+    assert security_of({names.ENFORCE: "restricted"}) == "restricted"
+    assert security_of({}) == "restricted"
+
+
+@pytest.mark.parametrize("name", sorted(name for name in CASES if name.startswith("pod")))
+def test_the_run_can_be_read_back_from_its_pod(name: str) -> None:
+    made = golden(name)
+    made["metadata"] |= {"uid": "u-1", "creationTimestamp": "2026-01-01T12:00:00Z"}
+    seen = observed_pod(msgspec.convert(made, Pod, strict=False), fence=0, cluster_id=CLUSTER)
+    assert seen is not None
+    assert (seen.pod_key, seen.token, seen.workload_id) == (
+        f"{seen.pod_key[:12]}-{seen.pod.pod_set}-{seen.pod.index}",
+        run().token,
+        run().workload_id,
+    )
+    assert (seen.kind, seen.at, seen.node_name) == (
+        "starting",
+        datetime.fromisoformat("2026-01-01T12:00:00Z"),
+        "node-1",
+    )

@@ -1,0 +1,390 @@
+"""Pods on this machine: exit codes, signals, output, restarts of the agent, and shims that are killed."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from events.workload.events import DeviceShare
+from services.agent.backends import shim
+from services.agent.backends.interface import BackendError
+from services.agent.backends.local import LocalBackend
+from services.agent.backends.local_files import Fences, delete_old_logs
+from tests.agent.given import KEY, PYTHON, Watched, log_text, machine, open_local, run_pod
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[Watched]:
+    watched = await open_local(tmp_path, log_max_bytes=256 * 1024)
+    yield watched
+    await watched.close()
+
+
+def shell(local: Watched, script: str, *, token: int = 1, **more: Any):
+    return run_pod(token, node_name=local.node, arguments=("/bin/sh", "-c", script), **more)
+
+
+def python(local: Watched, program: str, *, token: int = 1, **more: Any):
+    return run_pod(token, node_name=local.node, arguments=(PYTHON, "-S", "-c", program), **more)
+
+
+async def ended(local: Watched, pod: object, token: int = 1):
+    await local.backend.apply(pod)  # pyright: ignore[reportArgumentType]
+    return await local.until("succeeded", "failed", "stopped", "interrupted", "refused", token=token)
+
+
+def alive(pid: int) -> bool:
+    entry = shim.process(pid)
+    return entry is not None and entry.state != b"Z"
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def pid_from(path: Path) -> int:
+    return int(path.read_text())
+
+
+async def pids_in(*paths: Path) -> list[int]:
+    await eventually(lambda: all(path.exists() and path.read_text().strip() for path in paths))
+    return [pid_from(path) for path in paths]
+
+
+async def wait_for(path: Path) -> None:
+    await eventually(path.exists)
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "code", "reason"),
+    [
+        ("exit 0", "succeeded", 0, ""),
+        ("exit 1", "failed", 1, "exit_code"),
+        ("exit 255", "failed", 255, "exit_code"),
+        ("kill -9 $$", "failed", 137, "signal"),
+        ("kill -SEGV $$", "failed", 139, "signal"),
+        ("kill -TERM $$", "failed", 143, "signal"),
+    ],
+)
+async def test_how_a_command_ends_is_told_as_a_shell_tells_it(
+    local: Watched, script: str, kind: str, code: int, reason: str
+) -> None:
+    end = await ended(local, shell(local, script))
+    assert (end.kind, end.exit_code, end.reason) == (kind, code, reason)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "code", "said"),
+    [
+        ((), {}, None, "entry point"),
+        (("no-such-command-anywhere",), {}, 127, "command not found"),
+        (("/etc/passwd",), {}, 126, "not executable"),
+        (("/bin/true",), {"working_dir": "/no/such/folder"}, None, "working directory"),
+        (("/bin/true",), {"environment": {"A": "x" * 3_000_000}}, None, "could not start"),
+        (("/bin/true", "a\0b"), {}, None, "could not start"),
+    ],
+)
+async def test_a_command_that_cannot_be_started_failed_and_says_why(
+    local: Watched, arguments: tuple[str, ...], more: dict[str, Any], code: int | None, said: str
+) -> None:
+    end = await ended(local, run_pod(node_name=local.node, arguments=arguments, **more))
+    assert (end.kind, end.exit_code) == ("failed", code)
+    assert said in end.message
+
+
+async def test_output_is_kept_by_stream_and_a_last_line_needs_no_newline(local: Watched) -> None:
+    await ended(local, shell(local, "echo out; echo err >&2; printf 'no newline'"))
+    lines = sorted(await log_text(local.backend))
+    assert lines == ["err", "no newline", "out"]
+
+
+async def test_bytes_that_are_no_text_do_no_harm(local: Watched) -> None:
+    await ended(local, python(local, "import os; os.write(1, bytes(range(256)) + b'\\nend\\n')"))
+    lines = await log_text(local.backend)
+    assert lines[-1] == "end"
+    assert "�" in lines[-2]
+
+
+async def test_a_line_without_end_is_kept_in_pieces_and_loses_nothing(local: Watched) -> None:
+    await ended(local, python(local, "import sys; sys.stdout.write('x' * 50_000)"))
+    lines = await log_text(local.backend)
+    assert len(lines) > 1
+    assert sum(map(len, lines)) == 50_000
+
+
+async def test_huge_output_keeps_the_newest_within_the_limit(local: Watched) -> None:
+    await ended(local, python(local, "for i in range(200_000): print('line', i)"))
+    lines = await log_text(local.backend)
+    assert lines[-1] == "line 199999"
+    numbers = [int(line.split()[1]) for line in lines]
+    assert numbers == list(range(numbers[0], 200_000))
+    assert await log_text(local.backend, tail_lines=3) == ["line 199997", "line 199998", "line 199999"]
+    assert len(await log_text(local.backend, tail_lines=3000)) == 3000
+
+
+async def test_a_followed_log_goes_on_over_rotations_to_the_very_end(local: Watched) -> None:
+    program = (
+        "import time\nfor i in range(20_000):\n  print('line', i, flush=(i % 1000 == 0))\n  i % 500 or time.sleep(.02)"
+    )
+    await local.backend.apply(python(local, program))
+    await local.until("running")
+    async with asyncio.timeout(60):
+        lines = await log_text(local.backend, follow=True)
+    assert lines[-1] == "line 19999"
+
+
+async def test_since_leaves_out_what_is_older(local: Watched) -> None:
+    await local.backend.apply(shell(local, "echo early; sleep 0.6; echo late"))
+    end = await local.until("succeeded")
+    middle = end.at.fromtimestamp(end.at.timestamp() - 0.3, end.at.tzinfo)
+    assert await log_text(local.backend, since=middle) == ["late"]
+
+
+async def test_the_environment_is_clean_and_says_who_the_pod_is(local: Watched, tmp_path: Path) -> None:
+    os.environ["MUSTER_TEST_SECRET"] = "must not be seen"
+    pod = shell(
+        local,
+        "env; pwd",
+        environment={"MINE": "a b", "MUSTER_TRY": "forged", "HOME": "/tmp"},
+        devices=(DeviceShare(device=1, milli=500),),
+    )
+    await ended(local, pod)
+    del os.environ["MUSTER_TEST_SECRET"]
+    text = "\n".join(await log_text(local.backend))
+    for expected in (
+        "MINE=a b",
+        "HOME=/tmp",
+        "LANG=C.UTF-8",
+        "MUSTER_WORKLOAD_ID=w-1",
+        "MUSTER_TRY=1",
+        "JOB_COMPLETION_INDEX=0",
+        "CUDA_VISIBLE_DEVICES=1",
+        "NVIDIA_VISIBLE_DEVICES=1",
+        "GPU_PORTION=0.5",
+        f"GPU_MEMORY_LIMIT_BYTES={40 * 1024**3}",
+        f"{tmp_path}/pods/{KEY}/1/work",
+    ):
+        assert expected in text
+    assert "MUSTER_TEST_SECRET" not in text
+
+
+async def test_a_pod_without_devices_sees_none(local: Watched) -> None:
+    await ended(local, shell(local, 'echo "[$CUDA_VISIBLE_DEVICES]"; env'))
+    lines = await log_text(local.backend)
+    assert lines[0] == "[]"
+    assert not [line for line in lines if line.startswith("GPU_")]
+
+
+async def test_a_stop_reaches_everything_that_the_command_started(local: Watched, tmp_path: Path) -> None:
+    """Also a grandchild in a session of its own, and one that ignores SIGTERM."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    script = f"setsid sleep 1000 & echo $! > {a}; (trap '' TERM; echo $$; sleep 1000) & echo $! > {b}; wait"
+    await local.backend.apply(shell(local, script))
+    pids = await pids_in(a, b)
+    await local.backend.delete(KEY, 1, 1)
+    await local.until("stopped")
+    assert not any(map(alive, pids))
+
+
+async def test_what_a_finished_command_left_in_the_background_ends_with_its_pod(local: Watched, tmp_path: Path) -> None:
+    a = tmp_path / "a"
+    end = await ended(local, shell(local, f"setsid sleep 1000 & echo $! > {a}; exit 3"))
+    assert end.exit_code == 3
+    assert not alive(pid_from(a))
+
+
+async def test_a_command_that_forks_all_the_time_is_killed_all_the_same(local: Watched, tmp_path: Path) -> None:
+    program = (
+        "import os, time\n"
+        f"open({str(tmp_path / 'up')!r}, 'w').close()\n"
+        "while True:\n"
+        "  if os.fork() == 0:\n"
+        "    time.sleep(.3)\n"
+        "    os._exit(0) if os.fork() else time.sleep(1000)\n"
+        "  time.sleep(.01)\n"
+    )
+    await local.backend.apply(python(local, program))
+    await wait_for(tmp_path / "up")
+    await asyncio.sleep(0.7)
+    await local.backend.delete(KEY, 1, 0)
+    await local.until("stopped")
+    mark = f"MUSTER_RUN=c1/{KEY}/1".encode()
+    assert not [pid for pid in shim.process_table() if mark in _environ(pid)]
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+async def test_a_program_that_handles_sigterm_within_its_grace_period_is_stopped_with_its_own_exit_code(
+    local: Watched, tmp_path: Path
+) -> None:
+    script = f"trap 'echo bye; exit 9' TERM; touch {tmp_path}/up; while :; do sleep 0.02; done"
+    await local.backend.apply(shell(local, script))
+    await wait_for(tmp_path / "up")
+    await local.backend.delete(KEY, 1, 20)
+    end = await local.until("stopped")
+    assert end.exit_code == 9
+    assert "bye" in await log_text(local.backend)
+
+
+async def test_a_stop_right_after_the_start_is_never_lost(local: Watched) -> None:
+    for token in range(1, 8):
+        key = f"k-main-{token}"
+        await local.backend.apply(shell(local, "sleep 1000", token=token, pod_key=key))
+        await asyncio.sleep(token * 0.008)
+        await local.backend.delete(key, token, 3)
+    for token in range(1, 8):
+        await local.until("stopped", token=token, key=f"k-main-{token}")
+
+
+async def test_a_run_whose_shim_was_killed_is_interrupted_and_nothing_of_it_lives(
+    local: Watched, tmp_path: Path
+) -> None:
+    """Never two live copies: what the run left is killed before its end is told."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    await local.backend.apply(
+        shell(local, f"setsid sleep 1000 & echo $! > {a}; env -i sleep 1000 & echo $! > {b}; wait")
+    )
+    pids = await pids_in(a, b)
+    await local.until("running")
+    os.kill(_shim_pid(tmp_path), signal.SIGKILL)
+    end = await local.until("interrupted", "failed")
+    assert (end.kind, end.reason) == ("interrupted", "lost")
+    assert not any(map(alive, pids))
+
+
+def _shim_pid(root: Path, token: int = 1, key: str = KEY) -> int:
+    record = shim.read_record(str(root / "pods" / key / str(token)), "shim.json")
+    assert record is not None
+    pid = record["pid"]
+    assert isinstance(pid, int)
+    return pid
+
+
+async def test_a_shim_that_somebody_terminates_ends_its_pod_as_interrupted(local: Watched, tmp_path: Path) -> None:
+    await local.backend.apply(shell(local, "sleep 1000"))
+    await local.until("running")
+    os.kill(_shim_pid(tmp_path), signal.SIGTERM)
+    end = await local.until("interrupted", "failed")
+    assert (end.kind, end.reason) == ("interrupted", "shutdown")
+
+
+async def test_an_agent_that_comes_back_finds_its_pods_and_what_ended_meanwhile(tmp_path: Path) -> None:
+    first = await open_local(tmp_path)
+    await first.backend.apply(shell(first, "sleep 1000", pod_key="stays-main-0"))
+    await first.backend.apply(shell(first, "sleep 0.3; exit 4", pod_key="ends-main-0"))
+    await first.backend.apply(shell(first, "sleep 1000", pod_key="killed-main-0"))
+    for key in ("stays-main-0", "ends-main-0", "killed-main-0"):
+        await first.until("running", key=key)
+    before = first.newest(key="stays-main-0")
+    first._task.cancel()
+    await first.backend.close()
+    os.kill(_shim_pid(tmp_path, key="killed-main-0"), signal.SIGKILL)
+    await eventually((tmp_path / "pods/ends-main-0/1/exit.json").exists)
+
+    second = await open_local(tmp_path)
+    pods = {pod.pod_key: pod for pod in (await second.backend.list_all()).pods}
+    assert before is not None
+    assert pods["stays-main-0"].kind == "running"
+    assert pods["stays-main-0"].started_at == before.started_at
+    assert (pods["ends-main-0"].kind, pods["ends-main-0"].exit_code) == ("failed", 4)
+    assert (pods["killed-main-0"].kind, pods["killed-main-0"].reason) == ("interrupted", "lost")
+    assert second.backend.fences()["stays-main-0"] == 1
+    await second.backend.delete("stays-main-0", 1, 5)
+    assert (await second.until("stopped", key="stays-main-0")).exit_code == 143
+    await second.close()
+
+
+async def test_an_agent_that_comes_back_while_a_pod_starts_sees_it_running(tmp_path: Path) -> None:
+    for attempt in range(6):
+        first = await open_local(tmp_path)
+        key = f"k{attempt}-main-0"
+        await first.backend.apply(shell(first, "sleep 1000", pod_key=key))
+        await asyncio.sleep(attempt * 0.01)
+        first._task.cancel()
+        await first.backend.close()
+        second = await open_local(tmp_path)
+        newest = next(pod for pod in (await second.backend.list_all()).pods if pod.pod_key == key)
+        if newest.kind == "starting":
+            newest = await second.until("running", "interrupted", key=key)
+        # A shim that was not yet there is told that it came too late, and its run may start again elsewhere.
+        assert newest.kind in ("running", "interrupted")
+        await asyncio.sleep(0.2)
+        assert (newest.kind == "running") == bool(_live_commands(key))
+        await second.close()
+
+
+def _live_commands(key: str) -> list[int]:
+    mark = f"MUSTER_RUN=c1/{key}/1".encode()
+    return [pid for pid in shim.process_table() if mark in _environ(pid)]
+
+
+async def test_a_shutdown_interrupts_all_pods_in_time_also_those_that_will_not_go(tmp_path: Path) -> None:
+    local = await open_local(tmp_path)
+    for index in range(3):
+        await local.backend.apply(local.pod(pod_key=f"k{index}-main-0", stubborn=index == 1, grace_seconds=600))
+    for index in range(3):
+        await local.until("running", key=f"k{index}-main-0")
+    began = time.monotonic()
+    assert await local.backend.interrupt(3) == 3
+    assert time.monotonic() - began < 4
+    for index in range(3):
+        end = await local.until("interrupted", key=f"k{index}-main-0")
+        assert end.reason == "shutdown"
+    await local.close()
+
+
+async def test_a_second_agent_on_the_same_folder_is_refused(
+    local: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.agent.backends.local.LOCK_SECONDS", 0.2)
+    with pytest.raises(BackendError, match="another agent holds"):
+        await LocalBackend(machine(tmp_path)).open()
+
+
+async def test_processor_time_and_memory_are_measured_over_the_whole_tree(local: Watched) -> None:
+    program = "import os\nos.fork()\nx = bytearray(50_000_000)\nwhile True: x[0] = 1"
+    await local.backend.apply(python(local, program))
+    await local.until("running")
+    await asyncio.sleep(1.5)
+    (sample,) = await local.backend.usage()
+    assert sample.cpu_milli > 300
+    assert sample.memory_bytes > 90_000_000
+
+
+def test_fences_outlive_their_process_and_a_torn_last_line(tmp_path: Path) -> None:
+    fences = Fences(tmp_path / "fences")
+    fences.raise_to("a", 3)
+    fences.raise_to("a", 2)
+    fences.raise_to("b", 1)
+    fences.close()
+    with (tmp_path / "fences").open("a") as file:
+        file.write("b 7")
+    again = Fences(tmp_path / "fences")
+    assert again.tokens == {"a": 3, "b": 1}
+    again.close()
+
+
+def test_old_logs_go_first_and_by_age_and_by_size(tmp_path: Path) -> None:
+    for number in range(4):
+        folder = tmp_path / f"k{number}" / "1"
+        folder.mkdir(parents=True)
+        (folder / "log").write_bytes(b"x" * 1000)
+        os.utime(folder / "log", (time.time() - number * 100, time.time() - number * 100))
+    assert delete_old_logs(tmp_path, 250, 10_000) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["k0", "k1", "k2"]
+    assert delete_old_logs(tmp_path, 250, 1500) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["k0"]

@@ -1,0 +1,296 @@
+"""The agent service against a real NATS, with its own permissions: what it does, and what it does not while nobody is
+there to say what is wanted.
+"""
+
+import asyncio
+import itertools
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from events.cluster import SimulatedNodes
+from events.cluster_protocol import LogsRequest
+from events.subjects import OBSERVED_STREAM, WANTED_STREAM
+from services.runtime.connection import connect
+from services.runtime.settings import Settings
+from services.runtime.streams import create_streams
+from tests.agent.control_plane import ControlPlane, RunningService, control_plane, running_service
+from tests.agent.given import GIB, KEY, WORKLOAD, ref, run_pod, settled, stop_pod
+from tests.support.servers import EVERYTHING, NatsServer
+from tests.support.streams import recreate_streams
+
+pytestmark = pytest.mark.anyio
+
+_CLUSTERS = itertools.count()
+
+
+@pytest.fixture
+async def plane(fresh_log: NatsServer) -> AsyncIterator[ControlPlane]:
+    async with control_plane(fresh_log, f"c{next(_CLUSTERS)}") as plane:
+        yield plane
+
+
+@pytest.fixture
+async def agent(fresh_log: NatsServer, tmp_path: Path) -> AsyncIterator[RunningService]:
+    async with running_service(fresh_log, tmp_path) as running:
+        yield running
+
+
+async def create_missing_streams(settings: Settings) -> None:
+    nc = await connect(settings, EVERYTHING)
+    try:
+        await create_streams(nc, settings.replicas)
+    finally:
+        await nc.close()
+
+
+def simulated(token: int = 1, *, seconds: float = 60, key: str = KEY, **more: object):
+    return run_pod(token, pod_key=key, annotations={"simulation.muster.dev/runtime-seconds": str(seconds)}, **more)
+
+
+def local(script: str, token: int = 1, *, key: str = KEY, **more: object):
+    return run_pod(token, pod_key=key, node_name=socket.gethostname(), arguments=("/bin/sh", "-c", script), **more)
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_cluster_that_is_wanted_is_served_with_heartbeats_and_nodes(plane: ControlPlane) -> None:
+    await plane.want_cluster()
+    await plane.until(lambda: len(plane.nodes) == 2 and len(plane.heartbeats) > 0)
+    assert plane.heartbeats[-1].nodes == 2
+    assert plane.heartbeats[-1].orphans == ()
+
+
+async def test_the_service_is_ready_before_any_cluster_is_wanted(agent: RunningService) -> None:
+    async with asyncio.timeout(15):
+        while not agent.health.serving:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_run_goes_from_wanted_to_its_end_and_is_said_again_until_it_is_settled(plane: ControlPlane) -> None:
+    await plane.want_cluster()
+    await plane.want(simulated(seconds=0.2))
+    await plane.until_pod("succeeded")
+    assert [pod.kind for pod in plane.said] == ["starting", "running", "succeeded"]
+    await plane.until(lambda: [pod.kind for pod in plane.said].count("succeeded") > 1)
+    await plane.want(settled())
+    await asyncio.sleep(0.5)
+    count = len(plane.said)
+    await asyncio.sleep(6)
+    assert len(plane.said) == count
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_stop_of_a_run_that_never_was_is_answered(plane: ControlPlane) -> None:
+    await plane.want_cluster()
+    await plane.want(stop_pod(3))
+    end = await plane.until_pod("stopped", 3)
+    assert end.workload_id == WORKLOAD
+    await plane.want(simulated(3))
+    await asyncio.sleep(0.5)
+    assert {pod.kind for pod in plane.said} == {"stopped"}
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_newer_run_starts_only_when_the_older_one_is_gone(plane: ControlPlane, tmp_path: Path) -> None:
+    await plane.want_cluster("local")
+    mark = tmp_path / "mark"
+    await plane.want(local(f"trap 'sleep 0.5; rm {mark}; exit 0' TERM; touch {mark}; while :; do sleep .02; done"))
+    await plane.until_pod("running")
+    while not mark.exists():
+        await asyncio.sleep(0.02)
+    await plane.want(local(f"test ! -e {mark}", 2))
+    await plane.until_pod("succeeded", 2)
+
+
+@pytest.mark.usefixtures("agent")
+async def test_runs_that_nothing_mentions_are_told_as_orphans_and_left_alone(
+    plane: ControlPlane, fresh_log: NatsServer
+) -> None:
+    await plane.want_cluster()
+    await plane.want(simulated())
+    await plane.until_pod("running")
+    nc = plane.nc
+    await nc.jetstream().purge_stream(WANTED_STREAM)
+    # The picture is taken anew after the connection was lost; here the consumer is taken away instead.
+    for consumer in await nc.jetstream().consumers_info(WANTED_STREAM):
+        await nc.jetstream().delete_consumer(WANTED_STREAM, consumer.name)
+    await plane.until(lambda: plane.heartbeats[-1].orphans == (f"{KEY}/1",))
+    assert {pod.kind for pod in plane.said} <= {"starting", "running"}
+    await plane.want(simulated())
+    await plane.until(lambda: plane.heartbeats[-1].orphans == ())
+    assert {pod.kind for pod in plane.said} <= {"starting", "running"}
+    assert fresh_log.process is not None
+
+
+@pytest.mark.faults
+async def test_with_nats_killed_pods_run_on_and_everything_is_said_again_when_it_is_back(
+    server_folder: Path, tmp_path: Path
+) -> None:
+    server = NatsServer(server_folder / "agent-nats")
+    server.start()
+    await recreate_streams(server.settings(EVERYTHING))
+    try:
+        async with running_service(server, tmp_path), control_plane(server, "c1") as plane:
+            await plane.want_cluster("local")
+            await plane.want(local(f"sleep 2; echo done > {tmp_path}/done; sleep 1000"))
+            await plane.want(local("sleep 1; exit 5", key="ends-main-0"))
+            await plane.until_pod("running")
+            await plane.until_pod("running", key="ends-main-0")
+            server.kill()
+            await asyncio.sleep(3)
+            assert (tmp_path / "done").exists()
+            plane.said.clear()
+            server.start()
+            # One server alone loses memory streams altogether; setup makes them again, empty. Nothing is wanted then,
+            # and nothing is ended for that.
+            await create_missing_streams(server.settings(EVERYTHING))
+            end = await plane.until_pod("failed", key="ends-main-0")
+            assert end.exit_code == 5
+            await plane.until_pod("running")
+            await plane.want_cluster("local")
+            await plane.want(settled(key="ends-main-0"), stop_pod(1, grace_seconds=1))
+            await plane.until_pod("stopped")
+    finally:
+        server.stop()
+
+
+async def test_streams_made_anew_under_a_running_agent_are_noticed(
+    plane: ControlPlane, fresh_log: NatsServer, agent: RunningService
+) -> None:
+    await plane.want_cluster()
+    await plane.want(simulated())
+    await plane.until_pod("running")
+    plane.said.clear()
+    plane.nodes.clear()
+    await recreate_streams(fresh_log.settings(EVERYTHING))
+    await plane.want_cluster()
+    await plane.want(simulated())
+    await plane.want(simulated(key="new-main-0"))
+    await plane.until_pod("running", key="new-main-0", seconds=30)
+    await plane.until(lambda: plane.newest() is not None and len(plane.nodes) == 2, seconds=40)
+    async with asyncio.timeout(20):
+        # Two pods, two nodes, the heartbeat.
+        while (await plane.nc.jetstream().stream_info(OBSERVED_STREAM)).state.messages < 5:
+            await asyncio.sleep(0.1)
+    assert {pod.kind for pod in plane.said} <= {"starting", "running"}
+    assert not agent.task.done()
+
+
+async def test_an_agent_that_broke_down_finds_its_pods_again_and_starts_none_twice(
+    plane: ControlPlane, fresh_log: NatsServer, tmp_path: Path
+) -> None:
+    starts = tmp_path / "starts"
+    async with running_service(fresh_log, tmp_path) as first:
+        await plane.want_cluster("local")
+        await plane.want(local(f"echo x >> {starts}; sleep 1000"))
+        await plane.until_pod("running")
+        await first.break_down()
+    plane.said.clear()
+    async with running_service(fresh_log, tmp_path):
+        await plane.until_pod("running")
+        await asyncio.sleep(0.3)
+        assert starts.read_text() == "x\n"
+        await plane.want(stop_pod(1, grace_seconds=1))
+        await plane.until_pod("stopped")
+
+
+async def test_when_the_service_stops_its_local_pods_are_interrupted_and_that_is_said(
+    plane: ControlPlane, fresh_log: NatsServer, tmp_path: Path
+) -> None:
+    async with running_service(fresh_log, tmp_path) as running:
+        await plane.want_cluster("local")
+        await plane.want(local("trap '' TERM; while :; do sleep 0.1; done", grace_seconds=600))
+        await plane.until_pod("running")
+        began = time.monotonic()
+        await running.stop()
+        assert time.monotonic() - began < 6
+    end = await plane.until_pod("interrupted")
+    assert end.reason == "shutdown"
+    plane.said.clear()
+    async with running_service(fresh_log, tmp_path):
+        # Said again by the next agent, for whoever was away; the run is not started a second time.
+        assert (await plane.until_pod("interrupted")).reason == "shutdown"
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize("acknowledged", [False, True])
+async def test_logs_come_in_chunks_with_an_end(plane: ControlPlane, *, acknowledged: bool) -> None:
+    await plane.want_cluster("local")
+    await plane.want(local("seq 1 30000"))
+    await plane.until_pod("succeeded")
+    request = LogsRequest(workload_id=WORKLOAD, pod_key=KEY, pod=ref(try_=1), acknowledged=acknowledged)
+    received = [chunk async for chunk in plane.logs(request)]
+    assert [line.text for chunk in received for line in chunk.lines] == [str(i) for i in range(1, 30001)]
+    assert received[-1].end
+    assert received[-1].error == ""
+
+
+@pytest.mark.usefixtures("agent")
+async def test_output_that_json_must_escape_byte_by_byte_still_fits_its_messages(plane: ControlPlane) -> None:
+    await plane.want_cluster("local")
+    await plane.want(local("head -c 600000 /dev/zero"))
+    await plane.until_pod("succeeded")
+    received = [chunk async for chunk in plane.logs(LogsRequest(workload_id=WORKLOAD, pod_key=KEY))]
+    assert sum(len(line.text) for chunk in received for line in chunk.lines) == 600_000
+    assert received[-1].error == ""
+
+
+@pytest.mark.usefixtures("agent")
+async def test_logs_that_are_not_there_are_answered_with_why(plane: ControlPlane) -> None:
+    await plane.want_cluster("local")
+    await plane.until(lambda: len(plane.heartbeats) > 0)
+    (chunk,) = [chunk async for chunk in plane.logs(LogsRequest(workload_id="other", pod_key=KEY))]
+    assert chunk.end
+    assert "no logs" in chunk.error
+
+
+@pytest.mark.usefixtures("agent")
+async def test_logs_are_followed_while_the_pod_writes(plane: ControlPlane) -> None:
+    await plane.want_cluster("local")
+    await plane.want(local("echo one; sleep 0.7; echo two"))
+    await plane.until_pod("running")
+    request = LogsRequest(workload_id=WORKLOAD, pod_key=KEY, follow=True, acknowledged=True)
+    texts = [line.text async for chunk in plane.logs(request) for line in chunk.lines]
+    assert texts == ["one", "two"]
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_removed_cluster_is_left_and_an_unreadable_word_harms_nobody(plane: ControlPlane) -> None:
+    await plane.want_cluster()
+    await plane.until(lambda: len(plane.heartbeats) > 0)
+    await plane.nc.jetstream().publish(f"want.{plane.cluster}.pod.bad", b"{nonsense")
+    await plane.want(simulated())
+    await plane.until_pod("running")
+    await plane.want_cluster(removed=True)
+    await asyncio.sleep(0.5)
+    count = len(plane.heartbeats)
+    await asyncio.sleep(6)
+    assert len(plane.heartbeats) == count
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("agent")
+async def test_two_thousand_pods_on_1213_nodes_all_end(plane: ControlPlane) -> None:
+    nodes = SimulatedNodes(
+        names=tuple(f"n{i}" for i in range(1213)), cpu_milli=96_000, memory_bytes=512 * GIB, gpu_count=8
+    )
+    await plane.want_cluster(simulated_nodes=(nodes,))
+    await plane.until(lambda: len(plane.nodes) == 1213)
+    cpu = time.process_time()
+    keys = [f"k{i}-main-0" for i in range(2000)]
+    await asyncio.gather(
+        *(plane.want(simulated(seconds=1, key=key, node_name=f"n{i % 1213}")) for i, key in enumerate(keys))
+    )
+    ended: set[str] = set()
+
+    def all_ended() -> bool:
+        ended.update(pod.pod_key for pod in plane.said[len(ended) // 2 :] if pod.kind == "succeeded")
+        return len(ended) == 2000
+
+    await plane.until(lambda: len(plane.said) >= 6000 and all_ended(), seconds=60)
+    print(f"2,000 pods: {time.process_time() - cpu:.2f} s of processor time, test's own part included")
+    await plane.want(*(settled(key=key) for key in keys))

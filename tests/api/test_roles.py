@@ -1,0 +1,210 @@
+"""Who may do what: every operation of the served OpenAPI document, for every role, in the own and in another project.
+
+One table (log.md 6.2, 6.9 API1 and API5). An operation without a row, or a row without an operation, fails.
+"""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.support.api import Served
+
+ROLES: Final = ("viewer", "researcher", "project-admin", "administrator")
+READ: Final = (200, 200, 200, 200), (404, 404, 404, 200)
+OPERATE: Final = (403, 202, 202, 202), (404, 404, 404, 202)
+EVERYBODY: Final = (200, 200, 200, 200), (200, 200, 200, 200)
+ADMINISTRATORS_READ: Final = (403, 403, 403, 200), (403, 403, 403, 200)
+ADMINISTRATORS_DO: Final = (403, 403, 403, 202), (403, 403, 403, 202)
+GRANT: Final = (403, 403, 202, 202), (404, 404, 404, 202)
+
+EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
+    "create_training1": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "get_training": READ,
+    "delete_training": OPERATE,
+    "suspend_training": OPERATE,
+    "resume_training": OPERATE,
+    "list_workloads": EVERYBODY,
+    "count_workloads": EVERYBODY,
+    "export_workloads": EVERYBODY,
+    "get_workload": READ,
+    "change_workload": OPERATE,
+    "workload_history": READ,
+    "workload_pods": READ,
+    "workload_logs": READ,
+    "workload_metrics": READ,
+    "list_clusters": EVERYBODY,
+    "add_cluster": ADMINISTRATORS_DO,
+    "get_cluster": EVERYBODY,
+    "change_cluster": ADMINISTRATORS_DO,
+    "remove_cluster": ADMINISTRATORS_DO,
+    "list_node_pools": EVERYBODY,
+    "set_node_pool": ADMINISTRATORS_DO,
+    "remove_node_pool": ADMINISTRATORS_DO,
+    "list_nodes": EVERYBODY,
+    "list_projects": EVERYBODY,
+    "create_project": ADMINISTRATORS_DO,
+    "get_project": READ,
+    "set_project": ((403, 403, 403, 202), (404, 404, 404, 202)),
+    "list_access_rules": ((403, 403, 200, 200), (403, 403, 200, 200)),
+    "grant_role": GRANT,
+    "revoke_role": GRANT,
+    "who_am_i": EVERYBODY,
+    "list_events": ADMINISTRATORS_READ,
+    "list_audit": ADMINISTRATORS_READ,
+    "projection_status": EVERYBODY,
+}
+"""By operation, the status for each of ROLES in the own project, and in another. In the other project the three first
+are as somebody with no role; what belongs to no project is the same in both."""
+
+PUBLIC: Final = frozenset({"alive", "ready", "metrics", "openapi", "docs"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One operation, aimed at things of one project."""
+
+    method: str
+    path: str
+    options: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def operations(served: Served) -> dict[str, tuple[str, str]]:
+    """Method and path by operation id, as the API itself tells them."""
+    with served.client(None) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+    return {
+        operation["operationId"]: (method.upper(), path)
+        for path, of in paths.items()
+        for method, operation in of.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def admin(served: Served) -> Iterator[httpx.Client]:
+    with served.client() as client:
+        for role in ROLES[:3]:
+            rule = {"subjectId": role, "roleName": role, "scopeType": "project", "scopeId": served.project}
+            assert client.post("/api/v1/authorization/access-rules", json=rule).status_code == 202
+        rule = {"subjectId": "administrator", "roleName": "administrator", "scopeType": "tenant"}
+        assert client.post("/api/v1/authorization/access-rules", json=rule).status_code == 202
+        yield client
+
+
+def aimed(
+    served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str, project: str
+) -> Target:
+    """The operation on fresh things of the project, so that no answer depends on the one before."""
+    method, path = operations[name]
+    fresh = secrets.token_hex(6)
+    options: dict[str, Any] = {}
+    if "{workloadId}" in path:
+        made = admin.post("/api/v1/workloads/trainings", json=served.training(projectId=project))
+        path = path.replace("{workloadId}", made.json()["workloadId"])
+    if "{projectId}" in path:
+        path = path.replace("{projectId}", project)
+    if "{clusterId}" in path:
+        made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", "kind": "local"})
+        path = path.replace("{clusterId}", made.json()["id"])
+        pool = {"clusterId": made.json()["id"], "name": "fast", "labelKey": "gpu", "labelValue": "h100"}
+        assert admin.post("/api/v1/node-pools", json=pool).status_code == 202
+        path = path.replace("{name}", "fast")
+    assert "{" not in path, f"{name}: say here what {path} is aimed at"
+    rule = {"subjectId": f"s-{fresh}", "roleName": "viewer", "scopeType": "project", "scopeId": project}
+    bodies: dict[str, Any] = {
+        "create_training1": served.training(projectId=project),
+        "change_workload": {"priorityClass": "high"},
+        "add_cluster": {"name": f"d-{fresh}", "kind": "local"},
+        "change_cluster": {"ownershipProtection": True},
+        "set_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},
+        "create_project": {"name": f"p-{fresh}"},
+        "set_project": {"gpuQuota": None},
+        "grant_role": rule,
+        "revoke_role": rule,
+    }
+    if name in bodies:
+        options["json"] = bodies[name]
+    return Target(method=method, path=path, options=options)
+
+
+def test_every_operation_has_a_row_and_every_row_an_operation(operations: dict[str, tuple[str, str]]) -> None:
+    assert operations.keys() - PUBLIC == EXPECTED.keys()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_role_does_what_it_may_and_nothing_more(
+    served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str
+) -> None:
+    projects = (served.project, served.made["other"])
+    for project, statuses in zip(projects, EXPECTED[name], strict=True):
+        for role, expected in zip(ROLES, statuses, strict=True):
+            target = aimed(served, admin, operations, name, project)
+            with served.client(role) as client:
+                answer = client.request(target.method, target.path, **target.options)
+            where = "own project" if project == served.project else "another project"
+            assert answer.status_code == expected, f"{role}, {where}: {answer.text}"
+            if expected >= 400:
+                assert answer.json()["code"] == expected
+                assert answer.json()["message"]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_without_a_living_token_nothing_is_answered(
+    served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str
+) -> None:
+    target = aimed(served, admin, operations, name, served.project)
+    expired = served.token("administrator", ttl_seconds=60, now=1_700_000_000.0)
+    for header in ({}, {"Authorization": f"Bearer {expired}"}):
+        with served.client(None) as client:
+            answer = client.request(target.method, target.path, headers=header, **target.options)
+        assert answer.status_code == 401, answer.text
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert answer.json()["code"] == 401
+
+
+def test_lists_show_nothing_of_another_project(served: Served, admin: httpx.Client) -> None:
+    name = f"hidden-{secrets.token_hex(4)}"
+    made = admin.post("/api/v1/workloads/trainings", json=served.training(name=name, projectId=served.made["other"]))
+    seen = {"min_seq": made.headers["x-log-sequence"], "search": name}
+    for role, expected in zip(ROLES, (0, 0, 0, 1), strict=True):
+        with served.client(role) as client:
+            listed = client.get("/api/v1/workloads", params=seen).json()["workloads"]
+            counted = client.get("/api/v1/workloads/count", params=seen).json()["count"]
+            exported = client.get("/api/v1/workloads/export", params={"columns": "name", **seen}).text.splitlines()[1:]
+            projects = {project["name"] for project in client.get("/api/v1/org-unit/projects").json()["projects"]}
+        assert (len(listed), counted, len(exported)) == (expected, expected, expected), role
+        assert ("other" in projects) == bool(expected), role
+
+
+ACTS: Final = ("delete_training", "suspend_training", "resume_training", "change_workload")
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_under_ownership_protection_only_the_creator_and_an_administrator_act(
+    served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str
+) -> None:
+    """C14; the switch is the cluster's, and a refusal stands in the audit."""
+    cluster = admin.post("/api/v1/clusters", json={"name": f"safe-{secrets.token_hex(4)}", "kind": "local"}).json()[
+        "id"
+    ]
+    assert admin.patch(f"/api/v1/clusters/{cluster}", json={"ownershipProtection": True}).status_code == 202
+    method, path = operations[name]
+    body: dict[str, Any] = {"json": {"priorityClass": "high"}} if name == "change_workload" else {}
+    for subject, expected in (("bob", 403), ("project-admin", 403), ("alice", 202), ("administrator", 202)):
+        with served.client("alice") as alice:
+            made = alice.post("/api/v1/workloads/trainings", json=served.training(clusterId=cluster)).json()
+        with served.client(subject) as client:
+            answer = client.request(method, path.replace("{workloadId}", made["workloadId"]), **body)
+        assert answer.status_code == expected, f"{subject}: {answer.text}"
+        if expected == 403:
+            assert answer.json()["details"] == "not_owner"
+            (newest,) = admin.get("/api/v1/audit", params={"limit": 1}).json()["records"]
+            assert (newest["actor"]["sub"], newest["code"], newest["target"]) == (
+                subject,
+                "not_owner",
+                made["workloadId"],
+            )

@@ -1,0 +1,421 @@
+"""Bad submissions and everything that is said about them, as a table. Pure: no server."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from events.quantities import MAX_QUANTITY
+from events.workload.spec import (
+    EnvironmentVariable,
+    KeyReference,
+    PodFieldReference,
+    TrainingSpec,
+    pod_request,
+    process_arguments,
+)
+from services.api.issues import MAX_ISSUES
+from services.api.rules import check_kind
+from services.api.validate import check_training, to_spec
+
+JWT = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLWl0"
+
+
+def request(**spec: Any) -> dict[str, Any]:
+    return {"name": "n", "projectId": "p", "clusterId": "c", "spec": {"image": "python:3.13", **spec}}
+
+
+def found(data: dict[str, Any]) -> set[tuple[str, str | None]]:
+    checked = check_training(copy.deepcopy(data))
+    assert isinstance(checked, list), f"taken: {checked}"
+    return {(issue.field, issue.rule) for issue in checked}
+
+
+COMPUTE = "spec.compute"
+BAD_COMPUTE: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
+    ("R1 portion missing", {"gpuRequestType": "portion"}, {(f"{COMPUTE}.gpuPortionRequest", "required")}),
+    ("R1 portion without type", {"gpuPortionRequest": 0.5}, {(f"{COMPUTE}.gpuPortionRequest", "canAdd")}),
+    (
+        "R1 portion with type memory",
+        {"gpuRequestType": "memory", "gpuMemoryRequest": "1Gi", "gpuPortionRequest": 0.5},
+        {(f"{COMPUTE}.gpuPortionRequest", "canAdd")},
+    ),
+    ("R2 memory missing", {"gpuRequestType": "memory"}, {(f"{COMPUTE}.gpuMemoryRequest", "required")}),
+    ("R2 memory without type", {"gpuMemoryRequest": "1Gi"}, {(f"{COMPUTE}.gpuMemoryRequest", "canAdd")}),
+    (
+        "R3 portion above one",
+        {"gpuRequestType": "portion", "gpuPortionRequest": 1.5},
+        {(f"{COMPUTE}.gpuPortionRequest", "max")},
+    ),
+    (
+        "R3 portion of nothing",
+        {"gpuRequestType": "portion", "gpuPortionRequest": 0},
+        {(f"{COMPUTE}.gpuPortionRequest", "min")},
+    ),
+    (
+        "R4 limit below request",
+        {"gpuRequestType": "portion", "gpuPortionRequest": 0.5, "gpuPortionLimit": 0.4},
+        {(f"{COMPUTE}.gpuPortionLimit", "min")},
+    ),
+    (
+        "R5 limit below request, as quantities and not as texts",
+        {"gpuRequestType": "memory", "gpuMemoryRequest": "10Gi", "gpuMemoryLimit": "9Gi"},
+        {(f"{COMPUTE}.gpuMemoryLimit", "min")},
+    ),
+    (
+        "R6 C4 memory of two devices",
+        {"gpuDevicesRequest": 2, "gpuRequestType": "memory", "gpuMemoryRequest": "1Gi"},
+        {(f"{COMPUTE}.gpuRequestType", "options")},
+    ),
+    (
+        "zero devices with a type",
+        {"gpuDevicesRequest": 0, "gpuRequestType": "portion", "gpuPortionRequest": 0.5},
+        {(f"{COMPUTE}.gpuDevicesRequest", "min")},
+    ),
+    ("negative devices", {"gpuDevicesRequest": -1}, {(f"{COMPUTE}.gpuDevicesRequest", "min")}),
+    ("devices beyond int32", {"gpuDevicesRequest": 2**31}, {(f"{COMPUTE}.gpuDevicesRequest", "max")}),
+    ("unknown type", {"gpuRequestType": "mig"}, {(f"{COMPUTE}.gpuRequestType", "options")}),
+    ("S035 CPU below zero", {"cpuCoreRequest": -0.1}, {(f"{COMPUTE}.cpuCoreRequest", "min")}),
+    ("CPU beyond all machines", {"cpuCoreRequest": 1e300}, {(f"{COMPUTE}.cpuCoreRequest", "max")}),
+    ("CPU limit below request", {"cpuCoreRequest": 2, "cpuCoreLimit": 1}, {(f"{COMPUTE}.cpuCoreLimit", "min")}),
+    ("C9 not a quantity", {"cpuMemoryRequest": "1.2.3"}, {(f"{COMPUTE}.cpuMemoryRequest", None)}),
+    ("C9 a unit with B", {"cpuMemoryRequest": "1GB"}, {(f"{COMPUTE}.cpuMemoryRequest", None)}),
+    (
+        "memory limit below request",
+        {"cpuMemoryRequest": "1Gi", "cpuMemoryLimit": "1G"},
+        {(f"{COMPUTE}.cpuMemoryLimit", "min")},
+    ),
+    ("memory of a wrong type", {"cpuMemoryRequest": 5}, {(f"{COMPUTE}.cpuMemoryRequest", None)}),
+    ("not built", {"largeShmRequest": True}, {(f"{COMPUTE}.largeShmRequest", None)}),
+]
+
+
+@pytest.mark.parametrize(
+    ("compute", "issues"), [case[1:] for case in BAD_COMPUTE], ids=[case[0] for case in BAD_COMPUTE]
+)
+def test_a_compute_request_that_breaks_a_rule_is_refused_with_its_field(
+    compute: dict[str, Any], issues: set[tuple[str, str | None]]
+) -> None:
+    assert found(request(compute=compute)) == issues
+
+
+BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
+    ("R7 no image", {"image": None}, {("spec.image", "required")}),
+    ("an image with a space", {"image": "a b"}, {("spec.image", None)}),
+    ("S016 too long", {"image": "x" * 254}, {("spec.image", "max")}),
+    ("S019 a quote that does not close", {"command": "echo 'a"}, {("spec.command", None)}),
+    ("S019 empty", {"args": ""}, {("spec.args", "min")}),
+    ("R18 no such class", {"priorityClass": "urgent"}, {("spec.priorityClass", "options")}),
+    ("R19 no such word", {"preemptibility": "no"}, {("spec.preemptibility", "options")}),
+    (
+        "R25 more at a time than runs",
+        {"completions": 2, "parallelism": 3},
+        {("spec.parallelism", "max")},
+    ),
+    ("R25 parallelism above the default of one run", {"parallelism": 2}, {("spec.parallelism", "max")}),
+    ("R25 no runs", {"completions": 0}, {("spec.completions", "min")}),
+    ("R25 parallelism of none", {"parallelism": 0}, {("spec.parallelism", "min")}),
+    ("C1 above 100", {"backoffLimit": 101}, {("spec.backoffLimit", "max")}),
+    ("C1 below 0", {"backoffLimit": -1}, {("spec.backoffLimit", "min")}),
+    ("a number beyond 64 bits", {"backoffLimit": 2**63}, {("spec.backoffLimit", "max")}),
+    ("a whole number as a text", {"backoffLimit": "3"}, {("spec.backoffLimit", None)}),
+    ("true is no number", {"backoffLimit": True}, {("spec.backoffLimit", None)}),
+    ("C2 negative", {"terminationGracePeriodSeconds": -1}, {("spec.terminationGracePeriodSeconds", "min")}),
+    (
+        "C2 longer than any calendar",
+        {"terminationGracePeriodSeconds": 2**62},
+        {("spec.terminationGracePeriodSeconds", "max")},
+    ),
+    (
+        "R27 C3 negative",
+        {"autoDeletionTimeAfterCompletionSeconds": -1},
+        {("spec.autoDeletionTimeAfterCompletionSeconds", "min")},
+    ),
+    ("R36 label without name", {"labels": [{"value": "x"}]}, {("spec.labels[0].name", "required")}),
+    ("R36 annotation without name", {"annotations": [{}]}, {("spec.annotations[0].name", "required")}),
+    ("a label that Kubernetes has not", {"labels": [{"name": "a b"}]}, {("spec.labels[0].name", None)}),
+    ("a label's name with a line's end", {"labels": [{"name": "a\n"}]}, {("spec.labels[0].name", None)}),
+    (
+        "a label's value with a line's end",
+        {"labels": [{"name": "a", "value": "b\n"}]},
+        {("spec.labels[0].value", None)},
+    ),
+    ("a label twice", {"labels": [{"name": "a"}, {"name": "a"}]}, {("spec.labels[1].name", None)}),
+    ("a label's value", {"labels": [{"name": "a", "value": "b c"}]}, {("spec.labels[0].value", None)}),
+    ("S074 too many", {"labels": [{"name": f"l{n}"} for n in range(1001)]}, {("spec.labels", "max")}),
+    (
+        "R8 variable without name",
+        {"environmentVariables": [{"value": "x"}]},
+        {("spec.environmentVariables[0].name", "required")},
+    ),
+    ("a variable's name", {"environmentVariables": [{"name": "A=B"}]}, {("spec.environmentVariables[0].name", None)}),
+    (
+        "a variable's name with a line's end",
+        {"environmentVariables": [{"name": "A\n"}]},
+        {("spec.environmentVariables[0].name", None)},
+    ),
+    (
+        "R10 a source that is not built",
+        {"environmentVariables": [{"name": "A", "userCredential": {"name": "s", "key": "k"}, "exclude": True}]},
+        {("spec.environmentVariables[0].userCredential", None), ("spec.environmentVariables[0].exclude", None)},
+    ),
+    (
+        "R8 two sources",
+        {"environmentVariables": [{"name": "A", "value": "", "secret": {"name": "s", "key": "k"}}]},
+        {("spec.environmentVariables[0].secret", "canAdd")},
+    ),
+    (
+        "R8 three sources",
+        {
+            "environmentVariables": [
+                {
+                    "name": "A",
+                    "secret": {"name": "s", "key": "k"},
+                    "configMap": {"name": "s", "key": "k"},
+                    "podFieldRef": {"path": "status.podIP"},
+                }
+            ]
+        },
+        {
+            ("spec.environmentVariables[0].configMap", "canAdd"),
+            ("spec.environmentVariables[0].podFieldRef", "canAdd"),
+        },
+    ),
+    (
+        "R9 neither name nor key",
+        {"environmentVariables": [{"name": "A", "secret": {}}, {"name": "B", "configMap": {"name": "c"}}]},
+        {
+            ("spec.environmentVariables[0].secret.name", "required"),
+            ("spec.environmentVariables[0].secret.key", "required"),
+            ("spec.environmentVariables[1].configMap.key", "required"),
+        },
+    ),
+    (
+        "R9 no path",
+        {"environmentVariables": [{"name": "A", "podFieldRef": {}}]},
+        {("spec.environmentVariables[0].podFieldRef.path", "required")},
+    ),
+    (
+        "S020 a name that no Secret has",
+        {"environmentVariables": [{"name": "A", "secret": {"name": "Not One", "key": "k"}}]},
+        {("spec.environmentVariables[0].secret.name", None)},
+    ),
+    (
+        "a key that no ConfigMap has",
+        {"environmentVariables": [{"name": "A", "configMap": {"name": "c", "key": "a/b"}}]},
+        {("spec.environmentVariables[0].configMap.key", None)},
+    ),
+    (
+        "S020 a field that Kubernetes does not give",
+        {"environmentVariables": [{"name": "A", "podFieldRef": {"path": "spec.containers"}}]},
+        {("spec.environmentVariables[0].podFieldRef.path", "options")},
+    ),
+    (
+        "S020 a label's key that is none",
+        {"environmentVariables": [{"name": "A", "podFieldRef": {"path": "metadata.labels['a b']"}}]},
+        {("spec.environmentVariables[0].podFieldRef.path", None)},
+    ),
+    ("S039 a pool twice", {"nodePools": ["a", "a"]}, {("spec.nodePools[1]", None)}),
+    ("a pool of a wrong type", {"nodePools": [1]}, {("spec.nodePools[0]", None)}),
+    ("a category that no index holds", {"category": "x" * 254}, {("spec.category", "max")}),
+    ("not built", {"tty": True}, {("spec.tty", None)}),
+    ("not built, deep", {"storage": {"pvc": []}}, {("spec.storage", None)}),
+    ("unknown", {"imagee": "x"}, {("spec.imagee", None)}),
+    ("no object", {"compute": 5}, {("spec.compute", None)}),
+]
+
+
+@pytest.mark.parametrize(("spec", "issues"), [case[1:] for case in BAD_SPECS], ids=[case[0] for case in BAD_SPECS])
+def test_a_spec_that_breaks_a_rule_is_refused_with_its_field(
+    spec: dict[str, Any], issues: set[tuple[str, str | None]]
+) -> None:
+    assert found(request(**spec)) == issues
+
+
+@pytest.mark.parametrize(
+    "value",
+    [JWT, "-----BEGIN RSA PRIVATE KEY-----\nMIIE", "AKIAIOSFODNN7EXAMPLE", "nvapi-" + "a" * 40],
+    ids=["JWT", "PEM", "AKIA", "nvapi"],
+)
+def test_a_value_that_looks_like_a_secret_is_refused_without_being_repeated(value: str) -> None:
+    """log.md section 6.6."""
+    checked = check_training(request(environmentVariables=[{"name": "TOKEN", "value": value}]))
+    assert isinstance(checked, list)
+    (issue,) = checked
+    assert issue.field == "spec.environmentVariables[0].value"
+    assert "credential" in issue.details
+    assert value not in issue.details
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"command": f"train --token {JWT}"}, "spec.command"),
+        ({"args": f"--token={JWT}"}, "spec.args"),
+        ({"workingDir": f"/{JWT}"}, "spec.workingDir"),
+        ({"category": JWT}, "spec.category"),
+        ({"annotations": [{"name": "a", "value": JWT}]}, "spec.annotations[0].value"),
+        (
+            {"environmentVariables": [{"name": "A", "description": JWT}]},
+            "spec.environmentVariables[0].description",
+        ),
+        (
+            {"environmentVariables": [{"name": "A", "secret": {"name": "s", "key": "AKIAIOSFODNN7EXAMPLE"}}]},
+            "spec.environmentVariables[0].secret.key",
+        ),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_a_secret_is_refused_wherever_people_may_put_one(spec: dict[str, Any], field: str) -> None:
+    """log.md section 6.6: the log keeps an argument as long as it keeps a variable."""
+    assert found(request(**spec)) == {(field, None)}
+
+
+SOURCES: list[tuple[dict[str, Any], EnvironmentVariable]] = [
+    (
+        {"secret": {"name": "wandb", "key": "api.token"}},
+        EnvironmentVariable(name="A", secret=KeyReference(name="wandb", key="api.token")),
+    ),
+    (
+        {"configMap": {"name": "settings", "key": "rate"}, "value": None},
+        EnvironmentVariable(name="A", config_map=KeyReference(name="settings", key="rate")),
+    ),
+    *(
+        ({"podFieldRef": {"path": path}}, EnvironmentVariable(name="A", pod_field_ref=PodFieldReference(path=path)))
+        for path in ("metadata.uid", "spec.nodeName", "status.podIPs", "metadata.annotations['example.com/team']")
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "stored"), SOURCES, ids=[next(iter(source)) for source, _ in SOURCES])
+def test_a_variable_takes_its_value_from_where_only_the_cluster_can_read(
+    source: dict[str, Any], stored: EnvironmentVariable
+) -> None:
+    """S020, R8, R9."""
+    checked = check_training(request(environmentVariables=[{"name": "A", **source}]))
+    assert not isinstance(checked, list)
+    assert to_spec(checked.spec).environment_variables == (stored,)
+    assert checked.spec is not None
+    assert list(check_kind(checked.spec, "kubernetes")) == []
+    for kind in ("local", "simulated"):
+        (issue,) = check_kind(checked.spec, kind)
+        assert (issue.field, issue.rule) == (f"spec.environmentVariables[0].{next(iter(source))}", "canAdd")
+
+
+@pytest.mark.parametrize("field", ["tty", "storage", "security", "templateId"])
+def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None:
+    def with_field(value: Any) -> dict[str, Any]:
+        return request() | {field: value} if field == "templateId" else request(**{field: value})
+
+    checked = check_training(with_field({}))
+    assert isinstance(checked, list)
+    assert "not built yet" in checked[0].details
+    assert not isinstance(check_training(with_field(None)), list)
+
+
+@pytest.mark.parametrize(
+    ("name", "as_prefix", "fits"),
+    [("n" * 253, False, True), ("n" * 254, False, False), ("n" * 246, True, True), ("n" * 247, True, False),
+     ("", False, False), (" a", False, False), ("a\nb", False, False), ("größer 日本", False, True)],
+)  # fmt: skip
+def test_names_are_printable_and_fit_an_index(name: str, as_prefix: bool, fits: bool) -> None:
+    data = request() | {"name": name, "useGivenNameAsPrefix": as_prefix}
+    assert isinstance(check_training(data), list) is not fits
+
+
+def test_everything_wrong_comes_back_in_one_answer() -> None:
+    data = {
+        "name": 1,
+        "clusterId": "c",
+        "bogus": 1,
+        "spec": {
+            "tty": True,
+            "backoffLimit": 500,
+            "command": "'",
+            "parallelism": "x",
+            "compute": {"gpuRequestType": "portion", "cpuMemoryRequest": "1GB"},
+            "labels": [{"name": "a"}, {"name": 5}, {}],
+        },
+    }
+    assert found(data) == {
+        ("name", None),
+        ("projectId", "required"),
+        ("bogus", None),
+        ("spec.tty", None),
+        ("spec.image", "required"),
+        ("spec.backoffLimit", "max"),
+        ("spec.command", None),
+        ("spec.parallelism", None),
+        ("spec.compute.gpuPortionRequest", "required"),
+        ("spec.compute.cpuMemoryRequest", None),
+        ("spec.labels[1].name", None),
+        ("spec.labels[2].name", "required"),
+    }
+
+
+def test_a_rule_is_silent_where_a_field_that_it_looks_at_is_faulty_itself() -> None:
+    assert found(request(completions="many", parallelism=5)) == {("spec.completions", None)}
+    compute = {"gpuRequestType": "portion", "gpuPortionRequest": "half"}
+    assert found(request(compute=compute)) == {("spec.compute.gpuPortionRequest", None)}
+
+
+def test_a_hostile_body_is_answered_with_a_bounded_number_of_issues() -> None:
+    data = request(**{f"x{number}": number for number in range(50_000)}, labels=[5] * 1000)
+    checked = check_training(data)
+    assert isinstance(checked, list)
+    assert len(checked) <= MAX_ISSUES
+
+
+def test_null_is_absent_and_a_null_in_a_list_is_no_item() -> None:
+    data = request(command=None, compute=None, labels=[None, {"name": "a", "value": None}], nodePools=None)
+    checked = check_training(data)
+    assert not isinstance(checked, list)
+    spec = to_spec(checked.spec)
+    assert spec.command is None
+    assert [label.name for label in spec.labels or ()] == ["a"]
+
+
+optional_text = st.none() | st.text(max_size=20)
+computes = st.fixed_dictionaries(
+    {},
+    optional={
+        "cpuCoreRequest": st.floats(allow_nan=True) | st.integers(),
+        "cpuMemoryRequest": st.sampled_from(["0", "1", "1Gi", "9E", "1e18", "999999999999Ei", "x"])
+        | st.text(max_size=8),
+        "gpuDevicesRequest": st.integers(),
+        "gpuRequestType": st.sampled_from(["portion", "memory", "mig"]),
+        "gpuPortionRequest": st.floats(),
+        "gpuMemoryRequest": st.sampled_from(["0", "1Gi", "8Ei", "-1", "1GB"]),
+    },
+)
+specs = st.fixed_dictionaries(
+    {"image": optional_text},
+    optional={
+        "command": optional_text,
+        "args": optional_text,
+        "compute": st.none() | computes,
+        "completions": st.none() | st.integers(),
+        "parallelism": st.none() | st.integers(),
+        "backoffLimit": st.none() | st.integers() | st.booleans(),
+        "labels": st.lists(
+            st.fixed_dictionaries({}, optional={"name": optional_text, "value": optional_text}), max_size=3
+        ),
+        "unknown": st.integers(),
+    },
+)
+
+
+@given(specs)
+def test_whatever_is_taken_can_be_counted_and_run_and_nothing_ever_breaks_the_check(spec: dict[str, Any]) -> None:
+    checked = check_training({"name": "n", "projectId": "p", "clusterId": "c", "spec": spec})
+    if isinstance(checked, list):
+        assert checked
+        assert all(issue.field and issue.details for issue in checked)
+        return
+    stored: TrainingSpec = to_spec(checked.spec)
+    process_arguments(stored)
+    asked, pods = pod_request(stored.compute), stored.parallelism or 1
+    assert max(asked.cpu_milli * pods, asked.memory_bytes * pods, asked.gpu_devices * 1000 * pods) <= MAX_QUANTITY
+    assert (asked.gpu_devices > 0) == (asked.gpu_milli > 0 or asked.gpu_memory_bytes > 0)

@@ -1,0 +1,68 @@
+"""Requests made from the served OpenAPI document, good and bad, against every endpoint: never a 5xx, and always what
+the document says (log.md section 6.8).
+"""
+
+import json
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import CHECKS
+
+from services.api.application import OPERATIONS
+from services.api.openapi import document
+from tests.support.api import Served
+
+EXAMPLES = 6
+"""Per endpoint, so that `make test` stays short; a nightly run raises it."""
+
+schema = schemathesis.openapi.from_dict(json.loads(json.dumps(document(OPERATIONS))))
+checks = CHECKS.get_by_names(
+    [
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_schema_conformance",
+        "negative_data_rejection",
+        "ignored_auth",
+    ]
+)
+
+
+@pytest.mark.slow
+@schema.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=tuple(HealthCheck),  # pyright: ignore[reportArgumentType] - its members, by its metaclass
+)
+def test_no_request_breaks_an_endpoint_or_is_answered_otherwise_than_described(case: Any, served: Served) -> None:
+    # One would be listened to for ever, the other waits 2 s each time: both have tests of their own.
+    if case.query and str(case.query.get("follow")).lower() == "true":
+        case.query["follow"] = False
+    wanted = case.query.get("min_seq") if case.query else None
+    if str(wanted).isdigit() and int(str(wanted)) < 2**63:
+        case.query["min_seq"] = 0
+    if case.meta.generation.mode.is_positive:
+        _aim(case, served)
+    headers = {"Authorization": f"Bearer {served.token('admin')}"}
+    case.call_and_validate(base_url=served.url, headers=headers, checks=checks, timeout=20)
+
+
+def _aim(case: Any, served: Served) -> None:
+    """Let a good request name things that are there, so that it comes further than to a 404."""
+    if isinstance(case.body, dict) and "clusterId" in case.body and "projectId" in case.body:
+        case.body |= {"projectId": served.project, "clusterId": served.cluster}
+    if case.path_parameters and "workloadId" in case.path_parameters:
+        case.path_parameters["workloadId"] = _workload(served)
+
+
+def _workload(served: Served) -> str:
+    if "workload" not in served.made:
+        with served.client() as admin:
+            made = admin.post("/api/v1/workloads/trainings", json=served.training())
+            served.made["workload"] = made.json()["workloadId"]
+    return served.made["workload"]

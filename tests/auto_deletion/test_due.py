@@ -1,0 +1,140 @@
+"""Which due deletions are sent, as tables; and the service against real Postgres and real deciders."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from events.envelope import Accepted, AdmittedCommand, CommandReply
+from events.ids import key_of_id
+from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload
+from events.workload.spec import TrainingSpec
+from projections.migrate import prepare
+from projections.queries import Queries
+from services.auto_deletion.due import RESEND_AFTER, Due, command, plan
+from services.auto_deletion.service import AutoDeletion, DueRows
+from services.projector.engine import open_pool
+from services.projector.rebuild import rebuild
+from services.projector.service import Projector
+from services.runtime.bus import GateAwayError
+from services.runtime.host import Health
+from services.runtime.memory import MemoryEventStore
+from tests.support.lives import FIRST, World, feed
+
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+A, B = Due("a", 1), Due("b", 1)
+
+
+@pytest.mark.parametrize(
+    ("due", "sent", "to_send", "kept"),
+    [
+        ([], {}, [], {}),
+        ([A, B], {}, [A, B], {A: NOW, B: NOW}),
+        ([A, B], {A: NOW - timedelta(seconds=1)}, [B], {A: NOW - timedelta(seconds=1), B: NOW}),
+        ([A], {A: NOW - RESEND_AFTER}, [A], {A: NOW}),
+        ([], {A: NOW - RESEND_AFTER}, [], {}),
+        ([Due("a", 2)], {A: NOW}, [Due("a", 2)], {A: NOW, Due("a", 2): NOW}),
+        ([A, A], {}, [A], {A: NOW}),
+    ],
+)
+def test_what_was_sent_just_now_is_not_sent_again(
+    due: list[Due], sent: dict[Due, datetime], to_send: list[Due], kept: dict[Due, datetime]
+) -> None:
+    assert plan(due, sent, NOW) == (to_send, kept)
+
+
+def test_the_same_row_is_the_same_command() -> None:
+    assert command(A) == command(A)
+    assert command(A).command_id != command(Due("a", 2)).command_id
+    assert command(A).command == DeleteWorkload(workload_id="a", generation=1)
+    assert command(A).actor.kind == "service"
+
+
+class Plane:
+    """A log, its projector, and commands that are decided at once."""
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+        self.world, self.store = World(), MemoryEventStore()
+        self.fed = 0
+        self.received: list[AdmittedCommand] = []
+        self.away = False
+
+    def feed(self) -> None:
+        feed(self.store, self.world.commits[self.fed :])
+        self.fed = len(self.world.commits)
+
+    async def send(self, admitted: AdmittedCommand) -> CommandReply:
+        if self.away:
+            raise GateAwayError("nobody listens")
+        self.received.append(admitted)
+        assert isinstance(admitted.command, DeleteWorkload)
+        key = key_of_id(admitted.command.workload_id)
+        assert key is not None
+        answer = self.world.do("workload", key, admitted.command, admitted.actor)
+        assert answer is None
+        self.feed()
+        return Accepted(seq=self.fed)
+
+    def finished(self, name: str, seconds: int) -> str:
+        """A training that ended just now, and is to be deleted after `seconds`; its key."""
+        world = self.world
+        cluster_id, project_id = world.cluster(), world.project()
+        node = world.node(cluster_id, "n")
+        spec = TrainingSpec(auto_deletion_time_after_completion_seconds=seconds)
+        key = world.training(name, project_id, cluster_id, spec)
+        world.place([(key, FIRST, node, 0)])
+        world.report(key, FIRST, "running")
+        world.report(key, FIRST, "succeeded")
+        world.release(node, tuple(world.state("node", node).reservations))
+        self.feed()
+        return key
+
+
+@pytest.mark.anyio
+async def test_due_workloads_are_deleted_once_and_never_early(postgres_database: str) -> None:
+    """C3: after the time that was set, whoever was away meanwhile."""
+    await prepare(postgres_database)
+    plane = Plane(postgres_database)
+    pool, queries, health, stop = (
+        await open_pool(postgres_database),
+        Queries(postgres_database),
+        Health("p"),
+        asyncio.Event(),
+    )
+    projecting = asyncio.create_task(Projector(plane.store, pool, health, stop).run())
+    try:
+        keys = [plane.finished(f"w{n}", seconds) for n, seconds in enumerate((0, 2, 100))]
+        assert await queries.wait_for(plane.fed, 20)
+        deletion = AutoDeletion(DueRows(pool), plane.send)
+        plane.away = True
+        with pytest.raises(GateAwayError):
+            await deletion.tick(plane.world.now)
+        plane.away = False
+        assert await deletion.tick(plane.world.now) == 1, "what nobody took is asked for again at once"
+        assert await deletion.tick(plane.world.now) == 0, "sent a moment ago"
+        assert await queries.wait_for(plane.fed, 20)
+        plane.world.later(5)
+        assert await deletion.tick(plane.world.now) == 1
+        assert await deletion.tick(plane.world.now) == 0
+        assert await queries.wait_for(plane.fed, 20)
+        state = [plane.world.state("workload", key) for key in keys]
+        assert [s.deleted_at is not None for s in state] == [True, True, False]
+        assert len(plane.received) == 2
+        # A changed time counts from the end; the old due row is gone, and a rebuild changes nothing.
+        id_ = state[2].workload_id
+        plane.world.do(
+            "workload", keys[2], ChangeWorkload(workload_id=id_, auto_deletion_time_after_completion_seconds=0)
+        )
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        await rebuild(plane.store, postgres_database, lambda _, __: None)
+        plane.world.later(1)
+        assert await deletion.tick(plane.world.now) + await deletion.tick(plane.world.now) == 1
+        assert plane.world.state("workload", keys[2]).deleted_at is not None
+        assert plane.world.do("workload", keys[2], ResumeWorkload(workload_id=id_)) is not None
+    finally:
+        stop.set()
+        await asyncio.wait_for(projecting, 10)
+        pool.terminate()
+        await queries.close()

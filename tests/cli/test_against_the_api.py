@@ -1,0 +1,162 @@
+"""The command line against the real API, gate, commands and projector on NATS and Postgres: what the shapes promise."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.support.api import Served, serving
+from tests.support.servers import NatsServer, PostgresServer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cli-api")
+
+
+@pytest.fixture(scope="module")
+def served(nats_server: NatsServer, postgres_server: PostgresServer, folder: Path) -> Iterator[Served]:
+    with serving(nats_server, postgres_server, folder) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(served: Served, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """The administrator's environment."""
+    monkeypatch.setenv("MUSTER_URL", served.url)
+    monkeypatch.setenv("MUSTER_TOKEN", served.token("admin"))
+    monkeypatch.setenv("MUSTER_KEY_FILE", str(folder / "key.json"))
+    return served
+
+
+def test_a_training_is_submitted_listed_described_suspended_and_deleted(admin: Served, muster: Any) -> None:
+    ran = muster(
+        "training", "submit", "story", "-i", "python:3.13", "-e", "A=1", "-g", "1", "-p", "default", "-o", "json",
+        "--", "python", "-c", "print(1)",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    identifier = ran.json()["workloadId"]
+    assert ran.json()["spec"]["args"] == "python -c 'print(1)'"
+    assert muster("training", "list", "-p", "default", "-o", "name").out == "story\n"
+    assert muster("workload", "describe", "story", "-o", "json").json()["id"] == identifier
+    assert "submitted by admin" in muster("workload", "history", "story").out
+    assert muster("workload", "pods", identifier[:13], "-o", "json").code == 0
+    assert muster("workload", "metrics", "@latest", "-o", "json").json() == []
+    assert muster("workload", "set", "story", "--priority", "high").code == 0
+    assert muster("workload", "suspend", "story", "--wait", "--timeout", "20s").code == 0
+    assert muster("workload", "delete", "story", "-y", "--wait", "--timeout", "20s").code == 0
+    assert muster("workload", "describe", "story").code == 0
+    assert "story" in muster("workload", "list", "--deleted", "-o", "name").out
+
+
+def test_a_name_that_is_taken_is_a_conflict_and_everything_wrong_comes_at_once(admin: Served, muster: Any) -> None:
+    submit = ("training", "submit", "taken", "-i", "a", "-p", "default")
+    assert muster(*submit, "--idempotency-key", "k1").code == 0
+    assert muster(*submit, "--idempotency-key", "k1").code == 0
+    assert muster(*submit, "--idempotency-key", "k1", "-g", "1").code == 5
+    assert muster(*submit).code == 5
+    ran = muster("training", "submit", "Bad_Name", "-p", "default", "--parallelism", "5", "-g", "-1")
+    assert ran.code == 6
+    assert "--image" in ran.err
+    assert muster("workload", "set", "taken", "--priority", "high", "--if-match", "1").code == 5
+
+
+def test_a_token_is_made_with_its_role_and_the_owner_is_protected(
+    admin: Served, muster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {user: muster("token", "create", "--user", user, "--role", "researcher") for user in ("ann", "ben")}
+    assert [ran.code for ran in made.values()] == [0, 0]
+    assert muster("token", "create", "--user", "cle").code == 0
+    assert muster("token", "create", "--user", "root", "--role", "administrator", "--ttl", "1h").code == 0
+    assert muster("token", "create", "--user", "dan", "--project", "nowhere").code == 3
+    assert muster("token", "create", "--user", "dan", "--ttl", "2d").code == 2
+    assert muster("cluster", "set", "local", "--ownership-protection", "on").code == 0
+    tokens = {user: ran.out.strip() for user, ran in made.items()}
+    assert all("\n" not in token for token in tokens.values())
+    monkeypatch.setenv("MUSTER_TOKEN", tokens["ann"])
+    assert muster("training", "submit", "anns", "-i", "a").code == 0
+    monkeypatch.setenv("MUSTER_TOKEN", tokens["ben"])
+    ran = muster("training", "delete", "anns", "-y")
+    assert ran.code == 4
+    assert "only its creator" in ran.err
+    monkeypatch.setenv("MUSTER_TOKEN", "nonsense")
+    assert muster("workload", "list").code == 4
+    monkeypatch.setenv("MUSTER_TOKEN", tokens["ann"])
+    assert muster("events", "list").code == 4
+    assert muster("workload", "delete", "anns", "-y").code == 0
+
+
+def test_clusters_pools_nodes_and_projects(admin: Served, muster: Any) -> None:
+    assert muster("cluster", "add", "demo", "--simulated", "2x8").code == 0
+    assert muster("cluster", "add", "demo", "--simulated", "2x8").code == 5
+    assert muster("nodepool", "add", "fast", "--cluster", "demo", "--label", "gpu=a100").code == 0
+    assert [row["name"] for row in muster("nodepool", "list", "-o", "json").json()] == ["fast"]
+    assert muster("nodepool", "remove", "fast", "--cluster", "demo").code == 0
+    assert muster("node", "list", "-o", "json").json() == []
+    assert muster("cluster", "describe", "demo").code == 0
+    assert muster("cluster", "remove", "demo", "-y").code == 0
+    assert muster("cluster", "describe", "demo").code == 3
+    assert muster("project", "create", "vision", "--gpu-quota", "2.5", "--node-pools", "a").code == 0
+    assert muster("project", "set", "vision", "--node-pools", "b,a").code == 0
+    project = muster("project", "describe", "vision", "-o", "json").json()
+    assert (project["gpuQuota"], project["nodePools"]) == (2.5, ["b", "a"])
+    assert muster("project", "set", "vision", "--gpu-quota", "none").code == 0
+    assert muster("project", "describe", "vision").code == 0
+
+
+def test_the_log_is_listed_whole_and_the_doctor_sees_the_rest(admin: Served, muster: Any) -> None:
+    rows = [json.loads(line) for line in muster("events", "list", "--limit", "0", "-o", "jsonl").out.splitlines()]
+    assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
+    assert muster("projections", "status", "-o", "json").json()["halted"] is None
+    findings = {one["check"]: one for one in muster("doctor", "-o", "json").json()["findings"]}
+    assert findings["server"]["verdict"] == findings["clock"]["verdict"] == "ok"
+    assert findings["token"]["found"] == "admin: administrator everywhere"
+    assert findings["projections"]["verdict"] == "ok"
+    assert muster("version", "-o", "json").json()["api"] == "1"
+
+
+def test_verify_and_rebuild_work_on_the_log_with_the_operator_s_credential(
+    admin: Served, nats_server: NatsServer
+) -> None:
+    environ = os.environ | {
+        "MUSTER_NATS_URL": nats_server.url,
+        "MUSTER_NATS_PASSWORD_DIR": str(nats_server.password_dir()),
+        "MUSTER_POSTGRES_URL": admin.settings.postgres_url,
+    }
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "muster.cli.main", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60, check=False)
+
+    with admin.client() as client:
+        assert client.post("/api/v1/workloads/trainings", json=admin.training()).status_code == 202
+    before = call("log", "verify", "-o", "json")
+    assert (before.returncode, before.stdout) == (0, "[]\n"), before.stderr
+    rebuilt = call("projections", "rebuild")
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert "is in use" in rebuilt.stderr
+    assert rebuilt.stdout == ""
+    assert call("log", "verify").returncode == 0
+    asyncio.run(_rename_every_workload(admin.settings.postgres_url))
+    after = call("log", "verify", "-o", "jsonl")
+    assert after.returncode == 1
+    assert {json.loads(line)["column"] for line in after.stdout.splitlines()} == {"name"}
+    assert "projections rebuild" in after.stderr
+    assert call("projections", "rebuild").returncode == 0
+    assert call("log", "verify").returncode == 0
+
+
+async def _rename_every_workload(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        schema = await connection.fetchval("SELECT schema_name FROM muster.current_projection")
+        await connection.execute(f"UPDATE \"{schema}\".workloads SET name = name || 'x'")
+    finally:
+        await connection.close()

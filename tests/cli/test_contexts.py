@@ -1,0 +1,121 @@
+"""The contexts file, and which of flag, environment and file wins."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.cli.contexts import (
+    Context,
+    Contexts,
+    ContextsError,
+    config_file,
+    read_contexts,
+    resolve,
+    save_contexts,
+    with_context,
+    write_context,
+)
+
+TWO = Contexts(
+    current="local",
+    contexts={
+        "local": Context(url="http://127.0.0.1:8080", token="t-local", project="default", data_dir="/data"),
+        "far": Context(url="https://far.example", token="t-far", cluster="big"),
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "url", "token"),
+    [
+        ({}, {}, "http://127.0.0.1:8080", "t-local"),
+        ({"context": "far"}, {}, "https://far.example", "t-far"),
+        ({}, {"MUSTER_CONTEXT": "far"}, "https://far.example", "t-far"),
+        ({"context": "local"}, {"MUSTER_CONTEXT": "far"}, "http://127.0.0.1:8080", "t-local"),
+        ({}, {"MUSTER_TOKEN": "t-env"}, "http://127.0.0.1:8080", "t-env"),
+        ({"token": "t-flag"}, {"MUSTER_TOKEN": "t-env"}, "http://127.0.0.1:8080", "t-flag"),
+        ({}, {"MUSTER_URL": "http://127.0.0.1:8080/"}, "http://127.0.0.1:8080", "t-local"),
+        ({"url": "http://other"}, {"MUSTER_URL": "http://env"}, "http://other", ""),
+    ],
+)
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(
+    flags: dict[str, str], environ: dict[str, str], url: str, token: str
+) -> None:
+    target = resolve(TWO, environ, **flags)
+    assert (target.url, target.token) == (url, token)
+
+
+def test_a_token_is_never_sent_to_another_url_than_its_context_s() -> None:
+    target = resolve(TWO, {"MUSTER_URL": "http://elsewhere"})
+    assert target.token == ""
+    assert target.project == ""
+    assert target.data_dir == ""
+
+
+def test_the_environment_names_project_and_data_folder() -> None:
+    target = resolve(TWO, {"MUSTER_PROJECT": "vision", "MUSTER_DATA_DIR": "/elsewhere"})
+    assert (target.project, target.data_dir) == ("vision", "/elsewhere")
+
+
+def test_an_unknown_context_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ContextsError, match="known are: local, far"):
+        resolve(TWO, {}, context="lokal")
+
+
+def test_only_its_owner_can_read_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "muster" / "config.toml"
+    save_contexts(path, TWO)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert read_contexts(path) == TWO
+    assert [entry.name for entry in path.parent.iterdir()] == ["config.toml"]
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_any_text_comes_back_from_the_file(token: str, project: str) -> None:
+    from tempfile import TemporaryDirectory
+
+    if any("\ud800" <= sign <= "\udfff" for sign in token + project):
+        return
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "config.toml"
+        save_contexts(path, with_context(Contexts(), "a.b", Context(url="u", token=token, project=project), use=True))
+        assert read_contexts(path).contexts["a.b"] == Context(url="u", token=token, project=project)
+
+
+def test_what_up_writes_becomes_current_and_keeps_the_default_cluster(home: Path) -> None:
+    path = write_context("local", "http://127.0.0.1:1", "t1", home / "data", "default")
+    assert path == config_file({"XDG_CONFIG_HOME": str(home / "config")})
+    known = read_contexts(path)
+    kept = with_context(known, "local", Context(url="http://127.0.0.1:1", token="t1", cluster="demo"), use=True)
+    save_contexts(path, kept)
+    write_context("local", "http://127.0.0.1:2", "t2", home / "data", "default")
+    context = read_contexts(path).contexts["local"]
+    assert (context.url, context.token, context.cluster) == ("http://127.0.0.1:2", "t2", "demo")
+
+
+@pytest.mark.parametrize("text", ["not toml", "contexts = 3", "[contexts]\na = 3", "\udcff"])
+def test_a_broken_file_is_named_and_not_overwritten(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ContextsError, match=str(path)):
+        read_contexts(path)
+
+
+def test_contexts_are_added_listed_used_and_removed(muster: Any) -> None:
+    assert muster("context", "add", "one", "--url", "http://127.0.0.1:1", "--token", "t1").code == 0
+    assert muster("context", "add", "two", "--url", "http://127.0.0.1:2", "--default-project", "vision").code == 0
+    assert [row["name"] for row in muster("context", "list", "-o", "json").json()] == ["one", "two"]
+    assert "t1" not in muster("context", "list", "-o", "wide").out
+    assert muster("context", "use", "two").code == 0
+    assert muster("context", "show", "-o", "json").json()["project"] == "vision"
+    assert muster("context", "use", "tow").code == 3
+    assert "did you mean 'two'?" in muster("context", "use", "tow").err
+    assert muster("context", "remove", "two").code == 0
+    assert muster("context", "show", "-o", "json").json()["name"] == "one"
+    assert muster("context", "add", "bad/name", "--url", "http://x").code == 2
+    assert muster("context", "add", "three").code == 2

@@ -1,0 +1,249 @@
+"""Every exit code of experience.md 1.4, from what the server says; and how an error is told."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from muster.cli.exits import EXIT_CODE_MEANING
+from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer, workload_row
+
+SUBMIT = ("training", "submit", "hello", "-i", "python:3.13", "--", "python", "x.py")
+LATER = {"Retry-After": "60"}
+"""More than the client waits for, so that it answers at once."""
+
+
+def error(status: int, details: str = "", *issues: tuple[str, str]) -> Reply:
+    found = [{"field": field, "details": told} for field, told in issues]
+    return Reply(status, {"code": status, "message": f"said {status}", "details": details, "complianceIssues": found})
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        (error(400, "", ("spec.image", "is required")), 6),
+        (error(400, "name_taken", ("name", "is taken")), 5),
+        (error(401, "not_authenticated"), 4),
+        (error(403, "not_owner"), 4),
+        (error(404, "not_found"), 3),
+        (error(409, "idempotency_key_reused"), 5),
+        (error(412, "version_moved"), 5),
+        (error(413), 6),
+        (Reply(429, {"code": 429, "message": "slow down"}, LATER), 9),
+        (Reply(503, {"code": 503, "message": "away", "details": "outcome_unknown"}, LATER), 9),
+        (error(500), 1),
+        (Reply(502, text="<html>bad gateway</html>", headers=LATER), 9),
+        (Reply(418, text="no json"), 1),
+    ],
+)
+def test_the_server_s_answer_becomes_the_documented_exit_code(
+    api: ShapeServer, muster: Any, reply: Reply, code: int
+) -> None:
+    api.on("POST", "/workloads/trainings", reply)
+    ran = muster(*SUBMIT)
+    assert ran.code == code
+    assert ran.out == ""
+    assert ran.err.startswith("muster: ")
+
+
+def test_0_when_all_is_well(api: ShapeServer, muster: Any) -> None:
+    ran = muster(*SUBMIT)
+    assert ran.code == 0
+    assert WORKLOAD_ID in ran.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("no-such-command",),
+        ("workload", "lst"),
+        ("workload", "list", "--no-such-flag"),
+        ("workload", "list", "-o", "xml"),
+        ("workload", "list", "--limit", "-1"),
+        ("workload", "list", "--json", "--yaml"),
+        ("training", "submit"),
+        ("training", "submit", "hello", "--name-prefix", "other"),
+        ("training", "submit", "hello", "extra"),
+        ("training", "submit", "hello", "-g", "one"),
+        ("training", "submit", "hello", "-e", "NAME"),
+        ("training", "submit", "hello", "--termination-grace-period", "soon"),
+        ("training", "submit", "hello", "--timeout", "soon", "-i", "x", "--", "x"),
+        ("training", "submit", "hello", "-f", "no-such-file.yaml"),
+        ("training", "submit", "hello", "--dry-run=server"),
+        ("training", "logs", "hello", "--since", "1m", "--since-time", "2026-01-01T00:00:00Z"),
+        ("workload", "set", "hello"),
+        ("cluster", "add", "demo"),
+        ("cluster", "add", "demo", "--simulated", "8"),
+        ("cluster", "set", "local", "--ownership-protection", "maybe"),
+        ("token", "create", "--user", "ann", "--role", "king"),
+        ("token", "create", "--user", "ann", "--role", "administrator", "--project", "p"),
+        ("token", "create", "--user", "ann"),
+        ("projections", "rebuild"),
+        ("log", "verify"),
+        ("workload", "list", "--context", "nowhere"),
+    ],
+)
+def test_2_where_the_command_line_is_wrong_and_nothing_is_sent(
+    api: ShapeServer, muster: Any, arguments: tuple[str, ...]
+) -> None:
+    ran = muster(*arguments)
+    assert ran.code == 2, ran.err
+    assert ran.out == ""
+    assert all(request.method == "GET" for request in api.requests)
+
+
+def test_3_where_a_name_is_unknown(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", "/workloads", Reply(body={"workloads": [], "next": None}))
+    assert muster("workload", "describe", "gone").code == 3
+    assert muster("cluster", "describe", "locl").code == 3
+    assert "did you mean 'local'?" in muster("cluster", "describe", "locl").err
+
+
+def test_7_when_the_wait_runs_out(api: ShapeServer, muster: Any) -> None:
+    ran = muster(*SUBMIT, "--wait")  # words after -- are the training's
+    assert ran.code == 0
+    ran = muster("training", "submit", "hello", "-i", "x", "--wait", "--timeout", "0s", "--", "x")
+    assert ran.code == 7
+    assert "still Running" in ran.err
+    assert WORKLOAD_ID in ran.out
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        (workload_row(phase="Completed"), 0),
+        (workload_row(phase="Failed", phaseMessage="exit code 3"), 8),
+        (workload_row(phase="Stopped"), 8),
+        (workload_row(phase="Deleting"), 8),
+    ],
+)
+def test_8_where_the_workload_that_was_waited_for_did_not_complete(
+    api: ShapeServer, muster: Any, last: dict[str, Any], code: int
+) -> None:
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", [Reply(body=workload_row()), Reply(body=last)])
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/history", Reply(body={"records": [], "next": None}))
+    ran = muster("training", "submit", "hello", "-i", "x", "-w", "--", "x")
+    assert ran.code == code
+    assert last["phase"] in ran.err
+
+
+def test_a_training_that_deleted_itself_after_it_completed_counts_as_completed(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=workload_row(phase="Deleting", version=9)))
+    records = [{"type": "WorkloadCreated"}, {"type": "WorkloadCompleted"}, {"type": "WorkloadDeleted"}]
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/history", Reply(body={"records": records, "next": None}))
+    assert muster("training", "submit", "hello", "-i", "x", "--wait", "--", "x").code == 0
+    assert api.asked("GET", f"/workloads/{WORKLOAD_ID}/history")[0].query["min_seq"] == ["9"]
+
+
+def test_9_where_nobody_listens_or_nobody_is_named(home: Any, muster: Any) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    ran = muster("workload", "list", "--url", url)
+    assert ran.code == 9
+    assert "muster up" in ran.err
+    assert muster("workload", "list").code == 9
+
+
+def test_130_when_interrupted(api: ShapeServer) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "muster.cli.main", "workload", "list", "-w", "-o", "jsonl"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ,
+        text=True,
+        # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (takes no lock)
+    )
+    assert process.stdout is not None
+    assert "hello" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in told
+
+
+def test_a_reader_that_has_had_enough_gets_no_complaint(api: ShapeServer) -> None:
+    rows = [workload_row(id=str(number)) for number in range(500)]
+    api.on("GET", "/workloads", Reply(body={"workloads": rows, "next": None}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "muster.cli.main", "workload", "list", "-o", "jsonl"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(20) == 1
+
+
+def test_every_code_is_documented_in_the_help(muster: Any) -> None:
+    text = muster("--help").out
+    for code, meaning in EXIT_CODE_MEANING.items():
+        assert f"{int(code)}" in text
+        assert meaning in text
+
+
+def test_an_error_says_what_why_and_what_to_do_and_names_the_flag(api: ShapeServer, muster: Any) -> None:
+    api.on(
+        "POST",
+        "/workloads/trainings",
+        Reply(
+            400,
+            {"code": 400, "message": "2 things are wrong with the request"}
+            | {
+                "complianceIssues": [
+                    {"field": "spec.parallelism", "details": "is at most 2"},
+                    {"field": "spec.labels[0].name", "details": "is required"},
+                ]
+            },
+            {"X-Request-Id": "r-17"},
+        ),
+    )
+    ran = muster(*SUBMIT)
+    assert ran.err.splitlines() == [
+        "muster: 2 things are wrong with the request",
+        "  spec.parallelism (--parallelism): is at most 2",
+        "  spec.labels[0].name (--label): is required",
+    ]
+    assert "r-17" in muster("training", "submit", "hello", "-i", "x", "--debug", "--", "x").err
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_key(api: ShapeServer, muster: Any) -> None:
+    made = Reply(202, {"name": "hello", "workloadId": WORKLOAD_ID, "actualPhase": "Creating"})
+    unknown = Reply(503, {"code": 503, "message": "unknown", "details": "outcome_unknown"}, {"Retry-After": "0"})
+    api.on("POST", "/workloads/trainings", [Reply(hang_up=True), unknown, made])
+    assert muster(*SUBMIT).code == 0
+    keys = [request.headers["idempotency-key"] for request in api.asked("POST", "/workloads/trainings")]
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+
+
+def test_an_outcome_that_stays_unknown_names_the_key_to_repeat_with(api: ShapeServer, muster: Any) -> None:
+    api.on("POST", "/workloads/trainings", Reply(503, {"code": 503, "message": "unknown"}, LATER))
+    ran = muster("training", "submit", "hello", "-i", "x", "--idempotency-key", "k-1", "--", "x")
+    assert ran.code == 9
+    assert "--idempotency-key k-1" in ran.err
+
+
+def test_the_token_is_sent_and_never_shown(api: ShapeServer, muster: Any) -> None:
+    ran = muster("workload", "list", "--debug")
+    assert api.requests[-1].headers["authorization"] == "Bearer secret-token"
+    assert "secret-token" not in ran.out + ran.err
+
+
+def test_no_time_is_spent_on_a_server_that_asks_for_too_long(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", "/clusters", Reply(503, {"code": 503, "message": "away"}, LATER))
+    started = time.monotonic()
+    assert muster("cluster", "list").code == 9
+    assert len(api.asked("GET", "/clusters")) == 1
+    assert time.monotonic() - started < 60

@@ -1,0 +1,103 @@
+"""The formats of the data, and that talk never mixes with it."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer, workload_row
+
+ROWS = [workload_row(), workload_row(id="0a1b2c3d-0000-8a6b-9c7d-0123456789ab", name="=cmd()", phase="Failed")]
+
+
+@pytest.fixture
+def listed(api: ShapeServer) -> ShapeServer:
+    api.on("GET", "/workloads", Reply(body={"workloads": ROWS, "next": None}))
+    return api
+
+
+def test_a_table_has_headings_and_ages_and_nothing_is_cut_in_a_pipe(listed: ShapeServer, muster: Any) -> None:
+    lines = muster("workload", "list").out.splitlines()
+    assert lines[0].split() == ["NAME", "PROJECT", "PHASE", "PODS", "GPU", "OWNER", "CREATED", "WHY"]
+    assert lines[1].split()[:6] == ["hello", "default", "Running", "1/1", "1.5/2", "ann"]
+    assert "ago" in lines[1]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_utc_shows_exact_times_and_no_headers_leaves_the_heading_out(listed: ShapeServer, muster: Any) -> None:
+    lines = muster("workload", "list", "--utc", "--no-headers").out.splitlines()
+    assert len(lines) == 2
+    assert "2026-01-02T03:04:05Z" in lines[0]
+
+
+def test_wide_adds_columns_and_columns_chooses_them(listed: ShapeServer, muster: Any) -> None:
+    assert WORKLOAD_ID in muster("workload", "list", "-o", "wide").out
+    assert muster("workload", "list", "--columns", "phase,NAME", "--no-headers").out.split() == [
+        "Running", "hello", "Failed", "=cmd()",
+    ]  # fmt: skip
+
+
+def test_an_unknown_column_is_a_usage_error_with_the_nearest_one(listed: ShapeServer, muster: Any) -> None:
+    ran = muster("workload", "list", "--columns", "phas")
+    assert ran.code == 2
+    assert "did you mean 'phase'" in ran.err
+    assert ran.out == ""
+
+
+def test_json_yaml_and_json_lines_hold_the_api_s_own_rows(listed: ShapeServer, muster: Any) -> None:
+    assert muster("workload", "list", "-o", "json").json() == ROWS
+    assert muster("workload", "list", "--json").json() == ROWS
+    assert yaml.safe_load(muster("workload", "list", "--yaml").out) == ROWS
+    assert [json.loads(line) for line in muster("workload", "list", "-o", "jsonl").out.splitlines()] == ROWS
+    assert muster("workload", "list", "-o", "name").out == "hello\n=cmd()\n"
+
+
+def test_csv_keeps_numbers_and_defuses_formulas(listed: ShapeServer, muster: Any) -> None:
+    text = muster("workload", "list", "-o", "csv", "--columns", "name,gpuAllocated").out
+    assert list(csv.reader(io.StringIO(text))) == [["name", "gpuAllocated"], ["hello", "1.5"], ["'=cmd()", "1.5"]]
+
+
+def test_an_empty_list_teaches_on_stderr_and_stays_data_on_stdout(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", "/workloads", Reply(body={"workloads": [], "next": None}))
+    ran = muster("workload", "list", "-o", "json")
+    assert (ran.out, ran.err) == ("[]\n", "")
+    ran = muster("workload", "list", "--no-headers")
+    assert ran.out == ""
+    assert "muster training submit" in ran.err
+    assert muster("workload", "list", "--no-headers", "-q").err == ""
+
+
+def test_control_characters_of_a_message_are_shown_not_obeyed(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", "/workloads", Reply(body={"workloads": [workload_row(phaseMessage="\x1b]0;x\x07")], "next": None}))
+    assert "\x1b" not in muster("workload", "list").out
+
+
+def test_pages_are_followed_to_the_limit_and_what_is_left_is_told(api: ShapeServer, muster: Any) -> None:
+    def page(request: Any) -> Reply:
+        offset, limit = int(request.query["offset"][0]), int(request.query["limit"][0])
+        rows = [workload_row(name=f"w-{number}", id=str(number)) for number in range(offset, min(offset + limit, 1200))]
+        return Reply(body={"workloads": rows, "next": offset + limit if offset + limit < 1200 else None})
+
+    api.on("GET", "/workloads", page)
+    ran = muster("workload", "list", "-o", "name", "--limit", "700")
+    assert len(ran.out.splitlines()) == 700
+    assert "--limit 0 shows all" in ran.err
+    ran = muster("workload", "list", "-o", "name", "--limit", "0")
+    assert len(ran.out.splitlines()) == 1200
+    assert ran.err == ""
+
+
+def test_list_flags_become_the_api_s_parameters(listed: ShapeServer, muster: Any) -> None:
+    muster(
+        "training", "list", "-p", "vision", "--status", "Pending", "--filter", "gpuAllocated>=1",
+        "--search", "x", "--deleted", "--sort-by", "name",
+    )  # fmt: skip
+    query = listed.asked("GET", "/workloads")[-1].query
+    assert query["filterBy"] == ["projectName==vision", "type==Training", "phase==Pending", "gpuAllocated>=1"]
+    assert (query["search"], query["deleted"]) == (["x"], ["true"])
+    assert (query["sortBy"], query["sortOrder"]) == (["name"], ["asc"])
+    muster("workload", "list", "-A", "-p", "vision")
+    assert "filterBy" not in listed.asked("GET", "/workloads")[-1].query

@@ -1,0 +1,149 @@
+"""`muster training submit`: flags and files become the request, by the API's own field registry."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from muster.cli.training_flags import FLAG_OF_FIELD, FLAGS
+from services.api.fields.training import training_fields
+from services.api.validate import check_training
+from tests.support.shapes import Reply, ShapeServer
+
+
+def sent(api: ShapeServer) -> Any:
+    return api.asked("POST", "/workloads/trainings")[-1].body
+
+
+@pytest.mark.parametrize(
+    ("flags", "field", "value"),
+    [
+        (("--image", "a"), "image", "a"),
+        (("-i", "a"), "image", "a"),
+        (("--working-dir", "/w"), "workingDir", "/w"),
+        (
+            ("-e", "A=1", "--env", "B=x=y", "--environment", "C="),
+            "environmentVariables",
+            [{"name": "A", "value": "1"}, {"name": "B", "value": "x=y"}, {"name": "C", "value": ""}],
+        ),
+        (("-g", "2"), "compute.gpuDevicesRequest", 2),
+        (("--gpu-request-type", "portion"), "compute.gpuRequestType", "portion"),
+        (("--gpu-portion-request", "0.5"), "compute.gpuPortionRequest", 0.5),
+        (("--gpu-portion-limit", "1"), "compute.gpuPortionLimit", 1.0),
+        (("--gpu-memory-request", "20Gi"), "compute.gpuMemoryRequest", "20Gi"),
+        (("--gpu-memory-limit", "30Gi"), "compute.gpuMemoryLimit", "30Gi"),
+        (("--cpu-core-request", "0.1"), "compute.cpuCoreRequest", 0.1),
+        (("--cpu-core-limit", "2"), "compute.cpuCoreLimit", 2.0),
+        (("--cpu-memory-request", "512Mi"), "compute.cpuMemoryRequest", "512Mi"),
+        (("--cpu-memory-limit", "1G"), "compute.cpuMemoryLimit", "1G"),
+        (("--node-pools", "a, b", "--node-pools", "c"), "nodePools", ["a", "b", "c"]),
+        (("--priority", "high"), "priorityClass", "high"),
+        (("--preemptibility", "preemptible"), "preemptibility", "preemptible"),
+        (("--runs", "5"), "completions", 5),
+        (("--completions", "5"), "completions", 5),
+        (("--parallelism", "2"), "parallelism", 2),
+        (("--backoff-limit", "0"), "backoffLimit", 0),
+        (("--termination-grace-period", "2m"), "terminationGracePeriodSeconds", 120),
+        (("--auto-deletion-time-after-completion", "7d"), "autoDeletionTimeAfterCompletionSeconds", 604_800),
+        (("--auto-deletion-time-after-completion", "0"), "autoDeletionTimeAfterCompletionSeconds", 0),
+        (("--label", "a=b"), "labels", [{"name": "a", "value": "b"}]),
+        (("--annotation", "a=b"), "annotations", [{"name": "a", "value": "b"}]),
+        (("--category", "Train"), "category", "Train"),
+    ],
+)
+def test_a_flag_sets_its_field(
+    api: ShapeServer, muster: Any, flags: tuple[str, ...], field: str, value: object
+) -> None:
+    ran = muster("training", "submit", "hello", *flags, "--", "x")
+    assert ran.code == 0, ran.err
+    found = sent(api)["spec"]
+    for part in field.split("."):
+        found = found[part]
+    assert found == value
+    assert (sent(api)["name"], sent(api)["projectId"], sent(api)["clusterId"]) == ("hello", "p-1", "c-1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spec"),
+    [
+        (("--", "python", "-c", "print(6 * 7)"), {"args": "python -c 'print(6 * 7)'"}),
+        (("--command", "--", "python", "x.py", "--flag"), {"command": "python x.py --flag"}),
+        (("-c", "--", "python x.py --flag"), {"command": "python x.py --flag"}),
+        ((), {}),
+    ],
+)
+def test_words_after_the_dashes_are_args_or_with_command_the_entry_point(
+    api: ShapeServer, muster: Any, arguments: tuple[str, ...], spec: dict[str, str]
+) -> None:
+    assert muster("training", "submit", "hello", "-i", "a", *arguments).code == 0
+    assert sent(api)["spec"] == {"image": "a", **spec}
+
+
+def test_a_name_prefix_leaves_the_words_alone(api: ShapeServer, muster: Any) -> None:
+    muster("training", "standard", "submit", "--name-prefix", "nightly", "-i", "a", "--", "run")
+    assert sent(api)["name"] == "nightly"
+    assert sent(api)["useGivenNameAsPrefix"] is True
+    assert sent(api)["spec"]["args"] == "run"
+
+
+def test_a_file_is_the_request_and_flags_win_over_it(
+    api: ShapeServer, muster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = {"name": "from-file", "clusterId": "c-9", "spec": {"image": "a", "compute": {"gpuDevicesRequest": 1}}}
+    file = tmp_path / "t.yaml"
+    file.write_text(yaml.safe_dump(request))
+    assert muster("training", "submit", "-f", str(file)).code == 0
+    assert sent(api) == request | {"projectId": "p-1"}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
+    assert muster("training", "submit", "given", "-f", "-", "-g", "4", "--cluster", "local").code == 0
+    assert (sent(api)["name"], sent(api)["clusterId"]) == ("given", "c-1")
+    assert sent(api)["spec"] == {"image": "a", "compute": {"gpuDevicesRequest": 4}}
+
+
+@pytest.mark.parametrize(("text", "told"), [("- a", "no request"), ("a: [", "neither YAML"), ("nmae: x", "'name'")])
+def test_a_file_that_is_no_request_is_refused(muster: Any, tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(text)
+    ran = muster("training", "submit", "-f", str(file))
+    assert ran.code == 2
+    assert told in ran.err
+
+
+def test_a_dry_run_sends_nothing_and_prints_what_would_be_sent(api: ShapeServer, muster: Any) -> None:
+    cluster = {"id": "0a1b2c3d-4e5f-8a6b-9c7d-0123456789ac", "name": "local", "kind": "local"}
+    api.on("GET", "/clusters", Reply(body={"clusters": [cluster]}))
+    ran = muster("training", "submit", "hello", "-i", "a", "--dry-run=client", "--", "x")
+    assert ran.code == 0, ran.err
+    assert yaml.safe_load(ran.out)["spec"] == {"image": "a", "args": "x"}
+    assert json.loads(muster("training", "submit", "hello", "-i", "a", "--dry-run=client", "-o", "json").out)
+    ran = muster("training", "submit", "Hello_", "-i", "a", "--runs", "1", "--parallelism", "2", "--dry-run=client")
+    assert ran.code == 6
+    assert "--parallelism" in ran.err
+    assert not api.asked("POST", "/workloads/trainings")
+
+
+def test_an_environment_without_a_value_names_both_meanings(muster: Any) -> None:
+    assert "--image" in muster("training", "submit", "x", "--environment", "my-asset").err
+
+
+def test_every_flag_of_the_registry_is_there() -> None:
+    flags = {entry.flag for entry in training_fields() if entry.flag}
+    assert flags - {name for flag in FLAGS for name in flag.names} <= {
+        "--name", "--name-prefix", "--project", "--cluster", "--command", "--args",
+    }  # fmt: skip
+    assert all(entry.path in FLAG_OF_FIELD for entry in training_fields() if entry.flag)
+
+
+def test_the_values_of_the_flags_have_the_types_that_the_api_checks(api: ShapeServer, muster: Any) -> None:
+    muster(
+        "training", "submit", "hello", "-i", "a", "-g", "1", "--gpu-request-type", "portion", "--gpu-portion-request",
+        "0.5", "--cpu-core-request", "1", "--cpu-memory-request", "1Gi", "--node-pools", "a", "--priority", "low",
+        "--runs", "2", "--parallelism", "1", "--backoff-limit", "1", "--termination-grace-period", "5s", "-e", "A=1",
+        "--auto-deletion-time-after-completion", "1h", "--label", "a=b", "--annotation", "c=d", "--category", "x",
+        "--working-dir", "/w", "--preemptibility", "preemptible", "--", "x",
+    )  # fmt: skip
+    checked = check_training(sent(api) | {"clusterId": "0a1b2c3d-4e5f-8a6b-9c7d-0123456789ab"})
+    assert not isinstance(checked, list), checked

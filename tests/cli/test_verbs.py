@@ -1,0 +1,262 @@
+"""The other verbs: what they ask of the API, and how a name becomes an id."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.shapes import WORKLOAD_ID, Reply, Request, ShapeServer, workload_row
+
+ACCEPTED = Reply(202, {"code": 202, "message": "accepted"})
+
+
+@pytest.mark.parametrize("noun", ["training", "workload"])
+@pytest.mark.parametrize(
+    ("verb", "method", "path"),
+    [
+        ("suspend", "POST", f"/workloads/trainings/{WORKLOAD_ID}/suspend"),
+        ("resume", "POST", f"/workloads/trainings/{WORKLOAD_ID}/resume"),
+        ("delete", "DELETE", f"/workloads/trainings/{WORKLOAD_ID}"),
+    ],
+)
+def test_suspend_resume_and_delete_act_on_the_id_behind_the_name(
+    api: ShapeServer, muster: Any, *, noun: str, verb: str, method: str, path: str
+) -> None:
+    api.on(method, path, ACCEPTED)
+    assert muster(noun, verb, "hello", "-p", "default").code == 0
+    assert api.asked("GET", "/workloads")[0].query["filterBy"] == ["projectName==default", "name==hello"]
+    assert "idempotency-key" in api.asked(method, path)[0].headers
+
+
+def test_several_workloads_each_get_a_result_and_the_first_failure_is_the_exit_code(
+    api: ShapeServer, muster: Any
+) -> None:
+    def listed(request: Request) -> Reply:
+        known = "name==hello" in request.query["filterBy"]
+        return Reply(body={"workloads": [workload_row()] if known else [], "next": None})
+
+    api.on("GET", "/workloads", listed)
+    api.on("DELETE", f"/workloads/trainings/{WORKLOAD_ID}", ACCEPTED)
+    ran = muster("workload", "delete", "gone", "hello", "-y")
+    assert ran.code == 3
+    assert "no workload 'gone'" in ran.err
+    assert "delete of hello accepted" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("given", "filters"),
+    [
+        (WORKLOAD_ID, None),
+        (WORKLOAD_ID.upper(), None),
+        ("hello", ["name==hello"]),
+        ("@latest", None),
+    ],
+)
+def test_a_workload_is_named_by_id_name_or_latest(
+    api: ShapeServer, muster: Any, given: str, filters: list[str] | None
+) -> None:
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": []}))
+    assert muster("workload", "pods", given).code == 0
+    asked = api.asked("GET", "/workloads")
+    if given == "@latest":
+        assert (asked[0].query["sortBy"], asked[0].query["sortOrder"], asked[0].query["limit"]) == (
+            ["createdAt"], ["desc"], ["1"],
+        )  # fmt: skip
+    elif filters is None:
+        assert asked == []
+    else:
+        assert asked[0].query["filterBy"] == filters
+
+
+def test_the_beginning_of_an_id_is_enough_where_it_is_unique(api: ShapeServer, muster: Any) -> None:
+    other = workload_row(id="0a1b2c3d-ffff-8a6b-9c7d-0123456789ab", name="other")
+
+    def listed(request: Request) -> Reply:
+        [condition] = request.query["filterBy"]
+        rows = [row for row in (workload_row(), other) if row["id"].startswith(condition.removeprefix("id=^"))]
+        return Reply(body={"workloads": rows, "next": None})
+
+    api.on("GET", "/workloads", listed)
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": []}))
+    assert muster("workload", "pods", "0a1b2c3d-4e").code == 0
+    ran = muster("workload", "pods", "0a1b2c3d")
+    assert ran.code == 2
+    assert WORKLOAD_ID in ran.err
+
+
+def test_a_deleted_workload_can_still_be_looked_into_but_not_acted_on(api: ShapeServer, muster: Any) -> None:
+    def listed(request: Request) -> Reply:
+        rows = [workload_row()] if request.query.get("deleted") == ["true"] else []
+        return Reply(body={"workloads": rows, "next": None})
+
+    api.on("GET", "/workloads", listed)
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/history", Reply(body={"records": [], "next": None}))
+    assert muster("workload", "history", "hello").code == 0
+    assert muster("workload", "suspend", "hello").code == 3
+
+
+def test_a_description_has_its_sections_and_json_is_the_api_s_own(api: ShapeServer, muster: Any) -> None:
+    row = workload_row(
+        spec={"image": "a", "compute": {"gpuDevicesRequest": 1}, "labels": [{"name": "a", "value": "b"}]}
+    )
+    records = [
+        {"sequence": n, "index": 0, "at": "2026-01-02T03:04:05Z", "message": f"step {n}", "actor": {"sub": "ann"}}
+        for n in range(12)
+    ]
+    pods = [{"name": "main-0", "phase": "Running", "node": "n-1", "devices": [{"device": 0, "milli": 500}]}]
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": pods}))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/history", Reply(body={"records": records, "next": None}))
+    text = muster("workload", "describe", "hello").out
+    for part in ("Phase:", "compute.gpuDevicesRequest", "a=b", "main-0", "0:0.5", "the last 10 of 12", "step 11"):
+        assert part in text
+    assert "step 1\n" not in text
+    assert muster("workload", "describe", "hello", "-o", "json").json() == row
+
+
+def test_logs_are_passed_on_as_they_are(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text="one\ntwo ✓\n"))
+    ran = muster("training", "logs", "hello", "-f", "--tail", "5", "--since", "10m", "--timestamps", "--pod", "main-0")
+    assert ran.out == "one\ntwo ✓\n"
+    query = api.requests[-1].query
+    assert {key: value[0] for key, value in query.items()} == {
+        "follow": "true", "tail": "5", "since": "600s", "timestamps": "true", "pod": "main-0",
+    }  # fmt: skip
+
+
+def test_metrics_are_summed_up_for_people_and_whole_for_programs(api: ShapeServer, muster: Any) -> None:
+    values = [{"timestamp": f"2026-01-02T03:04:0{n}Z", "value": n} for n in (1, 2, 6)]
+    series = [{"type": "CPU_USAGE_CORES", "pod": "main-0", "values": values}]
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/metrics", Reply(body={"measurements": series}))
+    assert muster("workload", "metrics", "hello", "--no-headers").out.split() == [
+        "CPU_USAGE_CORES", "main-0", "6", "1", "3", "6", "3",
+    ]  # fmt: skip
+    assert muster("workload", "metrics", "hello", "-o", "json").json() == series
+    assert muster("workload", "metrics", "hello", "-o", "csv").out.splitlines()[1] == (
+        "CPU_USAGE_CORES,main-0,2026-01-02T03:04:01Z,1"
+    )
+
+
+def test_set_changes_what_was_given_under_the_version_that_was_read(api: ShapeServer, muster: Any) -> None:
+    api.on("PATCH", f"/workloads/{WORKLOAD_ID}", ACCEPTED)
+    assert muster("workload", "set", "hello", "--priority", "high", "--if-match", "7").code == 0
+    request = api.requests[-1]
+    assert (request.body, request.headers["if-match"]) == ({"priorityClass": "high"}, "7")
+    flag = "--auto-deletion-time-after-completion"
+    assert muster("workload", "set", "hello", flag, "2h").code == 0
+    assert api.requests[-1].body == {"autoDeletionTimeAfterCompletionSeconds": 7200}
+
+
+def test_a_simulated_cluster_is_counted_or_read_from_a_csv(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
+    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "demo"}))
+    assert muster("cluster", "add", "demo", "--simulated", "2x8", "--gpu-memory", "40Gi").code == 0
+    [group] = api.requests[-1].body["simulatedNodes"]
+    assert (group["names"], group["gpus"], group["gpuMemoryBytes"]) == (["demo-0", "demo-1"], 8, 40 * 1024**3)
+    file = tmp_path / "nodes.csv"
+    file.write_text(
+        "sn,cpu_milli,memory_mib,gpu,model\nn-0,64000,262144,2,P100\nn-1,64000,262144,2,P100\nn-2,500,1,0,\n"
+    )
+    assert muster("cluster", "add", "trace", "--nodes-csv", str(file)).code == 0
+    first, second = api.requests[-1].body["simulatedNodes"]
+    assert first["names"] == ["n-0", "n-1"]
+    assert (first["cpuCores"], first["memoryBytes"], first["gpuModel"]) == (64.0, 262144 * 1024**2, "P100")
+    assert (second["cpuCores"], second["gpus"], second["gpuMemoryBytes"]) == (0.5, 0, 0)
+    for text in ("sn,gpu\nn,1\n", "sn,cpu_milli,memory_mib,gpu,model\nn,many,1,1,x\n"):
+        file.write_text(text)
+        assert muster("cluster", "add", "trace", "--nodes-csv", str(file)).code == 2
+
+
+def test_the_trace_s_own_node_list_is_read_whole(api: ShapeServer, muster: Any) -> None:
+    file = Path(__file__).parents[2].parent / "shared" / "data" / "openb" / "openb_node_list_gpu_node.csv"
+    if not file.exists():
+        pytest.skip("the trace is not beside this checkout")
+    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "openb"}))
+    assert muster("cluster", "add", "openb", "--nodes-csv", str(file)).code == 0
+    names = [name for group in api.requests[-1].body["simulatedNodes"] for name in group["names"]]
+    assert len(names) == len(set(names)) == len(file.read_text().splitlines()) - 1
+
+
+def test_settings_of_clusters_projects_and_pools(api: ShapeServer, muster: Any) -> None:
+    api.on("PATCH", "/clusters/c-1", ACCEPTED)
+    assert muster("cluster", "set", "local", "--ownership-protection", "on").code == 0
+    assert api.requests[-1].body == {"ownershipProtection": True}
+    api.on("PUT", "/org-unit/projects/p-1", ACCEPTED)
+    assert muster("project", "set", "default", "--gpu-quota", "none").code == 0
+    assert api.requests[-1].body == {"gpuQuota": None, "nodePools": ["a"]}
+    assert muster("project", "set", "default", "--node-pools", "b, c").code == 0
+    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["b", "c"]}
+    api.on("POST", "/org-unit/projects", Reply(202, {"id": "p-2", "name": "vision"}))
+    assert muster("project", "create", "vision", "--gpu-quota", "1.5").code == 0
+    assert api.requests[-1].body == {"name": "vision", "gpuQuota": 1.5}
+    api.on("POST", "/node-pools", ACCEPTED)
+    assert muster("nodepool", "add", "fast", "--label", "gpu=a100").code == 0
+    assert api.requests[-1].body == {"clusterId": "c-1", "name": "fast", "labelKey": "gpu", "labelValue": "a100"}
+
+
+def test_set_without_a_setting_makes_the_default_of_the_context(
+    api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert muster("context", "add", "here", "--url", api.url, "--token", "t").code == 0
+    monkeypatch.delenv("MUSTER_URL")
+    assert muster("project", "set", "default").code == 0
+    assert muster("cluster", "set", "local").code == 0
+    shown = muster("context", "show", "-o", "json").json()
+    assert (shown["project"], shown["cluster"]) == ("default", "local")
+
+
+def test_of_several_clusters_the_one_of_this_machine_is_meant_unless_said(api: ShapeServer, muster: Any) -> None:
+    clusters = [{"id": "c-1", "name": "local", "kind": "local"}, {"id": "c-2", "name": "demo", "kind": "simulated"}]
+    api.on("GET", "/clusters", Reply(body={"clusters": clusters}))
+    assert muster("training", "submit", "hello", "-i", "a").code == 0
+    assert api.requests[-1].body["clusterId"] == "c-1"
+    api.on("GET", "/clusters", Reply(body={"clusters": [dict(one, kind="simulated") for one in clusters]}))
+    ran = muster("training", "submit", "hello", "-i", "a")
+    assert ran.code == 2
+    assert "local, demo" in ran.err
+
+
+def test_events_are_listed_by_page_and_followed_across_a_lost_connection(api: ShapeServer, muster: Any) -> None:
+    def commit(sequence: int) -> dict[str, Any]:
+        return {"sequence": sequence, "aggregate": "workload", "key": "k", "events": [{"type": "WorkloadCreated"}]}
+
+    def events(request: Request) -> Reply:
+        after = int(request.query["after"][0])
+        if request.query.get("follow") == ["true"]:
+            if after >= 4:
+                return Reply(403, {"code": 403, "message": "no longer"})
+            return Reply(text="".join(json.dumps(commit(n)) + "\n" for n in range(after + 1, after + 3)))
+        limit = int(request.query["limit"][0])
+        rows = [commit(n) for n in range(after + 1, min(after + limit, 5) + 1)]
+        return Reply(body={"events": rows, "next": rows[-1]["sequence"] if after + limit < 5 else None})
+
+    api.on("GET", "/events", events)
+    ran = muster("events", "list", "--limit", "3", "-o", "jsonl")
+    assert [json.loads(line)["sequence"] for line in ran.out.splitlines()] == [1, 2, 3]
+    assert "--after 3" in ran.err
+    ran = muster("events", "tail", "--after", "0", "-o", "jsonl")
+    assert [json.loads(line)["sequence"] for line in ran.out.splitlines()] == [1, 2, 3, 4]
+    assert ran.code == 4
+
+
+def test_doctor_says_what_to_do_for_each_problem(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
+    document = Reply(body={"info": {"version": "1"}}, headers={"Date": "Thu, 01 Jan 2026 00:00:00 GMT"})
+    api.routes["GET", "/openapi.json"] = document
+    api.on("GET", "/me", Reply(body={"subject": "ann", "tenantRoles": [], "projectRoles": {"p-1": ["researcher"]}}))
+    api.on("GET", "/clusters", Reply(body={"clusters": [{"name": "local", "status": "Disconnected"}]}))
+    api.on("GET", "/projections", Reply(body={"sequence": 5, "logSequence": 9000, "lag": 8995, "halted": None}))
+    ran = muster("doctor", "-o", "json")
+    assert ran.code == 1
+    findings = {finding["check"]: finding for finding in ran.json()["findings"]}
+    assert findings["token"]["found"] == "ann: researcher in default"
+    for check in ("clock", "clusters", "projections"):
+        assert findings[check]["verdict"] == "problem"
+        assert findings[check]["todo"]
+    assert "→" in muster("doctor").out
+
+
+def test_projection_status_is_told(api: ShapeServer, muster: Any) -> None:
+    status = {"schema": "s1", "sequence": 5, "logSequence": 7, "lag": 2, "halted": None, "rebuilding": None}
+    api.on("GET", "/projections", Reply(body=status))
+    assert "5 of 7 in the log" in muster("projections", "status").out
+    assert muster("projections", "status", "-o", "json").json() == status

@@ -1,0 +1,390 @@
+"""The whole path of a command on a real server: client as the api's, gate, commands, log; each service as its own user.
+
+Requirement rows: S083 to S085, C14, C21; log.md sections 2.1, 2.2 and 6.1 to 6.3.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from events.aggregate import PROJECT, WORKLOAD
+from events.audit import AuditRecord
+from events.cluster import AddCluster, RemoveCluster, SetOwnershipProtection
+from events.commit import Actor
+from events.envelope import (
+    Accepted,
+    AdmittedCommand,
+    CommandReply,
+    CommandRequest,
+    OutcomeUnknown,
+    Refused,
+    UserCommand,
+)
+from events.ids import key_of_id
+from events.project import CreateProject, GrantProjectRole
+from events.subjects import admitted_subject
+from events.tenant import GrantTenantRole
+from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from services.runtime.bus import CommandClient, GateAwayError
+from services.runtime.connection import connect
+from tests.support.commands import CommandPath, carry_out, command_path, training
+from tests.support.servers import EVERYTHING, NatsServer
+from tests.support.streams import recreate_streams
+
+pytestmark = pytest.mark.anyio
+
+GRANTS = {"ada": "researcher", "bob": "researcher", "eve": "viewer", "pia": "project-admin"}
+
+
+@pytest.fixture
+async def path(fresh_log: NatsServer, tmp_path: Path) -> AsyncIterator[CommandPath]:
+    async with command_path(fresh_log, tmp_path, services=()) as made:
+        yield made
+
+
+@pytest.fixture
+async def place(path: CommandPath) -> tuple[str, str]:
+    """A project with people and a cluster: their ids. The services run."""
+    return await furnish(path)
+
+
+async def furnish(path: CommandPath) -> tuple[str, str]:
+    await carry_out(path.store, "root", GrantTenantRole(subject="root", role="administrator"))
+    await path.start("ownership")
+    await path.start("commands")
+    project = (await path.accepted("root", CreateProject(name="vision"), "project")).id
+    cluster = (await path.accepted("root", AddCluster(name="lab", kind="local"), "cluster")).id
+    for subject, role in GRANTS.items():
+        command = GrantProjectRole(project_id=project, subject=subject, role=role)  # pyright: ignore[reportArgumentType]
+        await path.accepted("root", command, f"grant {subject}")
+    return project, cluster
+
+
+def code(reply: CommandReply) -> str:
+    return (
+        reply.refusal.code if isinstance(reply, Refused) else "admitted" if isinstance(reply, Accepted) else "unknown"
+    )
+
+
+async def audited(server: NatsServer) -> list[AuditRecord]:
+    everything = await connect(server.settings(EVERYTHING), EVERYTHING)
+    stream = everything.jetstream()
+    info = await stream.stream_info("AUDIT")
+    messages = [await stream.get_msg("AUDIT", seq=seq) for seq in range(1, info.state.last_seq + 1)]
+    await everything.close()
+    return [msgspec.json.decode(message.data or b"", type=AuditRecord) for message in messages]
+
+
+async def test_what_is_accepted_stands_in_the_log_with_its_author(path: CommandPath, place: tuple[str, str]) -> None:
+    command = training("first", *place)
+
+    reply = await path.accepted("ada", command, "k1")
+
+    chain = await path.store.load(WORKLOAD, key_of_id(reply.id) or "")
+    assert (chain.version, chain.state.workload_id, chain.state.owner) == (reply.seq, reply.id, "ada")
+    assert reply.at == chain.state.created_at
+
+
+async def test_the_same_key_gives_the_same_answer_and_one_workload(path: CommandPath, place: tuple[str, str]) -> None:
+    command = training("once", *place)
+    first = await path.accepted("ada", command, "k1")
+    before = await path.store.last_seq()
+
+    replies = await asyncio.gather(*(path.send("ada", command, "k1") for _ in range(20)))
+
+    assert set(replies) == {first}
+    assert await path.store.last_seq() == before
+
+
+async def test_the_same_key_with_another_request_is_refused_also_under_another_name(
+    path: CommandPath, place: tuple[str, str]
+) -> None:
+    await path.accepted("ada", training("one", *place), "k1")
+    assert code(await path.send("ada", training("one", *place), "k1", body_hash="other")) == "idempotency_key_reused"
+    assert code(await path.send("ada", training("two", *place), "k1", body_hash="other")) == "idempotency_key_reused"
+    assert code(await path.send("ada", training("two", *place), "k1")) == "idempotency_key_reused"
+
+
+async def test_a_refused_key_may_be_used_again(path: CommandPath, place: tuple[str, str]) -> None:
+    await path.accepted("ada", training("taken", *place), "k1")
+    assert code(await path.send("ada", training("taken", *place), "k2")) == "name_taken"
+    assert code(await path.send("ada", training("free", *place), "k2", body_hash="other")) == "admitted"
+
+
+async def test_one_name_that_many_ask_for_at_once_is_given_once(path: CommandPath, place: tuple[str, str]) -> None:
+    replies = await asyncio.gather(*(path.send("ada", training("popular", *place), f"k{n}") for n in range(64)))
+    assert sorted(map(code, replies)) == ["admitted", *["name_taken"] * 63]
+
+
+async def test_a_storm_on_one_aggregate_is_carried_out_whole(path: CommandPath, place: tuple[str, str]) -> None:
+    """64 grants at once on one project, and two replicas of commands that do not know of each other."""
+    await path.start("commands")
+    project = place[0]
+    commands = [GrantProjectRole(project_id=project, subject=f"s{n}", role="viewer") for n in range(64)]
+
+    replies = await asyncio.gather(*(path.send("root", command, f"g{n}") for n, command in enumerate(commands)))
+    # What lost every race is repeated with its key, as the answer says.
+    for number, reply in enumerate(replies):
+        if isinstance(reply, OutcomeUnknown):
+            await path.accepted("root", commands[number], f"g{number}")
+
+    state = (await path.store.load(PROJECT, key_of_id(project) or "")).state
+    assert [state.roles[f"s{n}"] for n in range(64)] == [("viewer",)] * 64
+
+
+async def test_a_stale_version_is_refused(path: CommandPath, place: tuple[str, str]) -> None:
+    made = await path.accepted("ada", training("versioned", *place), "k1")
+    suspend = SuspendWorkload(workload_id=made.id)
+    assert code(await path.send("ada", suspend, "k2", expected_version=made.seq + 1)) == "version_moved"
+    assert code(await path.send("ada", suspend, "k2", expected_version=made.seq)) == "admitted"
+
+
+@pytest.mark.parametrize("what", ["projectId", "clusterId"])
+async def test_a_creation_in_an_unknown_place_is_refused_by_field(
+    path: CommandPath, place: tuple[str, str], what: str
+) -> None:
+    project, cluster = place
+    nowhere = "00000000-0000-8000-8000-000000000000"
+    command = training("lost", nowhere if what == "projectId" else project, nowhere if what == "clusterId" else cluster)
+
+    reply = await path.send("root", command, "k1")
+
+    assert isinstance(reply, Refused)
+    assert reply.refusal.code == {"projectId": "unknown_project", "clusterId": "unknown_cluster"}[what]
+    assert reply.refusal.field == what
+
+
+async def test_a_repeated_creation_is_answered_though_its_cluster_is_gone(
+    path: CommandPath, place: tuple[str, str]
+) -> None:
+    project, cluster = place
+    first = await path.accepted("ada", training("early", project, cluster), "k1")
+    await path.accepted("root", RemoveCluster(cluster_id=cluster), "remove")
+    while code(await path.send("ada", training("late", project, cluster), "k2")) != "unknown_cluster":
+        await asyncio.sleep(0.01)
+
+    assert await path.send("ada", training("early", project, cluster), "k1") == first
+
+
+ACTS: list[Any] = [SuspendWorkload, ResumeWorkload, ChangeWorkload, DeleteWorkload]
+
+
+@pytest.mark.parametrize("protected", [True, False])
+async def test_who_may_act_on_whose_workload(path: CommandPath, place: tuple[str, str], protected: bool) -> None:
+    """Ownership protection end to end (S084, C14): the creator and an administrator always, others only with it off."""
+    project, cluster = place
+    await path.accepted("root", SetOwnershipProtection(cluster_id=cluster, enabled=True), "on")
+    if not protected:
+        await path.accepted("root", SetOwnershipProtection(cluster_id=cluster, enabled=False), "off")
+    expected = {
+        "ada": "admitted",
+        "root": "admitted",
+        "bob": "not_owner" if protected else "admitted",
+        "pia": "not_owner" if protected else "admitted",
+        "eve": "not_permitted",
+        "mallory": "not_found",
+    }
+    for subject, verdict in expected.items():
+        made = await path.accepted("ada", training(f"of-ada-{subject}", project, cluster), f"make for {subject}")
+        for act in ACTS:
+            command: UserCommand = act(workload_id=made.id)
+            assert code(await path.send(subject, command, f"{act.__name__} {subject}")) == verdict, (subject, act)
+        state = (await path.store.load(WORKLOAD, key_of_id(made.id) or "")).state
+        assert (state.deleted_at is not None) == (verdict == "admitted")
+
+
+async def test_protection_counts_from_the_moment_it_is_switched_on(path: CommandPath, place: tuple[str, str]) -> None:
+    """The gate's fold lags by milliseconds; before somebody touches another's workload it asks the log's leader."""
+    project, cluster = place
+    for round_number in range(20):
+        made = await path.accepted("ada", training(f"w{round_number}", project, cluster), f"make {round_number}")
+        await carry_out(path.store, f"on {round_number}", SetOwnershipProtection(cluster_id=cluster, enabled=True))
+        assert code(await path.send("bob", DeleteWorkload(workload_id=made.id), f"d{round_number}")) == "not_owner"
+        await carry_out(path.store, f"off {round_number}", SetOwnershipProtection(cluster_id=cluster, enabled=False))
+
+
+async def test_a_role_counts_from_the_moment_it_is_given(path: CommandPath, place: tuple[str, str]) -> None:
+    project, cluster = place
+    for number in range(20):
+        role = GrantProjectRole(project_id=project, subject=f"new-{number}", role="researcher")
+        await carry_out(path.store, f"role {number}", role)
+        await path.accepted(f"new-{number}", training(f"t{number}", project, cluster), "k")
+
+
+async def test_an_earlier_incarnation_of_a_name_is_not_found(path: CommandPath, place: tuple[str, str]) -> None:
+    first = await path.accepted("ada", training("name", *place), "k1")
+    await path.accepted("ada", DeleteWorkload(workload_id=first.id), "k2")
+    second = await path.accepted("bob", training("name", *place), "k3")
+
+    assert first.id != second.id
+    assert code(await path.send("ada", DeleteWorkload(workload_id=first.id), "k4")) == "not_found"
+
+
+async def test_refusals_and_special_rights_are_audited_without_the_token(
+    path: CommandPath, place: tuple[str, str]
+) -> None:
+    project, cluster = place
+    await path.accepted("root", SetOwnershipProtection(cluster_id=cluster, enabled=True), "on")
+    made = await path.accepted("ada", training("guarded", project, cluster), "k1")
+    before = len(await audited(path.server))
+
+    await path.send("bob", DeleteWorkload(workload_id=made.id), "bob")
+    await path.send("mallory", training("x", project, cluster), "mallory")
+    request = path.request("ada", DeleteWorkload(workload_id=made.id), "forged")
+    await path.client.send(msgspec.structs.replace(request, token=request.token[:-8] + "AAAAAAAA"))
+    await path.accepted("root", DeleteWorkload(workload_id=made.id), "root")
+
+    records = (await audited(path.server))[before:]
+    assert [(r.outcome, r.command, r.code, r.actor.sub if r.actor else None) for r in records] == [
+        ("refused", "DeleteWorkload", "not_owner", "bob"),
+        ("refused", "CreateTraining", "not_in_project", "mallory"),
+        ("refused", "DeleteWorkload", "not_authenticated", None),
+        ("admitted", "DeleteWorkload", "override_ownership", "root"),
+    ]
+    assert [(r.target, r.project_id) for r in records[:2]] == [(made.id, project), ("x", project)]
+    assert "eyJ" not in json.dumps(msgspec.to_builtins(records))
+
+
+async def test_without_a_gate_nothing_gets_through(path: CommandPath, place: tuple[str, str]) -> None:
+    (gate, _) = path.services
+    await gate.stop()
+    before = await path.store.last_seq()
+
+    with pytest.raises(GateAwayError):
+        await path.send("ada", training("closed", *place), "k1")
+    assert await path.store.last_seq() == before
+
+    await path.start("ownership")
+    await path.accepted("ada", training("closed", *place), "k1")
+
+
+async def test_the_api_cannot_get_past_the_gate(path: CommandPath, place: tuple[str, str]) -> None:
+    """The server's permissions: what the api publishes on the admitted side reaches nobody."""
+    api = await connect(path.server.settings("api"), "api", suffix="broken")
+    command = training("smuggled", *place)
+    admitted = AdmittedCommand(command_id="c", actor=Actor(iss="muster", sub="ada"), command=command, override=True)
+    before = await path.store.last_seq()
+    with pytest.raises(Exception, match=r"(?i)timeout"):
+        await api.request(admitted_subject("CreateTraining"), msgspec.json.encode(admitted), timeout=0.5)
+    assert await path.store.last_seq() == before
+    await api.close()
+
+
+async def test_a_service_gives_only_its_own_command(path: CommandPath, place: tuple[str, str]) -> None:
+    made = await path.accepted("ada", training("due", *place), "k1")
+    connection = await connect(path.server.settings("auto_deletion"), "auto_deletion")
+    client = CommandClient(connection)
+
+    def admitted(command: UserCommand) -> AdmittedCommand:
+        # Who it claims to be does not count: the subject tells.
+        return AdmittedCommand(command_id="c", actor=Actor(iss="muster", sub="root"), command=command)
+
+    not_due = DeleteWorkload(workload_id=made.id, generation=3)
+    assert await client.send_system("auto_deletion", admitted(not_due)) == Accepted(seq=made.seq, changed=False)
+    assert code(await client.send_system("auto_deletion", admitted(DeleteWorkload(workload_id=made.id)))) == (
+        "not_permitted"
+    )
+    assert (
+        await client.send_system("auto_deletion", admitted(SuspendWorkload(workload_id=made.id)), timeout_seconds=0.3)
+        == OutcomeUnknown()
+    ), "the server lets it publish one subject only"
+    await connection.close()
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b"[1]", b"\xff", b'{"command_id":"x","token":"t","command":{}}'])
+async def test_nonsense_is_answered(path: CommandPath, place: tuple[str, str], payload: bytes) -> None:
+    api = await connect(path.server.settings("api"), "api", suffix="broken")
+    answer = await api.request("cmd.request.Nonsense", payload, timeout=5)
+    assert code(msgspec.json.decode(answer.data, type=CommandReply)) == "invalid"
+    await api.close()
+
+
+async def test_a_command_id_that_would_break_a_header_is_refused(path: CommandPath, place: tuple[str, str]) -> None:
+    command = training("header", *place)
+    request = CommandRequest(command_id="a\r\nNats-Rollup: all", token=path.token("ada"), command=command)
+    assert code(await path.client.send(request)) == "invalid"
+
+
+async def test_a_stopping_service_answers_what_it_has_taken(path: CommandPath, place: tuple[str, str]) -> None:
+    (_, commands) = path.services
+    sending = [asyncio.create_task(path.send("ada", training(f"s{n}", *place), f"k{n}")) for n in range(50)]
+    await asyncio.sleep(0.01)
+    await commands.stop()
+    await path.start("commands")
+    replies = await asyncio.gather(*sending)
+    for number, reply in enumerate(replies):
+        if isinstance(reply, OutcomeUnknown):
+            reply = await path.accepted("ada", training(f"s{number}", *place), f"k{number}")  # noqa: PLW2901
+        assert isinstance(reply, Accepted)
+
+
+async def test_every_accepted_command_is_stored_once_though_commands_is_killed_again_and_again(
+    path: CommandPath, place: tuple[str, str]
+) -> None:
+    """Repeated with the same key until there is an answer, as the api's 503 asks for."""
+
+    async def submit(number: int) -> Accepted:
+        command = training(f"k{number}", *place)
+        while True:
+            request = path.request("ada", command, f"key {number}")
+            reply = await path.client.send(request, timeout_seconds=0.5)
+            if isinstance(reply, Accepted):
+                return reply
+            assert isinstance(reply, OutcomeUnknown), reply
+
+    before = await path.store.last_seq()
+    submitting = [asyncio.create_task(submit(number)) for number in range(200)]
+    for _ in range(5):
+        await asyncio.sleep(0.02)
+        await path.services[-1].kill()
+        await path.start("commands")
+    replies = await asyncio.gather(*submitting)
+
+    assert len({reply.id for reply in replies}) == 200
+    assert sorted(reply.seq for reply in replies) == list(range(before + 1, before + 201))
+    assert await path.store.last_seq() == before + 200
+
+
+async def test_every_accepted_command_is_stored_once_though_the_server_is_killed_again_and_again(
+    tmp_path: Path,
+) -> None:
+    """kill -9 of NATS under load: gate and commands go on by themselves, and no answer was a lie."""
+    server = NatsServer(tmp_path / "nats")
+    server.start()
+    await recreate_streams(server.settings(EVERYTHING))
+    try:
+        async with command_path(server, tmp_path, services=()) as path:
+            place = await furnish(path)
+            before = await path.store.last_seq()
+
+            async def submit(number: int) -> Accepted:
+                command = training(f"n{number}", *place)
+                while True:
+                    try:
+                        reply = await path.client.send(path.request("ada", command, f"key {number}"), timeout_seconds=2)
+                    except GateAwayError:
+                        await asyncio.sleep(0.1)
+                        continue
+                    if isinstance(reply, Accepted):
+                        return reply
+                    assert isinstance(reply, OutcomeUnknown), reply
+
+            async def submit_some(first: int) -> list[Accepted]:
+                return [await submit(first * 100 + number) for number in range(40)]
+
+            submitting = [asyncio.create_task(submit_some(first)) for first in range(8)]
+            for _ in range(3):
+                await asyncio.sleep(0.1)
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+            replies = [reply for some in await asyncio.gather(*submitting) for reply in some]
+
+            assert len({reply.id for reply in replies}) == 320
+            assert sorted(reply.seq for reply in replies) == list(range(before + 1, before + 321))
+    finally:
+        server.stop()

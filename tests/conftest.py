@@ -1,0 +1,86 @@
+"""Fixtures for every test: real servers, started once per session, and a fresh log or database per test.
+
+`nats_server`      one JetStream server with our configuration and permissions (session)
+`fresh_log`        the same server with empty streams, for a test that writes (per test)
+`nats_cluster`     three servers in a cluster (session)
+`postgres_url`     a Postgres server (session)
+`postgres_database` a new empty database on it (per test)
+"""
+
+import asyncio
+import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.support.servers import EVERYTHING, NatsCluster, NatsServer, PostgresServer
+from tests.support.streams import recreate_streams
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture(scope="session")
+def server_folder() -> Iterator[Path]:
+    """A short path that other users may enter, unlike pytest's own: Postgres never runs as root."""
+    with tempfile.TemporaryDirectory(prefix="muster-test-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def nats_server(server_folder: Path) -> Iterator[NatsServer]:
+    server = NatsServer(server_folder / "nats")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def fresh_log(nats_server: NatsServer) -> NatsServer:
+    asyncio.run(recreate_streams(nats_server.settings(EVERYTHING)))
+    return nats_server
+
+
+@pytest.fixture(scope="session")
+def nats_cluster(server_folder: Path) -> Iterator[NatsCluster]:
+    cluster = NatsCluster(server_folder / "nats-cluster")
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(server_folder: Path) -> Iterator[PostgresServer]:
+    server = PostgresServer(server_folder / "postgres")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_server: PostgresServer) -> str:
+    return postgres_server.url()
+
+
+@pytest.fixture
+def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
+    """URL of a new empty database."""
+    name = f"test_{secrets.token_hex(6)}"
+    asyncio.run(_execute(postgres_server.url(), f'CREATE DATABASE "{name}"'))
+    yield postgres_server.url(name)
+    asyncio.run(_execute(postgres_server.url(), f'DROP DATABASE "{name}" WITH (FORCE)'))
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

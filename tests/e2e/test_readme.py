@@ -1,0 +1,79 @@
+"""What the README tells a person to type works, and answers what it promises; so do the examples."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.stack import Stack, running
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+ANSWERS = {
+    "muster training submit hello": r"^hello +\S+ +Creating",
+    "muster training logs hello": r"^333333283333335000000$",
+    "muster workload history hello": r"(?s)submitted.*completed",
+    "muster training submit -f examples/sweep.yaml": r"^sweep +\S+ +Creating",
+    "muster workload list": r"(?m)^sweep .* Completed ",
+    "muster log verify": r"no difference",
+}
+"""A beginning of every command in the section, and what its output must hold."""
+
+
+def commands(title: str) -> list[str]:
+    """The `muster` lines of a section, as they stand there."""
+    section = (ROOT / "README.md").read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^    (muster .+)$", section, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with running(tmp_path_factory.mktemp("readme")) as stack:
+        yield stack
+
+
+def typed(stack: Stack, line: str) -> subprocess.CompletedProcess[str]:
+    """A line as a person types it, in a shell where .venv is active."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{stack.environment['PATH']}"
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=ROOT,
+        env=stack.environment | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_every_command_of_the_readme_does_what_it_says(stack: Stack) -> None:
+    lines = commands("Try it")
+    assert [next((known for known in ANSWERS if line.startswith(known)), line) for line in lines] == list(ANSWERS)
+    for line, expected in zip(lines, ANSWERS.values(), strict=True):
+        ran = typed(stack, line)
+        told = f"{line}\n{ran.stdout}\n{ran.stderr}"
+        assert ran.returncode == 0, told
+        assert re.search(expected, ran.stdout + ran.stderr, re.MULTILINE), told
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "output"),
+    [
+        ("primes", 0, "primes below 40000000 2433654"),
+        ("failing", 8, "no such dataset"),
+    ],
+)
+def test_every_example_ends_as_it_says(stack: Stack, name: str, code: int, output: str) -> None:
+    ran = typed(stack, f"muster training submit -f examples/{name}.yaml --wait")
+    assert ran.returncode == code, ran.stdout + ran.stderr
+    assert output in typed(stack, f"muster training logs {name}").stdout
+
+
+def test_no_example_is_forgotten_here() -> None:
+    assert {path.stem for path in (ROOT / "examples").iterdir()} == {"primes", "failing", "sweep"}

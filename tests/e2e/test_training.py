@@ -1,0 +1,211 @@
+"""Trainings end to end on one machine: a real `muster up`, real processes, the HTTP API (issue section 6, 2 to 5)."""
+
+import re
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.stack import Api, Stack, moment, running, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with running(tmp_path_factory.mktemp("up"), "--gpus", "2") as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def api(stack: Stack) -> Api:
+    return stack.api()
+
+
+def phases(api: Api, workload_id: str) -> list[str]:
+    """The phases that the history passed through."""
+    seen = [record["phase"] for record in api.history(workload_id)]
+    return [seen[0], *(after for before, after in pairwise(seen) if after != before)]
+
+
+def test_a_script_computes_and_its_output_and_its_history_can_be_read(api: Api) -> None:
+    """S004, S086, S087: Creating, Pending, Initializing, Running, Completed."""
+    script = 'import time; print("begin"); n = sum(i * i for i in range(10**6)); time.sleep(1); print("sum", n)'
+    made = api.submit("computes", python=script, compute={"gpuDevicesRequest": 1, "cpuCoreRequest": 0.1})
+    assert (made["desiredPhase"], made["name"], made["requestedName"]) == ("Running", "computes", "computes")
+    api.wait(made["workloadId"], "Completed")
+    until(lambda: phases(api, made["workloadId"])[-1] == "Completed" or None, 5)
+    assert phases(api, made["workloadId"]) == ["Creating", "Pending", "Initializing", "Running", "Completed"]
+    output = api.logs(made["workloadId"])
+    assert "begin" in output
+    assert "sum 333332833333500000" in output
+    for record in api.history(made["workloadId"]):
+        assert re.match(r"^[A-Za-z].{10,}", record["message"]), record
+        assert record["actor"]["sub"]
+
+
+def test_a_failing_command_is_retried_up_to_its_backoff_limit_and_ends_failed_with_the_exit_code(api: Api) -> None:
+    """S071."""
+    made = api.submit("fails", python="raise SystemExit(7)", backoffLimit=2)
+    ended = api.wait(made["workloadId"], "Failed")
+    assert ended["actualPhase"] == "Failed"
+    row = until(lambda: _row(api, made["workloadId"], "Failed"), 5)
+    assert row["exitCode"] == 7
+    assert row["phaseReason"] == "backoff_limit_exceeded"
+    types = [record["type"] for record in api.history(made["workloadId"])]
+    assert types.count("PodFailed") == 3
+    assert types[-1] == "WorkloadFailed"
+
+
+def _row(api: Api, workload_id: str, phase: str) -> dict[str, object] | None:
+    rows = api.get("/workloads", limit=500)["workloads"]
+    return next((row for row in rows if row["id"] == workload_id and row["phase"] == phase), None)
+
+
+def test_five_completions_with_parallelism_two_never_run_three_at_once(api: Api, tmp_path: Path) -> None:
+    """S061, S062: seen from the processes themselves."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    script = (
+        "import os, time, pathlib; "
+        f'd = pathlib.Path("{marks}"); i = os.environ["JOB_COMPLETION_INDEX"]; '
+        "(d / i).touch(); print(len(list(d.iterdir()))); time.sleep(0.5); (d / i).unlink()"
+    )
+    made = api.submit("five", python=script, completions=5, parallelism=2)
+    most = 0
+    while api.training(made["workloadId"])["actualPhase"] != "Completed":
+        most = max(most, len(list(marks.iterdir())))
+        time.sleep(0.02)
+    assert 1 <= most <= 2
+    pods = until(lambda: _all_pods(api, made["workloadId"], 5), 5)
+    assert {pod["index"] for pod in pods} == set(range(5))
+    events = sorted(
+        [(moment(pod["startedAt"]), 1) for pod in pods] + [(moment(pod["finishedAt"]), -1) for pod in pods],
+        key=lambda event: (event[0], event[1]),
+    )
+    level = peak = 0
+    for _, step in events:
+        level += step
+        peak = max(peak, level)
+    assert peak <= 2
+
+
+def _all_pods(api: Api, workload_id: str, count: int) -> list[dict[str, Any]] | None:
+    pods = api.get(f"/workloads/{workload_id}/pods")["pods"]
+    done = [pod for pod in pods if pod["finishedAt"]]
+    return pods if len(done) == count else None
+
+
+def test_suspend_stops_the_processes_resume_runs_a_new_attempt_and_delete_keeps_the_record(
+    api: Api, tmp_path: Path
+) -> None:
+    """S088 to S090, S096, C17."""
+    alive = tmp_path / "alive"
+    script = f'import os, time, pathlib; pathlib.Path("{alive}").write_text(str(os.getpid())); time.sleep(600)'
+    made = api.submit("long", python=script, compute={"gpuDevicesRequest": 2}, terminationGracePeriodSeconds=2)
+    key = made["workloadId"]
+    api.wait(key, "Running")
+    first = until(lambda: int(alive.read_text() or 0) if alive.exists() else None, 5)
+    assert api.act("suspend", key).status_code == 202
+    api.wait(key, "Stopped")
+    assert not Path(f"/proc/{first}").exists()
+    until(lambda: _free_gpus(api) == 2 or None, 5)
+    assert api.act("suspend", key).status_code == 202, "a no-op (C21)"
+    assert api.act("resume", key).status_code == 202
+    api.wait(key, "Running")
+    second = until(lambda: _other_pid(alive, first), 5)
+    assert [pod["attempt"] for pod in api.get(f"/workloads/{key}/pods")["pods"] if pod["phase"] == "Running"] == [2]
+    assert api.act("delete", key).status_code == 202
+    gone = until(lambda: _deleted(api, key), 10)
+    assert not Path(f"/proc/{second}").exists()
+    assert gone["desiredPhase"] == "Deleted"
+    again = api.submit("long", python="pass")
+    assert again["workloadId"] != key
+    api.wait(again["workloadId"], "Completed")
+    assert api.training(key)["deletedAt"] == gone["deletedAt"], "the older incarnation stays readable"
+
+
+def _free_gpus(api: Api) -> float:
+    (node,) = api.get("/nodes", clusterId=api.cluster("local"))["nodes"]
+    return sum(1000 - device["reservedMilli"] for device in node["devices"]) / 1000
+
+
+def _other_pid(path: Path, before: int) -> int | None:
+    pid = int(path.read_text() or 0)
+    return pid if pid not in {0, before} else None
+
+
+def _deleted(api: Api, workload_id: str) -> dict[str, str] | None:
+    seen = api.training(workload_id)
+    return seen if seen.get("deletedAt") else None
+
+
+def test_a_workload_is_deleted_soon_after_its_auto_deletion_is_due(api: Api) -> None:
+    """S072: 2 s after completion, at most 3 s."""
+    made = api.submit("short", python="pass", autoDeletionTimeAfterCompletionSeconds=2)
+    gone = until(lambda: _deleted(api, made["workloadId"]), 20)
+    completed = until(lambda: _completed_at(api, made["workloadId"]), 5)
+    assert timedelta(seconds=2) <= moment(gone["deletedAt"]) - completed <= timedelta(seconds=3)
+
+
+def _completed_at(api: Api, workload_id: str):
+    records = api.history(workload_id)
+    return next((moment(r["at"]) for r in records if r["type"] == "WorkloadCompleted"), None)
+
+
+def test_zero_deletes_at_once_and_a_changed_time_cancels(api: Api) -> None:
+    """C3."""
+    at_once = api.submit("at-once", python="pass", autoDeletionTimeAfterCompletionSeconds=0)
+    until(lambda: _deleted(api, at_once["workloadId"]), 20)
+    kept = api.submit("kept", python="pass", autoDeletionTimeAfterCompletionSeconds=3)
+    api.wait(kept["workloadId"], "Completed")
+    changed = api.http.patch(f"/workloads/{kept['workloadId']}", json={"autoDeletionTimeAfterCompletionSeconds": 3600})
+    assert changed.status_code == 202, changed.text
+    time.sleep(4)
+    assert api.training(kept["workloadId"]).get("deletedAt") is None
+
+
+def test_ownership_protection_lets_only_the_creator_and_administrators_act(stack: Stack, api: Api) -> None:
+    """S084, C14."""
+    alice, bob = stack.api(stack.token("alice")), stack.api(stack.token("bob"))
+    viewer = stack.api(stack.token("vic", role="viewer"))
+    assert stack.muster("cluster", "set", "local", "--ownership-protection", "on").returncode == 0
+    made = alice.submit("hers", python="import time; time.sleep(600)", terminationGracePeriodSeconds=0)
+    key = made["workloadId"]
+    alice.wait(key, "Running")
+    for verb in ("suspend", "resume", "delete"):
+        refused = bob.act(verb, key)
+        assert (refused.status_code, "not_owner" in refused.text) == (403, True), refused.text
+    assert bob.http.patch(f"/workloads/{key}", json={"priorityClass": "high"}).status_code == 403
+    assert alice.act("suspend", key).status_code == 202
+    assert api.act("resume", key).status_code == 202, "an administrator may override"
+    assert viewer.act("delete", key).status_code == 403
+    assert stack.muster("cluster", "set", "local", "--ownership-protection", "off").returncode == 0
+    assert bob.act("delete", key).status_code == 202, "with protection off, project roles decide"
+    refusals = api.get("/audit", limit=100)
+    assert "not_owner" in str(refusals)
+
+
+def test_another_projects_workload_is_not_found(stack: Stack, api: Api) -> None:
+    """log.md section 6.2."""
+    assert stack.muster("project", "create", "other").returncode == 0
+    stranger = stack.api(stack.token("stranger", project="other"))
+    made = api.submit("private", python="pass")
+    for path in ("", "/history", "/pods", "/logs", "/metrics"):
+        answer = stranger.http.get(f"/workloads/{made['workloadId']}{path}")
+        assert answer.status_code == 404, (path, answer.text)
+    assert stranger.act("delete", made["workloadId"]).status_code == 404
+    assert [w["name"] for w in stranger.get("/workloads")["workloads"]] == []
+
+
+def test_the_tables_are_the_fold_of_the_log_and_a_rebuild_gives_them_again(stack: Stack) -> None:
+    verified = stack.muster("log", "verify")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    rebuilt = stack.muster("projections", "rebuild")
+    assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
+    again = stack.muster("log", "verify")
+    assert again.returncode == 0, again.stdout + again.stderr

@@ -1,0 +1,116 @@
+"""The data folder: held by one, of one version, its secrets its owner's alone."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.embedded.datadir import (
+    LAYOUT_VERSION,
+    DataDir,
+    DataDirError,
+    default_data_dir,
+    open_data_dir,
+    write_private,
+)
+
+
+def test_a_folder_in_use_is_refused_and_the_holder_is_named(tmp_path: Path) -> None:
+    with (
+        open_data_dir(tmp_path / "data"),
+        pytest.raises(DataDirError, match=rf"in use by process {os.getpid()}: .*--data-dir"),
+        open_data_dir(tmp_path / "data"),
+    ):
+        pass
+
+
+def test_a_folder_is_free_again_after_its_holder(tmp_path: Path) -> None:
+    for _ in range(2):
+        with open_data_dir(tmp_path / "data") as data:
+            assert data.root == tmp_path / "data"
+
+
+def test_a_folder_waits_for_servers_that_a_killed_holder_left_behind(tmp_path: Path) -> None:
+    """They inherited the lock: until the kernel has ended them, nobody else may write here."""
+    code = (
+        "import os, sys, subprocess; from pathlib import Path; from muster.embedded.datadir import open_data_dir\n"
+        "with open_data_dir(Path(sys.argv[1])) as data:\n"
+        "  server = subprocess.Popen(['sleep', '1'], pass_fds=data.inherited_fds, stdout=subprocess.DEVNULL)\n"
+        "  os.kill(os.getpid(), 9)"
+    )
+    holder = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "data")], cwd=Path(__file__).parents[2], check=False
+    )
+    assert holder.returncode == -9
+    with open_data_dir(tmp_path / "data"):
+        pass
+
+
+def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    with open_data_dir(tmp_path):
+        pass
+    (tmp_path / "version").write_text(f"{LAYOUT_VERSION + 1}\n")
+    with pytest.raises(DataDirError, match="written by a newer Muster"), open_data_dir(tmp_path):
+        pass
+    assert (tmp_path / "version").read_text() == f"{LAYOUT_VERSION + 1}\n"
+
+
+def test_a_folder_that_holds_other_things_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("chapter one")
+    with pytest.raises(DataDirError, match=r"not empty and no data folder of Muster \(it holds thesis.tex\)"):  # noqa: SIM117
+        with open_data_dir(tmp_path):
+            pass
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["muster.lock", "thesis.tex"]
+
+
+def test_secrets_are_made_once_and_read_by_their_owner_alone(tmp_path: Path) -> None:
+    with open_data_dir(tmp_path) as data:
+        first = data.secret("nats/api")
+        assert data.secret("nats/api") == first
+        assert data.secret("nats/commands") != first
+        assert (tmp_path / "secrets" / "nats" / "api").stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
+
+
+def test_ports_stay_the_same_unless_somebody_took_one(tmp_path: Path) -> None:
+    data = DataDir(root=tmp_path)
+    first = data.choose_ports()
+    assert data.choose_ports() == first
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", first.nats))
+        other.listen()
+        second = data.choose_ports()
+    assert second.nats != first.nats
+    assert second.postgres == first.postgres
+    assert data.choose_ports() == second
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"MUSTER_DATA_DIR": "/srv/muster"}, "/srv/muster"),
+        ({"XDG_DATA_HOME": "/home/u/data"}, "/home/u/data/muster"),
+        ({"HOME": "/home/u"}, "/home/u/.local/share/muster"),
+    ],
+)
+def test_where_data_is_kept_unless_said_otherwise(
+    environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MUSTER_DATA_DIR", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert str(default_data_dir()) == expected
+
+
+def test_connected_clusters_are_the_files_named_by_an_id(tmp_path: Path) -> None:
+    cluster_id = "5c4f0b1e-0000-8000-8000-000000000001"
+    with open_data_dir(tmp_path / "data") as data:
+        for name in (cluster_id, f".{cluster_id}.new", f"{cluster_id}~", "notes.txt"):
+            (data.clusters / name).write_text("")
+        assert list(data.connected_clusters()) == [cluster_id]
+        write_private(data.clusters / cluster_id, "changed")
+        assert len(data.connected_clusters()) == 1

@@ -1,0 +1,100 @@
+"""`muster up` itself: starts, refuses, survives the death of each of its children, and leaves nothing behind."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.stack import PARTS, Stack, until
+
+pytestmark = pytest.mark.slow
+
+SLEEPER = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def stack(server_folder: Path) -> Iterator[Stack]:
+    stack = Stack(server_folder / "up", "--gpus=1")
+    yield stack
+    stack.close()
+
+
+def up(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "muster.embedded.up", *options], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_it_runs_a_training_stops_on_ctrl_c_and_starts_again_with_nothing_lost(stack: Stack) -> None:
+    """Issue section 4: a stop leaves no process behind, interrupts what runs, and the next start goes on."""
+    stack.start()
+    api = stack.api()
+    finished = api.submit("finished", command="true")["workloadId"]
+    api.wait(finished, "Completed")
+    running = api.submit("running", command=f"{sys.executable} -c '{SLEEPER}'")["workloadId"]
+    api.wait(running, "Running")
+    everything = stack.tree()
+    assert any(SLEEPER in " ".join(process.cmdline()) for process in everything)
+
+    assert stack.process is not None
+    stack.process.send_signal(signal.SIGINT)
+    assert stack.process.wait(10) == 0
+    assert not psutil.wait_procs(everything, timeout=1)[1]
+
+    stack.start()
+    assert api.training(finished)["actualPhase"] == "Completed"
+    api.wait(running, "Running")
+    assert any("interrupted" in sentence for sentence in stack.api().story(running))
+    stack.stop()
+
+
+def test_each_child_that_is_killed_is_started_again_and_work_goes_on(stack: Stack) -> None:
+    stack.start()
+    api = stack.api()
+    for part in PARTS:
+        killed = stack.part(part)
+        assert killed is not None
+        assert stack.kill(part)
+        psutil.wait_procs([killed], timeout=10)
+        until(lambda part=part: stack.part(part), 20, lambda part=part: f"{part} does not come back")
+    until(lambda: ready(stack), 30, lambda: "not ready again")
+    api.wait(api.submit("after", command="true")["workloadId"], "Completed")
+    stack.stop()
+
+
+def ready(stack: Stack) -> bool:
+    try:
+        return httpx.get(f"{stack.url}/readyz", trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_second_one_on_the_same_data_is_refused_and_the_first_is_named(stack: Stack) -> None:
+    stack.start()
+    assert stack.process is not None
+    second = up("--data-dir", str(stack.data_dir), "--port", "0")
+    assert second.returncode == 1
+    assert f"is in use by process {stack.tree()[0].pid}" in second.stderr
+    stack.stop()
+
+
+def test_a_port_that_is_taken_is_refused_with_what_would_do(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        refused = up("--data-dir", str(tmp_path / "data"), "--port", str(other.getsockname()[1]))
+    assert refused.returncode == 1
+    assert "pass another with --port" in refused.stderr
+
+
+@pytest.mark.parametrize(("option", "said"), [("--port=70000", "0 to 65535"), ("--gpus=-1", "0 to 64")])
+def test_options_out_of_range_are_refused(option: str, said: str) -> None:
+    refused = up(option)
+    assert refused.returncode == 2
+    assert said in refused.stderr

@@ -1,0 +1,110 @@
+"""The storage format: every event ever shipped can be read, and is still written as its golden payload says.
+
+A golden is one file per event type and version. Old ones are never changed; a new version adds a file.
+"""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from events import codec
+from events.codec import (
+    REGISTRY,
+    UPCASTERS,
+    UnknownEventError,
+    decode_commit,
+    decode_event,
+    encode_commit,
+    encode_event,
+)
+from events.commit import About, Actor, BatchPart, CommitRecord, EventRecord
+from tests.events.given import NOW
+
+GOLDENS = Path(__file__).parent / "goldens"
+
+
+@pytest.mark.parametrize(("name", "version"), sorted(REGISTRY))
+def test_every_registered_event_is_written_exactly_as_its_golden(name: str, version: int) -> None:
+    golden = (GOLDENS / f"{name}.v{version}.json").read_bytes().strip()
+    event = decode_event(EventRecord(type=name, version=version, data=msgspec.Raw(golden)))
+    assert type(event) is REGISTRY[name, version]
+    assert bytes(encode_event(event).data) == golden
+    for field in msgspec.structs.fields(event):
+        assert field.encode_name in msgspec.json.decode(golden), f"the golden leaves {field.name} out"
+
+
+@pytest.mark.parametrize("path", sorted(GOLDENS.iterdir()), ids=lambda path: path.name)
+def test_every_golden_can_be_read_for_ever(path: Path) -> None:
+    name, version, _ = path.name.split(".")
+    record = EventRecord(type=name, version=int(version[1:]), data=msgspec.Raw(path.read_bytes().strip()))
+    assert decode_event(record) is not None
+
+
+def test_old_versions_are_upcast_one_step_at_a_time(request: pytest.FixtureRequest) -> None:
+    class Old(msgspec.Struct, frozen=True):
+        gpus: int
+
+    class New(msgspec.Struct, frozen=True):
+        gpu_milli: int
+        note: str
+
+    added = {("TestEvent", 3): New}
+    steps = {
+        ("TestEvent", 1): lambda fields: {"gpu_milli": fields["gpus"] * 1000},
+        ("TestEvent", 2): lambda fields: fields | {"note": "none"},
+    }
+    REGISTRY.update(added)
+    UPCASTERS.update(steps)
+    codec._VERSIONS["TestEvent"] = 3
+
+    def forget() -> None:
+        del REGISTRY["TestEvent", 3], codec._VERSIONS["TestEvent"]
+        for key in steps:
+            del UPCASTERS[key]
+
+    request.addfinalizer(forget)
+    old = EventRecord(type="TestEvent", version=1, data=msgspec.Raw(msgspec.json.encode(Old(2))))
+    assert decode_event(old) == New(gpu_milli=2000, note="none")
+
+
+@pytest.mark.parametrize(("name", "version"), [("NeverHeardOf", 1), ("WorkloadQueued", 2), ("WorkloadQueued", 0)])
+def test_an_unknown_event_or_version_is_an_error_never_skipped(name: str, version: int) -> None:
+    with pytest.raises(UnknownEventError, match=name):
+        decode_event(EventRecord(type=name, version=version, data=msgspec.Raw(b"{}")))
+
+
+@given(
+    command_id=st.text(min_size=1, max_size=40),
+    parent=st.integers(0, 2**53),
+    batch=st.none() | st.builds(BatchPart, id=st.text(), index=st.integers(1, 9), count=st.integers(1, 9)),
+    about=st.builds(About, id=st.none() | st.text(), owner=st.none() | st.text()),
+)
+def test_a_commit_survives_the_way_through_the_log(
+    command_id: str, parent: int, batch: BatchPart | None, about: About
+) -> None:
+    golden = (GOLDENS / "WorkloadCreated.v1.json").read_bytes().strip()
+    event = decode_event(EventRecord(type="WorkloadCreated", data=msgspec.Raw(golden)))
+    record = CommitRecord(
+        commit_id="c",
+        command_id=command_id,
+        actor=Actor(iss="i", sub="s"),
+        occurred_at=NOW,
+        parent_seq=parent,
+        events=(encode_event(event),),
+        batch=batch,
+        about=about,
+    )
+    commit = decode_commit("ev.workload.abc", 7, encode_commit(record))
+    assert (commit.aggregate, commit.key, commit.seq, commit.events) == ("workload", "abc", 7, (event,))
+    assert (commit.record.parent_seq, commit.record.batch, commit.record.about) == (parent, batch, about)
+
+
+def test_no_event_has_a_field_for_secrets_or_bytes() -> None:
+    """log.md section 6.6: the log is for ever, so nothing that must be forgotten may enter it."""
+    for (name, _), struct in REGISTRY.items():
+        for field in msgspec.structs.fields(struct):
+            assert field.type is not bytes, f"{name}.{field.name} holds bytes"
+            assert not {"token", "password", "secret"} & {field.name} or name == "PodsBound", f"{name}.{field.name}"

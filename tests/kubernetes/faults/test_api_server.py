@@ -1,0 +1,72 @@
+"""The API server and its etcd die and come back, and forget the past, under load."""
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.kubernetes.faults.scenario import World
+from tests.kubernetes.proxy import Mode, Request
+from tests.kubernetes.stack import Program, ProxyThread
+from tests.support.stack import until
+
+pytestmark = pytest.mark.kubernetes_faults
+
+WATCHES = 3
+"""Of an agent: pods, nodes and events."""
+
+
+def test_api_server_killed_loses_nothing(world: World, times: Callable[[int], int]) -> None:
+    plane = world.stack.plane
+    with world.scenario("API server killed") as (row, _):
+        while row.count < times(20):
+            time.sleep(random.uniform(0.5, 3.0))
+            plane.kill_api_server()
+            time.sleep(random.choice((0.0, random.uniform(0.0, 4.0))))
+            plane.start_api_server()
+            row.count += 1
+
+
+def test_etcd_restarted_loses_nothing(world: World, times: Callable[[int], int]) -> None:
+    with world.scenario("etcd restarted") as (row, _):
+        while row.count < times(5):
+            time.sleep(random.uniform(1.0, 3.0))
+            world.stack.plane.restart_etcd()
+            row.count += 1
+
+
+def test_a_compacted_history_is_listed_anew(world: World, times: Callable[[int], int]) -> None:
+    """The agent's watches are held back until the history after their version is gone: a real 410 answers them."""
+    way = world.stack.proxy()
+    agent = world.stack.agent(url=way.url)
+    with world.scenario("compaction with API server restart: 410") as (row, _), world.stack.instead(agent):
+        while row.count < times(10):
+            time.sleep(random.uniform(0.5, 1.5))
+            row.count += _compact(world, way, agent)
+        row.remark = f"{_expired(agent)} watches were answered with 410"
+
+
+def _compact(world: World, way: ProxyThread, agent: Program) -> int:
+    """How many times it had the wanted effect: a watch was told that it is too old."""
+    before, proxy, plane = _expired(agent), way.proxy, world.stack.plane
+    cut, held = proxy.struck[Mode.CUT], proxy.struck[Mode.HOLD]
+    proxy.only = _watches
+    proxy.mode = Mode.CUT
+    until(lambda: proxy.struck[Mode.CUT] > cut, 30, lambda: "no watch had anything to tell")
+    proxy.mode = Mode.HOLD
+    until(lambda: proxy.struck[Mode.HOLD] >= held + WATCHES, 30, lambda: f"no watches: {agent.said()}")
+    time.sleep(random.uniform(0.5, 1.5))
+    plane.compact()
+    plane.restart_api_server()
+    proxy.mode = Mode.PASS
+    until(lambda: _expired(agent) > before, 30, lambda: f"no 410: {agent.said()}")
+    return 1
+
+
+def _watches(request: Request) -> bool:
+    return request.watches
+
+
+def _expired(agent: Program) -> int:
+    return agent.log.read_text().count("(410 ")

@@ -1,0 +1,267 @@
+"""What deploy/kubernetes gives the agent and the pods that hold shared devices, on a real API server (log.md 6.5).
+
+Issue section 2.6: the agent's token can do what it needs and nothing else.
+"""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from muster.cli.agent_manifests import agent
+from muster.embedded.control_plane import ControlPlane
+from muster.embedded.kubernetes.admin import Admin, AdminError
+from services.agent.backends.kubernetes.configuration import RESERVATION_ACCOUNT
+from services.agent.backends.kubernetes.manifests import reservation_manifest
+from tests.support.stack import until
+
+pytestmark = pytest.mark.kubernetes
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+GOLDEN = Path(__file__).parent / "golden" / "rights.yaml"
+OWN, OTHER = "muster-system", "kube-system"
+PROJECT, PREPARED = "muster-rbac", "muster-prepared"
+"""Namespaces of projects: one that is in use, and one that an administrator made and nothing was yet done with."""
+CONTAINER = {
+    "name": "main",
+    "image": "python:3.13",
+    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+}
+RESTRICTED = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+ENFORCE = "pod-security.kubernetes.io/enforce"
+OURS = {"muster.dev/cluster": "c"}
+
+
+def pod(labels: dict[str, str], *, account: str = "default", name: str = "p") -> dict[str, Any]:
+    spec = {"containers": [CONTAINER], "securityContext": RESTRICTED, "serviceAccountName": account}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def service(labels: dict[str, str], *, name: str = "s") -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"clusterIP": "None"}}
+
+
+POD, OUR_POD = pod({}), pod(OURS)
+ROLE_REF = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+NEEDED: list[tuple[str, str, Any]] = [
+    ("GET", "/api/v1/nodes", None),
+    ("GET", "/api/v1/namespaces", None),
+    ("GET", f"/api/v1/namespaces/{OTHER}", None),
+    ("POST", "/api/v1/namespaces", {"metadata": {"name": "muster-new", "labels": {ENFORCE: "restricted"}}}),
+    ("PATCH", f"/api/v1/namespaces/{PROJECT}", {"metadata": {"labels": {"muster.dev/project": "p"}}}),
+    ("PATCH", f"/api/v1/namespaces/{PREPARED}", {"metadata": {"labels": {**OURS, ENFORCE: "baseline"}}}),
+    ("GET", "/api/v1/pods", None),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/pods", OUR_POD),
+    ("PATCH", f"/api/v1/namespaces/{PROJECT}/pods/ours", {"metadata": {"annotations": {"a": "b"}}}),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/pods/ours", None),
+    ("POST", f"/api/v1/namespaces/{OWN}/pods", pod(OURS, account="muster-gpu-reservation")),
+    ("GET", "/api/v1/events", None),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/services", service(OURS)),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/services/ours", None),
+    ("GET", f"/api/v1/namespaces/{OWN}/configmaps", None),
+    ("POST", f"/api/v1/namespaces/{OWN}/configmaps", {"metadata": {"name": "m"}}),
+]
+REFUSED: list[tuple[str, str, Any]] = [
+    ("GET", "/api/v1/secrets", None),
+    ("GET", f"/api/v1/namespaces/{OWN}/secrets", None),
+    ("GET", f"/api/v1/namespaces/{OWN}/secrets/muster-agent-connection", None),
+    ("GET", f"/api/v1/namespaces/{OTHER}/secrets/s", None),
+    ("POST", f"/api/v1/namespaces/{OTHER}/secrets", {"metadata": {"name": "s"}}),
+    ("GET", f"/api/v1/namespaces/{OTHER}/configmaps", None),
+    ("DELETE", f"/api/v1/namespaces/{OWN}/configmaps/m", None),
+    ("POST", f"/api/v1/namespaces/{OTHER}/pods/p/exec?command=ls", None),
+    ("POST", f"/api/v1/namespaces/{OTHER}/pods/p/attach", None),
+    ("POST", f"/api/v1/namespaces/{OTHER}/pods/p/portforward", None),
+    ("PATCH", f"/api/v1/namespaces/{OTHER}/pods/p/ephemeralcontainers", {}),
+    ("PATCH", f"/api/v1/namespaces/{OTHER}/pods/p/status", {}),
+    ("DELETE", f"/api/v1/namespaces/{OTHER}/pods", None),
+    ("POST", f"{RBAC}/clusterroles", {"metadata": {"name": "r"}, "rules": []}),
+    ("POST", f"{RBAC}/clusterrolebindings", {"metadata": {"name": "r"}, "roleRef": ROLE_REF}),
+    ("POST", f"{RBAC}/namespaces/{OWN}/roles", {"metadata": {"name": "r"}, "rules": []}),
+    ("POST", f"{RBAC}/namespaces/{OWN}/rolebindings", {"metadata": {"name": "r"}, "roleRef": ROLE_REF}),
+    ("PATCH", f"{RBAC}/clusterroles/muster-agent", {"rules": [{"apiGroups": ["*"], "resources": ["*"]}]}),
+    ("DELETE", f"/api/v1/namespaces/{OWN}", None),
+    ("DELETE", "/api/v1/namespaces/default", None),
+    ("PATCH", "/api/v1/nodes/n", {"spec": {"unschedulable": True}}),
+    ("POST", "/api/v1/nodes", {"metadata": {"name": "n"}}),
+    ("DELETE", "/api/v1/nodes/n", None),
+    ("GET", "/api/v1/nodes/n/proxy/pods", None),
+    ("GET", f"/api/v1/namespaces/{OTHER}/services", None),
+    ("GET", f"/api/v1/namespaces/{OTHER}/services/s/proxy/", None),
+    ("POST", f"/api/v1/namespaces/{OWN}/serviceaccounts", {"metadata": {"name": "a"}}),
+    ("POST", f"/api/v1/namespaces/{OTHER}/serviceaccounts/default/token", {"spec": {}}),
+    ("POST", f"/apis/apps/v1/namespaces/{OTHER}/deployments", {"metadata": {"name": "d"}}),
+    ("GET", "/apis/apps/v1/deployments", None),
+    ("POST", f"/api/v1/namespaces/{OTHER}/events", {"metadata": {"name": "e"}}),
+]
+OUT_OF_POLICY: list[tuple[str, str, Any, str]] = [
+    (
+        "POST",
+        "/api/v1/namespaces",
+        {"metadata": {"name": "mine", "labels": {ENFORCE: "restricted"}}},
+        "and not in mine",
+    ),
+    ("POST", "/api/v1/namespaces", {"metadata": {"name": "muster-new"}}, "restricted or baseline"),
+    (
+        "POST",
+        "/api/v1/namespaces",
+        {"metadata": {"name": "muster-new", "labels": {ENFORCE: "privileged"}}},
+        "restricted or baseline",
+    ),
+    ("PATCH", f"/api/v1/namespaces/{OTHER}", {"metadata": {"labels": OURS}}, "and not in kube-system"),
+    ("PATCH", f"/api/v1/namespaces/{OWN}", {"metadata": {"labels": OURS}}, "and not in muster-system"),
+    ("PATCH", f"/api/v1/namespaces/{PROJECT}", {"metadata": {"labels": {ENFORCE: "baseline"}}}, "changes it nowhere"),
+    ("PATCH", f"/api/v1/namespaces/{PROJECT}", {"metadata": {"labels": {ENFORCE: None}}}, "changes it nowhere"),
+    ("PATCH", f"/api/v1/namespaces/{PREPARED}", {"metadata": {"labels": {ENFORCE: "privileged"}}}, "restricted or"),
+    ("POST", f"/api/v1/namespaces/{OTHER}/pods", OUR_POD, "and not in kube-system"),
+    ("POST", f"/api/v1/namespaces/{PREPARED}/pods", OUR_POD, "has no label"),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/pods", POD, "somebody else's"),
+    ("PATCH", f"/api/v1/namespaces/{PROJECT}/pods/theirs", {"metadata": {"labels": OURS}}, "somebody else's"),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/pods/theirs", None, "somebody else's"),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/pods", pod(OURS, account="powerful"), "under the account default"),
+    ("POST", f"/api/v1/namespaces/{OWN}/pods", pod(OURS, account="muster-agent"), "muster-gpu-reservation"),
+    ("POST", f"/api/v1/namespaces/{OTHER}/services", service(OURS), "and not in kube-system"),
+    ("POST", f"/api/v1/namespaces/{OWN}/services", service(OURS), "and not in muster-system"),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/services/theirs", None, "somebody else's"),
+]
+"""What rights allow and the policy does not, and words of the refusal."""
+
+
+def documents(*names: str) -> list[dict[str, Any]]:
+    files = [FOLDER / name for name in names] or sorted(FOLDER.glob("*.yaml"))
+    found = [document for file in files for document in yaml.safe_load_all(file.read_text())]
+    return [document for document in found if document["kind"] != "Kustomization"]
+
+
+@pytest.fixture(scope="module")
+def installed(control_plane: ControlPlane) -> ControlPlane:
+    control_plane.apply(documents("namespace.yaml", "accounts.yaml", "roles.yaml", "reservations.yaml", "policy.yaml"))
+    admin = control_plane.admin
+    admin("POST", "/api/v1/namespaces", {"metadata": {"name": PREPARED}})
+    admin("POST", "/api/v1/namespaces", {"metadata": {"name": PROJECT, "labels": {**OURS, ENFORCE: "restricted"}}})
+    for account in ("default", "powerful"):
+        with contextlib.suppress(AdminError):  # Kubernetes makes the first by itself
+            admin("POST", f"/api/v1/namespaces/{PROJECT}/serviceaccounts", {"metadata": {"name": account}})
+    for name, labels in (("ours", OURS), ("theirs", {})):
+        admin("POST", f"/api/v1/namespaces/{PROJECT}/pods", pod(labels, name=name))
+        admin("POST", f"/api/v1/namespaces/{PROJECT}/services", service(labels, name=name))
+    method, path, body, _ = OUT_OF_POLICY[0]
+    agent = as_account(control_plane, "muster-agent")
+    until(lambda: status(agent, method, path, body) == 403, 30, lambda: "the policy is not in force")
+    return control_plane
+
+
+def as_account(plane: ControlPlane, account: str) -> Admin:
+    return Admin(url=plane.url, ca_file=plane.ca_file, token=plane.service_account_token(OWN, account))
+
+
+def rights(account: Admin, namespace: str) -> dict[str, str]:
+    """Verbs per resource that the server says this account has there."""
+    path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+    review = account.call("POST", path, {"spec": {"namespace": namespace}})["status"]
+    assert not review["incomplete"]
+    verbs: dict[str, set[str]] = {}
+    for rule in review["resourceRules"]:
+        assert "resourceNames" not in rule
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                verbs.setdefault(f"{resource}.{group}".rstrip("."), set()).update(rule["verbs"])
+    return {resource: " ".join(sorted(verbs[resource])) for resource in sorted(verbs)}
+
+
+def call(account: Admin, method: str, path: str, body: Any) -> Any:
+    """Whether it would be done: nothing is."""
+    return account.call(method, path, body, **({} if method == "GET" or "?" in path else {"dryRun": "All"}))
+
+
+def status(account: Admin, method: str, path: str, body: Any) -> int:
+    try:
+        call(account, method, path, body)
+    except AdminError as error:
+        return error.status
+    return 200
+
+
+def test_the_rights_are_exactly_those_of_the_golden(installed: ControlPlane) -> None:
+    """Where the server gives everybody something more, the golden shows it, too."""
+    found = {
+        account: {namespace: rights(as_account(installed, account), namespace) for namespace in (OWN, OTHER)}
+        for account in ("muster-agent", RESERVATION_ACCOUNT)
+    }
+    assert found == yaml.safe_load(GOLDEN.read_text())
+
+
+@pytest.mark.parametrize(("method", "path", "body"), NEEDED)
+def test_the_agent_can_do_what_it_needs(installed: ControlPlane, method: str, path: str, body: Any) -> None:
+    assert status(as_account(installed, "muster-agent"), method, path, body) == 200
+
+
+@pytest.mark.parametrize(("method", "path", "body"), REFUSED)
+def test_everything_else_is_refused(installed: ControlPlane, method: str, path: str, body: Any) -> None:
+    assert status(as_account(installed, "muster-agent"), method, path, body) == 403
+
+
+@pytest.mark.parametrize(("method", "path", "body", "words"), OUT_OF_POLICY)
+def test_the_policy_refuses_what_rights_cannot(
+    installed: ControlPlane, method: str, path: str, body: Any, words: str
+) -> None:
+    with pytest.raises(AdminError, match=words) as refused:
+        call(as_account(installed, "muster-agent"), method, path, body)
+    assert refused.value.status == 403
+    assert "ValidatingAdmissionPolicy 'muster-agent'" in str(refused.value)
+
+
+@pytest.mark.parametrize(("method", "path", "body"), [each[:3] for each in OUT_OF_POLICY])
+def test_the_policy_is_for_the_agent_alone(installed: ControlPlane, method: str, path: str, body: Any) -> None:
+    admin = Admin(url=installed.url, ca_file=installed.ca_file, token=installed.admin_token)
+    assert status(admin, method, path, body) == 200
+
+
+def test_a_pod_that_holds_a_device_can_write_notes_on_pods_of_its_namespace_alone(installed: ControlPlane) -> None:
+    account = as_account(installed, RESERVATION_ACCOUNT)
+    change = {"metadata": {"annotations": {"muster.dev/visible-devices": "GPU-1"}}}
+    assert status(account, "PATCH", f"/api/v1/namespaces/{OWN}/pods/none/status", change) == 404
+    for method, path, body in [
+        ("PATCH", f"/api/v1/namespaces/{OTHER}/pods/none/status", change),
+        ("PATCH", f"/api/v1/namespaces/{OWN}/pods/none", change),
+        ("GET", f"/api/v1/namespaces/{OWN}/pods", None),
+        ("DELETE", f"/api/v1/namespaces/{OWN}/pods/none", None),
+        ("GET", f"/api/v1/namespaces/{OWN}/configmaps", None),
+        ("GET", f"/api/v1/namespaces/{OWN}/secrets", None),
+        ("POST", f"/api/v1/namespaces/{OWN}/pods", POD),
+    ]:
+        assert status(account, method, path, body) == 403, (method, path)
+
+
+def test_every_manifest_is_accepted_by_the_server(installed: ControlPlane) -> None:
+    admin = Admin(url=installed.url, ca_file=installed.ca_file, token=installed.admin_token)
+    made = agent(
+        cluster_id="c", nats_url="tls://n:4333", password="p", authority="PEM", image="registry.example.com/m:1"
+    )
+    for document in [*documents(), *made]:
+        admin.call("APPLY", admin.path_of(document), document, dryRun="All", fieldManager="test", force=True)
+
+
+def test_the_pods_of_the_agents_namespace_meet_its_own_pod_security(installed: ControlPlane) -> None:
+    """The Deployment's pod is judged when it is made, not when the Deployment is."""
+    (deployment,) = (document for document in documents("agent.yaml") if document["kind"] == "Deployment")
+    template = deployment["spec"]["template"]
+    running = {"metadata": {"name": "agent", **template["metadata"]}, "spec": template["spec"]}
+    holder = reservation_manifest(
+        cluster_id="c", namespace=OWN, node_name="n", device=0, image="muster", service_account=RESERVATION_ACCOUNT
+    )
+    for pod in (running, holder):
+        installed.admin("POST", f"/api/v1/namespaces/{OWN}/pods", pod, dryRun="All")
+
+
+def test_the_kustomization_names_every_manifest(installed: ControlPlane) -> None:
+    listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
+    assert sorted(listed) == sorted(
+        file.name
+        for file in FOLDER.glob("*.yaml")
+        if file.name not in {"kustomization.yaml", "connection.example.yaml"}
+    )

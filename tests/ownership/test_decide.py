@@ -1,0 +1,172 @@
+"""The rule of the gate as a table: roles × commands × project × protection × owner (S084, C14)."""
+
+import itertools
+from typing import get_args
+
+import pytest
+
+from events.authorize import Grants, Permission
+from events.cluster import AddCluster, NodePool, RemoveCluster, RemoveNodePool, SetNodePool, SetOwnershipProtection
+from events.commit import About
+from events.envelope import UserCommand
+from events.project import ChangeProject, CreateProject, GrantProjectRole, RevokeProjectRole
+from events.refusal import REFUSALS, Refusal
+from events.tenant import GrantTenantRole, RevokeTenantRole
+from events.workload.commands import ChangeWorkload, CreateTraining, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from events.workload.spec import TrainingSpec
+from services.ownership.decide import NEEDED, Admission, Facts, decide
+
+OURS, THEIRS = "project-ours", "project-theirs"
+WORKLOAD_ID = "workload-1"
+
+ROLES = {
+    "administrator": Grants(tenant_roles=("administrator",)),
+    "tenant researcher": Grants(tenant_roles=("researcher",)),
+    "tenant viewer": Grants(tenant_roles=("viewer",)),
+    "project-admin": Grants(project_roles={OURS: ("project-admin",)}),
+    "researcher": Grants(project_roles={OURS: ("researcher",)}),
+    "viewer": Grants(project_roles={OURS: ("viewer",)}),
+    "researcher elsewhere": Grants(project_roles={"project-third": ("researcher",)}),
+    "nobody": Grants(),
+}
+EVERYWHERE = {"administrator", "tenant researcher", "tenant viewer"}
+OPERATES = {"administrator", "tenant researcher", "project-admin", "researcher"}
+HERE = {"project-admin", "researcher", "viewer"}
+
+OF_WORKLOADS = [
+    SuspendWorkload(workload_id=WORKLOAD_ID),
+    ResumeWorkload(workload_id=WORKLOAD_ID),
+    DeleteWorkload(workload_id=WORKLOAD_ID),
+    ChangeWorkload(workload_id=WORKLOAD_ID, priority_class="high"),
+]
+OF_CLUSTERS = [
+    AddCluster(name="c", kind="local"),
+    RemoveCluster(cluster_id="c"),
+    SetOwnershipProtection(cluster_id="c", enabled=False),
+    SetNodePool(cluster_id="c", pool=NodePool(name="p", label_key="k", label_value="v")),
+    RemoveNodePool(cluster_id="c", name="p"),
+]
+OF_THE_TENANT = [
+    *OF_CLUSTERS,
+    CreateProject(name="p"),
+    ChangeProject(project_id=OURS),
+    GrantTenantRole(subject="ada", role="viewer"),
+    RevokeTenantRole(subject="ada", role="viewer"),
+]
+
+
+def of_project(project_id: str) -> list[UserCommand]:
+    return [
+        GrantProjectRole(project_id=project_id, subject="ada", role="viewer"),
+        RevokeProjectRole(project_id=project_id, subject="ada", role="viewer"),
+    ]
+
+
+def submit(project_id: str) -> CreateTraining:
+    return CreateTraining(name="t", requested_name="t", project_id=project_id, cluster_id="c", spec=TrainingSpec())
+
+
+def verdict(command: UserCommand, role: str, subject: str = "ada", **facts: object) -> str:
+    """`admitted`, or the code of the refusal."""
+    decided = decide(command, subject, Facts(grants=ROLES[role], **facts))  # pyright: ignore[reportArgumentType]
+    if isinstance(decided, Refusal):
+        assert decided.code in REFUSALS
+        return decided.code
+    return "admitted"
+
+
+def expected_of_workload(role: str, project_id: str, protection: bool | None, subject: str) -> str:
+    """The rule in other words than the code's: written from the specification."""
+    sees = role in EVERYWHERE or (role in HERE and project_id == OURS)
+    if not sees:
+        return "not_found"
+    if role not in OPERATES:
+        return "not_permitted"
+    if protection is not False and subject != "owner" and role != "administrator":
+        return "not_owner"
+    return "admitted"
+
+
+@pytest.mark.parametrize("command", OF_WORKLOADS, ids=lambda command: type(command).__name__)
+@pytest.mark.parametrize("role", ROLES)
+def test_who_may_act_on_a_workload(role: str, command: UserCommand) -> None:
+    table = itertools.product([OURS, THEIRS], [True, False, None], ["owner", "ada"])
+    for project_id, protection, subject in table:
+        about = About(id=WORKLOAD_ID, owner="owner", project_id=project_id, cluster_id="c")
+        decided = verdict(command, role, subject, about=about, protection=protection)
+        assert decided == expected_of_workload(role, project_id, protection, subject), (project_id, protection, subject)
+
+
+@pytest.mark.parametrize("about", [None, About(), About(id="workload-2", owner="ada", project_id=OURS)])
+@pytest.mark.parametrize("command", OF_WORKLOADS, ids=lambda command: type(command).__name__)
+def test_an_earlier_incarnation_is_not_found_even_by_an_administrator(
+    command: UserCommand, about: About | None
+) -> None:
+    assert verdict(command, "administrator", about=about, protection=False) == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("role", "ours", "theirs"),
+    [
+        ("administrator", "admitted", "admitted"),
+        ("tenant researcher", "admitted", "admitted"),
+        ("tenant viewer", "not_permitted", "not_permitted"),
+        ("project-admin", "admitted", "not_in_project"),
+        ("researcher", "admitted", "not_in_project"),
+        ("viewer", "not_permitted", "not_in_project"),
+        ("researcher elsewhere", "not_in_project", "not_in_project"),
+        ("nobody", "not_in_project", "not_in_project"),
+    ],
+)
+def test_who_may_submit(role: str, ours: str, theirs: str) -> None:
+    assert verdict(submit(OURS), role) == ours
+    assert verdict(submit(THEIRS), role) == theirs
+
+
+@pytest.mark.parametrize("command", OF_THE_TENANT, ids=lambda command: type(command).__name__)
+@pytest.mark.parametrize("role", ROLES)
+def test_only_administrators_change_what_belongs_to_the_tenant(role: str, command: UserCommand) -> None:
+    assert verdict(command, role) == ("admitted" if role == "administrator" else "not_permitted")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_roles_of_a_project_are_given_by_its_administrators(role: str) -> None:
+    for command in of_project(OURS):
+        if role in {"administrator", "project-admin"}:
+            assert verdict(command, role) == "admitted"
+        else:
+            known = role in EVERYWHERE | HERE
+            assert verdict(command, role) == ("not_permitted" if known else "not_in_project")
+    for command in of_project(THEIRS):
+        assert (verdict(command, role) == "admitted") == (role == "administrator")
+
+
+def test_every_command_that_a_person_can_give_is_in_the_table() -> None:
+    assert set(NEEDED) == set(get_args(UserCommand))
+
+
+def admission(role: str, subject: str, *, protection: bool) -> Admission:
+    about = About(id=WORKLOAD_ID, owner="owner", project_id=OURS, cluster_id="c")
+    facts = Facts(grants=ROLES[role], about=about, protection=protection)
+    decided = decide(DeleteWorkload(workload_id=WORKLOAD_ID), subject, facts)
+    assert isinstance(decided, Admission)
+    return decided
+
+
+def test_the_stamps_tell_decide_what_the_gate_saw() -> None:
+    assert admission("researcher", "owner", protection=True) == Admission(protected=True)
+    assert admission("researcher", "owner", protection=False) == Admission()
+    assert admission("researcher", "ada", protection=False) == Admission(others_unprotected=True)
+    assert admission("administrator", "ada", protection=False) == Admission(override=True)
+    assert admission("administrator", "ada", protection=True) == Admission(
+        protected=True, override=True, special_right=Permission.OVERRIDE_OWNERSHIP
+    )
+
+
+def test_administrative_acts_are_told_to_the_audit_and_everyday_work_is_not() -> None:
+    for command in [*OF_THE_TENANT, *of_project(OURS)]:
+        decided = decide(command, "ada", Facts(grants=ROLES["administrator"]))
+        assert isinstance(decided, Admission)
+        assert decided.special_right is NEEDED[type(command)]
+    decided = decide(submit(OURS), "ada", Facts(grants=ROLES["administrator"]))
+    assert decided == Admission()

@@ -1,0 +1,66 @@
+"""Sentences of the history, as a researcher reads them."""
+
+import pytest
+
+from events.commit import service_actor
+from events.workload.commands import PodFact, PodWarning, ReportPods
+from events.workload.spec import TrainingSpec
+from tests.support.lives import FIRST, World
+from tests.support.tables import Tables
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "message", "said"),
+    [
+        (3, "exit_code", "", "ended with exit code 3 after 2 s;"),
+        (
+            127,
+            "command_not_found",
+            "command not found: 'x'",
+            "ended with exit code 127 after 2 s: command not found: 'x';",
+        ),
+        (None, "working_dir", "cannot enter '/x'", "failed after 2 s: cannot enter '/x';"),
+        (None, "bad_annotation", "", "failed (bad annotation) after 2 s;"),
+    ],
+)
+def test_a_failed_run_says_once_what_it_failed_of(exit_code: int | None, reason: str, message: str, said: str) -> None:
+    world = World()
+    cluster_id, project_id = world.cluster(), world.project()
+    node = world.node(cluster_id, "n1")
+    key = world.training("train", project_id, cluster_id, TrainingSpec(image="x", backoff_limit=0))
+    world.place([(key, FIRST, node, 0)])
+    world.report(key, FIRST, "running")
+    world.later(2)
+    failed = PodFact(pod=FIRST, kind="failed", at=world.now, exit_code=exit_code, reason=reason, message=message)
+    report = ReportPods(workload_id=world.state("workload", key).workload_id, facts=(failed,))
+    world.do("workload", key, report, service_actor("cluster_sync"))
+    tables = Tables()
+    tables.project(world.commits)
+    told = [row.message for row in tables.rows["history"].values() if row.type == "PodFailed"]
+    assert told == [f"run 1 of pod main-0 {said} no retry is left (failed runs 1, backoff limit 0)"]
+
+
+def test_warnings_and_what_is_out_of_sight_are_told_with_their_node() -> None:
+    world = World()
+    cluster_id, project_id = world.cluster(), world.project()
+    node = world.node(cluster_id, "n1")
+    key = world.training("train", project_id, cluster_id, TrainingSpec(image="x"))
+    world.place([(key, FIRST, node, 0)])
+    pull = PodWarning(reason="image_pull", message="image cannot be pulled: not found", at=world.now)
+    lost = "node n1 has not answered for 1 h"
+    for fact in (
+        PodFact(pod=FIRST, kind="starting", at=world.now, warnings=(pull,)),
+        PodFact(pod=FIRST, kind="unreachable", at=world.now, reason="node_unreachable", message=lost),
+        PodFact(pod=FIRST, kind="running", at=world.now),
+    ):
+        report = ReportPods(workload_id=world.state("workload", key).workload_id, facts=(fact,))
+        world.do("workload", key, report, service_actor("cluster_sync"))
+    tables = Tables()
+    tables.project(world.commits)
+    told = {row.type: (row.phase, row.message) for row in tables.rows["history"].values()}
+    assert told["PodWarned"] == ("Initializing", "pod main-0 on node n1: image cannot be pulled: not found")
+    assert told["PodUnreachable"] == (
+        "Unknown",
+        f"run 1 of pod main-0 on node n1 is out of sight: {lost}; what it holds stays reserved until it is known",
+    )
+    assert told["PodRunning"] == ("Running", "run 1 of pod main-0 is in sight again, running on node n1")

@@ -1,0 +1,321 @@
+"""What the agent of one cluster may do on NATS, as a service of its own: only what is its own, in an account apart.
+
+Held against a real server, also where no right is asked for: an answer goes wherever the request says.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
+
+from events.cluster_protocol import LogLine, LogsChunk, LogsRequest
+from services.agent.last_values import Changed, Whole, follow_last
+from services.agent.logs import LogServer
+from services.runtime.connection import (
+    AGENTS_API,
+    ConnectionLostError,
+    ServiceClient,
+    connect,
+    inbox_prefix,
+    logs_inbox,
+)
+from services.runtime.permissions import AGENTS_FILE, agent_user_block, render_nats_config
+from tests.support.refusals import raw, refused, settle
+from tests.support.servers import EVERYTHING, NatsCluster, NatsServer
+from tests.support.streams import recreate_streams
+
+pytestmark = pytest.mark.anyio
+
+STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS")
+OWN = (
+    "obs.one.cluster",
+    "obs.one.pod.k",
+    "usage.one",
+    "_INBOX_api.logs.one.x",
+    f"{AGENTS_API}.CONSUMER.CREATE.WANTED.x.want.one.>",
+    f"{AGENTS_API}.CONSUMER.CREATE.WANTED.x.want.one.cluster",
+    f"{AGENTS_API}.CONSUMER.MSG.NEXT.WANTED.x",
+    f"{AGENTS_API}.CONSUMER.DELETE.WANTED.x",
+)
+NOT_ITS_OWN = (
+    "obs.other.cluster",
+    "obs.other.pod.k",
+    "usage.other",
+    "want.one.pod.k",
+    "want.other.pod.k",
+    "agent.one.logs",
+    "agent.other.logs",
+    "ev.workload.k",
+    "ev.node.k",
+    "audit.p",
+    "snap.chain-x.0",
+    "cmd.request.CreateTraining",
+    "cmd.admitted.CreateTraining",
+    "cmd.system.cluster_sync.DeleteWorkload",
+    "muster.servers.jetstream",
+    "_INBOX_api.x",
+    "_INBOX_api.logs.other.x",
+    "_INBOX_commands.x",
+    "_INBOX_agent.x",
+    "_INBOX_agent-other.x",
+    *(
+        f"{api}.{call}"
+        for api in ("$JS.API", AGENTS_API)
+        for call in (
+            "INFO",
+            "STREAM.NAMES",
+            "STREAM.LIST",
+            "CONSUMER.CREATE.WANTED",
+            "CONSUMER.CREATE.WANTED.x",
+            "CONSUMER.CREATE.WANTED.x.>",
+            "CONSUMER.CREATE.WANTED.x.want.>",
+            "CONSUMER.CREATE.WANTED.x.want.other.>",
+            "CONSUMER.CREATE.WANTED.x.want.*.cluster",
+            "CONSUMER.DURABLE.CREATE.WANTED.x",
+            "CONSUMER.NAMES.WANTED",
+            "CONSUMER.LIST.WANTED",
+            "CONSUMER.INFO.WANTED.x",
+            "CONSUMER.CREATE.EVENTS.x.ev.>",
+            "CONSUMER.MSG.NEXT.EVENTS.x",
+            "CONSUMER.CREATE.OBSERVED.x.obs.one.>",
+            "CONSUMER.MSG.NEXT.OBSERVED.x",
+            *(
+                f"{verb}.{stream}"
+                for verb in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET", "STREAM.PURGE", "STREAM.DELETE")
+                for stream in STREAMS
+            ),
+        )
+    ),
+)
+HEARD = ("agent.one.logs", f"{inbox_prefix('agent-one')}.>")
+NOT_HEARD = (
+    "agent.other.logs",
+    "agent.*.logs",
+    "ev.>",
+    "want.>",
+    "want.one.>",
+    "want.other.>",
+    "obs.>",
+    "obs.other.>",
+    "usage.other",
+    "audit.>",
+    "snap.>",
+    "cmd.>",
+    "_INBOX.>",
+    "_INBOX_api.>",
+    "_INBOX_api.logs.one.>",
+    "_INBOX_agent-other.>",
+    "_R_.>",
+    "$JS.>",
+    ">",
+)
+
+
+@pytest.fixture
+def two_agents(fresh_log: NatsServer) -> NatsServer:
+    for cluster in ("one", "other"):
+        if cluster not in fresh_log.agents:
+            fresh_log.add_agent(cluster)
+    return fresh_log
+
+
+@contextlib.asynccontextmanager
+async def connected(server: NatsServer | NatsCluster, user: str) -> AsyncGenerator[ServiceClient]:
+    client = await connect(server.settings(user), user)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def consumer(name: str, **config: Any) -> bytes:
+    config = {"name": name, "deliver_policy": "all", "ack_policy": "none", "mem_storage": True, **config}
+    return msgspec.json.encode({"stream_name": "WANTED", "config": config, "action": "create"})
+
+
+async def messages(everything: Client, stream: str) -> int:
+    await asyncio.sleep(0.3)
+    return (await everything.jetstream().stream_info(stream)).state.messages
+
+
+async def test_it_publishes_its_own_and_nothing_else(two_agents: NatsServer) -> None:
+    async with raw(two_agents, "agent-one") as (client, refusals):
+        for subject in (*OWN, *NOT_ITS_OWN):
+            await client.publish(subject, b"not json")
+        await settle(client)
+    violations = {subject for subject in (*OWN, *NOT_ITS_OWN) if refused(refusals, subject)}
+    assert violations == set(NOT_ITS_OWN)
+
+
+async def test_it_listens_to_its_own_and_nothing_else(two_agents: NatsServer) -> None:
+    async with raw(two_agents, "agent-one") as (client, refusals):
+        for subject in (*HEARD, *NOT_HEARD):
+            await client.subscribe(subject)
+        await settle(client)
+    violations = {subject for subject in (*HEARD, *NOT_HEARD) if refused(refusals, subject)}
+    assert violations == set(NOT_HEARD)
+
+
+async def test_it_follows_what_is_wanted_of_its_cluster_and_reports_on_it(two_agents: NatsServer) -> None:
+    async with connected(two_agents, EVERYTHING) as control, connected(two_agents, "agent-one") as agent:
+        stream = control.jetstream()
+        await stream.publish("want.one.pod.a", b"a")
+        await stream.publish("want.other.pod.b", b"b")
+        news = follow_last(agent, "want.one.>")
+        assert await anext(news) == Whole({"want.one.pod.a": b"a"})
+        await stream.publish("want.other.pod.b", b"b2")
+        await stream.publish("want.one.pod.c", b"c")
+        assert await anext(news) == Changed({"want.one.pod.c": b"c"})
+        await news.aclose()
+        ack = await agent.jetstream().publish("obs.one.cluster", b"{}")
+        assert (ack.stream, ack.seq) == ("OBSERVED", 1)
+        assert (await stream.get_last_msg("OBSERVED", "obs.one.cluster")).data == b"{}"
+
+
+async def test_what_a_consumer_reads_is_held_to_the_subject_it_was_asked_for_on(two_agents: NatsServer) -> None:
+    async with connected(two_agents, "agent-one") as agent:
+        for number, config in enumerate(
+            (
+                {},
+                {"filter_subject": "want.other.>"},
+                {"filter_subject": "want.>"},
+                {"filter_subjects": ["want.one.>", "want.other.>"]},
+                {"filter_subject": "want.one.>", "filter_subjects": ["want.other.>"]},
+            )
+        ):
+            subject = f"{AGENTS_API}.CONSUMER.CREATE.WANTED.c{number}.want.one.>"
+            answer = msgspec.json.decode((await agent.request(subject, consumer(f"c{number}", **config))).data)
+            assert answer["error"]["code"] == 400, config
+
+
+async def test_nothing_it_asks_for_is_answered_into_the_services_account(two_agents: NatsServer) -> None:
+    """An answer needs no right of the asker's: `ev.workload.x` as a reply subject must not write to the log."""
+    async with connected(two_agents, EVERYTHING) as control, connected(two_agents, "agent-one") as agent:
+        heard: list[str] = []
+
+        async def hear(message: Msg) -> None:
+            heard.append(message.subject)
+
+        targets = ("ev.workload.x", "obs.other.pod.x", "want.other.pod.x", "cmd.admitted.x", "usage.other", "audit.x")
+        for subject in ("cmd.admitted.>", "usage.*", "_INBOX_api.>", "_INBOX_agent-other.>"):
+            await control.subscribe(subject, cb=hear)
+        await control.flush()
+        await control.jetstream().publish("want.one.pod.a", b"a")
+        await agent.request(f"{AGENTS_API}.CONSUMER.CREATE.WANTED.pull.want.one.>", consumer("pull"))
+        before = {stream: await messages(control, stream) for stream in STREAMS}
+        for number, target in enumerate((*targets, "_INBOX_api.x", "_INBOX_agent-other.x")):
+            pushed = consumer(f"p{number}", filter_subject="want.one.>", deliver_subject=target)
+            await agent.request(f"{AGENTS_API}.CONSUMER.CREATE.WANTED.p{number}.want.one.>", pushed)
+            await agent.publish(f"{AGENTS_API}.CONSUMER.MSG.NEXT.WANTED.pull", b"1", reply=target)
+            await agent.publish(f"{AGENTS_API}.CONSUMER.DELETE.WANTED.x", b"", reply=target)
+            await agent.publish("obs.one.cluster", b"{}", reply=target)
+        await settle(agent)
+        after = {stream: await messages(control, stream) for stream in STREAMS}
+        assert after == {**before, "OBSERVED": 1}
+        assert heard == []
+
+
+class Lines:
+    """A backend of which only the logs are asked."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    async def logs(self, request: LogsRequest) -> AsyncGenerator[list[LogLine]]:
+        try:
+            while True:
+                yield [msgspec.convert({"at": "2026-01-01T00:00:00Z", "stream": "stdout", "text": "line"}, LogLine)]
+                await asyncio.sleep(0.01)
+        finally:
+            self.ended.set()
+
+
+async def logs_are_read(*, agent_at: NatsServer, api_at: NatsServer) -> None:
+    backend = Lines()
+    async with connected(api_at, "api") as api, connected(agent_at, "agent-one") as agent:
+        serving = asyncio.create_task(LogServer(agent, "one", backend).serve())  # pyright: ignore[reportArgumentType]
+        await settle(agent)
+        inbox = f"{logs_inbox('one')}.x"
+        reading = await api.subscribe(inbox)
+        await settle(api)
+        request = LogsRequest(workload_id="w", pod_key="k", follow=True)
+        await api.publish("agent.one.logs", msgspec.json.encode(request), reply=inbox)
+        for _ in range(20):
+            chunk = msgspec.json.decode((await reading.next_msg(timeout=5)).data, type=LogsChunk)
+            assert chunk.lines[0].text == "line"
+        await reading.unsubscribe()
+        async with asyncio.timeout(20):
+            await backend.ended.wait()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_logs_reach_the_api_and_end_when_it_stops_reading(two_agents: NatsServer) -> None:
+    await logs_are_read(agent_at=two_agents, api_at=two_agents)
+
+
+async def test_where_no_agent_listens_the_api_is_told_at_once(two_agents: NatsServer) -> None:
+    async with connected(two_agents, "api") as api, connected(two_agents, "agent-one"):
+        with pytest.raises(NoRespondersError):
+            await api.request("agent.one.logs", b"{}", timeout=5)
+
+
+async def test_an_agent_that_is_added_disturbs_nobody(two_agents: NatsServer) -> None:
+    async with connected(two_agents, "agent-one") as agent, connected(two_agents, "api") as api:
+        two_agents.add_agent("third")
+        assert (await agent.jetstream().publish("obs.one.cluster", b"{}")).stream == "OBSERVED"
+        assert agent.stats["reconnects"] == api.stats["reconnects"] == 0
+        async with connected(two_agents, "agent-third") as third:
+            assert (await third.jetstream().publish("obs.third.cluster", b"{}")).stream == "OBSERVED"
+
+
+async def test_users_may_stand_in_a_file_beside_the_configuration(tmp_path: Path) -> None:
+    """As in deploy/nats: its operator adds what `muster cluster agent NAME --nats-user` prints, and reloads."""
+    server = NatsServer(tmp_path)
+    config = render_nats_config(
+        passwords=server.passwords,
+        agents_file=AGENTS_FILE,
+        store_dir=str(tmp_path / "js"),
+        port=server.port,
+        monitor_port=server.monitor_port,
+        all_powerful=EVERYTHING,
+    )
+    server.configure(config)
+    users = tmp_path / AGENTS_FILE
+    users.write_text((Path(__file__).parents[2] / "deploy" / "nats" / AGENTS_FILE).read_text())
+    server.start()
+    try:
+        await recreate_streams(server.settings(EVERYTHING))
+        server.passwords["agent-one"] = "pass"
+        with pytest.raises(ConnectionLostError):
+            await connect(server.settings("agent-one"), "agent-one")
+        users.write_text(f"users: [\n{agent_user_block('one', 'pass')}\n]\n")
+        server.reload()
+        async with connected(server, "agent-one") as agent:
+            assert (await agent.jetstream().publish("obs.one.cluster", b"{}")).stream == "OBSERVED"
+    finally:
+        server.stop()
+
+
+@pytest.mark.slow
+async def test_with_three_servers_it_matters_to_nobody_which_of_them_he_asks(nats_cluster: NatsCluster) -> None:
+    nats_cluster.add_agent("one")
+    await recreate_streams(nats_cluster.settings(EVERYTHING))
+    for number, server in enumerate(nats_cluster.servers):
+        pod = f"want.one.pod.p{number}"
+        async with connected(nats_cluster, EVERYTHING) as control, connected(server, "agent-one") as agent:
+            stream = control.jetstream()
+            await stream.publish(pod, b"a")
+            async with contextlib.aclosing(follow_last(agent, pod)) as news:
+                assert await anext(news) == Whole({pod: b"a"})
+                await stream.publish(pod, b"b")
+                assert await anext(news) == Changed({pod: b"b"})
+            assert (await agent.jetstream().publish("obs.one.cluster", b"{}")).stream == "OBSERVED"
+        await logs_are_read(agent_at=server, api_at=nats_cluster.servers[number - 1])

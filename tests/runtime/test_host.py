@@ -1,0 +1,140 @@
+"""How services are run: they end together, loudly, with an exit code, and say over HTTP whether they serve."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nats.aio.client import Client
+
+from services.runtime.connection import ConnectionLostError, connect
+from services.runtime.host import Health, Run, run_services
+from services.runtime.settings import Settings
+from tests.support.servers import EVERYTHING, NatsServer, free_port
+
+pytestmark = pytest.mark.anyio
+
+
+async def serves(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+    _ = settings
+    health.ready()
+    await stop.wait()
+
+
+async def waits(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+    _ = settings
+    health.not_ready("the log is away")
+    await stop.wait()
+
+
+async def fails(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+    _ = settings, health, stop
+    raise ValueError("broken")
+
+
+async def ends(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+    _ = settings, health, stop
+
+
+async def _get(port: int, path: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    return int(answer.split(" ", maxsplit=2)[1]), answer.split("\r\n\r\n", maxsplit=1)[1]
+
+
+@pytest.mark.parametrize(
+    ("services", "ready", "body"),
+    [
+        ({"one": serves, "two": serves}, 200, '"status": "ready"'),
+        ({"one": serves, "two": waits}, 503, '"two": "the log is away"'),
+    ],
+)
+async def test_health_says_whether_all_services_serve_and_which_do_not(
+    services: dict[str, Run], ready: int, body: str
+) -> None:
+    settings, stop = Settings(health_port=free_port()), asyncio.Event()
+    assert settings.health_port is not None
+    running = asyncio.ensure_future(run_services(services, settings, stop=stop))
+    await asyncio.sleep(0.1)
+    status, answer = await _get(settings.health_port, "/readyz")
+    assert (status, body in answer) == (ready, True), answer
+    assert (await _get(settings.health_port, "/healthz"))[0] == 200
+    assert "python_info" in (await _get(settings.health_port, "/metrics?x=1"))[1]
+    assert (await _get(settings.health_port, "/other"))[0] == 404
+    stop.set()
+    await running
+
+
+@pytest.mark.parametrize(("bad", "message"), [(fails, "broken"), (ends, "ended without being asked")])
+async def test_a_service_that_fails_or_just_ends_takes_the_others_with_it(bad: Run, message: str) -> None:
+    cleaned: list[str] = []
+
+    async def other(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+        await serves(settings, health, stop)
+        cleaned.append("other")
+
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        await run_services({"bad": bad, "other": other}, Settings())
+    assert cleaned == ["other"]
+
+
+async def test_a_connection_closed_for_good_ends_the_process_with_an_error(nats_server: NatsServer) -> None:
+    opened: list[Client] = []
+
+    async def service(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+        opened.append(await connect(settings, EVERYTHING))
+        await serves(settings, health, stop)
+
+    running = asyncio.ensure_future(run_services({"one": service}, nats_server.settings(EVERYTHING)))
+    while not opened:
+        await asyncio.sleep(0.02)
+    await Client.close(opened[0])  # as the library does by itself, not by our own close()
+    with pytest.raises(ConnectionLostError):
+        await running
+
+
+@pytest.mark.parametrize(
+    ("body", "number", "code"),
+    [
+        ("health.ready(); print('up', flush=True); await stop.wait()", signal.SIGTERM, 0),
+        ("health.ready(); print('up', flush=True); await stop.wait()", signal.SIGINT, 0),
+        ("print('up', flush=True); raise ValueError('broken')", None, 1),
+    ],
+)
+def test_a_process_ends_cleanly_on_a_signal_and_with_one_on_an_error(
+    tmp_path: Path, body: str, number: signal.Signals | None, code: int
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from services.runtime.host import main\n"
+        f"async def run(settings, health, stop):\n    {body}\n"
+        "main('example', run)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "MUSTER_LOG_LEVEL": "info"}
+    process = subprocess.Popen(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    if number is not None:
+        process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == code, errors
+    lines = errors.decode().splitlines()
+    assert all(line.startswith("{") for line in lines), errors  # JSON, one line each
+    assert any(("service_stopped" if code == 0 else "broken") in line for line in lines)
+
+
+def test_passwords_come_from_a_folder_a_file_or_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "api").write_text("of-api\n")
+    (tmp_path / "one").write_text("of-all\n")
+    assert Settings(nats_password_dir=tmp_path).password_of("api") == "of-api"
+    assert Settings(nats_password_file=tmp_path / "one").password_of("api") == "of-all"
+    assert Settings(nats_password="plain").password_of("api") == "plain"
+    with pytest.raises(FileNotFoundError):
+        Settings(nats_password_dir=tmp_path).password_of("scheduler")

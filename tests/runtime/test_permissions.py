@@ -1,0 +1,143 @@
+"""What each service may do on NATS, held against a real server (log.md section 6.4): deny by default.
+
+Requirements on the ownership gate: nobody but `ownership` admits a command, nobody but deciders appends.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from services.runtime.connection import ConnectionLostError, connect, inbox_prefix
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.permissions import PERMISSIONS, deployed_nats_config, render_nats_config
+from services.runtime.streams import assert_streams
+from tests.support.drafts import grant
+from tests.support.refusals import raw, refused, settle
+from tests.support.servers import NatsServer
+from tests.support.stores import collect, flat, seqs
+
+pytestmark = pytest.mark.anyio
+
+SERVICES = tuple(PERMISSIONS)
+STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS")
+DESTROYING = tuple(
+    f"$JS.API.STREAM.{verb}.{stream}"
+    for verb in ("DELETE", "PURGE", "UPDATE", "MSG.DELETE", "RESTORE", "SNAPSHOT")
+    for stream in STREAMS
+)
+
+MAY_PUBLISH = {
+    "ev.workload.k": {"commands", "scheduler", "cluster_sync"},
+    "ev.node.k": {"scheduler", "cluster_sync"},
+    "ev.cluster.k": {"commands", "cluster_sync", "setup"},
+    "ev.project.k": {"commands", "setup"},
+    "ev.tenant.k": {"commands", "setup"},
+    "cmd.request.CreateTraining": {"api"},
+    "cmd.admitted.CreateTraining": {"ownership"},
+    "cmd.system.auto_deletion.DeleteWorkload": {"auto_deletion"},
+    "cmd.system.auto_deletion.CreateTraining": set(),
+    "cmd.system.scheduler.DeleteWorkload": set(),
+    "want.c.cluster": {"cluster_sync"},
+    "obs.c.cluster": {"agent"},
+    "usage.c": {"agent"},
+    "agent.c.logs": {"api"},
+    "audit.p": {"ownership", "commands"},
+    "snap.chain-x.0": {"setup", "commands", "scheduler", "cluster_sync"},
+    "_INBOX_api.x": {"ownership", "commands"},
+    "_INBOX_api.logs.c.x": {"ownership", "commands", "agent"},
+    "_INBOX_commands.x": set(),
+    "_INBOX_setup.x": {"commands"},
+    "$JS.API.STREAM.CREATE.EVENTS": {"setup"},
+    "$JS.API.STREAM.CREATE.WANTED": {"setup", "cluster_sync"},
+    "$JS.API.STREAM.CREATE.OTHER": set(),
+    "$JS.API.CONSUMER.DURABLE.CREATE.EVENTS.x": set(),
+    "$SYS.REQ.SERVER.PING.JSZ": set(),
+    "$JS.API.ACCOUNT.PURGE.MUSTER": set(),
+    **{subject: set() for subject in DESTROYING},
+    "$JS.API.STREAM.UPDATE.EVENTS": {"setup"},
+}
+"""Every subject, and who may publish on it."""
+
+MAY_SUBSCRIBE = {
+    "cmd.request.>": {"ownership"},
+    "cmd.request.CreateTraining": {"ownership"},
+    "cmd.admitted.>": {"commands"},
+    "cmd.system.*.>": {"commands"},
+    "usage.*": {"projector"},
+    "agent.*.logs": {"agent"},
+    "ev.>": set(),
+    "want.>": set(),
+    "obs.>": set(),
+    "audit.>": set(),
+    ">": set(),
+    "_INBOX.>": set(),
+    **{f"{inbox_prefix(service)}.>": {service} for service in SERVICES},
+}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_a_service_may_publish_exactly_what_is_its_own(fresh_log: NatsServer, service: str) -> None:
+    async with raw(fresh_log, service) as (client, refusals):
+        for subject in MAY_PUBLISH:
+            # Nothing that is allowed is meant to work: an API request without a body answers with an error.
+            await client.publish(subject, b"not json")
+        await settle(client)
+        allowed = {subject for subject in MAY_PUBLISH if not refused(refusals, subject)}
+    assert allowed == {subject for subject, services in MAY_PUBLISH.items() if service in services}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_a_service_may_listen_exactly_to_what_is_its_own(fresh_log: NatsServer, service: str) -> None:
+    async with raw(fresh_log, service) as (client, refusals):
+        for subject in MAY_SUBSCRIBE:
+            await client.subscribe(subject)
+        await settle(client)
+        allowed = {subject for subject in MAY_SUBSCRIBE if not refused(refusals, subject)}
+    assert allowed == {subject for subject, services in MAY_SUBSCRIBE.items() if service in services}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_every_service_can_check_servers_and_streams_at_boot(fresh_log: NatsServer, service: str) -> None:
+    client = await connect(fresh_log.settings(service), service)
+    await assert_streams(client, replicas=1)
+    await client.close()
+
+
+@pytest.mark.parametrize("service", [name for name in SERVICES if name not in ("agent", "auto_deletion")])
+async def test_those_who_follow_the_log_can(fresh_log: NatsServer, service: str) -> None:
+    writer = await connect(fresh_log.settings("commands"), "commands")
+    assert seqs(await JetStreamEventStore(writer).append(grant("a", 0))) == [1]
+    client = await connect(fresh_log.settings(service), service)
+    store = JetStreamEventStore(client)
+    assert [commit.seq for commit in flat(await collect(store, 0, 1))] == [1]
+    assert await store.last_seq() == 1
+    await client.close()
+    await writer.close()
+
+
+async def test_without_a_password_nobody_gets_in(fresh_log: NatsServer) -> None:
+    for login in ({}, {"user": "api"}, {"user": "api", "pass": "wrong"}, {"user": "admin", "pass": "admin"}):
+        reader, writer = await asyncio.open_connection("127.0.0.1", fresh_log.port)
+        await reader.readline()
+        writer.write(b"CONNECT " + json.dumps({"verbose": False, **login}).encode() + b"\r\nPING\r\n")
+        async with asyncio.timeout(5):
+            assert await reader.read() == b"-ERR 'Authorization Violation'\r\n"
+        writer.close()
+
+
+async def test_a_wrong_password_ends_the_attempt_at_once_and_says_which_user(fresh_log: NatsServer) -> None:
+    with pytest.raises(ConnectionLostError, match="password of user 'api'"):
+        await connect(fresh_log.settings("api", nats_password="wrong"), "api")
+
+
+def test_the_configuration_in_deploy_is_what_the_permissions_say() -> None:
+    """Rendered by `python -m services.runtime.permissions > deploy/nats/nats.conf`."""
+    committed = Path(__file__).parents[2] / "deploy" / "nats" / "nats.conf"
+    assert committed.read_text() == deployed_nats_config()
+
+
+def test_quotes_and_backslashes_in_a_password_stay_inside_it() -> None:
+    passwords = dict.fromkeys(PERMISSIONS, 'a"b\\c')
+    assert '{ user: api, password: "a\\"b\\\\c", permissions' in render_nats_config(passwords=passwords, store_dir="/d")

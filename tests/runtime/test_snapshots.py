@@ -1,0 +1,120 @@
+"""Snapshots: a load costs what changed since, and any doubt costs only the snapshot (architecture.md section 3)."""
+
+import json
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from nats.aio.client import Client
+
+from events.aggregate import TENANT
+from services.runtime.connection import connect
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.snapshots import PART_BYTES, Snapshots
+from tests.support.drafts import grant, subjects_of
+from tests.support.servers import EVERYTHING, NatsServer
+from tests.support.stores import seqs
+from tests.support.streams import recreate_streams
+
+pytestmark = pytest.mark.anyio
+
+LONG = 1_300
+"""More than two reads of a chain."""
+
+
+@pytest.fixture
+async def client(fresh_log: NatsServer) -> AsyncIterator[Client]:
+    made = await connect(fresh_log.settings("commands"), "commands")
+    yield made
+    await made.close()
+
+
+async def _long_chain(client: Client) -> None:
+    store = JetStreamEventStore(client)
+    parent = 0
+    for number in range(LONG):
+        outcome = await store.append(grant("long", parent, subject=f"s{number % 50}"))
+        parent = seqs(outcome)[0]
+
+
+async def test_a_long_chain_is_read_from_its_snapshot_and_folds_the_same(client: Client) -> None:
+    await _long_chain(client)
+    whole = await JetStreamEventStore(client).load(TENANT, "long")
+    assert whole.version == LONG
+    await JetStreamEventStore(client).append(grant("long", LONG, subject="after"))
+    await JetStreamEventStore(client).append(grant("long", LONG + 1, subject="later"))
+    before = client.stats["in_msgs"]
+    again = await JetStreamEventStore(client).load(TENANT, "long")
+    assert client.stats["in_msgs"] - before < LONG
+    assert again.version == LONG + 2
+    assert subjects_of(again) == {*subjects_of(whole), "after", "later"}
+    assert again.recent[:-2] == whole.recent[2:]
+
+
+async def test_a_fold_that_is_kept_warm_is_snapshotted_in_time(client: Client) -> None:
+    store = JetStreamEventStore(client)
+    for parent in range(600):
+        await store.append(grant("warm", parent, subject=f"s{parent % 50}"))
+        await store.load(TENANT, "warm")
+    found = (await client.jetstream().stream_info("SNAPSHOTS")).state.messages
+    assert found == 2  # a manifest and one part
+
+
+@pytest.mark.parametrize("size", [0, 10, PART_BYTES * 3], ids=["empty", "small", "several parts"])
+async def test_what_is_saved_is_loaded_and_the_newest_wins(client: Client, size: int) -> None:
+    snapshots = Snapshots(client)
+    noise = bytes(hash((n, "noise")) & 0xFF for n in range(size))
+    assert await snapshots.load("scheduler", 1) is None
+    assert await snapshots.save("scheduler", 1, 10, b"old")
+    assert await snapshots.save("scheduler", 1, 20, noise)
+    assert await snapshots.load("scheduler", 1) == (20, noise)
+    assert await snapshots.load("other", 1) is None
+
+
+async def test_a_snapshot_of_another_version_of_the_fold_is_thrown_away(client: Client) -> None:
+    await Snapshots(client).save("scheduler", 1, 10, b"x")
+    assert await Snapshots(client).load("scheduler", 2) is None
+
+
+async def test_a_snapshot_of_another_log_is_thrown_away(fresh_log: NatsServer, client: Client) -> None:
+    await Snapshots(client).save("scheduler", 1, 10, b"x")
+    everything = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
+    js = everything.jetstream()
+    config = (await js.stream_info("EVENTS")).config
+    await js.delete_stream("EVENTS")
+    await js.add_stream(config)
+    assert await Snapshots(client).load("scheduler", 1) is None
+    await everything.close()
+
+
+@pytest.mark.parametrize("subject", ["snap.scheduler.0", "snap.scheduler.1"], ids=["manifest", "part"])
+async def test_a_damaged_snapshot_is_thrown_away(client: Client, subject: str) -> None:
+    await Snapshots(client).save("scheduler", 1, 10, b"x")
+    await client.request(subject, b"damaged", timeout=5)
+    assert await Snapshots(client).load("scheduler", 1) is None
+
+
+@pytest.mark.parametrize("claims", [0, 1, 9_999], ids=["no sequence", "another's commit", "beyond the end"])
+async def test_a_snapshot_that_is_not_of_this_chain_costs_only_time(client: Client, claims: int) -> None:
+    store = JetStreamEventStore(client)
+    await store.append(grant("other", 0, subject="stranger"))
+    stranger = msgspec.structs.replace(await store.load(TENANT, "other"), version=claims)
+    await _long_chain(client)
+    await JetStreamEventStore(client).load(TENANT, "long")
+    manifest = await client.jetstream().get_last_msg("SNAPSHOTS", "snap.*.0")
+    assert manifest.subject is not None
+    name = manifest.subject.split(".")[1]
+    await Snapshots(client).save(name, TENANT.fold_version, claims, msgspec.msgpack.encode(stranger))
+    chain = await JetStreamEventStore(client).load(TENANT, "long")
+    assert chain.version == LONG + 1
+    assert "stranger" not in subjects_of(chain)
+
+
+async def test_without_the_stream_nothing_is_saved_and_nothing_breaks(fresh_log: NatsServer, client: Client) -> None:
+    everything = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
+    answer = await everything.request("$JS.API.STREAM.DELETE.SNAPSHOTS", b"", timeout=5)
+    assert json.loads(answer.data)["success"]
+    assert not await Snapshots(client).save("scheduler", 1, 10, b"x")
+    assert await Snapshots(client).load("scheduler", 1) is None
+    await recreate_streams(fresh_log.settings(EVERYTHING))
+    await everything.close()

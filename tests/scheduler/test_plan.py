@@ -1,0 +1,710 @@
+"""The plan as a table: nodes and workloads in, places and reasons out (S036, S039, S045, S046; issue section 3)."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from events.cluster import ReportCluster
+from events.ids import cluster_key
+from events.node import Taint
+from events.workload.commands import (
+    ChangeWorkload,
+    DeleteWorkload,
+    ResumeWorkload,
+    SuspendWorkload,
+)
+from tests.scheduler.world import GIB, World
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.cluster()
+    world.project()
+    return world
+
+
+GPU_NODE: dict[str, Any] = {"gpu_count": 8, "gpu_model": "A100", "gpu_memory_bytes": 80 * GIB}
+
+ONE_GPU: dict[str, Any] = {**GPU_NODE, "gpu_count": 1}
+
+PLACES: list[tuple[str, dict[str, dict[str, Any]], list[dict[str, Any]], list[tuple[str, list[tuple[int, int]]]]]] = [
+    ("a pod that asks for nothing goes anywhere", {"a": {}}, [{}], [("a", [])]),
+    (
+        "without a GPU request, a node without GPUs is preferred",
+        {"gpus": GPU_NODE, "plain": {}},
+        [{"cpu_core_request": 1.0}],
+        [("plain", [])],
+    ),
+    (
+        "of nodes alike, the one with less free CPU is filled first",
+        {"large": {"cpu_milli": 64_000}, "small": {"cpu_milli": 8_000}},
+        [{"cpu_core_request": 4.0}, {"cpu_core_request": 4.0}, {"cpu_core_request": 4.0}],
+        [("small", []), ("small", []), ("large", [])],
+    ),
+    (
+        "whole GPUs take the lowest free devices",
+        {"a": GPU_NODE},
+        [{"gpu_devices_request": 2}, {"gpu_devices_request": 1}],
+        [("a", [(0, 1000), (1, 1000)]), ("a", [(2, 1000)])],
+    ),
+    (
+        "whole GPUs go to the node with the fewest free ones",
+        {"eight": GPU_NODE, "two": GPU_NODE | {"gpu_count": 2}},
+        [{"gpu_devices_request": 1}, {"gpu_devices_request": 2}],
+        [("two", [(0, 1000)]), ("eight", [(0, 1000), (1, 1000)])],
+    ),
+    (
+        "portions fill a shared device before they open another",
+        {"a": GPU_NODE},
+        [{"gpu_request_type": "portion", "gpu_portion_request": share} for share in (0.5, 0.3, 0.4, 0.2)],
+        [("a", [(0, 500)]), ("a", [(0, 300)]), ("a", [(1, 400)]), ("a", [(0, 200)])],
+    ),
+    (
+        "a portion goes where least is left over, on whichever node",
+        {"a": GPU_NODE, "b": GPU_NODE | {"gpu_count": 1}},
+        [{"gpu_request_type": "portion", "gpu_portion_request": share} for share in (0.7, 0.9, 0.1)],
+        [("b", [(0, 700)]), ("a", [(0, 900)]), ("a", [(0, 100)])],
+    ),
+    (
+        "several devices with a portion each take different devices",
+        {"a": GPU_NODE},
+        [{"gpu_devices_request": 3, "gpu_request_type": "portion", "gpu_portion_request": 0.5}],
+        [("a", [(0, 500), (1, 500), (2, 500)])],
+    ),
+    (
+        "GPU memory becomes a share of the node's own device, rounded up",
+        {"a": GPU_NODE},
+        [{"gpu_request_type": "memory", "gpu_memory_request": "30Gi"}],
+        [("a", [(0, 375)])],
+    ),
+    (
+        "GPU memory does not fit where the device's size is not known",
+        {"unknown": {"gpu_count": 8}, "known": {"gpu_count": 8, "gpu_memory_bytes": 3 * GIB}},
+        [{"gpu_request_type": "memory", "gpu_memory_request": "1Gi"}],
+        [("known", [(0, 334)])],
+    ),
+    (
+        "devices of others are left alone",
+        {"a": GPU_NODE | {"foreign_gpus": 7}, "b": GPU_NODE},
+        [{"gpu_devices_request": 1}, {"gpu_devices_request": 1}],
+        [("a", [(0, 1000)]), ("b", [(0, 1000)])],
+    ),
+    (
+        "a node that is full of pods takes no more",
+        {"a": {"max_pods": 1, "cpu_milli": 1_000}, "b": {}},
+        [{}, {}],
+        [("a", []), ("b", [])],
+    ),
+]
+
+
+@pytest.mark.parametrize(("nodes", "requests", "expected"), [c[1:] for c in PLACES], ids=[c[0] for c in PLACES])
+def test_best_fit(
+    world: World,
+    nodes: dict[str, dict[str, Any]],
+    requests: list[dict[str, Any]],
+    expected: list[tuple[str, list[tuple[int, int]]]],
+):
+    for name, facts in nodes.items():
+        world.node(name, **facts)
+    keys = [world.submit(f"w{n}", **request) for n, request in enumerate(requests)]
+    world.settle()
+    assert [world.places(key)[0] for key in keys] == expected
+    assert not world.check().violations
+
+
+CLOSED: list[tuple[str, dict[str, Any]]] = [
+    ("not ready", {"ready": False}),
+    ("cordoned", {"unschedulable": True}),
+    ("tainted NoSchedule", {"taints": (Taint(key="gpu", effect="NoSchedule"),)}),
+    ("tainted NoExecute", {"taints": (Taint(key="gpu", effect="NoExecute"),)}),
+]
+
+
+@pytest.mark.parametrize("facts", [facts for _, facts in CLOSED], ids=[name for name, _ in CLOSED])
+def test_a_closed_node_takes_no_pods_until_it_opens(world: World, facts: dict[str, Any]):
+    world.node("a", **facts)
+    key = world.submit("w")
+    world.settle()
+    assert world.workload(key).reason == "no_nodes"
+    assert "takes no new pods" in world.workload(key).message
+    world.node("a")
+    world.settle()
+    assert world.places(key) == {0: ("a", [])}
+
+
+def test_a_node_tainted_prefer_no_schedule_still_takes_pods(world: World):
+    world.node("a", taints=(Taint(key="gpu", effect="PreferNoSchedule"),))
+    key = world.submit("w")
+    world.settle()
+    assert world.places(key) == {0: ("a", [])}
+
+
+GPU_TAINT = Taint(key="nvidia.com/gpu", value="present")
+GPU_REQUESTS: list[dict[str, Any]] = [
+    {"gpu_devices_request": 1},
+    {"gpu_request_type": "portion", "gpu_portion_request": 0.5},
+    {"gpu_request_type": "memory", "gpu_memory_request": "10Gi"},
+]
+
+
+@pytest.mark.parametrize("request_", GPU_REQUESTS, ids=["whole", "portion", "memory"])
+def test_a_node_kept_for_gpu_pods_takes_them_and_no_others(world: World, request_: dict[str, Any]):
+    """As Kubernetes' ExtendedResourceToleration."""
+    world.node("a", **GPU_NODE, taints=(GPU_TAINT,))
+    plain, gpu = world.submit("plain"), world.submit("gpu", **request_)
+    world.settle()
+    assert world.places(gpu)[0][0] == "a"
+    assert world.workload(plain).reason == "no_nodes"
+    assert "takes no new pods (not ready, cordoned or tainted)" in world.workload(plain).message
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"taints": (GPU_TAINT, Taint(key="node.kubernetes.io/unreachable", effect="NoExecute"))},
+        {"taints": (GPU_TAINT, Taint(key="node.kubernetes.io/unschedulable"))},
+        {"taints": (GPU_TAINT,), "unschedulable": True},
+        {"taints": (GPU_TAINT,), "ready": False},
+    ],
+    ids=["unreachable", "unschedulable", "cordoned", "not ready"],
+)
+def test_a_node_kept_for_gpu_pods_that_is_closed_besides_takes_none(world: World, other: dict[str, Any]):
+    world.node("a", **GPU_NODE, **other)
+    key = world.submit("w", gpu_devices_request=1)
+    world.settle()
+    assert world.workload(key).reason == "no_nodes"
+
+
+def test_pods_without_gpus_wait_for_room_on_the_nodes_that_take_them_only(world: World):
+    world.node("gpus", **GPU_NODE, taints=(GPU_TAINT,))
+    world.node("plain", cpu_milli=2_000)
+    first, second = (world.submit(name, cpu_core_request=2.0) for name in ("one", "two"))
+    world.settle()
+    assert world.places(first)[0][0] == "plain"
+    assert world.workload(second).reason == "insufficient_cpu"
+    assert "1 taking no new pods" in world.workload(second).message
+
+
+REASONS: list[tuple[str, dict[str, dict[str, Any]], dict[str, Any], str, str]] = [
+    ("no nodes at all", {}, {}, "no_nodes", "pool default of cluster local has no nodes"),
+    (
+        "a pool that does not exist",
+        {"a": {}},
+        {"node_pools": ("h100",)},
+        "no_such_node_pool",
+        "cluster local has no node pool h100; it has default",
+    ),
+    (
+        "more GPUs than any node has",
+        {"a": GPU_NODE, "b": GPU_NODE | {"gpu_count": 4}},
+        {"gpu_devices_request": 9},
+        "no_matching_node",
+        "none of the 2 nodes of pool default of cluster local is large enough even when empty: needs 9 GPUs on one",
+    ),
+    (
+        "more GPUs than the only node has",
+        {"a": GPU_NODE},
+        {"gpu_devices_request": 9},
+        "no_matching_node",
+        "the only node of pool default of cluster local is too small even when empty: needs 9 GPUs",
+    ),
+    (
+        "more GPU memory than any device has",
+        {"a": GPU_NODE},
+        {"gpu_request_type": "memory", "gpu_memory_request": "96Gi"},
+        "no_matching_node",
+        "needs 96Gi of GPU memory (largest device has 80Gi)",
+    ),
+    (
+        "each wish fits some node, no node fits all",
+        {"a": GPU_NODE | {"cpu_milli": 4_000}, "b": {"cpu_milli": 64_000}},
+        {"gpu_devices_request": 1, "cpu_core_request": 32.0},
+        "no_matching_node",
+        "no node has 1 GPU and 32 CPU cores together",
+    ),
+    (
+        "non-preemptible and larger than the quota",
+        {"a": GPU_NODE},
+        {"project_id": "small", "gpu_devices_request": 3, "preemptibility": "non-preemptible"},
+        "quota_too_small",
+        "a pod needs 3 GPUs, and the whole quota of project small for non-preemptible workloads is 2 GPUs",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spec", "reason", "message"), [case[1:] for case in REASONS], ids=[case[0] for case in REASONS]
+)
+def test_what_cannot_ever_fit_says_what_to_change(
+    world: World, nodes: dict[str, dict[str, Any]], spec: dict[str, Any], reason: str, message: str
+):
+    for name, facts in nodes.items():
+        world.node(name, **facts)
+    if spec.get("project_id"):
+        spec = spec | {"project_id": world.project("small", quota=2_000)}
+    key = world.submit("w", **spec)
+    world.settle()
+    assert world.workload(key).phase == "Pending"
+    assert (world.workload(key).reason, message in world.workload(key).message) == (reason, True), world.workload(
+        key
+    ).message
+
+
+FULL: list[tuple[str, dict[str, dict[str, Any]], list[dict[str, Any]], dict[str, Any], str, str]] = [
+    (
+        "GPUs",
+        {"a": GPU_NODE},
+        [{"gpu_devices_request": 7}],
+        {"gpu_devices_request": 2},
+        "insufficient_gpu",
+        "1 node of pool default of cluster local: 1 without free GPU (need 2, largest free 1)",
+    ),
+    (
+        "shares of GPUs",
+        {"a": GPU_NODE | {"gpu_count": 1}},
+        [{"gpu_request_type": "portion", "gpu_portion_request": 0.6}],
+        {"gpu_request_type": "portion", "gpu_portion_request": 0.5},
+        "insufficient_gpu",
+        "1 without free GPU (need 0.5 GPU, largest free share 0.4 GPU)",
+    ),
+    (
+        "CPU",
+        {"a": {"cpu_milli": 4_000}},
+        [{"cpu_core_request": 3.5}],
+        {"cpu_core_request": 1.0},
+        "insufficient_cpu",
+        "1 without CPU (need 1, most free 0.5)",
+    ),
+    (
+        "memory",
+        {"a": {"memory_bytes": 4 * GIB}},
+        [{"cpu_memory_request": "3Gi"}],
+        {"cpu_memory_request": "2Gi"},
+        "insufficient_memory",
+        "1 without memory (need 2Gi, most free 1Gi)",
+    ),
+    ("pods", {"a": {"max_pods": 1}}, [{}], {}, "insufficient_pods", "1 full of pods"),
+    (
+        "one thing here, another there",
+        {"a": GPU_NODE | {"gpu_count": 2, "cpu_milli": 9_000}, "b": GPU_NODE | {"gpu_count": 1, "cpu_milli": 8_000}},
+        # The first takes b's GPU, the second the CPU of a.
+        [{"gpu_devices_request": 1}, {"gpu_devices_request": 1, "cpu_core_request": 8.0}],
+        {"gpu_devices_request": 1, "cpu_core_request": 4.0},
+        "insufficient_resources",
+        "1 without free GPU (need 1, largest free 1), 1 without CPU (need 4, most free 8)",
+    ),
+    (
+        "what is too small is named, and does not hide the reason",
+        {"a": GPU_NODE, "plain": {}},
+        [{"gpu_devices_request": 8}],
+        {"gpu_devices_request": 8},
+        "insufficient_gpu",
+        "1 without free GPU (need 8, largest free 0), 1 too small even when empty",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "before", "spec", "reason", "message"), [case[1:] for case in FULL], ids=[case[0] for case in FULL]
+)
+def test_what_waits_for_room_says_what_is_lacking_with_numbers(  # noqa: PLR0917 (a table's columns)
+    world: World,
+    nodes: dict[str, dict[str, Any]],
+    before: list[dict[str, Any]],
+    spec: dict[str, Any],
+    reason: str,
+    message: str,
+):
+    for name, facts in nodes.items():
+        world.node(name, **facts)
+    for n, other in enumerate(before):
+        world.submit(f"before{n}", **other)
+        world.settle()
+    key = world.submit("w", **spec)
+    world.settle()
+    assert (world.workload(key).reason, message in world.workload(key).message) == (reason, True), world.workload(
+        key
+    ).message
+
+
+class TestPools:
+    def test_the_first_pool_of_the_workload_with_room_wins(self, world: World):
+        world.node("slow", pool="slow")
+        world.node("fast", pool="fast", max_pods=1)
+        keys = [world.submit(f"w{n}", node_pools=("fast", "slow")) for n in range(2)]
+        world.settle()
+        assert [world.places(key)[0][0] for key in keys] == ["fast", "slow"]
+        assert world.workload(keys[1]).pods["main", 0].pool == "slow"
+
+    def test_without_pools_of_its_own_the_projects_order_counts(self, world: World):
+        project_id = world.project("ordered", pools=("b", "a"))
+        world.node("a", pool="a")
+        world.node("b", pool="b")
+        world.node("d")
+        key = world.submit("w", project_id=project_id)
+        world.settle()
+        assert world.places(key)[0][0] == "b"
+
+    def test_without_any_order_default_comes_first_then_all_by_name(self, world: World):
+        world.node("z", pool="z", max_pods=1)
+        world.node("a", pool="a", max_pods=1)
+        world.node("d", max_pods=1)
+        keys = [world.submit(f"w{n}") for n in range(3)]
+        world.settle()
+        assert [world.places(key)[0][0] for key in keys] == ["d", "a", "z"]
+
+    def test_pools_that_the_cluster_lacks_are_passed_over(self, world: World):
+        world.node("a", pool="a")
+        key = world.submit("w", node_pools=("gone", "a"))
+        world.settle()
+        assert world.places(key)[0][0] == "a"
+
+    def test_a_pool_without_nodes_is_told_apart_from_none(self):
+        world = World()
+        world.cluster(pools=("empty",))
+        world.project()
+        key = world.submit("w", node_pools=("empty",))
+        world.settle()
+        assert world.workload(key).reason == "no_nodes"
+
+
+class TestOrder:
+    def test_priority_goes_first_then_first_come(self, world: World):
+        world.node("a", max_pods=1)
+        late = [world.submit(f"w{n}", priority_class=p) for n, p in enumerate(["low", "high", "medium", "high"])]
+        started: list[str] = []
+        for _ in late:
+            world.settle()
+            running = next(key for key in late if world.places(key))
+            started.append(running)
+            world.fact(running, "succeeded")
+        assert started == [late[1], late[3], late[2], late[0]]
+
+    def test_a_changed_priority_counts_at_once(self, world: World):
+        world.node("a", max_pods=1)
+        first = world.submit("first")
+        world.settle()
+        second, third = world.submit("second"), world.submit("third")
+        world.settle()
+        world.command(third, ChangeWorkload, priority_class="very-high")
+        world.fact(first, "succeeded")
+        world.settle()
+        assert world.places(third)
+        assert not world.places(second)
+
+    def test_what_does_not_fit_lets_others_pass(self, world: World):
+        world.node("a", **GPU_NODE)
+        large = world.submit("large", gpu_devices_request=8, priority_class="high")
+        world.settle()
+        waits = world.submit("waits", gpu_devices_request=8, priority_class="high")
+        small = world.submit("small", cpu_core_request=1.0)
+        world.settle()
+        assert world.places(large)
+        assert world.places(small)
+        assert world.workload(waits).reason == "insufficient_gpu"
+
+
+class TestClusters:
+    def test_only_nodes_of_the_workloads_own_cluster_count(self, world: World):
+        other = world.cluster("other")
+        world.node("a")
+        key = world.submit("w", cluster_id=other)
+        world.settle()
+        assert world.workload(key).reason == "no_nodes"
+        world.node("b", cluster_id=other)
+        world.settle()
+        assert world.places(key)[0][0] == "b"
+
+    def test_a_disconnected_cluster_takes_nothing_until_it_is_heard_again(self, world: World):
+        world.node("a")
+        world.connect(world.cluster_id, connected=False)
+        key = world.submit("w")
+        world.settle()
+        assert world.workload(key).reason == "cluster_disconnected"
+        world.connect(world.cluster_id)
+        world.settle()
+        assert world.places(key)
+
+    def test_what_its_agent_says_is_wrong_is_what_waiting_workloads_are_told(self, world: World):
+        world.node("a")
+        broken = ReportCluster(cluster_id=world.cluster_id, connected=False, problem="the API server is away")
+        world.do("cluster", cluster_key("local"), broken)
+        key = world.submit("w")
+        world.settle()
+        assert world.workload(key).reason == "cluster_disconnected"
+        assert world.workload(key).message == "cluster local cannot be worked with: the API server is away"
+
+    def test_an_unknown_cluster_is_named_as_removed(self, world: World):
+        key = world.submit("w", cluster_id="2f9b1d7e-6a5c-8f3e-9b2d-000000000000")
+        world.settle()
+        assert "was removed" in world.workload(key).message
+
+
+class TestQuota:
+    """Until the full scheduler: a GPU quota bounds what is non-preemptible (architecture.md section 5)."""
+
+    def test_non_preemptible_stays_within_and_preemptible_may_use_what_is_free(self, world: World):
+        world.node("a", **GPU_NODE)
+        project_id = world.project("small", quota=2_000)
+        fixed = {"project_id": project_id, "preemptibility": "non-preemptible"}
+        keys = [world.submit(f"n{n}", gpu_devices_request=1, **fixed) for n in range(3)]
+        free = world.submit("free", project_id=project_id, gpu_devices_request=5)
+        world.settle()
+        assert [bool(world.places(key)) for key in [*keys, free]] == [True, True, False, True]
+        assert world.workload(keys[2]).reason == "quota_used"
+        assert "hold 2 GPUs of its quota of 2 GPUs" in world.workload(keys[2]).message
+        world.fact(keys[0], "succeeded")
+        world.settle()
+        assert world.places(keys[2])
+
+    def test_portions_and_memory_count_by_their_share(self, world: World):
+        world.node("a", **GPU_NODE)
+        project_id = world.project("small", quota=1_000)
+        fixed = {"project_id": project_id, "preemptibility": "non-preemptible"}
+        half = world.submit("half", gpu_request_type="portion", gpu_portion_request=0.5, **fixed)
+        memory = world.submit("memory", gpu_request_type="memory", gpu_memory_request="40Gi", **fixed)
+        more = world.submit("more", gpu_request_type="memory", gpu_memory_request="8Gi", **fixed)
+        world.settle()
+        assert [bool(world.places(key)) for key in (half, memory, more)] == [True, True, False]
+        assert world.workload(more).reason == "quota_used"
+
+    def test_work_without_gpus_is_not_bounded(self, world: World):
+        world.node("a")
+        project_id = world.project("none", quota=0)
+        key = world.submit("w", project_id=project_id, cpu_core_request=1.0, preemptibility="non-preemptible")
+        world.settle()
+        assert world.places(key)
+
+
+class TestPods:
+    def test_completions_and_parallelism_bound_what_lives(self, world: World):
+        world.node("a")
+        key = world.submit("w", completions=5, parallelism=2)
+        for done in range(5):
+            world.settle()
+            live = sorted(world.places(key))
+            assert len(live) == min(2, 5 - done)
+            world.fact(key, "succeeded", index=live[0])
+        assert world.workload(key).phase == "Completed"
+        world.settle()
+        assert not world.check().violations
+
+    def test_what_fits_of_a_workload_starts_and_the_rest_waits_silently(self, world: World):
+        world.node("a", gpu_count=2)
+        key = world.submit("w", completions=4, parallelism=4, gpu_devices_request=1)
+        world.settle()
+        assert sorted(world.places(key)) == [0, 1]
+        assert world.workload(key).reason == ""
+        assert world.plan().empty
+
+    def test_a_failed_pod_waits_for_its_time_and_says_so(self, world: World):
+        world.node("a")
+        key = world.submit("w")
+        world.settle()
+        world.fact(key, "failed", exit_code=1)
+        world.settle()
+        assert world.workload(key).reason == "backoff"
+        assert "after 1 failed run" in world.workload(key).message
+        assert world.plan().empty
+        due = world.fold.next_due()
+        assert due is not None
+        assert due == world.now + timedelta(seconds=1)
+        world.now = due
+        world.settle()
+        assert world.workload(key).pods["main", 0].try_ == 1
+        assert world.places(key)
+
+    def test_after_its_time_a_retry_without_room_tells_the_other_reason(self, world: World):
+        world.node("a", max_pods=1)
+        key = world.submit("w")
+        world.settle()
+        world.fact(key, "failed", exit_code=1)
+        world.settle()
+        world.submit("other", priority_class="high")
+        world.settle()
+        world.now += timedelta(seconds=5)
+        world.settle()
+        assert world.workload(key).reason == "insufficient_pods"
+
+
+class TestReleases:
+    def test_room_of_a_run_that_is_over_is_given_again_in_the_same_plan(self, world: World):
+        node = world.node("a", gpu_count=1)
+        first, second = world.submit("first", gpu_devices_request=1), world.submit("second", gpu_devices_request=1)
+        world.settle()
+        world.fact(first, "succeeded")
+        planned = world.cycle()
+        assert len(planned.releases) == len(planned.bindings) == 1
+        assert [r.workload_key for r in world.chain("node", node).state.reservations.values()] == [second]
+        events = [type(event).__name__ for event in world.commits[-1].events]
+        assert events == ["ReservationsReleased", "PodsReserved"]
+
+    def test_a_pod_that_is_told_to_go_keeps_its_node_until_it_is_gone(self, world: World):
+        node = world.node("a", gpu_count=1)
+        first, second = world.submit("first", gpu_devices_request=1), world.submit("second", gpu_devices_request=1)
+        world.settle()
+        world.command(first, SuspendWorkload)
+        world.settle()
+        assert not world.places(second)
+        world.fact(first, "stopped")
+        world.settle()
+        assert world.places(second)
+        assert len(world.chain("node", node).state.reservations) == 1
+
+    def test_releases_happen_on_nodes_that_take_nothing_new_and_on_removed_ones(self, world: World):
+        from events.node import ReportNodeGone
+
+        node = world.node("a")
+        key = world.submit("w")
+        world.settle()
+        world.do("node", node, ReportNodeGone())
+        world.fact(key, "interrupted", reason="node_lost")
+        world.settle()
+        assert not world.chain("node", node).state.reservations
+        assert world.workload(key).reason == "no_nodes"
+
+    def test_a_pod_that_its_node_refuses_goes_to_another_once_the_node_says_what_it_lacks(self, world: World):
+        """kubernetes.md section 1: a placement that the kubelet refuses is no failed attempt."""
+        world.node("a", cpu_milli=4_000)
+        world.node("b", cpu_milli=8_000)
+        key = world.submit("w", cpu_core_request=4.0)
+        world.settle()
+        assert world.places(key)[0][0] == "a"
+        world.node("a", cpu_milli=4_000, foreign_cpu_milli=1_000, foreign_pods=1)
+        world.fact(key, "refused", reason="OutOfcpu")
+        world.settle()
+        assert world.places(key)[0][0] == "b"
+        assert world.workload(key).failures == 0
+        assert not world.check().violations
+
+    def test_a_pod_out_of_sight_keeps_what_it_holds_until_its_end_is_known(self, world: World):
+        node = world.node("a", **ONE_GPU)
+        first = world.submit("one", gpu_devices_request=1)
+        world.settle()
+        world.node("b", **ONE_GPU)
+        held = world.chain("node", node).state.reservations
+        assert len(held) == 1
+        world.fact(first, "running")
+        world.node("a", **ONE_GPU, ready=False)
+        world.fact(first, "unreachable")
+        world.settle()
+        assert world.workload(first).phase == "Unknown"
+        assert world.chain("node", node).state.reservations == held
+        assert len(world.places(first)) == 1
+        world.fact(first, "interrupted", reason="node_lost")
+        world.settle()
+        assert world.chain("node", node).state.reservations == {}
+        assert world.places(first)[0][0] == "b"
+        assert not world.check().violations
+
+    def test_resume_runs_again_with_a_new_attempt(self, world: World):
+        world.node("a", max_pods=1)
+        key = world.submit("w")
+        world.settle()
+        world.command(key, SuspendWorkload)
+        world.fact(key, "stopped")
+        world.command(key, ResumeWorkload)
+        world.settle()
+        assert world.workload(key).pods["main", 0].attempt == 2
+        assert world.places(key)
+
+    def test_resumed_while_its_pod_still_goes_it_is_queued_and_runs_after(self, world: World):
+        world.node("a")
+        key = world.submit("w")
+        world.settle()
+        world.command(key, SuspendWorkload)
+        world.command(key, ResumeWorkload)
+        world.settle()
+        assert world.workload(key).phase == "Pending"
+        world.fact(key, "stopped")
+        world.settle()
+        assert world.workload(key).pods["main", 0].attempt == 2
+
+
+class TestTelling:
+    def test_a_reason_is_told_once_and_not_for_every_change_of_its_numbers(self, world: World):
+        world.node("a", gpu_count=4)
+        world.submit("first", gpu_devices_request=4)
+        world.settle()
+        world.submit("w", gpu_devices_request=3)
+        world.settle()
+        commits = len(world.commits)
+        for n in range(3):
+            world.node(f"b{n}", gpu_count=2)
+            world.now += timedelta(minutes=1)
+            world.settle()
+        assert len(world.commits) == commits + 3
+
+    def test_another_kind_of_reason_is_told_after_a_while(self, world: World):
+        key = world.submit("w", gpu_devices_request=3)
+        world.settle()
+        assert world.workload(key).reason == "no_nodes"
+        world.node("a", gpu_count=2)
+        world.settle()
+        assert world.workload(key).reason == "no_nodes"
+        due = world.fold.next_due()
+        assert due is not None
+        world.now = due
+        world.settle()
+        assert world.workload(key).reason == "no_matching_node"
+
+    def test_a_newcomer_to_a_blocked_queue_is_told_without_looking_again(self, world: World):
+        world.node("a", gpu_count=1)
+        for n in range(3):
+            world.submit(f"w{n}", gpu_devices_request=1)
+        world.settle()
+        key = world.submit("late", gpu_devices_request=1)
+        queue = world.fold.snapshot(world.now).queues[0]
+        assert queue.blocked is not None
+        assert [entry.key for entry in queue.untold] == [key]
+        world.settle()
+        assert world.workload(key).reason == "insufficient_gpu"
+
+
+class TestMemory:
+    def test_ended_workloads_are_forgotten_once_their_nodes_are_free(self, world: World):
+        world.node("a")
+        for n in range(20):
+            key = world.submit(f"w{n}")
+            world.settle()
+            world.fact(key, "succeeded")
+            if n % 2:
+                world.command(key, DeleteWorkload)
+        world.settle()
+        assert not world.fold.workloads
+        assert not world.fold.snapshot(world.now).queues
+
+    def test_a_name_used_again_is_a_new_workload(self, world: World):
+        world.node("a")
+        key = world.submit("w")
+        world.settle()
+        world.fact(key, "succeeded")
+        world.settle()
+        world.command(key, DeleteWorkload)
+        world.submit("w")
+        world.settle()
+        assert world.places(key)
+        assert not world.check().violations
+
+    def test_a_restored_fold_plans_the_same(self, world: World):
+        from services.scheduler.fold import Fold
+
+        world.node("a", gpu_count=4)
+        keys = [world.submit(f"w{n}", gpu_devices_request=1) for n in range(6)]
+        world.settle()
+        world.fact(keys[0], "succeeded")
+        fold = Fold()
+        chains = {
+            "workload": dict(world.fold.workloads),
+            "node": dict(world.fold.nodes),
+            "cluster": dict(world.fold.clusters),
+            "project": dict(world.fold.projects),
+        }
+        fold.restore(world.fold.seq, chains)
+        world.fold = fold
+        world.settle()
+        assert sum(bool(world.places(key)) for key in keys[1:]) == 4
+        assert not world.check().violations

@@ -1,0 +1,278 @@
+"""The scheduler on a log: in memory, and on a real NATS. Alone, twice at once, killed and started again."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from events.codec import encode_commit
+from events.node import NodeFacts
+from events.subjects import aggregate_subject
+from events.workload.commands import DeleteWorkload, SuspendWorkload
+from services.runtime.connection import connect
+from services.runtime.fold_snapshots import FoldSnapshots
+from services.runtime.host import Health
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.memory import MemoryEventStore
+from services.runtime.store import EventStore
+from services.scheduler import service
+from services.scheduler.fold import Fold
+from services.scheduler.service import Scheduler
+from tests.support import openb
+from tests.support.checker import RawMessage, Report, check
+from tests.support.people import People, commits_of, in_flight
+from tests.support.servers import EVERYTHING, NatsServer
+from tests.support.streams import recreate_streams
+
+pytestmark = pytest.mark.anyio
+
+WAIT_SECONDS = 60.0
+NODE = NodeFacts(cpu_milli=32_000, memory_bytes=2**38, gpu_count=8, gpu_memory_bytes=2**36)
+
+
+@dataclass
+class Running:
+    """Schedulers that run until they are killed."""
+
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    schedulers: list[Scheduler] = field(default_factory=list)
+
+    def start(self, store: EventStore, *, snapshots: FoldSnapshots | None = None) -> Scheduler:
+        scheduler = Scheduler(store, Fold(), snapshots=snapshots)
+        self.schedulers.append(scheduler)
+        self.tasks.append(asyncio.create_task(scheduler.run(asyncio.Event())))
+        return scheduler
+
+    async def kill(self) -> None:
+        """Without a chance to clean up anything but its task."""
+        for task in self.tasks:
+            if task.done():
+                task.result()
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks.clear()
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    running = Running()
+    yield running
+    await running.kill()
+
+
+@dataclass
+class Log:
+    """A log with a way to open stores on it."""
+
+    stores: list[EventStore]
+    people: People
+
+    async def check(self) -> Report:
+        commits = await commits_of(self.people.store)
+        messages = (RawMessage(c.seq, aggregate_subject(c.aggregate, c.key), encode_commit(c.record)) for c in commits)
+        return check(messages, self.people.submitted)
+
+
+@pytest.fixture(params=["memory", "nats"])
+async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
+    async with contextlib.AsyncExitStack() as stack:
+        if request.param == "memory":
+            memory = MemoryEventStore()
+            log = Log([memory, memory], People(memory))
+        else:
+            server: NatsServer = request.getfixturevalue("nats_server")
+            await recreate_streams(server.settings(EVERYTHING))
+            clients = [await connect(server.settings("scheduler"), "scheduler", suffix=str(n)) for n in range(2)]
+            clients.append(await connect(server.settings(EVERYTHING), EVERYTHING))
+            for client in clients:
+                stack.push_async_callback(client.close)
+            log = Log([JetStreamEventStore(c) for c in clients[:2]], People(JetStreamEventStore(clients[2])))
+        await log.people.cluster()
+        await log.people.connect()
+        await log.people.project()
+        yield log
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not await condition():
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"not within {WAIT_SECONDS} s: {what}") from None
+
+
+async def bindings(log: Log, count: int) -> Report:
+    async def enough() -> bool:
+        return (await log.check()).bindings >= count
+
+    await until(enough, f"{count} bindings")
+    return await log.check()
+
+
+async def test_a_submitted_workload_is_bound_and_its_node_is_released_after_it(log: Log, running: Running):
+    running.start(log.stores[0])
+    await log.people.node("a", NODE)
+    key = await log.people.submit("w", gpu_devices_request=2)
+    await bindings(log, 1)
+    state = await log.people.workload(key)
+    assert state.phase == "Initializing"
+    assert [share.device for share in state.pods["main", 0].devices] == [0, 1]
+    await log.people.fact(key, "succeeded")
+
+    async def released() -> bool:
+        return (await log.check()).releases == 1
+
+    await until(released, "the release")
+    report = await log.check()
+    assert not report.violations
+    assert report.left_reserved == 0
+
+
+async def test_two_schedulers_at_once_bind_everything_exactly_once(log: Log, running: Running):
+    for store in log.stores:
+        running.start(store)
+    await log.people.nodes({f"n{n}": NODE for n in range(10)})
+    await in_flight([log.people.submit(f"w{n}", gpu_devices_request=1) for n in range(80)])
+    report = await bindings(log, 80)
+    assert not report.violations
+    assert report.bindings == 80
+    assert report.left_reserved == 80
+
+
+async def test_people_and_facts_in_between_only_delay_what_they_touch(log: Log, running: Running):
+    for store in log.stores:
+        running.start(store)
+    await log.people.nodes({f"n{n}": NODE for n in range(4)})
+    chance = random.Random(7)
+
+    async def life(n: int) -> None:
+        key = await log.people.submit(f"w{n}", gpu_devices_request=chance.randint(1, 4))
+        if n % 5 == 0:
+            await log.people.command(key, DeleteWorkload)
+            return
+        if n % 7 == 0:
+            await log.people.command(key, SuspendWorkload)
+
+        async def placed() -> bool:
+            return bool((await log.people.workload(key)).pods)
+
+        if n % 7:
+            await until(placed, f"w{n} to be placed")
+            await log.people.fact(key, "succeeded")
+
+    await in_flight([life(n) for n in range(60)], at_once=12)
+    # What was bound before its suspension or deletion came is told to go: its cluster would report that it is gone.
+    for name in log.people.submitted:
+        key = log.people.key_of(name)
+        if (await log.people.workload(key)).pods.get(("main", 0)) is not None:
+            await log.people.fact(key, "stopped")
+
+    async def at_rest() -> bool:
+        report = await log.check()
+        return report.left_reserved == 0 and report.left_live == 0
+
+    await until(at_rest, "all reservations to be released")
+    report = await log.check()
+    assert not report.violations
+    assert len(report.completed) == sum(1 for n in range(60) if n % 5 and n % 7)
+
+
+async def test_killed_in_the_middle_the_next_one_carries_on(log: Log, running: Running):
+    await log.people.nodes({f"n{n}": NODE for n in range(8)})
+    chance = random.Random(3)
+    submitting = asyncio.create_task(
+        in_flight([log.people.submit(f"w{n}", gpu_devices_request=1) for n in range(60)], at_once=4)
+    )
+    for _ in range(6):
+        running.start(log.stores[0])
+        await asyncio.sleep(chance.uniform(0.005, 0.05))
+        await running.kill()
+    await submitting
+    running.start(log.stores[1])
+    report = await bindings(log, 60)
+    assert not report.violations
+    assert report.bindings == report.left_reserved == 60
+
+
+async def test_a_stop_leaves_a_snapshot_and_the_next_start_folds_only_what_came_after(fresh_log: NatsServer):
+    people_client = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
+    people = People(JetStreamEventStore(people_client))
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    await people.node("a", NODE)
+
+    async def serve_until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+        health, stop = Health("scheduler"), asyncio.Event()
+        serving = asyncio.create_task(service.run(fresh_log.settings("scheduler"), health, stop))
+        await until(condition, what)
+        assert health.serving
+        stop.set()
+        await serving
+
+    first = await people.submit("first", gpu_devices_request=1)
+    await serve_until(lambda: _placed(people, first), "the first to be placed")
+    client = await connect(fresh_log.settings("scheduler"), "scheduler")
+    store = JetStreamEventStore(client)
+    snapshots = FoldSnapshots(
+        store.snapshots, "scheduler", shape_version=service.SNAPSHOT_SHAPE, aggregates=service.FOLDED
+    )
+    found = await snapshots.load()
+    assert found is not None
+    seq, chains = found
+    assert seq >= 6
+    assert chains["workload"][first].state.pods["main", 0].node_name == "a"
+
+    await people.fact(first, "succeeded")
+    second = await people.submit("second", gpu_devices_request=8)
+    await serve_until(lambda: _placed(people, second), "the second to be placed, in the first one's room")
+    log = Log([store], people)
+    assert not (await log.check()).violations
+    await client.close()
+    await people_client.close()
+
+
+async def _placed(people: People, key: str) -> bool:
+    return bool((await people.workload(key)).pods)
+
+
+@pytest.mark.slow
+async def test_two_thousand_pods_of_openb_are_bound_without_a_node_over_its_capacity(
+    fresh_log: NatsServer, running: Running
+):
+    """Issue section 6, item 6: the scheduler's share of it, with two of them at once (item 8)."""
+    facts, pods = openb.nodes(), openb.pods(2_000)
+    clients = [await connect(fresh_log.settings("scheduler"), "scheduler", suffix=str(n)) for n in range(2)]
+    clients.append(await connect(fresh_log.settings(EVERYTHING), EVERYTHING))
+    stores = [JetStreamEventStore(client) for client in clients]
+    log = Log(list(stores[:2]), People(stores[2]))
+    await log.people.cluster()
+    await log.people.connect()
+    await log.people.project()
+    await log.people.nodes(facts)
+    await in_flight([log.people.submit(name, **compute) for name, compute in pods.items()])
+    began = time.perf_counter()
+    running.start(stores[0])
+    running.start(stores[1])
+    seconds = 0.0
+
+    async def all_bound() -> bool:
+        live = [scheduler.fold for scheduler in running.schedulers if scheduler.fold.workloads]
+        return bool(live) and all(state.state.pods for state in live[0].workloads.values())
+
+    await until(all_bound, "2,000 bindings")
+    seconds = time.perf_counter() - began
+    report = await bindings(log, 2_000)
+    print(
+        f"\n2,000 pods on {len(facts)} nodes: {seconds:.2f} s from start (fold of the log) to all bound, two schedulers"
+    )
+    assert not report.violations
+    assert report.bindings == report.left_reserved == 2_000
+    for client in clients:
+        await running.kill()
+        await client.close()

@@ -1,0 +1,195 @@
+"""The API as people meet it: its service, the gate, the commands and the projector, on real NATS and Postgres.
+
+`serving` starts them in a thread of their own, on empty streams and an empty database.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import uvloop
+
+from events.aggregate import TENANT, draft
+from events.commit import service_actor
+from events.decision import Context
+from events.ids import TENANT_KEY
+from events.tenant import GrantTenantRole
+from projections.migrate import prepare
+from services.runtime.connection import connect
+from services.runtime.host import Health
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.local_keys import load_or_create_key, sign_token, write_jwks
+from services.runtime.settings import Settings
+from services.runtime.store import Committed
+from tests.support.servers import EVERYTHING, NatsServer, PostgresServer, free_port
+from tests.support.streams import recreate_streams
+
+START_SECONDS = 30
+
+
+@dataclass
+class Served:
+    """A running API, and tokens for it."""
+
+    url: str
+    settings: Settings
+    key: Any
+    made: dict[str, str] = field(default_factory=dict[str, str])
+
+    def token(self, subject: str, **claims: Any) -> str:
+        return sign_token(self.key, subject=subject, issuer="muster", audience="muster", **claims)
+
+    def client(self, subject: str | None = "admin", **options: Any) -> httpx.Client:
+        headers = {} if subject is None else {"Authorization": f"Bearer {self.token(subject)}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False, **options)
+
+    @property
+    def project(self) -> str:
+        return self.made["project"]
+
+    @property
+    def cluster(self) -> str:
+        return self.made["cluster"]
+
+    def training(self, **more: Any) -> dict[str, Any]:
+        """A request that is as it should be, with a name of its own."""
+        spec = {"image": "python:3.13", **more.pop("spec", {})}
+        name = f"t-{secrets.token_hex(4)}"
+        return {"name": name, "projectId": self.project, "clusterId": self.cluster, "spec": spec, **more}
+
+
+@contextlib.contextmanager
+def serving(nats_server: NatsServer, postgres_server: PostgresServer, folder: Path) -> Generator[Served]:
+    key = load_or_create_key(folder / "key.json")
+    write_jwks(key, folder / "jwks.json")
+    database = f"api_{secrets.token_hex(4)}"
+    asyncio.run(_prepare(nats_server, postgres_server, database))
+    port = free_port()
+    settings = nats_server.settings(
+        EVERYTHING,
+        nats_password_dir=nats_server.password_dir(),
+        postgres_url=postgres_server.url(database),
+        http_port=port,
+        jwks_file=folder / "jwks.json",
+    )
+    running = _Running(settings)
+    running.start()
+    served = Served(url=f"http://127.0.0.1:{port}", settings=settings, key=key)
+    try:
+        _populate(served)
+        yield served
+    finally:
+        running.stop()
+        asyncio.run(_drop(postgres_server, database))
+
+
+class _Running:
+    """Services in an event loop of a thread of their own, as process A of `muster up` runs them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._ready = threading.Event()
+        self._failed: list[BaseException] = []
+        self._stop: asyncio.Event | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(START_SECONDS), "the services are not ready"
+        if self._failed:
+            raise self._failed[0]
+
+    def stop(self) -> None:
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(START_SECONDS)
+        assert not self._thread.is_alive(), "the services did not stop"
+        if self._failed:
+            raise self._failed[0]
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:  # noqa: BLE001 - told in the test's own thread
+            self._failed.append(error)
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        from services.api.service import run as api
+        from services.commands.service import run as commands
+        from services.ownership.service import run as ownership
+        from services.projector.service import run as projector
+
+        self._stop = asyncio.Event()
+        services = {"api": api, "ownership": ownership, "commands": commands, "projector": projector}
+        healths = {name: Health(name) for name in services}
+        tasks = [asyncio.create_task(run(self._settings, healths[name], self._stop)) for name, run in services.items()]
+        while not all(health.serving for health in healths.values()) and not any(task.done() for task in tasks):
+            await asyncio.sleep(0.01)
+        self._ready.set()
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            self._stop.set()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _prepare(nats_server: NatsServer, postgres: PostgresServer, database: str) -> None:
+    connection = await asyncpg.connect(postgres.url())
+    await connection.execute(f'CREATE DATABASE "{database}"')
+    await connection.close()
+    await prepare(postgres.url(database))
+    await recreate_streams(nats_server.settings(EVERYTHING))
+    nc = await connect(nats_server.settings(EVERYTHING), EVERYTHING)
+    try:
+        await _make_administrator(JetStreamEventStore(nc))
+    finally:
+        await nc.close()
+
+
+async def _make_administrator(store: JetStreamEventStore) -> None:
+    actor, now = service_actor("setup"), datetime.now(UTC)
+    chain = await store.load(TENANT, TENANT_KEY)
+    command = GrantTenantRole(subject="admin", role="administrator")
+    events = TENANT.decide(command, chain.state, Context(now=now, actor=actor, command_id="setup"))
+    assert isinstance(events, tuple)
+    outcome = await store.append(draft(TENANT, TENANT_KEY, chain, events, command_id="setup", actor=actor, now=now))
+    assert isinstance(outcome, Committed)
+
+
+async def _drop(postgres: PostgresServer, database: str) -> None:
+    connection = await asyncpg.connect(postgres.url())
+    await connection.execute(f'DROP DATABASE "{database}" WITH (FORCE)')
+    await connection.close()
+
+
+def _populate(served: Served) -> None:
+    with served.client() as admin:
+        for name, path, body in (
+            ("project", "/api/v1/org-unit/projects", {"name": "default"}),
+            ("other", "/api/v1/org-unit/projects", {"name": "other"}),
+            ("cluster", "/api/v1/clusters", {"name": "local", "kind": "local"}),
+        ):
+            answer = admin.post(path, json=body)
+            assert answer.status_code == 202, answer.text
+            served.made[name] = answer.json()["id"]
+        for subject, role, project in (
+            ("alice", "researcher", "project"),
+            ("bob", "researcher", "project"),
+            ("vic", "viewer", "project"),
+            ("stranger", "researcher", "other"),
+        ):
+            rule = {"subjectId": subject, "roleName": role, "scopeType": "project", "scopeId": served.made[project]}
+            answer = admin.post("/api/v1/authorization/access-rules", json=rule)
+            assert answer.status_code == 202, answer.text

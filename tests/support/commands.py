@@ -1,0 +1,144 @@
+"""Commands in tests: carried out on a store directly, and the real gate and commands in the test's event loop."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from joserfc.jwk import ECKey
+
+from events.aggregate import AGGREGATES, draft
+from events.commit import Actor
+from events.decision import Context
+from events.envelope import Accepted, CommandReply, CommandRequest, UserCommand, target
+from events.ids import derived_command_id
+from events.refusal import Refusal
+from events.workload.commands import CreateTraining
+from events.workload.spec import TrainingSpec
+from services.commands import service as commands_service
+from services.ownership import service as ownership_service
+from services.runtime.bus import CommandClient
+from services.runtime.connection import connect
+from services.runtime.host import Health, Run
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.local_keys import load_or_create_key, sign_token, write_jwks
+from services.runtime.settings import Settings
+from services.runtime.store import Committed, EventStore
+from tests.support.servers import NatsServer
+
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
+ADMIN = Actor(iss="muster", sub="admin")
+READY_SECONDS = 30.0
+
+
+async def carry_out(store: EventStore, command_id: str, command: UserCommand, *, actor: Actor = ADMIN) -> int:
+    """Decide and append without gate or service, as a test's given; its sequence."""
+    place = target(command)
+    assert place is not None
+    aggregate = AGGREGATES[place[0]]
+    chain = await store.load(aggregate, place[1])
+    events = aggregate.decide(command, chain.state, Context(now=NOW, actor=actor, command_id=command_id))
+    assert not isinstance(events, Refusal), events
+    outcome = await store.append(draft(aggregate, place[1], chain, events, command_id=command_id, actor=actor, now=NOW))
+    assert isinstance(outcome, Committed)
+    return outcome.commits[0].seq
+
+
+def training(name: str, project_id: str, cluster_id: str) -> CreateTraining:
+    spec = TrainingSpec(image="busybox", command="sleep 1")
+    return CreateTraining(name=name, requested_name=name, project_id=project_id, cluster_id=cluster_id, spec=spec)
+
+
+class RunningService:
+    """One replica of a service in this event loop."""
+
+    def __init__(self, run: Run, settings: Settings, name: str) -> None:
+        self.health = Health(name)
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(self._run(run, settings), name=name)
+
+    async def _run(self, run: Run, settings: Settings) -> None:
+        await run(settings, self.health, self._stop)
+
+    async def ready(self) -> "RunningService":
+        async with asyncio.timeout(READY_SECONDS):
+            while not self.health.serving:
+                if self._task.done():
+                    self._task.result()
+                await asyncio.sleep(0.005)
+        return self
+
+    async def stop(self) -> None:
+        """As SIGTERM does."""
+        self._stop.set()
+        await self._task
+
+    async def kill(self) -> None:
+        """At once, wherever it is; its connection goes with it."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
+@dataclass
+class CommandPath:
+    """The path of a command: a client as the api has it, the gate, commands, and the log behind them."""
+
+    server: NatsServer
+    store: JetStreamEventStore
+    client: CommandClient
+    key: ECKey
+    jwks_file: Path
+    services: list[RunningService]
+
+    def token(self, subject: str) -> str:
+        return sign_token(self.key, subject=subject, issuer="muster", audience="muster", ttl_seconds=600)
+
+    def request(self, subject: str, command: UserCommand, key: str, **envelope: Any) -> CommandRequest:
+        envelope = {"body_hash": "hash of the body"} | envelope
+        command_id = derived_command_id("test", subject, key)
+        return CommandRequest(command_id=command_id, token=self.token(subject), command=command, **envelope)
+
+    async def send(self, subject: str, command: UserCommand, key: str, **envelope: Any) -> CommandReply:
+        return await self.client.send(self.request(subject, command, key, **envelope))
+
+    async def accepted(self, subject: str, command: UserCommand, key: str) -> Accepted:
+        reply = await self.send(subject, command, key)
+        assert isinstance(reply, Accepted), reply
+        return reply
+
+    async def start(self, name: str) -> RunningService:
+        run = {"ownership": ownership_service.run, "commands": commands_service.run}[name]
+        service = RunningService(run, self.server.settings(name, jwks_file=self.jwks_file), name)
+        self.services.append(service)
+        return await service.ready()
+
+
+@asynccontextmanager
+async def command_path(server: NatsServer, folder: Path, *, services: tuple[str, ...]) -> AsyncGenerator[CommandPath]:
+    """The path on a server whose streams are there; `services` are those that run."""
+    key = load_or_create_key(folder / "key")
+    write_jwks(key, folder / "jwks.json")
+    api = await connect(server.settings("api"), "api")
+    commands = await connect(server.settings("commands"), "commands", suffix="test")
+    path = CommandPath(
+        server=server,
+        store=JetStreamEventStore(commands),
+        client=CommandClient(api),
+        key=key,
+        jwks_file=folder / "jwks.json",
+        services=[],
+    )
+    for name in services:
+        await path.start(name)
+    try:
+        yield path
+    finally:
+        for service in path.services:
+            await service.kill()
+        await api.close()
+        await commands.close()

@@ -1,0 +1,36 @@
+"""Streams for tests: every test that writes gets them empty."""
+
+import asyncio
+import time
+from typing import Final
+
+from events.subjects import AUDIT_STREAM, EVENTS_STREAM, OBSERVED_STREAM, SNAPSHOTS_STREAM, WANTED_STREAM
+from services.runtime.connection import connect
+from services.runtime.settings import Settings
+from services.runtime.streams import StreamError, create_streams
+from tests.support.servers import EVERYTHING
+
+STREAMS = (EVENTS_STREAM, WANTED_STREAM, OBSERVED_STREAM, AUDIT_STREAM, SNAPSHOTS_STREAM)
+RECREATE_SECONDS: Final = 20.0
+
+
+async def recreate_streams(settings: Settings) -> None:
+    """Delete and create all streams; `settings` are those of the user who may do everything."""
+    nc = await connect(settings, EVERYTHING)
+    give_up = time.monotonic() + RECREATE_SECONDS
+    try:
+        while True:
+            for stream in STREAMS:
+                await nc.request(f"$JS.API.STREAM.DELETE.{stream}", b"", timeout=10)
+            try:
+                await create_streams(nc, settings.replicas)
+            except StreamError:
+                # The server removes a deleted stream's folder in the background, and a new stream of the same name
+                # cannot be stored before that is done. Only tests make a stream again under a name that was just used.
+                if time.monotonic() > give_up:
+                    raise
+                await asyncio.sleep(0.2)
+            else:
+                return
+    finally:
+        await nc.close()
