@@ -170,9 +170,13 @@ class Watched:
         """Return when what the running pods use has been measured."""
         await asyncio.sleep(0.7)
 
-    async def close(self) -> None:
+    async def look_away(self) -> None:
+        """Nothing is heard of the cluster any more."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.look_away()
         await self.backend.interrupt(2)
         await self.backend.close()
 

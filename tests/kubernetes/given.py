@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,18 @@ async def open_kubernetes(
     backend = KubernetesBackend(client, await logs.open(), mark, settings)
     await backend.list_all()
     return KubernetesWatched(backend, plane, names[0], mark)
+
+
+@asynccontextmanager
+async def two_agents(plane: ControlPlane, folder: Path) -> AsyncGenerator[tuple[KubernetesWatched, KubernetesWatched]]:
+    """Of one cluster."""
+    one = await open_kubernetes(plane, folder / "one")
+    other = await open_kubernetes(plane, folder / "other", cluster_id=one.project)
+    try:
+        yield one, other
+    finally:
+        await one.close()
+        await other.close()
 
 
 def _measure(plane: ControlPlane, namespace: str) -> None:

@@ -1,8 +1,6 @@
 """An agent that stood still, or was put off, does not make again what another made, ended and let go meanwhile."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,22 +9,10 @@ from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.backend import KubernetesBackend
 from tests.agent.given import KEY
-from tests.kubernetes.given import KubernetesWatched, open_kubernetes
+from tests.kubernetes.given import open_kubernetes, two_agents
 from tests.kubernetes.proxy import Mode, proxied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
-
-
-@asynccontextmanager
-async def two_agents(plane: ControlPlane, folder: Path) -> AsyncGenerator[tuple[KubernetesWatched, KubernetesWatched]]:
-    """Of one cluster."""
-    one = await open_kubernetes(plane, folder / "one")
-    other = await open_kubernetes(plane, folder / "other", cluster_id=one.project)
-    try:
-        yield one, other
-    finally:
-        await one.close()
-        await other.close()
 
 
 async def test_a_run_that_came_and_went_meanwhile_is_not_made_again(

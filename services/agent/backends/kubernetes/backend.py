@@ -123,15 +123,17 @@ class KubernetesBackend:
     async def list_all(self) -> Picture:
         self._pulse.start()
         try:
-            await self._fences.load()
             await self._breaker.read_settings()
             pods, nodes, warnings, _ = await asyncio.gather(
                 self._pods.list(), self._nodes.list(), self._warnings.list(), self._namespaces.load()
             )
+            # After the pods: whoever ends one raises its fence before, so what is listed as ended is explained by it.
+            await self._fences.load()
             await self._breaker.check(
-                ours={(pod.metadata.namespace, pod.metadata.name): pod for pod in self._view.pods.values()},
+                ours=self._view.pods.values(),
+                is_let_go=lambda pod: token_of(pod) < self._fences.tokens.get(pod.metadata.labels.pod_key, 0),
                 listed_pods=pods,
-                nodes=self._view.nodes.keys(),
+                nodes=self._view.nodes_in_use(),
                 listed_nodes=nodes,
             )
         except ApiError as error:

@@ -1,10 +1,12 @@
 """Doubt about lists: an API server that has lost its data, or a proxy that answers for it, says that nothing is there.
 
 What is believed of a list decides whether runs are given up and placed anew, so one that lacks what we knew is checked.
-Pods of ours do not vanish by themselves (a finalizer holds them), nodes rarely do.
+Pods of ours do not vanish by themselves (a finalizer holds them) but where an agent let them go, this one or another;
+nodes do, and cost something where runs of ours live on them.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,10 +18,11 @@ from services.agent.backends.kubernetes.client import ApiError, KubeClient
 from services.agent.backends.kubernetes.informer import ListResult
 from services.agent.backends.kubernetes.objects import ConfigMap, Node, Pod
 
-ALWAYS_CHECKED: Final = 5
-"""So many missing objects are asked for one by one, however few there are in all."""
-CHECKED_SHARE: Final = 0.1
+MISSING_AT_MOST: Final = 5
+"""So many missing objects may be really gone, however few there are in all."""
+MISSING_SHARE: Final = 0.1
 """And so many of all that were known."""
+ASKED_AT_ONCE: Final = 32
 SETTINGS_MAP: Final = "muster-agent"
 """ConfigMap of the agent's namespace in which the cluster's administrator tells us things."""
 ACCEPT_MISSING: Final = "acceptMissingUntil"
@@ -57,24 +60,32 @@ class Breaker:
     async def check(
         self,
         *,
-        ours: Mapping[tuple[str, str], Pod],
+        ours: Collection[Pod],
+        is_let_go: Callable[[Pod], bool],
         listed_pods: ListResult[Pod],
-        nodes: Collection[str],
+        nodes: Mapping[str, bool],
         listed_nodes: ListResult[Node],
     ) -> None:
-        """Raises BackendError where the lists are not to be believed, ApiError where that could not be found out."""
+        """`ours` and `nodes` are what was known before, and whether runs of ours live on the node; `is_let_go`: whether
+        an agent of ours may have let this pod go. Raises BackendError where the lists are not to be believed, ApiError
+        where that could not be found out.
+        """
         if self._accept_until is not None and datetime.now(UTC) < self._accept_until:
             return
         await self._check_namespaces()
         version = int(listed_pods.resource_version)
-        pods = [
-            f"/api/v1/namespaces/{namespace}/pods/{name}"
-            for (namespace, name), pod in ours.items()
-            if (namespace, name) not in listed_pods.objects and int(pod.metadata.resource_version or 0) <= version
+        gone = [
+            pod
+            for pod in ours
+            if (pod.metadata.namespace, pod.metadata.name) not in listed_pods.objects
+            and int(pod.metadata.resource_version or 0) <= version
         ]
-        await self._check("pods of ours", pods, len(ours))
         there = {node.metadata.name for node in listed_nodes.objects.values()}
-        await self._check("nodes", [f"/api/v1/nodes/{name}" for name in nodes if name not in there], len(nodes))
+        gone_nodes = nodes.keys() - there
+        self._count("pods of ours", sum(not is_let_go(pod) for pod in gone), len(ours))
+        self._count("nodes with runs of ours", sum(nodes[name] for name in gone_nodes), sum(nodes.values()))
+        pods = [f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}" for pod in gone]
+        await self._ask_for([*pods, *(f"/api/v1/nodes/{name}" for name in sorted(gone_nodes))])
 
     async def _check_namespaces(self) -> None:
         """Also one who begins, and knows nothing that could be missing, must not believe that nothing is there."""
@@ -85,27 +96,30 @@ class Breaker:
                 "nothing is given up"
             )
 
-    async def _check(self, what: str, missing: Collection[str], known: int) -> None:
-        if not missing:
-            return
-        if len(missing) > max(ALWAYS_CHECKED, known * CHECKED_SHARE):
+    def _count(self, what: str, missing: int, known: int) -> None:
+        if missing > max(MISSING_AT_MOST, known * MISSING_SHARE):
             raise BackendError(
-                f"its API server lists only {known - len(missing)} of {known} {what}: not believed, nothing is given "
+                f"its API server lists only {known - missing} of {known} {what}: not believed, nothing is given "
                 f"up. If they are really gone, set {ACCEPT_MISSING} in ConfigMap {self._namespace}/{SETTINGS_MAP} to a "
                 "moment to come (RFC 3339)"
             )
-        if there := [path async for path in self._there(missing)]:
-            raise BackendError(f"its API server does not list {there[0]}, and yet it has it")
 
-    async def _there(self, paths: Iterable[str]) -> AsyncIterator[str]:
-        for path in paths:
-            try:
-                await self._client.read(path)
-            except ApiError as error:
-                if error.status != _NOT_FOUND:
-                    raise
-            else:
-                yield path
+    async def _ask_for(self, paths: Sequence[str]) -> None:
+        """Each by itself: what is not listed must not be there either."""
+        for start in range(0, len(paths), ASKED_AT_ONCE):
+            together = paths[start : start + ASKED_AT_ONCE]
+            there = await asyncio.gather(*(self._is_there(path) for path in together))
+            if found := [path for path, is_there in zip(together, there, strict=True) if is_there]:
+                raise BackendError(f"its API server does not list {found[0]}, and yet it has it")
+
+    async def _is_there(self, path: str) -> bool:
+        try:
+            await self._client.read(path)
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return False
+        return True
 
 
 class _List(msgspec.Struct, frozen=True):
