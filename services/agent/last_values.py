@@ -144,6 +144,9 @@ class _Pull:
             if status == "408":
                 await self.ask()
                 continue
+            if status == "503":
+                # Also where this server has not heard yet of the consumer that another one keeps.
+                raise _GoneError("nobody answers a pull from its consumer")
             if status:
                 raise _GoneError((message.headers or {}).get("Description", status))
             # $JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<time>.<pending>, from the
