@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
-from nats.aio.client import Client
+from nats.aio.client import PING_PROTO, Client
 
 from services.runtime.settings import Settings
 
@@ -43,6 +43,14 @@ class ServiceClient(Client):
         self.meant_to_close = False
         self.on_cut_off: list[Callable[[], None]] = []
         """Called whenever the connection is lost: the library itself lets requests wait for their whole timeout."""
+
+    async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
+        """Behind all that waits to be sent. The library's own PING (nats-py 2.16) overtakes it: `flush` returned before
+        the server has heard of a subscription.
+        """
+        self._pongs.append(future or asyncio.Future())  # pyright: ignore[reportUnknownMemberType]
+        await self._send_command(PING_PROTO)
+        await self._flush_pending()
 
     async def close(self) -> None:
         self.meant_to_close = True
