@@ -11,7 +11,8 @@ from services.runtime.streams import StreamError, create_streams
 from tests.support.servers import EVERYTHING
 
 STREAMS = (EVENTS_STREAM, WANTED_STREAM, OBSERVED_STREAM, AUDIT_STREAM, SNAPSHOTS_STREAM)
-RECREATE_SECONDS: Final = 20.0
+RECREATE_SECONDS: Final = 30.0
+ANSWER_SECONDS: Final = 5.0
 
 
 async def recreate_streams(settings: Settings) -> None:
@@ -20,13 +21,14 @@ async def recreate_streams(settings: Settings) -> None:
     give_up = time.monotonic() + RECREATE_SECONDS
     try:
         while True:
-            for stream in STREAMS:
-                await nc.request(f"$JS.API.STREAM.DELETE.{stream}", b"", timeout=10)
             try:
+                for stream in STREAMS:
+                    await nc.request(f"$JS.API.STREAM.DELETE.{stream}", b"", timeout=ANSWER_SECONDS)
                 await create_streams(nc, settings.replicas)
-            except StreamError:
+            except (StreamError, TimeoutError):
                 # The server removes a deleted stream's folder in the background, and a new stream of the same name
                 # cannot be stored before that is done. Only tests make a stream again under a name that was just used.
+                # A cluster that has just lost its leader answers a request late, or never.
                 if time.monotonic() > give_up:
                     raise
                 await asyncio.sleep(0.2)
