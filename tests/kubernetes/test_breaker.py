@@ -38,7 +38,8 @@ async def test_an_agent_that_begins_does_not_believe_that_nothing_is_there(contr
         "ours": (),
         "is_let_go": lambda _: False,
         "listed_pods": nothing,
-        "nodes": {},
+        "nodes": (),
+        "used_nodes": set(),
         "listed_nodes": nothing,
     }
     async with proxied(control_plane) as proxy, client_of(control_plane, url=proxy.url) as client:

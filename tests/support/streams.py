@@ -11,7 +11,7 @@ from services.runtime.streams import StreamError, create_streams
 from tests.support.servers import EVERYTHING
 
 STREAMS = (EVENTS_STREAM, WANTED_STREAM, OBSERVED_STREAM, AUDIT_STREAM, SNAPSHOTS_STREAM)
-RECREATE_SECONDS: Final = 30.0
+RECREATE_SECONDS: Final = 20.0
 ANSWER_SECONDS: Final = 5.0
 
 

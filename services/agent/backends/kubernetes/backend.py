@@ -133,7 +133,8 @@ class KubernetesBackend:
                 ours=self._view.pods.values(),
                 is_let_go=lambda pod: token_of(pod) < self._fences.tokens.get(pod.metadata.labels.pod_key, 0),
                 listed_pods=pods,
-                nodes=self._view.nodes_in_use(),
+                nodes=self._view.nodes.keys(),
+                used_nodes=self._view.used_nodes(),
                 listed_nodes=nodes,
             )
         except ApiError as error:

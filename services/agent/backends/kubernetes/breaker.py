@@ -63,12 +63,12 @@ class Breaker:
         ours: Collection[Pod],
         is_let_go: Callable[[Pod], bool],
         listed_pods: ListResult[Pod],
-        nodes: Mapping[str, bool],
+        nodes: Collection[str],
+        used_nodes: set[str],
         listed_nodes: ListResult[Node],
     ) -> None:
-        """`ours` and `nodes` are what was known before, and whether runs of ours live on the node; `is_let_go`: whether
-        an agent of ours may have let this pod go. Raises BackendError where the lists are not to be believed, ApiError
-        where that could not be found out.
+        """`ours`, `nodes` and, among them, `used_nodes` are what was known before; `is_let_go`: whether an agent
+        of ours may have let this pod go. Raises BackendError where the lists are not to be believed, else ApiError.
         """
         if self._accept_until is not None and datetime.now(UTC) < self._accept_until:
             return
@@ -81,11 +81,10 @@ class Breaker:
             and int(pod.metadata.resource_version or 0) <= version
         ]
         there = {node.metadata.name for node in listed_nodes.objects.values()}
-        gone_nodes = nodes.keys() - there
         self._count("pods of ours", sum(not is_let_go(pod) for pod in gone), len(ours))
-        self._count("nodes with runs of ours", sum(nodes[name] for name in gone_nodes), sum(nodes.values()))
+        self._count("nodes with runs of ours", len(used_nodes - there), len(used_nodes))
         pods = [f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}" for pod in gone]
-        await self._ask_for([*pods, *(f"/api/v1/nodes/{name}" for name in sorted(gone_nodes))])
+        await self._ask_for([*pods, *(f"/api/v1/nodes/{name}" for name in nodes if name not in there)])
 
     async def _check_namespaces(self) -> None:
         """Also one who begins, and knows nothing that could be missing, must not believe that nothing is there."""
@@ -108,18 +107,9 @@ class Breaker:
         """Each by itself: what is not listed must not be there either."""
         for start in range(0, len(paths), ASKED_AT_ONCE):
             together = paths[start : start + ASKED_AT_ONCE]
-            there = await asyncio.gather(*(self._is_there(path) for path in together))
+            there = await asyncio.gather(*(self._client.has(path) for path in together))
             if found := [path for path, is_there in zip(together, there, strict=True) if is_there]:
                 raise BackendError(f"its API server does not list {found[0]}, and yet it has it")
-
-    async def _is_there(self, path: str) -> bool:
-        try:
-            await self._client.read(path)
-        except ApiError as error:
-            if error.status != _NOT_FOUND:
-                raise
-            return False
-        return True
 
 
 class _List(msgspec.Struct, frozen=True):

@@ -84,6 +84,16 @@ class KubeClient:
         """GET. `path` begins with a slash, such as `/api/v1/namespaces/x/pods/y`."""
         return await self._call(_Request(method="GET", path=path, query=query))
 
+    async def has(self, path: str) -> bool:
+        """Whether this object is there."""
+        try:
+            await self.read(path)
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        return True
+
     async def create(self, path: str, body: Mapping[str, Any], *, tries: int = TRIES, **query: str) -> bytes:
         """POST to a collection, or to a subresource. With one try it is sent now or never: what was looked at before it
         holds still.

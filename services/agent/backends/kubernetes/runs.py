@@ -338,13 +338,7 @@ class Runs:
 
     async def _has_node(self, name: str) -> bool:
         """Asked of the API server, for a list may be behind or a lie."""
-        try:
-            await self._client.read(f"/api/v1/nodes/{name}")
-        except ApiError as error:
-            if error.status == _NOT_FOUND:
-                return False
-            raise
-        return True
+        return await self._client.has(f"/api/v1/nodes/{name}")
 
     async def _take_away(self, pod: Pod, *, why: str) -> None:
         """Take away the object of a live run whose node cannot end it any more."""

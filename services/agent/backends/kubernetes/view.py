@@ -227,10 +227,9 @@ class View:
         known = self.nodes.get(node)
         return known is None or out_of_service(known)
 
-    def nodes_in_use(self) -> dict[str, bool]:
-        """All nodes, and whether live pods of ours are bound to them."""
-        live = {pod.spec.node_name for pod in self.pods.values() if not pod.ended}
-        return {name: name in live for name in self.nodes}
+    def used_nodes(self) -> set[str]:
+        """Those to which live pods of ours are bound."""
+        return {pod.spec.node_name for pod in self.pods.values() if not pod.ended} & self.nodes.keys()
 
     def lost_pods(self) -> list[Pod]:
         """Live pods on nodes that were declared lost."""
