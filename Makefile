@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 ARGS ?=
-.PHONY: help venv up up-kubernetes kube-tools test test-faults test-kubernetes test-kubernetes-faults lint fmt types contracts bench bench-short docs check lock clean
+.PHONY: help venv up up-kubernetes kube-tools test test-faults test-kubernetes test-kubernetes-faults mutants nightly lint fmt types contracts bench bench-short docs check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -23,6 +23,10 @@ test-kubernetes: venv kube-tools ## the tests on a real Kubernetes API server
 	@exec $(PY) -m pytest tests/kubernetes -m kubernetes $(ARGS)
 test-kubernetes-faults: venv kube-tools ## break that API server, its nodes and the way to it, under load
 	@exec $(PY) -m pytest tests/kubernetes/faults -m kubernetes_faults --timeout 3600 $(ARGS)
+mutants: venv kube-tools ## whether the suites see every seeded bug (docs/mutants.md), in an hour at most
+	@exec $(PY) -m tests.mutants $(ARGS)
+nightly: venv kube-tools ## every slow suite in full, one after the other, with a summary
+	@exec tools/nightly $(ARGS)
 lint: venv ## style rules and formatting
 	@$(PY) -m ruff check . && exec $(PY) -m ruff format --check .
 fmt: venv ## mend what can be mended

@@ -20,12 +20,16 @@ from tests.support.stack import Api, Stack, moment, running, training, until
 
 CLIENTS = 64
 MARK = "@NAME@"
+EMPTY_POOL = "empty"
+"""A node pool without nodes: what is submitted to it is decided, queued, explained and shown, and holds no node."""
 
 
 def run(report: Report, *, short: bool) -> None:
     """Print the figures of the HTTP path."""
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder, running(Path(folder), "--gpus", "2") as stack:
         api = stack.api()
+        pool = {"clusterId": api.cluster("local"), "name": EMPTY_POOL, "labelKey": "pool", "labelValue": EMPTY_POOL}
+        api.http.post("/node-pools", json=pool).raise_for_status()
         _idle(report, stack, seconds=5 if short else 20)
         _start_latency(report, api, count=20 if short else 100)
         _visible_latency(report, api, count=30 if short else 200)
@@ -78,7 +82,7 @@ def _visible_latency(report: Report, api: Api, *, count: int) -> None:
     waits: list[float] = []
     project, cluster = api.project(), api.cluster("local")
     for number in range(count):
-        body = training(f"seen-{number}", project, cluster, command="true", nodePools=["nowhere"])
+        body = training(f"seen-{number}", project, cluster, command="true", nodePools=[EMPTY_POOL])
         made = api.http.post("/workloads/trainings", json=body).json()
         while not api.get("/workloads", filterBy=f"name==seen-{number}")["workloads"]:
             time.sleep(0.002)
@@ -115,8 +119,7 @@ def _flood(report: Report, stack: Stack, api: Api, *, seconds: float) -> None:
 
 
 def _load(stack: Stack, api: Api, plan: dict[str, Any]) -> dict[str, Any]:
-    # A node pool that nobody has: the submits are decided, queued, explained and shown, and hold no node.
-    body = training(MARK, api.project(), api.cluster("local"), command="true", nodePools=["nowhere"])
+    body = training(MARK, api.project(), api.cluster("local"), command="true", nodePools=[EMPTY_POOL])
     full = plan | {"port": stack.port, "token": api.http.headers["Authorization"][7:], "body": json.dumps(body)}
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.loadgen", json.dumps(full)], capture_output=True, text=True, check=True

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from events import cluster, node, project, tenant
+from events import cluster, node, project, tenant, void
 from events.codec import encode_event
 from events.commit import About, Actor, BatchPart, Commit, CommitRecord
 from events.decision import Context, Decision
@@ -29,6 +29,7 @@ class Aggregate[S]:
     state: type[S]
     initial: S
     evolve: Callable[[S, Any], S]
+    """Never raises: an event that does not fit changes nothing, and the very same state is answered."""
     decide: Callable[[Any, S, Context], Decision[Any]]
     about: Callable[[S], About]
     fold_version: int
@@ -39,6 +40,8 @@ class RememberedCommand(msgspec.Struct, frozen=True, array_like=True):
     command_id: str
     body_hash: str
     seq: int
+    at: datetime | None = None
+    """When it was decided: part of the answer."""
 
 
 class Chain[S](msgspec.Struct, frozen=True):
@@ -54,7 +57,16 @@ class Chain[S](msgspec.Struct, frozen=True):
 
 
 class BrokenChainError(Exception):
-    """A commit does not follow the one before it: the log is not what it was, or part of it was not seen."""
+    """A commit does not follow the one before it, or cannot be applied: the log is not what it was, part of it was not
+    seen, or somebody wrote what no decider decides.
+
+    Attributes:
+        seq: of that commit; 0 where it is not known.
+    """
+
+    def __init__(self, message: str, *, seq: int = 0) -> None:
+        super().__init__(message)
+        self.seq = seq
 
 
 WORKLOAD: Final = Aggregate(
@@ -69,7 +81,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=2,
+    fold_version=4,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -78,7 +90,7 @@ NODE: Final = Aggregate(
     evolve=node.evolve,
     decide=node.decide,
     about=lambda state: About(cluster_id=state.cluster_id or None),
-    fold_version=1,
+    fold_version=3,
 )
 CLUSTER: Final = Aggregate(
     name="cluster",
@@ -87,7 +99,7 @@ CLUSTER: Final = Aggregate(
     evolve=cluster.evolve,
     decide=cluster.decide,
     about=lambda state: About(id=state.cluster_id or None, cluster_id=state.cluster_id or None),
-    fold_version=2,
+    fold_version=4,
 )
 PROJECT: Final = Aggregate(
     name="project",
@@ -96,7 +108,7 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=1,
+    fold_version=3,
 )
 TENANT: Final = Aggregate(
     name="tenant",
@@ -105,24 +117,30 @@ TENANT: Final = Aggregate(
     evolve=tenant.evolve,
     decide=tenant.decide,
     about=lambda _: About(),
+    fold_version=2,
+)
+
+VOID: Final = Aggregate(
+    name="void",
+    state=void.Void,
+    initial=void.Void(),
+    evolve=void.evolve,
+    decide=void.decide,
+    about=lambda _: About(),
     fold_version=1,
 )
 
-AGGREGATES: Final[dict[str, Aggregate[Any]]] = {a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT)}
+AGGREGATES: Final[dict[str, Aggregate[Any]]] = {a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID)}
 """The registry: one line per kind."""
 
 
 def apply[S](aggregate: Aggregate[S], chain: Chain[S], commit: Commit) -> Chain[S]:
-    """The chain after one more commit. Raises BrokenChainError where the commit's parent is not the chain's end."""
-    if commit.record.parent_seq != chain.version:
-        raise BrokenChainError(
-            f"{aggregate.name} {commit.key}: commit {commit.seq} follows {commit.record.parent_seq}, "
-            f"but the last one seen is {chain.version}"
-        )
-    state = chain.state
-    for event in commit.events:
-        state = aggregate.evolve(state, event)
-    remembered = RememberedCommand(commit.record.command_id, commit.record.body_hash, commit.seq)
+    """The chain after one more commit. Raises BrokenChainError where the commit's parent is not the chain's end, or the
+    state cannot take its events.
+    """
+    state = _evolved(aggregate, chain, commit)
+    record = commit.record
+    remembered = RememberedCommand(record.command_id, record.body_hash, commit.seq, record.occurred_at)
     recent = (*chain.recent[-(REMEMBERED_COMMANDS - 1) :], remembered)
     return Chain(state=state, version=commit.seq, recent=recent)
 
@@ -133,15 +151,27 @@ def advance[S](aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit) 
     Args:
         chain: None where the follower forgot what lies before, and knows that this commit begins anew.
     """
+    return Chain(state=_evolved(aggregate, chain, commit), version=commit.seq)
+
+
+def _evolved[S](aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit) -> S:
     if chain is not None and commit.record.parent_seq != chain.version:
         raise BrokenChainError(
             f"{aggregate.name} {commit.key}: commit {commit.seq} follows {commit.record.parent_seq}, "
-            f"but the last one seen is {chain.version}"
+            f"but the last one seen is {chain.version}",
+            seq=commit.seq,
         )
     state = aggregate.initial if chain is None else chain.state
-    for event in commit.events:
-        state = aggregate.evolve(state, event)
-    return Chain(state=state, version=commit.seq)
+    try:
+        for event in commit.events:
+            state = aggregate.evolve(state, event)
+    except Exception as error:
+        # Whatever it is, it comes again with every repetition: the commit cannot be applied, by anybody.
+        raise BrokenChainError(
+            f"{aggregate.name} {commit.key}: commit {commit.seq} cannot be applied: {type(error).__name__}: {error}",
+            seq=commit.seq,
+        ) from error
+    return state
 
 
 def fold[S](aggregate: Aggregate[S], commits: Iterable[Commit]) -> Chain[S]:

@@ -1,4 +1,4 @@
-"""What the AUDIT stream holds: who was refused what, and who used which special right. Never a token."""
+"""What the streams AUDIT and REFUSALS hold: who used which special right, and who was refused what. Never a token."""
 
 from datetime import datetime
 from typing import Literal
@@ -8,7 +8,7 @@ import msgspec
 from events.commit import Actor
 
 TENANT_SCOPE = "tenant"
-"""The scope of what belongs to no project: the last token of the record's subject (`audit_subject`)."""
+"""The scope of what belongs to no project: the last token of the record's subject."""
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

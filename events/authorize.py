@@ -23,6 +23,8 @@ class Permission(StrEnum):
     MANAGE_CLUSTERS = "manage_clusters"
     GRANT_TENANT_ROLES = "grant_tenant_roles"
     READ_AUDIT = "read_audit"
+    VOID_MESSAGES = "void_messages"
+    """Declare a message of the log void that nobody can read."""
 
 
 ROLE_PERMISSIONS: Final[dict[str, frozenset[Permission]]] = {

@@ -1,17 +1,20 @@
 """The cluster aggregate: which clusters there are, how they are reached, and their settings."""
 
 from datetime import datetime
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
-from events.ids import cluster_key, incarnation_id
+from events.ids import cluster_key, incarnation_id, key_of_id
 from events.refusal import Refusal
 
 ClusterKind = Literal["local", "simulated", "kubernetes"]
 SettingSource = Literal["cluster", "administrator"]
+
+DEFAULT_POOL: Final = "default"
+"""The pool of the nodes that are in no other; every cluster has it."""
 
 # -- events ----------------------------------------------------------------------------------------------------------
 
@@ -42,6 +45,26 @@ class NodePool(msgspec.Struct, frozen=True, kw_only=True):
     """Of the nodes in it."""
     label_value: str
     """Of the nodes in it."""
+
+
+class RefusedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that an agent said and that was not taken, since it breaks a rule."""
+
+    about: Literal["node", "pod", "cluster"]
+    """What it was said of."""
+    name: str
+    """Of one of those that it was said of, cut."""
+    field: str
+    """Path of the value within the agent's message; empty where it is about the message as a whole."""
+    rule: str
+    """What would do."""
+    value: str
+    """What was said, cut."""
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """Which rule is broken, whatever the value is, and whichever entry of a list it is in."""
+        return self.about, self.field.partition("[")[0], self.rule
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,6 +108,15 @@ class ClusterDisconnected(_Event, frozen=True, kw_only=True):
     """What the agent says is wrong, in words; empty where it is not heard."""
 
 
+class ClusterReportsRefused(_Event, frozen=True, kw_only=True):
+    """What of the words of its agent is not taken is different now: other rules are broken, or none any more."""
+
+    at: datetime
+    """When it was decided."""
+    refused: tuple[RefusedReport, ...] = ()
+    """One for each rule that is broken, at most ten; empty: all is taken."""
+
+
 class OwnershipProtectionSet(_Event, frozen=True, kw_only=True):
     """From now on only owners, and who may override them, act on the cluster's workloads; or no longer."""
 
@@ -123,6 +155,7 @@ ClusterEvent = (
     ClusterAdded
     | ClusterConnected
     | ClusterDisconnected
+    | ClusterReportsRefused
     | OwnershipProtectionSet
     | OwnershipProtectionUnset
     | NodePoolSet
@@ -145,6 +178,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problem: str = ""
     """Why it is disconnected, as its agent said first; empty where it is not heard, or is connected."""
     agent_version: str = ""
+    refused: tuple[RefusedReport, ...] = ()
+    """What of its agent's words is not taken."""
     protection_reported: bool | None = None
     """What the cluster's own configuration says; None where it says nothing."""
     protection_set: bool = False
@@ -161,6 +196,12 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def evolve(state: Cluster, event: ClusterEvent) -> Cluster:
+    """The state after one event; the very same one where the event does not fit it: then it changes nothing."""
+    known = key_of_id(event.cluster_id) if isinstance(event, ClusterAdded) else state.cluster_id
+    return _evolve(state, event) if known else state
+
+
+def _evolve(state: Cluster, event: ClusterEvent) -> Cluster:
     match event:
         case ClusterAdded():
             return Cluster(
@@ -176,6 +217,8 @@ def evolve(state: Cluster, event: ClusterEvent) -> Cluster:
             )
         case ClusterDisconnected():
             return replace(state, connected=False, connection_changed_at=event.at, problem=event.reason)
+        case ClusterReportsRefused():
+            return replace(state, refused=event.refused)
         case OwnershipProtectionSet():
             if event.source == "cluster":
                 return replace(state, protection_reported=event.enabled)
@@ -192,12 +235,17 @@ def evolve(state: Cluster, event: ClusterEvent) -> Cluster:
             assert_never(event)
 
 
+def pool_names(state: Cluster) -> tuple[str, ...]:
+    """Every pool that there is, by name."""
+    return tuple(sorted({DEFAULT_POOL, *state.node_pools}))
+
+
 def pool_of(labels: dict[str, str], pools: dict[str, NodePool]) -> str:
     """The pool of a node with these labels; the first by name where several match."""
     for name in sorted(pools):
         if labels.get(pools[name].label_key) == pools[name].label_value:
             return name
-    return "default"
+    return DEFAULT_POOL
 
 
 # -- commands and decide ---------------------------------------------------------------------------------------------
@@ -246,6 +294,8 @@ class ReportCluster(_Command, frozen=True, kw_only=True):
     """Why the agent cannot work with the cluster, where it is heard and says so."""
     agent_version: str = ""
     ownership_protection: bool | None = None
+    refused: tuple[RefusedReport, ...] = ()
+    """What of the agent's words was not taken lately."""
 
 
 UserClusterCommand = AddCluster | RemoveCluster | SetOwnershipProtection | SetNodePool | RemoveNodePool
@@ -255,7 +305,7 @@ ClusterCommand = UserClusterCommand | ReportCluster
 def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decision[ClusterEvent]:
     if isinstance(command, AddCluster):
         return _add(command, state, context)
-    if command.cluster_id != state.cluster_id or state.removed:
+    if not state.exists or command.cluster_id != state.cluster_id:
         return Refusal(code="not_found", message=f"there is no cluster {command.cluster_id}")
     match command:
         case RemoveCluster():
@@ -273,9 +323,13 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
             assert_never(command)
 
 
+def name_taken(name: str) -> Refusal:
+    return Refusal(code="name_taken", field="name", message=f"there already is a cluster named {name!r}")
+
+
 def _add(command: AddCluster, state: Cluster, context: Context) -> Decision[ClusterEvent]:
     if state.exists:
-        return Refusal(code="name_taken", field="name", message=f"there already is a cluster named {command.name!r}")
+        return name_taken(command.name)
     return (
         ClusterAdded(
             cluster_id=incarnation_id(cluster_key(command.name), context.command_id),
@@ -315,4 +369,10 @@ def _report(command: ReportCluster, state: Cluster, context: Context) -> Decisio
             events.append(OwnershipProtectionUnset())
         else:
             events.append(OwnershipProtectionSet(enabled=command.ownership_protection, source="cluster"))
+    if _rules(command.refused) != _rules(state.refused):
+        events.append(ClusterReportsRefused(at=context.now, refused=command.refused))
     return tuple(events)
+
+
+def _rules(refused: tuple[RefusedReport, ...]) -> set[tuple[str, str, str]]:
+    return {report.kind for report in refused}

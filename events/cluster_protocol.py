@@ -11,6 +11,7 @@ import msgspec
 
 from events.cluster import ClusterKind, SimulatedNodes
 from events.node import NodeFacts
+from events.project import PodSecurity
 from events.workload.commands import PodFactKind, PodWarning
 from events.workload.events import DeviceShare, PodRef
 
@@ -44,6 +45,8 @@ class RunPod(_Message, frozen=True, kw_only=True, tag=True):
     workload_name: str
     project_id: str
     project_name: str = ""
+    pod_security: PodSecurity | None = None
+    """What the project's pods keep to at least; None: what the cluster says."""
     pod: PodRef
     pods: int = 1
     """How many pods of this pod set may be alive at once; with several, they find each other by name."""
@@ -51,6 +54,10 @@ class RunPod(_Message, frozen=True, kw_only=True, tag=True):
     devices: tuple[DeviceShare, ...] = ()
     gpu_memory_bytes: int = 0
     """Memory share of each device, where it was asked for by memory."""
+    gpu_limit_milli: int = 0
+    """What it may grow to of each device, where that was given by portion; 0: what it holds."""
+    gpu_memory_limit_bytes: int = 0
+    """As `gpu_limit_milli`, where it was given by memory."""
     image: str = ""
     arguments: tuple[str, ...] = ()
     """Command and args, split; empty: what the image says."""
@@ -161,19 +168,31 @@ class UsageReport(_Message, frozen=True, kw_only=True):
     samples: tuple[UsageSample, ...] = ()
 
 
-class LogsRequest(_Message, frozen=True, kw_only=True):
-    """Asked of an agent on `agent.<cluster>.logs`; answered by `LogsChunk`s on the reply subject."""
+class LogsRequest(_Message, frozen=True, kw_only=True, tag=True):
+    """Asked of an agent on `agent.<cluster>.logs`; answered by `LogsChunk`s on the reply subject, a few at a time: the
+    asker says `LogsTaken` of each but the last.
+    """
 
     workload_id: str
     pod_key: str
     pod: PodRef | None = None
-    """None: the newest run."""
+    """None: the newest run that the next three fields leave."""
+    attempt: int | None = None
+    try_: int | None = msgspec.field(name="try", default=None)
+    previous: bool = False
+    """Not the newest run of all, but one before it."""
     follow: bool = False
     tail_lines: int | None = None
     since: datetime | None = None
-    acknowledged: bool = False
-    """The asker answers each chunk with an empty message to its reply subject, and so slows the agent down to its own
-    pace (a few chunks are on the way at once). Without: the agent sends at a bounded rate."""
+    reader: str = ""
+    """Who reads, as a digest: one reader may have so many answers at once."""
+
+
+class LogsTaken(_Message, frozen=True, kw_only=True, tag=True):
+    """Said on `agent.<cluster>.logs`: one more chunk of an answer was taken."""
+
+    inbox: str
+    """The reply subject of the request."""
 
 
 class LogLine(_Message, frozen=True, kw_only=True):
@@ -189,3 +208,5 @@ class LogsChunk(_Message, frozen=True, kw_only=True):
     """The last chunk of this answer."""
     error: str = ""
     """Where it ended early, why."""
+    no_such_run: bool = False
+    """With `error`: nothing is wrong but that the run asked for has no log."""

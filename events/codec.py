@@ -5,16 +5,22 @@ next version, write the upcaster from the one before, and add its golden payload
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any, Final, get_args
 
 import msgspec
 
-from events import cluster, node, project, tenant
+from events import cluster, node, project, tenant, void
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
 from events.workload import events as workload
 
 type Fields = dict[str, Any]
+
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""Everything that a decoder raises at bytes that it cannot read: two of the three are not msgspec's own, for text that
+is not UTF-8 and for brackets without end.
+"""
 
 REGISTRY: Final[dict[tuple[str, int], type[msgspec.Struct]]] = {
     ("WorkloadCreated", 1): workload.WorkloadCreated,
@@ -45,6 +51,7 @@ REGISTRY: Final[dict[tuple[str, int], type[msgspec.Struct]]] = {
     ("ClusterAdded", 1): cluster.ClusterAdded,
     ("ClusterConnected", 1): cluster.ClusterConnected,
     ("ClusterDisconnected", 2): cluster.ClusterDisconnected,
+    ("ClusterReportsRefused", 1): cluster.ClusterReportsRefused,
     ("OwnershipProtectionSet", 1): cluster.OwnershipProtectionSet,
     ("OwnershipProtectionUnset", 1): cluster.OwnershipProtectionUnset,
     ("NodePoolSet", 1): cluster.NodePoolSet,
@@ -56,6 +63,7 @@ REGISTRY: Final[dict[tuple[str, int], type[msgspec.Struct]]] = {
     ("ProjectRoleRevoked", 1): project.ProjectRoleRevoked,
     ("TenantRoleGranted", 1): tenant.TenantRoleGranted,
     ("TenantRoleRevoked", 1): tenant.TenantRoleRevoked,
+    ("MessageVoided", 1): void.MessageVoided,
 }
 """The newest version of every event."""
 
@@ -66,14 +74,40 @@ UPCASTERS: Final[dict[tuple[str, int], Callable[[Fields], Fields]]] = {
 """From a stored (type, version) to the fields of the next version."""
 
 
+EVENTS_OF: Final[dict[str, frozenset[Any]]] = {
+    "workload": frozenset(get_args(workload.WorkloadEvent)),
+    "node": frozenset(get_args(node.NodeEvent)),
+    "cluster": frozenset(get_args(cluster.ClusterEvent)),
+    "project": frozenset(get_args(project.ProjectEvent)),
+    "tenant": frozenset(get_args(tenant.TenantEvent)),
+    "void": frozenset({void.VoidEvent}),
+}
+"""Which events may stand on the subjects of which kind of aggregate."""
+
+
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+"""Times in between can be told in every zone, compared and subtracted."""
+
+
 class UnknownEventError(Exception):
     """The log holds an event that this version of Muster does not know: stop, never skip."""
+
+
+def _types(type_: object) -> tuple[object, ...]:
+    """Of a field: its type, or the members of its union."""
+    return get_args(type_) or (type_,)
 
 
 _NAMES: Final = {struct: (name, version) for (name, version), struct in REGISTRY.items()}
 _VERSIONS: Final = dict(REGISTRY.keys())
 _DECODERS: Final = {key: msgspec.json.Decoder(struct) for key, struct in REGISTRY.items()}
 _ENCODER: Final = msgspec.json.Encoder()
+_MOMENTS: Final = {
+    struct: tuple(field.name for field in msgspec.structs.fields(struct) if datetime in _types(field.type))
+    for struct in REGISTRY.values()
+}
+"""Fields of an event that are times."""
 _COMMIT_DECODER: Final = msgspec.json.Decoder(CommitRecord)
 
 
@@ -104,13 +138,26 @@ def encode_commit(record: CommitRecord) -> bytes:
 
 
 def decode_commit(subject: str, seq: int, payload: bytes) -> Commit:
-    """A stored message of the log. Raises UnknownEventError, msgspec.DecodeError, ValueError (a foreign subject)."""
+    """A stored message of the log. Raises UnknownEventError, msgspec.DecodeError, ValueError (a foreign subject, a
+    record without events, or a time that cannot be compared with others).
+    """
     aggregate, key = split_aggregate_subject(subject)
+    known = EVENTS_OF.get(aggregate)
+    if known is None:
+        raise UnknownEventError(f"no aggregate is called {aggregate!r}")
     record = _COMMIT_DECODER.decode(payload)
-    return Commit(
-        aggregate=aggregate,
-        key=key,
-        seq=seq,
-        record=record,
-        events=tuple(decode_event(event) for event in record.events),
-    )
+    events = tuple(decode_event(event) for event in record.events)
+    if not events:
+        raise ValueError("a commit without events")
+    _check_moment("occurred_at", record.occurred_at)
+    for event in events:
+        if type(event) not in known:
+            raise UnknownEventError(f"{type(event).__name__} is no event of a {aggregate}")
+        for name in _MOMENTS[type(event)]:
+            _check_moment(name, getattr(event, name))
+    return Commit(aggregate=aggregate, key=key, seq=seq, record=record, events=events)
+
+
+def _check_moment(name: str, moment: datetime | None) -> None:
+    if moment is not None and (moment.tzinfo is None or not EARLIEST <= moment <= LATEST):
+        raise ValueError(f"{name} is {moment.isoformat()}: a time has a zone, and is between {EARLIEST} and {LATEST}")

@@ -17,6 +17,7 @@ from events.ids import TENANT_KEY, cluster_key, key_of_id, project_key, workload
 from events.project import ChangeProject, CreateProject, GrantProjectRole, RevokeProjectRole
 from events.refusal import Refusal
 from events.tenant import GrantTenantRole, RevokeTenantRole
+from events.void import VoidMessage
 from events.workload.commands import (
     ChangeWorkload,
     CreateTraining,
@@ -42,6 +43,7 @@ UserCommand = (
     | RevokeProjectRole
     | GrantTenantRole
     | RevokeTenantRole
+    | VoidMessage
 )
 """Everything a person can ask for."""
 
@@ -57,10 +59,15 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The caller's own: the gate verifies it itself."""
     command: UserCommand
     body_hash: str = ""
-    """SHA-256 of the request's body, in hex; compared where a command id comes again."""
+    """SHA-256 of the request, in hex, where it came with an Idempotency-Key: what else comes with the same key is
+    compared with it. Empty without a key: then the command id never comes again."""
     expected_version: int | None = None
     """From If-Match."""
     correlation_id: str = ""
+    min_seq: int = 0
+    """What the api and the caller know to be in the log, of the target or of all: nothing older is to be decided on."""
+    min_roles: int = 0
+    """Sequence of the newest change of roles, projects and clusters that the api knows of."""
 
 
 class AdmittedCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,6 +81,8 @@ class AdmittedCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     correlation_id: str = ""
     protected: bool = False
     override: bool = False
+    min_seq: int = 0
+    """As in the request."""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -117,6 +126,8 @@ def target(command: UserCommand) -> tuple[str, str] | None:
             return _of_id("project", command.project_id)
         case GrantTenantRole() | RevokeTenantRole():
             return "tenant", TENANT_KEY
+        case VoidMessage():
+            return "void", str(command.seq)
         case _:
             assert_never(command)
 

@@ -3,6 +3,9 @@
 Reserving and releasing are events of the node, written in one atomic batch with the workload's own. So no new
 reservation can ever exceed a node's capacity, whoever schedules, however many at once. Capacity may shrink below what
 is reserved (a dead GPU, a foreign pod): that is a fact, shown as it is.
+
+Devices are logical: what stands behind one, the kubelet may choose. So no device is others' by its number; the devices
+that any reservation touches and those of others are together never more than work.
 """
 
 from typing import Final, assert_never
@@ -17,6 +20,10 @@ from events.workload.spec import WHOLE_GPU_MILLI
 
 DEFAULT_MAX_PODS: Final = 110
 """The kubelet's default limit of pods on one node."""
+MOST_DEVICES: Final = 1_024
+"""Of one node; further ones are passed by. A place is kept for each, and the largest machines have 16 to 72."""
+MOST_RESERVED: Final = 2**62
+"""Of anything on one node: sums and differences of two still fit 64 bits."""
 
 # -- events ----------------------------------------------------------------------------------------------------------
 
@@ -160,18 +167,38 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.facts.max_pods - self.facts.foreign_pods - len(self.reservations)
 
     @property
+    def free_devices(self) -> int:
+        """How many devices that none of ours touches may still be; negative where others' came, or some died."""
+        touched = sum(1 for milli in self.used_device_milli if milli)
+        return self.facts.gpu_count - self.facts.foreign_gpus - touched
+
+    @property
     def free_device_milli(self) -> tuple[int, ...]:
-        """Free share of each device; the last `foreign_gpus` devices are others'."""
-        ours = max(self.facts.gpu_count - self.facts.foreign_gpus, 0)
+        """The share of each device that none of ours holds. Of the untouched ones only `free_devices` can be had."""
         used = self.used_device_milli
-        return tuple(WHOLE_GPU_MILLI - (used[i] if i < len(used) else 0) for i in range(ours))
+        devices = range(min(self.facts.gpu_count, MOST_DEVICES))
+        return tuple(WHOLE_GPU_MILLI - (used[i] if i < len(used) else 0) for i in devices)
 
 
 def reservation_id(workload_id: str, pod_set: str, index: int, attempt: int, try_: int) -> str:
     return f"{workload_id}/{pod_set}-{index}/{attempt}.{try_}"
 
 
+def holdable(reservation: Reservation) -> bool:
+    """Whether its amounts can be those of a reservation at all."""
+    sizes = (reservation.cpu_milli, reservation.memory_bytes)
+    return all(0 <= size <= MOST_RESERVED for size in sizes) and all(
+        0 <= share.device < MOST_DEVICES and 0 < share.milli <= WHOLE_GPU_MILLI for share in reservation.devices
+    )
+
+
 def evolve(state: Node, event: NodeEvent) -> Node:
+    """The state after one event; the very same one where the event does not fit it: then it changes nothing."""
+    known = event.cluster_id if isinstance(event, NodeRegistered) else state.cluster_id
+    return _evolve(state, event) if known else state
+
+
+def _evolve(state: Node, event: NodeEvent) -> Node:
     match event:
         case NodeRegistered():
             return replace(state, cluster_id=event.cluster_id, name=event.name, present=True, facts=event.facts)
@@ -182,7 +209,8 @@ def evolve(state: Node, event: NodeEvent) -> Node:
         case PodsReserved():
             return _with(state, event.reservations, +1)
         case ReservationsReleased():
-            return _with(state, tuple(state.reservations[id_] for id_ in event.ids), -1)
+            held = state.reservations
+            return _with(state, tuple(held[id_] for id_ in dict.fromkeys(event.ids) if id_ in held), -1)
         case _:
             assert_never(event)
 
@@ -193,6 +221,9 @@ def _with(state: Node, changed: tuple[Reservation, ...], sign: int) -> Node:
     milli = list(state.used_device_milli)
     for reservation in changed:
         if sign > 0:
+            more = max(cpu + reservation.cpu_milli, memory + reservation.memory_bytes)
+            if reservation.id in held or more > MOST_RESERVED or not holdable(reservation):
+                continue
             held[reservation.id] = reservation
         else:
             del held[reservation.id]
@@ -255,14 +286,13 @@ def _reserve(command: ReserveOnNode, state: Node) -> Decision[NodeEvent]:
     if reserve:
         if not state.schedulable:
             return Refusal(code="node_not_schedulable", message=f"node {state.name!r} takes no new pods")
-        before, state = state, _with(state, reserve, +1)
-        if shortage := _shortage(before, state, reserve):
+        if shortage := _shortage(state, reserve):
             return Refusal(code="capacity_exceeded", message=f"node {state.name!r} {shortage}")
         events.append(PodsReserved(reservations=reserve))
     return tuple(events)
 
 
-def _shortage(before: Node, after: Node, reserve: tuple[Reservation, ...]) -> str | None:
+def _shortage(before: Node, reserve: tuple[Reservation, ...]) -> str | None:
     """What these reservations would take beyond the node's capacity, with numbers; None where all fits.
 
     Only what they ask for is compared: a node that shrank below what it holds still takes a pod that asks for nothing
@@ -270,16 +300,36 @@ def _shortage(before: Node, after: Node, reserve: tuple[Reservation, ...]) -> st
     """
     if any(r.id in before.reservations for r in reserve):
         return "already holds another reservation under this id"
+    for r in reserve:
+        if len({share.device for share in r.devices}) < len(r.devices):
+            return "cannot give a device twice to one pod"
+    shares = tuple(share for r in reserve for share in r.devices)
+    for share in shares:
+        if not 0 <= share.device < min(before.facts.gpu_count, MOST_DEVICES):
+            return f"has no device {share.device}"
+        if not 0 < share.milli <= WHOLE_GPU_MILLI:
+            return f"cannot give it: no share of a device is {share.milli} thousandths"
+    after = _with(before, reserve, +1)
+    if uncounted := next((r.id for r in reserve if r.id not in after.reservations), None):
+        return f"cannot count what {uncounted} asks for"
     if after.free_cpu_milli < 0 and any(r.cpu_milli for r in reserve):
         return f"lacks {-after.free_cpu_milli} milli of CPU"
     if after.free_memory_bytes < 0 and any(r.memory_bytes for r in reserve):
         return f"lacks {-after.free_memory_bytes} bytes of memory"
     if after.free_pods < 0:
         return f"takes at most {after.facts.max_pods} pods"
-    free = after.free_device_milli
-    for share in (share for r in reserve for share in r.devices):
-        if share.device >= len(free):
-            return f"has no free device {share.device}"
+    return _shortage_of_devices(after, shares)
+
+
+def _shortage_of_devices(after: Node, shares: tuple[DeviceShare, ...]) -> str | None:
+    free, facts = after.free_device_milli, after.facts
+    for share in shares:
         if free[share.device] < 0:
             return f"lacks {-free[share.device]} thousandths of device {share.device}"
+    if shares and after.free_devices < 0:
+        ours = facts.gpu_count - facts.foreign_gpus - after.free_devices
+        return (
+            f"has {facts.gpu_count} devices that work, of which {facts.foreign_gpus} are others', "
+            f"and {ours} would be held by pods of ours"
+        )
     return None

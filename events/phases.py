@@ -52,6 +52,13 @@ class PodPhase(StrEnum):
 FINISHED: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 """Terminal phases: what is left is the record (and pods on their way out)."""
 
+UNBUILT_PHASES: Final[dict[Phase, str]] = {
+    Phase.DEGRADED: "some pods of a gang are gone, and the rest goes on",
+    Phase.UPDATING: "what runs is being changed",
+    Phase.TERMINATING: "a limit of its running time was reached",
+}
+"""Named by the contract, and entered by nothing yet: what each will say."""
+
 TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
     Phase.CREATING: frozenset({Phase.PENDING, Phase.INITIALIZING, Phase.STOPPED, Phase.DELETING}),
     Phase.PENDING: frozenset(
@@ -90,13 +97,16 @@ TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
     Phase.COMPLETED: frozenset({Phase.DELETING}),
     Phase.FAILED: frozenset({Phase.DELETING}),
     Phase.DELETING: frozenset(),
-    # Named by the contract and not entered yet: gangs (Degraded), changes to what runs (Updating) and runtime limits
-    # (Terminating) come with the kinds and rules that cause them.
-    Phase.DEGRADED: frozenset(),
-    Phase.UPDATING: frozenset(),
-    Phase.TERMINATING: frozenset(),
+    **dict.fromkeys(UNBUILT_PHASES, frozenset[Phase]()),
 }
-"""Which phase may follow which. `evolve` asserts it, so a step that nobody wrote down is found by the first test."""
+"""Which phase may follow which. An event that would move one otherwise changes nothing; the tests of the deciders see
+to it that none is decided.
+"""
+
+
+def may_follow(before: Phase, after: Phase) -> bool:
+    """Whether a workload may go from one phase to the other, or stay in it."""
+    return after is before or after in TRANSITIONS[before]
 
 
 NODE_UNREACHABLE: Final = "node_unreachable"

@@ -12,6 +12,10 @@ from events.refusal import Refusal
 from events.roles import with_role, without_role
 
 ProjectRole = Literal["project-admin", "researcher", "viewer"]
+PodSecurity = Literal["baseline", "restricted"]
+"""Levels of Kubernetes' Pod Security Standards that a project may ask for. What is looser, the cluster's administrators
+alone allow, namespace by namespace.
+"""
 
 # -- events ----------------------------------------------------------------------------------------------------------
 
@@ -33,6 +37,8 @@ class ProjectCreated(_Event, frozen=True, kw_only=True):
     """Bounds non-preemptible work, in thousandths of a GPU; None: no bound."""
     node_pools: tuple[str, ...] = ()
     """Order in which pools are tried where the workload names none; empty: all, by name."""
+    pod_security: PodSecurity | None = None
+    """What its pods on Kubernetes keep to at least; None: what the cluster says."""
 
 
 class ProjectChanged(_Event, frozen=True, kw_only=True):
@@ -41,6 +47,8 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
     gpu_quota_milli: int | None = None
     """As in ProjectCreated."""
     node_pools: tuple[str, ...] = ()
+    """As in ProjectCreated."""
+    pod_security: PodSecurity | None = None
     """As in ProjectCreated."""
 
 
@@ -73,6 +81,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: datetime | None = None
     gpu_quota_milli: int | None = None
     node_pools: tuple[str, ...] = ()
+    pod_security: PodSecurity | None = None
     roles: dict[str, tuple[ProjectRole, ...]] = msgspec.field(default_factory=dict[str, tuple[ProjectRole, ...]])
     """Roles by subject."""
 
@@ -82,6 +91,12 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def evolve(state: Project, event: ProjectEvent) -> Project:
+    """The state after one event; the very same one where the event does not fit it: then it changes nothing."""
+    known = event.project_id if isinstance(event, ProjectCreated) else state.project_id
+    return _evolve(state, event) if known else state
+
+
+def _evolve(state: Project, event: ProjectEvent) -> Project:
     match event:
         case ProjectCreated():
             return Project(
@@ -90,9 +105,15 @@ def evolve(state: Project, event: ProjectEvent) -> Project:
                 created_at=event.at,
                 gpu_quota_milli=event.gpu_quota_milli,
                 node_pools=event.node_pools,
+                pod_security=event.pod_security,
             )
         case ProjectChanged():
-            return replace(state, gpu_quota_milli=event.gpu_quota_milli, node_pools=event.node_pools)
+            return replace(
+                state,
+                gpu_quota_milli=event.gpu_quota_milli,
+                node_pools=event.node_pools,
+                pod_security=event.pod_security,
+            )
         case ProjectRoleGranted():
             return replace(state, roles=with_role(state.roles, event.subject, event.role))
         case ProjectRoleRevoked():
@@ -112,6 +133,7 @@ class CreateProject(_Command, frozen=True, kw_only=True):
     name: str
     gpu_quota_milli: int | None = None
     node_pools: tuple[str, ...] = ()
+    pod_security: PodSecurity | None = None
 
 
 class ChangeProject(_Command, frozen=True, kw_only=True):
@@ -120,6 +142,7 @@ class ChangeProject(_Command, frozen=True, kw_only=True):
     project_id: str
     gpu_quota_milli: int | None = None
     node_pools: tuple[str, ...] = ()
+    pod_security: PodSecurity | None = None
 
 
 class GrantProjectRole(_Command, frozen=True, kw_only=True):
@@ -140,14 +163,19 @@ ProjectCommand = CreateProject | ChangeProject | GrantProjectRole | RevokeProjec
 def decide(command: ProjectCommand, state: Project, context: Context) -> Decision[ProjectEvent]:
     if isinstance(command, CreateProject):
         return _create(command, state, context)
-    if command.project_id != state.project_id:
+    if not state.exists or command.project_id != state.project_id:
         return Refusal(code="not_found", message=f"there is no project {command.project_id}")
     match command:
         case ChangeProject():
-            wanted = (command.gpu_quota_milli, command.node_pools)
-            if wanted == (state.gpu_quota_milli, state.node_pools):
+            wanted = (command.gpu_quota_milli, command.node_pools, command.pod_security)
+            if wanted == (state.gpu_quota_milli, state.node_pools, state.pod_security):
                 return ()
-            return (ProjectChanged(gpu_quota_milli=command.gpu_quota_milli, node_pools=command.node_pools),)
+            changed = ProjectChanged(
+                gpu_quota_milli=command.gpu_quota_milli,
+                node_pools=command.node_pools,
+                pod_security=command.pod_security,
+            )
+            return (changed,)
         case GrantProjectRole():
             held = command.role in state.roles.get(command.subject, ())
             return () if held else (ProjectRoleGranted(subject=command.subject, role=command.role),)
@@ -158,9 +186,13 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             assert_never(command)
 
 
+def name_taken(name: str) -> Refusal:
+    return Refusal(code="name_taken", field="name", message=f"there already is a project named {name!r}")
+
+
 def _create(command: CreateProject, state: Project, context: Context) -> Decision[ProjectEvent]:
     if state.exists:
-        return Refusal(code="name_taken", field="name", message=f"there already is a project named {command.name!r}")
+        return name_taken(command.name)
     return (
         ProjectCreated(
             project_id=incarnation_id(project_key(command.name), context.command_id),
@@ -168,5 +200,6 @@ def _create(command: CreateProject, state: Project, context: Context) -> Decisio
             at=context.now,
             gpu_quota_milli=command.gpu_quota_milli,
             node_pools=command.node_pools,
+            pod_security=command.pod_security,
         ),
     )

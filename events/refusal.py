@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a command was not carried out. Nothing was stored."""
 
     code: str
@@ -14,6 +14,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence for a person: what is wrong, with what was given, and what would do."""
     field: str | None = None
     """The request field that is at fault, such as `spec.parallelism`, where there is one."""
+    retry_seconds: int | None = None
+    """After how long the same command would be carried out, where that is known."""
 
 
 REFUSALS: Final[dict[str, str]] = {
@@ -31,11 +33,16 @@ REFUSALS: Final[dict[str, str]] = {
     "unknown_cluster": "no cluster has this id",
     "set_by_cluster": "the cluster's own configuration says otherwise, and it wins",
     "last_administrator": "somebody must remain who can administer",
+    "pods_not_isolated": "pods of the local cluster could read Muster's keys: roles are not given to other people",
     "invalid": "a value breaks a rule",
     "stale_placement": "the pod moved on since the plan was made",
     "capacity_exceeded": "the node has not that much left",
     "node_not_schedulable": "the node takes no new pods",
-    "log_full": "the log's disk is nearly full: creations are refused, facts and deletions still fit",
+    "too_many_workloads": "the project has as many living workloads as it may",
+    "too_many_creations": "the project has created as many workloads within 60 minutes as it may",
+    "log_full": "the log is nearly full: what is left is for facts, releases, deletions and administrators",
+    "message_readable": "only a message of the log that cannot be read can be declared void",
+    "log_unreadable": "a message of the log that this takes cannot be read: an administrator must declare it void",
     "outcome_unknown": "the answer was lost: repeat with the same Idempotency-Key",
 }
 """Every refusal code and what it means; the reference page and the statuses of the API are made from it."""

@@ -12,13 +12,25 @@ EVENTS_STREAM: Final = "EVENTS"
 WANTED_STREAM: Final = "WANTED"
 OBSERVED_STREAM: Final = "OBSERVED"
 AUDIT_STREAM: Final = "AUDIT"
+REFUSALS_STREAM: Final = "REFUSALS"
 SNAPSHOTS_STREAM: Final = "SNAPSHOTS"
+KEYS_STREAM: Final = "KEYS"
 
 ALL_EVENTS: Final = "ev.>"
 ALL_WANTED: Final = "want.>"
 ALL_OBSERVED: Final = "obs.>"
 ALL_AUDIT: Final = "audit.>"
+ALL_REFUSALS: Final = "refused.>"
 ALL_SNAPSHOTS: Final = "snap.>"
+ALL_KEYS: Final = "key.>"
+
+ALL_CANARIES: Final = "snap.canary.*"
+"""Small writes that show whether the log's server can store anything; beside the log, as nothing leaves that."""
+ALL_ROOMS: Final = "muster.room.*"
+LOG_STATE: Final = "muster.log"
+"""Whether the log takes what is written, as `commands` says it a few times a minute."""
+SERVER_HEALTH: Final = "muster.servers.health"
+"""Where every server says whether its streams can be written; imported from the system account (permissions.py)."""
 
 
 def aggregate_subject(aggregate: str, key: str) -> str:
@@ -34,7 +46,7 @@ def aggregate_filter(aggregate: str) -> str:
 def split_aggregate_subject(subject: str) -> tuple[str, str]:
     """(aggregate, key) of a subject of the log; raises ValueError for any other."""
     match subject.split("."):
-        case ["ev", aggregate, key]:
+        case ["ev", aggregate, key] if KEY_PATTERN.match(aggregate) and KEY_PATTERN.match(key):
             return aggregate, key
         case _:
             raise ValueError(f"not a subject of the log: {subject!r}")
@@ -92,11 +104,50 @@ def system_subject(service: str, command: str) -> str:
 
 
 def audit_subject(scope: str) -> str:
+    """Where it is told which special right was used, and by whom."""
     return f"audit.{_token(scope)}"
 
 
+def refusal_subject(scope: str) -> str:
+    """Where it is told what was refused; apart, since anybody may have very much refused."""
+    return f"refused.{_token(scope)}"
+
+
+def key_subject(command_id: str) -> str:
+    """What an Idempotency-Key stands for; also the guard of that."""
+    return f"key.{_token(command_id)}"
+
+
+def chain_snapshot(aggregate: str, key: str) -> str:
+    """Name of the snapshot of one aggregate's chain; the kind stands in it for the sake of permissions."""
+    return f"chain.{_token(aggregate)}.{_token(key)}"
+
+
+def chain_snapshots_filter(aggregate: str) -> str:
+    return f"snap.chain.{_token(aggregate)}.>"
+
+
+def fold_snapshot(service: str) -> str:
+    """Name of the snapshot of a service's own fold."""
+    return f"fold.{_token(service)}"
+
+
+def fold_snapshots_filter(service: str) -> str:
+    return f"snap.fold.{_token(service)}.>"
+
+
 def snapshot_subject(name: str, part: int) -> str:
-    return f"snap.{_token(name)}.{part}"
+    """Where one part of a snapshot stands; its name may have several tokens."""
+    return f"snap.{'.'.join(map(_token, name.split('.')))}.{part}"
+
+
+def canary_subject(writer: str) -> str:
+    return f"snap.canary.{_token(writer)}"
+
+
+def room_subject(server: str) -> str:
+    """Where a server's keeper says how much room the server's disk has."""
+    return f"muster.room.{_token(server)}"
 
 
 def _token(text: str) -> str:

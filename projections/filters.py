@@ -375,9 +375,13 @@ _PARSERS: Final[dict[Kind, Callable[[str], object]]] = {
 }
 
 
+OVER_OR_GOING: Final = FINISHED | {Phase.DELETING}
+"""Phases of what has ended, and of what may have: a Failed workload that is deleted while pods of it still stop."""
+
+
 def going_on_only(query: WorkloadQuery) -> ColumnElement[bool]:
     """Implied by some filters and added to them, so that the small index of what is going on can be read."""
     for given in query.filters:
-        if given.field == "phase" and given.op == "==" and given.value not in FINISHED:
+        if given.field == "phase" and given.op == "==" and given.value not in OVER_OR_GOING:
             return not_(_w.ended)
     return true()

@@ -7,9 +7,15 @@ of projects is a sum over what changed in other rows. The projector knows none o
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
+from events.aggregate import BrokenChainError
+from events.cluster import ClusterAdded
 from events.commit import Commit
+from events.ids import key_of_id
+from events.project import ProjectCreated
+from events.workload.events import WorkloadCreated
 from projections.clusters import project as clusters
 from projections.nodes import project as nodes
 from projections.projects import project as projects
@@ -127,15 +133,30 @@ KINDS: Final[dict[str, Kind]] = {
 }
 """One line per kind of aggregate that has rows."""
 
-WITHOUT_ROWS: Final = frozenset({"tenant"})
-"""Kinds that nobody lists: roles of the tenant are read from the log."""
+_CREATIONS: Final = (WorkloadCreated, ClusterAdded, ProjectCreated)
+"""What makes another entry of the same chain."""
+_subject_key: Final = lru_cache(maxsize=20_000)(key_of_id)
+
+WITHOUT_ROWS: Final = frozenset({"tenant", "void"})
+"""Kinds that nobody lists: roles of the tenant, and what was declared void, are read from the log."""
 
 
 def entry_key(commit: Commit) -> EntryKey | None:
-    """Where the commit's rows are; None for a kind without rows. Raises KeyError for a kind that nobody registered."""
-    if commit.aggregate in WITHOUT_ROWS:
+    """Where the commit's rows are; None for a kind without rows, and where a chain begins with nothing. Raises
+    BrokenChainError where it does not say what it is about, or says what another subject is for.
+    """
+    if commit.aggregate in WITHOUT_ROWS or not (commit.events or commit.aggregate in KINDS):
         return None
-    return commit.aggregate, KINDS[commit.aggregate].key(commit)
+    if any(isinstance(event, _CREATIONS) for event in commit.events[1:]):
+        raise BrokenChainError(f"its {commit.aggregate} begins in the middle of it", seq=commit.seq)
+    key = KINDS[commit.aggregate].key(commit)
+    if not key:
+        if commit.events and commit.record.parent_seq:
+            raise BrokenChainError(f"it does not say which {commit.aggregate} it is about", seq=commit.seq)
+        return None
+    if commit.events and key != commit.key and _subject_key(key) != commit.key:
+        raise BrokenChainError(f"it is about {commit.aggregate} {key}, which has another subject", seq=commit.seq)
+    return (commit.aggregate, key)
 
 
 def needed(commits: Iterable[Commit]) -> set[EntryKey]:
@@ -168,9 +189,13 @@ class Fold:
         """Every entry that a commit touched."""
 
     def add(self, commits: Sequence[Commit]) -> None:
-        """Fold further commits, in the order of the log. Raises BrokenChainError, KeyError."""
+        """Fold further commits, in the order of the log. Raises BrokenChainError, which names the one at fault."""
         for commit in commits:
-            self._add(commit)
+            try:
+                self._add(commit)
+            except Exception as error:
+                what = str(error) if isinstance(error, BrokenChainError) else f"{type(error).__name__}: {error}"
+                raise BrokenChainError(f"commit {commit.seq}: {what}", seq=commit.seq) from error
 
     def _add(self, commit: Commit) -> None:
         key = entry_key(commit)
@@ -186,7 +211,8 @@ class Fold:
         for index, event in enumerate(commit.events):
             before = entry
             entry = kind.evolve(entry, event, commit)
-            if commit.aggregate == "workload":
+            # What did not fit changed nothing, and is no part of the story.
+            if commit.aggregate == "workload" and entry is not before:
                 self._changes.history.append(history_row(before, event, entry, commit, index))
         self.after[key] = entry
         self._command(commit, commit.record.about.id or "")

@@ -10,6 +10,7 @@ from sqlalchemy import Index, Table
 from sqlalchemy.dialects.postgresql import dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from projections.access import guard_lasting, guard_schema, make_reader
 from projections.postgres import Connection, connect
 from projections.tables import DERIVED_SCHEMA, SHAPE, derived
 
@@ -56,8 +57,13 @@ MIGRATIONS: Final[tuple[str, ...]] = (
 """Each is applied once, in this order; never change one that was shipped, add another."""
 
 
-async def prepare(postgres_url: str) -> None:
-    """Make the lasting tables, and the first projection schema where there is none. Does nothing the second time."""
+async def prepare(postgres_url: str, reader_url: str = "") -> None:
+    """Make the lasting tables, the first projection schema where there is none, and what the api reads them as. Does
+    nothing the second time.
+
+    Args:
+        reader_url: of the api's own role, made here where it is given.
+    """
     connection = await connect(
         postgres_url, timeout_seconds=CONNECT_TIMEOUT_SECONDS, command_timeout_seconds=COMMAND_TIMEOUT_SECONDS
     )
@@ -65,6 +71,7 @@ async def prepare(postgres_url: str) -> None:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             await _migrate(connection)
+            await guard_lasting(connection)
             if await connection.fetchval("SELECT count(*) FROM muster.current_projection") == 0:
                 schema = await next_schema_name(connection)
                 await create_schema(connection, schema)
@@ -72,6 +79,11 @@ async def prepare(postgres_url: str) -> None:
                 await connection.execute(
                     "INSERT INTO muster.current_projection (schema_name, shape) VALUES ($1, $2)", schema, SHAPE
                 )
+            await guard_schema(
+                connection, await connection.fetchval("SELECT schema_name FROM muster.current_projection")
+            )
+            if reader_url:
+                await make_reader(connection, reader_url)
     finally:
         await connection.close(timeout=CONNECT_TIMEOUT_SECONDS)
 
@@ -111,6 +123,7 @@ async def create_schema(connection: Connection, schema: str) -> None:
         CHECKPOINT_NAME,
         SHAPE,
     )
+    await guard_schema(connection, schema)
 
 
 async def create_indexes(connection: Connection, schema: str, timeout_seconds: float | None = None) -> None:

@@ -7,6 +7,7 @@ a rebuild that swaps schemas makes no query fail. The old schema stays until the
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -17,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from projections import filters
+from projections.access import scope_values
 from projections.filters import WorkloadQuery
 from projections.tables import (
     DERIVED_SCHEMA,
@@ -49,6 +51,8 @@ STREAM_ROWS: Final = 1000
 MAX_USAGE_SAMPLES: Final = 1000
 """Of one series (public-api.md)."""
 
+_REFUSALS: Final = ("does not exist", "permission denied", "is starting up", "shutting down", "connection")
+"""Of a server that is not there yet, not any more, or not set up."""
 _REBUILD_RUNS: Final = text(
     "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = :key "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
@@ -157,11 +161,13 @@ class Status:
 class Queries:
     """A pool of read-only connections and the questions. Call `close` at the end.
 
-    Every method may raise ProjectionsUnavailableError and QueryTimeoutError.
+    What they see is of no project; `within` makes the same for a reader, on the same pool. Every method may raise
+    ProjectionsUnavailableError and QueryTimeoutError.
     """
 
     def __init__(self, postgres_url: str, *, statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> None:
         """`postgres_url` is `postgresql://user:password@host:port/database`."""
+        self._projects: frozenset[str] | None = frozenset()
         timeout_ms = int(statement_timeout_seconds * 1000)
         self._engine = create_async_engine(
             postgres_url.replace("postgresql://", "postgresql+asyncpg://", 1).replace(
@@ -187,6 +193,12 @@ class Queries:
 
     async def close(self) -> None:
         await self._engine.dispose()
+
+    def within(self, projects_read: frozenset[str] | None) -> "Queries":
+        """The same questions, asked by somebody who may read these projects; None: all of them."""
+        bound = copy(self)
+        bound._projects = projects_read  # noqa: SLF001 - of the same class
+        return bound
 
     # -- workloads -------------------------------------------------------------------------------------------------
 
@@ -267,7 +279,7 @@ class Queries:
         if end <= start:
             return []
         width = max((end - start) / min(max(samples, 1), MAX_USAGE_SAMPLES), timedelta(milliseconds=1))
-        async with self._snapshot() as (connection, _):
+        async with self._snapshot(workload=workload_id) as (connection, _):
             rows = (await connection.execute(_usage(workload_id, start, end, width))).mappings().all()
         series: dict[str, UsageSeries] = {}
         for row in rows:
@@ -285,7 +297,7 @@ class Queries:
     async def command(self, command_id: str) -> CommandAnswer | None:
         """The user's command of this id, where it changed something (Idempotency-Key)."""
         statement = select(commands).where(commands.c.command_id == command_id)
-        async with self._snapshot() as (connection, _):
+        async with self._snapshot(command=command_id) as (connection, _):
             row = (await connection.execute(statement)).mappings().one_or_none()
         return None if row is None else CommandAnswer(**row)
 
@@ -319,17 +331,20 @@ class Queries:
             wait = min(wait * 2, LONGEST_WAIT_SECONDS)
 
     @asynccontextmanager
-    async def _snapshot(self) -> AsyncGenerator[tuple[AsyncConnection, int]]:
+    async def _snapshot(self, *, command: str = "", workload: str = "") -> AsyncGenerator[tuple[AsyncConnection, int]]:
         """A read-only snapshot of the current schema, and its sequence."""
+        scope = scope_values(self._projects, command=command, workload=workload)
         try:
             async with self._engine.connect() as connection:
-                yield await _on_current_schema(connection)
+                yield await _on_current_schema(connection, scope)
         except (DBAPIError, OSError, TimeoutError, asyncpg.PostgresError) as error:
             raise _named(error) from error
 
 
-async def _on_current_schema(connection: AsyncConnection) -> tuple[AsyncConnection, int]:
+async def _on_current_schema(connection: AsyncConnection, scope: dict[str, str]) -> tuple[AsyncConnection, int]:
     for attempt in range(SCHEMA_TRIES):
+        # For this transaction only: the next one on this connection begins with nothing again.
+        await connection.execute(select(*(func.set_config(name, value, True) for name, value in scope.items())))
         schema = (await connection.execute(select(current_projection.c.schema_name))).scalar_one_or_none()
         if schema is None:
             raise ProjectionsUnavailableError("there is no projection schema yet; run the setup service")
@@ -343,14 +358,22 @@ async def _on_current_schema(connection: AsyncConnection) -> tuple[AsyncConnecti
     raise AssertionError("unreachable: the last try raises or returns")
 
 
+_DOWN_STATES: Final = ("08", "53", "57P", "58")
+"""Classes of SQLSTATE: the connection, resources, an operator or a crash, the system below. How a server says in words
+that it recovers from a crash differs from one moment to the next.
+"""
+
+
 def _named(error: Exception) -> Exception:
     said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
     if "statement timeout" in said:
         return QueryTimeoutError(f"the read models took longer than {STATEMENT_TIMEOUT_SECONDS} s; ask for less")
     away = isinstance(error, (OperationalError, InterfaceError, OSError, TimeoutError))
     lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    refused = any(word in said for word in ("does not exist", "is starting up", "shutting down", "connection"))
-    if away or lost or refused:
+    state = str(getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None) or "")
+    down = state.startswith(_DOWN_STATES)
+    refused = any(word in said for word in ("does not exist", "connection", "permission denied"))
+    if away or lost or down or refused:
         return ProjectionsUnavailableError(f"the read models cannot be asked now: {said or type(error).__name__}")
     return error
 

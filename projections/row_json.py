@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 Json = dict[str, Any]
 Row = Mapping[Any, Any]
@@ -73,11 +73,28 @@ def history_to_json(row: Row) -> Json:
         "phase": row["phase"],
         "message": row["message"],
         "actor": {"iss": row["actor_iss"], "sub": row["actor_sub"], "kind": row["actor_kind"]},
-        "details": row["details"],
+        # Every key is a field's name: no event of a workload has keys that a person chose.
+        "details": camel_keys(row["details"]),
     }
     if row["reason"]:
         record["reason"] = row["reason"]
     return record
+
+
+def camel_keys(value: Any) -> Any:
+    """The same with `pod_set` as `podSet`, at every depth: the log names its fields otherwise than the API."""
+    match value:
+        case dict():
+            return {_camel(key): camel_keys(inner) for key, inner in cast("Json", value).items()}
+        case list():
+            return [camel_keys(inner) for inner in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 def pod_to_json(row: Row) -> Json:

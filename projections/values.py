@@ -19,8 +19,8 @@ def clean(text: str) -> str:
 
 
 def fit(number: int) -> int:
-    """The number, or the largest bigint where it is larger (nobody has that much of anything)."""
-    return min(number, MAX_BIGINT)
+    """The number, or the nearest bigint where it is beyond (nobody has that much of anything)."""
+    return max(-MAX_BIGINT, min(number, MAX_BIGINT))
 
 
 def to_json(value: object) -> str:

@@ -5,9 +5,11 @@
 `nats_cluster`     three servers in a cluster (session)
 `postgres_url`     a Postgres server (session)
 `postgres_database` a new empty database on it (per test)
+`chance`           what a test draws by: the same for the same test and `--seed`, which is printed (per test)
 """
 
 import asyncio
+import random
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +21,26 @@ import pytest
 
 from tests.support.servers import EVERYTHING, NatsCluster, NatsServer, PostgresServer
 from tests.support.streams import recreate_streams
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="draw as that run did which printed it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.seed is None:
+        config.option.seed = secrets.randbelow(2**32)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.option.seed} (--seed {config.option.seed} draws the same again)"
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    seed = f"{request.config.option.seed}/{request.node.name}"
+    print(f"\ndraws by --seed {request.config.option.seed}")
+    return random.Random(seed)
 
 
 @pytest.fixture(scope="session")

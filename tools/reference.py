@@ -1,25 +1,27 @@
-"""Writes the pages of docs/reference that are made from the code: api, events, settings, refusals. What a page says of
-a field is the docstring that stands below it in the source; where users read it, one must stand there. The page on the
-command line is written by `muster.cli.reference`.
+"""Writes the pages of docs/reference that are made from the code: api, events, settings, refusals, agents. What a page
+says of a field is the docstring that stands below it in the source; where users read it, one must stand there. The page
+on the command line is written by `muster.cli.reference`.
 
 Usage: python tools/reference.py [--check]     --check only tells whether they are current (exit 1 where not)
 """
 
 import ast
 import inspect
+import json
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 
+from events.agent_bounds import BOUNDS, MAX_NODE_BYTES, MAX_NODES, Many
 from events.aggregate import AGGREGATES
 from events.codec import REGISTRY
 from events.commit import CommitRecord
-from events.phases import FINISHED, TRANSITIONS, DesiredPhase, PodPhase, WaitingReason
+from events.phases import FINISHED, TRANSITIONS, UNBUILT_PHASES, DesiredPhase, PodPhase, WaitingReason
 from events.refusal import REFUSALS
 from events.workload.spec import TrainingSpec
 from projections.filters import FIELDS, OPERATORS
@@ -27,7 +29,8 @@ from services.api.application import OPERATIONS
 from services.api.context import Operation, Query
 from services.api.errors import REFUSAL_STATUSES
 from services.api.fields.about import FieldsModel
-from services.api.fields.training import UNBUILT_FIELDS, TrainingCreationRequest, training_fields
+from services.api.fields.training import TrainingCreationRequest, training_fields
+from services.api.fields.unbuilt import UNBUILT_FIELDS, Default
 from services.api.openapi import ALWAYS, ERROR_TEXTS, MUTATION_ERRORS, document
 from services.api.schemas import SCHEMAS, Schema
 from services.runtime.settings import Settings
@@ -130,7 +133,8 @@ def events_page() -> str:
         "One message of the stream `EVENTS` is a *commit*: what one command did to one aggregate. Its subject is",
         "`ev.AGGREGATE.KEY`, its payload JSON; fields that have their default are left out. `muster events tail` and",
         "`GET /api/v1/events` show them. Shapes are only ever extended: a change gets the next version, and old ones",
-        "can be read for ever.",
+        "can be read for ever. A message that was declared void is shown there with no events, and with the time and",
+        "the actor of its `MessageVoided`.",
         "",
         "## Commit",
         "",
@@ -184,7 +188,15 @@ def settings_page() -> str:
 def refusals_page() -> str:
     refusals = [(code(name), f"{REFUSAL_STATUSES[name]}", text) for name, text in REFUSALS.items()]
     phases = [
-        (phase, "final" if phase in FINISHED else "", ", ".join(sorted(after)) or "–")
+        (
+            phase,
+            f"not built yet: {UNBUILT_PHASES[phase]}"
+            if phase in UNBUILT_PHASES
+            else "final"
+            if phase in FINISHED
+            else "",
+            ", ".join(sorted(after)) or "–",
+        )
         for phase, after in TRANSITIONS.items()
     ]
     return "\n".join(
@@ -201,8 +213,8 @@ def refusals_page() -> str:
             *table("code", "status", "meaning", rows=refusals),
             "## Phases of a workload",
             "",
-            f"Desired are {', '.join(DesiredPhase)}. The names are the contract's; those with no way to or from them",
-            "are not entered yet.",
+            f"Desired are {', '.join(DesiredPhase)}. The names are the contract's. {', '.join(UNBUILT_PHASES)}",
+            "are not built yet: no workload is in them.",
             "",
             *table("phase", "", "may be followed by", rows=phases),
             "## Phases of a pod",
@@ -295,16 +307,27 @@ def training_section() -> list[str]:
         )
         for f in training_fields()
     ]
-    unbuilt = [code(f"{path}.{name}".lstrip(".")) for path, names in UNBUILT_FIELDS.items() for name in sorted(names)]
+    unbuilt = [row for parent, fields in UNBUILT_FIELDS.items() for row in unbuilt_rows(parent, fields)]
     return [
         "## Fields of a training",
         "",
         "The body of a submission. The flag is that of `muster training submit`; the last column names requirements.",
         "",
         *table("field", "type", "flag", "", "row", rows=rows),
-        "Known to the contract and not built yet, so refused by name with 400: " + ", ".join(unbuilt) + ".",
+        "Known to the contract and not built yet. Null and the default ask for nothing and are taken; anything else is",
+        "refused by name with 400.",
         "",
+        *table("field", "default", rows=unbuilt),
     ]
+
+
+def unbuilt_rows(parent: str, fields: Mapping[str, Default]) -> Iterator[tuple[str, str]]:
+    for name, default in sorted(fields.items()):
+        path = f"{parent}.{name}".lstrip(".")
+        if isinstance(default, dict):
+            yield from unbuilt_rows(path, default)
+        else:
+            yield code(path), "–" if default is None else code(json.dumps(default))
 
 
 def bodies_section() -> list[str]:
@@ -333,10 +356,12 @@ def api_page() -> str:
         "3339 in UTC, ids are UUIDs.",
         "",
         "- A change answers 202 when its event is on disk. `Idempotency-Key` makes it safe to repeat, `If-Match` makes",
-        "  it depend on the version (`X-Version`). `X-Log-Sequence` says where in the log it stands; a list waits for",
-        "  it where the query says `min_seq`.",
+        "  it depend on the version (`X-Version`). `X-Log-Sequence` says where in the log it stands; a read waits for",
+        "  it where the query says `min_seq`; a request with it in a header `X-Log-Sequence` of its own is answered",
+        "  from nothing older.",
         "- A list says in `X-Log-Sequence` how far it has followed the log, and `X-Log-Stale: true` where it did not",
-        "  come as far as `min_seq` in time.",
+        "  come as far as `min_seq` in time. One workload is told as of its newest commit, all of it; its history and",
+        "  pods wait for that commit as for a `min_seq`.",
         "- An error is `{code, message, details?}`; `details` holds a [refusal's code](refusals.md). 400 adds",
         "  `complianceIssues`: `[{field, details, rule?}]`, everything that is wrong at once.",
         "",
@@ -363,10 +388,44 @@ def api_page() -> str:
     return "\n".join(lines)
 
 
+def agents_page() -> str:
+    def rows() -> Iterator[tuple[str, str, str]]:
+        for message, bounds in BOUNDS.items():
+            for name, bound in bounds.items():
+                yield code(f"{message.__name__}.{name}"), bound.rule, bound.why
+                for kind, of in (("keys", bound.keys), ("values", bound.of)) if isinstance(bound, Many) else ():
+                    if of is not None:
+                        yield f"its {kind}", of.rule, of.why
+
+    return "\n".join(
+        [
+            "# What an agent may say",
+            "",
+            NOTE,
+            "",
+            "An agent runs where others administrate, and what it says becomes events that stay for ever. What is out",
+            "of these bounds is not taken: the cluster shows it, with the rule and the value, in",
+            "`muster cluster describe`, as `refusedReports` over HTTP, and in `muster doctor`, until it was not said",
+            "for two minutes.",
+            "",
+            f"A node's report has at most {MAX_NODE_BYTES:,} bytes, and a cluster at most {MAX_NODES:,} nodes. The",
+            "subject of a message must be made from what it says: an agent speaks of no cluster but its own.",
+            "",
+            *table("field", "rule", "why", rows=rows()),
+        ]
+    )
+
+
 def main() -> int:
     """Write the pages, or with --check compare them."""
     checking = sys.argv[1:] == ["--check"]
-    pages = {"api": api_page, "events": events_page, "settings": settings_page, "refusals": refusals_page}
+    pages = {
+        "api": api_page,
+        "events": events_page,
+        "settings": settings_page,
+        "refusals": refusals_page,
+        "agents": agents_page,
+    }
     stale = 0
     for name, make in pages.items():
         file, text = FOLDER / f"{name}.md", make().rstrip() + "\n"

@@ -78,6 +78,8 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: PodFactKind
     at: datetime
     """When it happened there, UTC."""
+    token: int = 0
+    """Of the run, where known: a fact that names another token than the run's own changes nothing."""
     exit_code: int | None = None
     reason: str = ""
     """Code, such as `exit_code`, `signal`, `shutdown`, `node_lost`, `out_of_memory`."""

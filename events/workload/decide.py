@@ -21,7 +21,6 @@ from events.workload.commands import (
 from events.workload.events import (
     PodFailed,
     PodInterrupted,
-    PodRef,
     PodRunning,
     PodsBound,
     PodStarting,
@@ -68,10 +67,19 @@ def final_name(given: str, *, as_prefix: bool, command_id: str) -> str:
     return f"{given}-{name_suffix(command_id)}" if as_prefix else given
 
 
+def name_taken(name: str) -> Refusal:
+    return Refusal(
+        code="name_taken",
+        field="name",
+        message=f"the project already has a workload named {name!r}; choose another name, delete that one, "
+        "or set useGivenNameAsPrefix",
+    )
+
+
 def decide(command: WorkloadCommand, state: Workload, context: Context) -> WorkloadDecision:
     if isinstance(command, CreateTraining):
         return _create(command, state, context)
-    if command.workload_id != state.workload_id:
+    if not state.exists or command.workload_id != state.workload_id:
         # The name lives on in a newer incarnation, or the id was never given out.
         return Refusal(code="not_found", message=f"there is no workload {command.workload_id}")
     match command:
@@ -115,12 +123,7 @@ def _not_owner(state: Workload, context: Context) -> Refusal | None:
 
 def _create(command: CreateTraining, state: Workload, context: Context) -> WorkloadDecision:
     if state.living:
-        return Refusal(
-            code="name_taken",
-            field="name",
-            message=f"the project already has a workload named {command.name!r}; choose another name, delete that one, "
-            "or set useGivenNameAsPrefix",
-        )
+        return name_taken(command.name)
     key = workload_key(command.project_id, command.name)
     return (
         WorkloadCreated(
@@ -233,16 +236,17 @@ def _report(command: ReportPods, state: Workload, context: Context) -> WorkloadD
     return tuple(events)
 
 
-def _newest_run(ref: PodRef, state: Workload) -> Pod | None:
+def _newest_run(fact: PodFact, state: Workload) -> Pod | None:
     """The pod, where this run of it is the newest and holds a node: a fact about any other changes nothing."""
+    ref = fact.pod
     pod = state.pods.get((ref.pod_set, ref.index))
-    if pod is None or pod.phase not in LIVE_POD_PHASES:
+    if pod is None or pod.phase not in LIVE_POD_PHASES or (fact.token and fact.token != pod.token):
         return None
     return pod if (pod.attempt, pod.try_) == (ref.attempt, ref.try_) else None
 
 
 def _warnings(fact: PodFact, state: Workload) -> tuple[PodWarned, ...]:
-    pod = _newest_run(fact.pod, state)
+    pod = _newest_run(fact, state)
     if pod is None:
         return ()
     told = list(pod.warned)
@@ -256,7 +260,7 @@ def _warnings(fact: PodFact, state: Workload) -> tuple[PodWarned, ...]:
 
 def _of_fact(fact: PodFact, state: Workload, now: datetime) -> tuple[WorkloadEvent, ...]:
     """The causes in one fact."""
-    pod = _newest_run(fact.pod, state)
+    pod = _newest_run(fact, state)
     if pod is None:
         return ()
     stopping = pod.phase is PodPhase.STOPPING

@@ -4,10 +4,11 @@ A changed shape gets a new version and an upcaster (codec.py); every shape ever 
 """
 
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
-from events.workload.spec import PriorityClass, TrainingSpec
+from events.workload.spec import WHOLE_GPU_MILLI, PriorityClass, TrainingSpec, check_quantities
 
 
 class PodRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -70,6 +71,10 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
     """When it was decided."""
     spec: TrainingSpec
     """What was asked, every default written out."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where nobody could run the spec: whoever reads it would fail, each in another place."""
+        check_quantities(self.spec)
 
 
 class WorkloadQueued(_Event, frozen=True, kw_only=True):
@@ -283,3 +288,28 @@ WorkloadEvent = (
     | WorkloadDeletionRequested
     | WorkloadDeleted
 )
+
+PodEvent = (
+    PodStarting | PodRunning | PodUnreachable | PodWarned | PodSucceeded | PodFailed | PodInterrupted | PodStopped
+)
+"""Those that name a run which holds a node."""
+
+MOST_COUNTED: Final = 2**31 - 1
+"""Of attempts, tries and indexes, which are counted one by one."""
+
+
+def countable(event: WorkloadEvent) -> bool:
+    """Whether the numbers that it gives to runs can be such numbers at all."""
+    match event:
+        case PodsBound():
+            return 0 <= event.token < 2**63 and all(_possible(placement) for placement in event.placements)
+        case WorkloadResumed():
+            return 0 <= event.attempt < MOST_COUNTED
+        case _:
+            return True
+
+
+def _possible(placement: Placement) -> bool:
+    ref = placement.pod
+    counted = all(0 <= number < MOST_COUNTED for number in (ref.index, ref.attempt, ref.try_))
+    return counted and all(0 < share.milli <= WHOLE_GPU_MILLI for share in placement.devices)

@@ -102,6 +102,11 @@ class TrainingSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     category: str | None = None
 
 
+MOST_ASKED: Final = 2**62
+MOST_DEVICES_ASKED: Final = 2**20
+"""Of one pod."""
+
+
 class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one pod takes from its node. Everything in whole units, so sums are exact."""
 
@@ -167,12 +172,27 @@ def pod_request(compute: ComputeSpec | None) -> PodRequest:
     elif compute.gpu_request_type == "memory":
         milli, memory = 0, parse_bytes(compute.gpu_memory_request or "0")
     return PodRequest(
-        cpu_milli=cores_to_milli(compute.cpu_core_request or 0.0),
-        memory_bytes=parse_bytes(compute.cpu_memory_request or "0"),
-        gpu_devices=devices,
-        gpu_milli=milli if devices else 0,
-        gpu_memory_bytes=memory if devices else 0,
+        cpu_milli=_at_most(MOST_ASKED, cores_to_milli(compute.cpu_core_request or 0.0)),
+        memory_bytes=_at_most(MOST_ASKED, parse_bytes(compute.cpu_memory_request or "0")),
+        gpu_devices=_at_most(MOST_DEVICES_ASKED, devices),
+        gpu_milli=_at_most(WHOLE_GPU_MILLI, milli if devices else 0),
+        gpu_memory_bytes=_at_most(MOST_ASKED, memory if devices else 0),
     )
+
+
+def check_quantities(spec: TrainingSpec) -> None:
+    """Raises ValueError where a quantity of the spec is none, or quotes of its command do not close."""
+    if compute := spec.compute:
+        for quantity in (
+            compute.cpu_memory_request,
+            compute.cpu_memory_limit,
+            compute.gpu_memory_request,
+            compute.gpu_memory_limit,
+        ):
+            if quantity is not None:
+                parse_bytes(quantity)
+    if any(character in text for text in (spec.command, spec.args) if text for character in "'\"\\"):
+        process_arguments(spec)
 
 
 def process_arguments(spec: TrainingSpec) -> tuple[str, ...]:
@@ -181,6 +201,11 @@ def process_arguments(spec: TrainingSpec) -> tuple[str, ...]:
     Raises ValueError where quotes do not close; the edge refuses such a spec before it is stored.
     """
     return (*shlex.split(spec.command or ""), *shlex.split(spec.args or ""))
+
+
+def _at_most(most: int, number: int) -> int:
+    """What is beyond fits nowhere either; sums and differences of two still fit 64 bits."""
+    return max(0, min(number, most))
 
 
 def _or(value: int | None, default: int) -> int:

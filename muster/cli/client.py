@@ -33,6 +33,8 @@ PAGE_ROWS: Final = 500
 
 _RETRIED: Final = frozenset({429, 502, 503, 504})
 
+NOT_FOUND: Final = 404
+
 type Parameters = Sequence[tuple[str, str | int]]
 
 
@@ -166,7 +168,7 @@ class Api:
             if wait is None or (asked is not None and asked > MOST_RETRY_AFTER_SECONDS):
                 break
             if wait == self._waits_seconds[0]:
-                self._talk(f"{self.url} does not answer; trying again")
+                self._talk(f"{_why_not(response) or f'{self.url} does not answer'}; trying again")
             time.sleep(max(asked or 0.0, wait * (1 + JITTER * random.random())))  # noqa: S311 - jitter, no secret
         if response is None:
             assert lost is not None
@@ -203,7 +205,7 @@ _STATUS_EXIT: Final[dict[int, ExitCode]] = {
 _STATUS_TODO: Final[dict[int, str]] = {
     401: "get a new token (`muster token create --user U`) and put it into MUSTER_TOKEN or the context",
     403: "`muster doctor` shows your roles; an administrator can bind another",
-    404: "`muster training list -A` shows what you may see; with --deleted also what is gone",
+    404: "`muster workload list -A` shows what you may see; with --deleted also what is gone",
     412: "read it again and repeat",
     429: "wait a little and repeat",
     503: "repeat in a moment; `muster doctor` looks for the cause",
@@ -219,19 +221,46 @@ def problem_of(response: httpx.Response, idempotency_key: str | None = None) -> 
     details = text_of(body, "details")
     if details and not why:
         why.append(details)
+    message = text_of(body, "message") or f"the server answered {status} {response.reason_phrase}".rstrip()
+    if isinstance(issues, list) and len(issues) == 1 and why and _is_whole(message, issues[0]):
+        # What is wrong with one field is the whole message: once is enough, in the words that name the flag.
+        message, why = why[0], []
     code = _STATUS_EXIT.get(status, ExitCode.FAILURE)
     if code is ExitCode.REJECTED and _is_name_conflict(body):
         code = ExitCode.CONFLICT
-    todo = _STATUS_TODO.get(status)
+    todo = _todo(status, details, response.request.url.path)
     if idempotency_key is not None and code is ExitCode.UNREACHABLE:
         todo = f"repeat with --idempotency-key {idempotency_key}: it is then done once at most"
     return Problem(
-        text_of(body, "message") or f"the server answered {status} {response.reason_phrase}".rstrip(),
+        message,
         why=tuple(why),
         todo=todo,
         code=code,
         request_id=response.headers.get("X-Request-Id"),
     )
+
+
+def _todo(status: int, details: str, path: str) -> str | None:
+    if details == "no_such_run":
+        return "`muster workload pods NAME` lists attempts and tries"
+    if status == NOT_FOUND and "/workloads" not in path:
+        return None
+    return _STATUS_TODO.get(status)
+
+
+def _is_whole(message: str, issue: Json) -> bool:
+    """Whether a message says no more than its one issue."""
+    if not isinstance(issue, dict):
+        return False
+    details = text_of(issue, "details")
+    return message in {details, f"{text_of(issue, 'field')}: {details}"}
+
+
+def _why_not(response: httpx.Response | None) -> str:
+    """What a server that is there says instead of an answer; empty where there was none."""
+    if response is None:
+        return ""
+    return text_of(_body(response), "message") or f"the server answered {response.status_code}"
 
 
 def _issue(issue: Mapping[str, Json]) -> str:

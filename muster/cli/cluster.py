@@ -10,7 +10,7 @@ import typer
 from muster.cli.cluster_kubernetes import add_agent, add_elsewhere, connect_cluster, disconnect_cluster
 from muster.cli.command import Session, command, group
 from muster.cli.exits import usage
-from muster.cli.names import cluster_id, find_cluster
+from muster.cli.names import cluster_id, find_cluster, find_node_pool
 from muster.cli.options import (
     ClusterArgument,
     ClusterOption,
@@ -143,6 +143,15 @@ def _counted(cluster: Row, nodes: list[Row]) -> Row:
     return cluster | {"nodes": len(own) or cluster.get("nodes"), "gpus": gpus if own else None}
 
 
+def refused_reports(cluster: Row) -> list[str]:
+    """What of its agent's words is not taken, one sentence for each rule that is broken."""
+    return [
+        f"{' '.join(filter(None, (text_of(report, key) for key in ('about', 'name', 'field'))))}: "
+        f"{text_of(report, 'value')}; must be {text_of(report, 'rule')}"
+        for report in rows_of(cluster, "refusedReports")
+    ]
+
+
 def _describe(session: Session, row: Row) -> None:
     out = session.out
     nodes = rows_of(session.api.get("/nodes", [("clusterId", text_of(row, "id"))]), "nodes")
@@ -161,6 +170,7 @@ def _describe(session: Session, row: Row) -> None:
             ("Kind", text_of(row, "kind")),
             ("Status", f"{text_of(row, 'status')} {out.time(row.get('statusChangedAt'))}".strip()),
             ("Problem", text_of(row, "problem")),
+            *(("Not taken", told) for told in refused_reports(row)),
             ("Agent", text_of(row, "agentVersion")),
             ("Ownership protection", f"{protection} (said by: {text_of(row, 'ownershipProtectionSource')})"),
             ("Created", out.time(row.get("createdAt"))),
@@ -323,9 +333,9 @@ def add_nodes(root: typer.Typer) -> None:
 
     @command(pool, "list", examples="muster nodepool list\nmuster nodepool list --cluster demo")
     def list_pools(session: Session, *, cluster: ClusterOption = None) -> None:
-        """List node pools. Nodes in none of them are in the pool `default`."""
+        """List node pools. Nodes in no other are in the pool `default`."""
         rows = rows_of(session.api.get("/node-pools", _scope(session, cluster)), "nodePools")
-        session.out.rows(rows, POOL_COLUMNS, empty="no node pools: all nodes are in the pool default")
+        session.out.rows(rows, POOL_COLUMNS, empty="no node pools, because there are no clusters")
 
     @command(pool, "add", output=False, examples="muster nodepool add a100 --cluster demo --label gpu=a100")
     def add_pool(
@@ -353,7 +363,13 @@ def add_nodes(root: typer.Typer) -> None:
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Remove a node pool; its nodes are in the pool `default` again."""
-        path = f"/node-pools/{cluster_id(session, cluster)}/{name}"
+        from events.cluster import DEFAULT_POOL
+
+        identifier = cluster_id(session, cluster)
+        if name == DEFAULT_POOL:
+            raise usage(f"the pool {name!r} holds the nodes in no other; it is always there")
+        find_node_pool(session.api, name, identifier)
+        path = f"/node-pools/{identifier}/{name}"
         session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
         session.out.talk(f"node pool {name} removed")
 

@@ -23,6 +23,7 @@ SKEW_SECONDS: Final = 5.0
 """Tokens are checked against the server's clock with a little leeway; Date headers have whole seconds."""
 LAG_COMMITS: Final = 1000
 """More than a busy second writes: further behind, lists are noticeably old."""
+REPAIR: Final = "docs/concepts/operating.md says what to do, by reason"
 DISK_BYTES: Final = 2 * 1024**3
 DISK_SHARE: Final = 0.1
 """At a tenth left, the log refuses creations (architecture.md section 3)."""
@@ -92,11 +93,12 @@ def examine(session: Session) -> Iterator[Finding]:
         return
     yield _versions(text_of(row_of(answer.body, "info"), "version"), session.target.url)
     yield _clock(answer.date)
+    yield _log(session)
     allowed = _token(session)
     yield allowed
     if allowed.verdict == "problem":
         return
-    for check, examined in (("clusters", _clusters), ("projections", _projections)):
+    for check, examined in (("clusters", _clusters), ("projections", _projections), ("streams", _streams)):
         yield _asked(check, session, examined)
 
 
@@ -160,6 +162,18 @@ def _clock(date: str | None) -> Finding:
     return Finding(check="clock", verdict="ok", found="agrees with the server's")
 
 
+def _log(session: Session) -> Finding:
+    """Whether the API can read all of the log that it needs."""
+    try:
+        alarms = row_of(session.api.plain("/readyz").body, "alarms")
+    except Problem as problem:
+        return Finding(check="log", verdict="problem", found=_told(problem), todo=problem.todo or "")
+    if alarms:
+        found = "; ".join(f"{name}: {plain_text(alarm)}" for name, alarm in alarms.items())
+        return Finding(check="log", verdict="problem", found=found, todo=REPAIR)
+    return Finding(check="log", verdict="ok", found="read by the API to its end")
+
+
 def _token(session: Session) -> Finding:
     if not session.target.token:
         todo = "set MUSTER_TOKEN, or `muster context add NAME --token-stdin`"
@@ -196,6 +210,10 @@ def _clusters(session: Session) -> Finding:
         found = f"not connected: {', '.join(away)}"
         todo = "look whether the agent runs, and at its log; nothing new is placed there until it does"
         return Finding(check="clusters", verdict="problem", found=found, todo=todo)
+    if refusing := [text_of(row, "name") for row in rows if rows_of(row, "refusedReports")]:
+        found = f"not all that its agent says is taken: {', '.join(refusing)}"
+        todo = f"muster cluster describe {refusing[0]}"
+        return Finding(check="clusters", verdict="warning", found=found, todo=todo)
     return Finding(check="clusters", verdict="ok", found=f"{len(rows)} connected")
 
 
@@ -204,13 +222,24 @@ def _projections(session: Session) -> Finding:
     lag = int(number_of(status, "lag"))
     if status.get("halted"):
         found = f"halted at {plain_text(status.get('sequence'))}: {plain_text(status.get('halted'))}"
-        return Finding(check="projections", verdict="problem", found=found, todo="muster projections rebuild")
+        return Finding(check="projections", verdict="problem", found=found, todo=REPAIR)
     if lag > LAG_COMMITS:
         todo = "look whether the projector runs, and at its log"
         return Finding(check="projections", verdict="problem", found=f"{lag} commits behind the log", todo=todo)
     return Finding(
         check="projections", verdict="ok", found=f"at {plain_text(status.get('sequence'))}, {lag} behind the log"
     )
+
+
+def _streams(session: Session) -> Finding:
+    rows = rows_of(session.api.get("/streams"), "streams")
+    full = [f"{text_of(row, 'name')} {number_of(row, 'fullness'):.0%}" for row in rows if row.get("nearlyFull")]
+    if full:
+        found = f"nearly full: {', '.join(full)}"
+        todo = "of EVENTS raise MUSTER_LOG_MAX_BYTES; of others see docs/concepts/operating.md"
+        return Finding(check="streams", verdict="problem", found=found, todo=todo)
+    fullest = max((number_of(row, "fullness") for row in rows), default=0.0)
+    return Finding(check="streams", verdict="ok", found=f"the fullest of {len(rows)} uses {fullest:.0%} of its limit")
 
 
 def _asked(check: str, session: Session, examined: Callable[[Session], Finding]) -> Finding:

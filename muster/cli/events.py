@@ -16,12 +16,15 @@ _PAGE_COMMITS: Final = 1000
 """The most that the API gives in one answer."""
 _RECONNECT_WAITS_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
 """A tail outlives a restart of the API; what it missed meanwhile comes first, by sequence."""
+_STALLED: Final = "stalled"
+"""Why a tail whose output stood still was cut: it may go on."""
 _NEWEST: Final = 10
 """Commits before the present that a tail begins with."""
 
 
 def _types(row: Row) -> str:
-    return ", ".join(text_of(event, "type") for event in rows_of(row, "events"))
+    """What was decided; of a message that was declared void there is nothing to tell."""
+    return ", ".join(text_of(event, "type") for event in rows_of(row, "events")) or "(void)"
 
 
 EVENT_COLUMNS: Final = (
@@ -123,7 +126,7 @@ def _followed(session: Session, after: int) -> Iterator[Row]:
             with session.api.stream("/events", [("after", after), ("follow", "true")]) as response:
                 for line in response.iter_lines():
                     row: Json = json.loads(line)
-                    if isinstance(row, dict):
+                    if isinstance(row, dict) and not _is_end(row):
                         after = plain_sequence(row)
                         yield row
                     waits = iter(_RECONNECT_WAITS_SECONDS)
@@ -138,3 +141,12 @@ def _followed(session: Session, after: int) -> Iterator[Row]:
         else:
             # The server ended it in good order, as it does when it stops.
             time.sleep(next(waits, _RECONNECT_WAITS_SECONDS[-1]))
+
+
+def _is_end(row: Row) -> bool:
+    """Whether the server ended the tail, and a new one may go on. Raises Problem where none may."""
+    if "end" not in row:
+        return False
+    if row["end"] != _STALLED:
+        raise Problem(text_of(row, "message"), why=(text_of(row, "end"),), code=ExitCode.DENIED)
+    return True

@@ -163,6 +163,14 @@ def add_up(app: typer.Typer) -> None:
                 help="Add a Kubernetes cluster of simulated nodes with 8 GPUs; `make kube-tools` builds what it needs.",
             ),
         ] = None,
+        accept_shared_pods: Annotated[
+            bool,
+            typer.Option(
+                "--accept-shared-pods",
+                help="Where this machine cannot shut pods off from Muster's keys, let other people have roles all "
+                "the same.",
+            ),
+        ] = False,
         log_level: Annotated[
             str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
         ] = None,
@@ -177,6 +185,7 @@ def add_up(app: typer.Typer) -> None:
         }
         options = [f"{flag}={value}" for flag, value in given.items() if value is not None]
         options += ["--demo"] if demo else []
+        options += ["--accept-shared-pods"] if accept_shared_pods else []
         session.out.stdout.flush()
         # Our own interpreter, with arguments that were checked; no shell is wanted.
         os.execv(sys.executable, [sys.executable, "-m", "muster.embedded.up", *options])  # noqa: S606

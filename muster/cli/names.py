@@ -50,8 +50,12 @@ def workload_id(session: "Session", given: str, project: str | None, *, deleted:
 
 
 def workload_filters(project: str | None) -> list[tuple[str, str | int]]:
-    """Query parameters that keep a list to one project."""
-    return [("filterBy", f"projectName=={project}")] if project else []
+    """Query parameters that keep a list to one project, by its name or id."""
+    if not project:
+        return []
+    if _UUID.match(project.lower()):
+        return [("filterBy", f"projectId=={project.lower()}")]
+    return [("filterBy", f"projectName=={project}")]
 
 
 def project_id(api: "Api", given: str) -> str:
@@ -61,6 +65,12 @@ def project_id(api: "Api", given: str) -> str:
 
 def find_project(api: "Api", given: str) -> Row:
     return _find_named(api, given, path="/org-unit/projects", key="projects", what="project")
+
+
+def find_node_pool(api: "Api", given: str, cluster: str) -> Row:
+    """The node pool of a cluster, by its name; `cluster` is an id. Raises Problem."""
+    scope = (("clusterId", cluster),)
+    return _find_named(api, given, path="/node-pools", key="nodePools", what="node pool", parameters=scope)
 
 
 def find_cluster(api: "Api", given: str) -> Row:
@@ -123,8 +133,10 @@ def _workloads_by(api: "Api", parameters: list[tuple[str, str | int]], *, delete
     return rows_of(api.get("/workloads", [*parameters, *last, ("limit", 1)]), "workloads")
 
 
-def _find_named(api: "Api", given: str, *, path: str, key: str, what: str) -> Row:
-    things = rows_of(api.get(path), key)
+def _find_named(
+    api: "Api", given: str, *, path: str, key: str, what: str, parameters: tuple[tuple[str, str | int], ...] = ()
+) -> Row:
+    things = rows_of(api.get(path, parameters), key)
     for thing in things:
         if given in {text_of(thing, "name"), text_of(thing, "id")}:
             return thing

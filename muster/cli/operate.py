@@ -83,7 +83,23 @@ def add_projections(root: typer.Typer) -> None:
 
 
 def add_log(root: typer.Typer) -> None:
-    app = group("The log: whether everything that is shown follows from it.")
+    app = group("The log: whether everything that is shown follows from it, and its repair.")
+
+    @command(
+        app,
+        "void",
+        output=False,
+        examples='muster log void 1234 --reason "written by the forged credential of 3 May"',
+    )
+    def void(
+        session: Session,
+        sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="As the alarm names it.")],
+        *,
+        reason: Annotated[str, typer.Option("--reason", help="Why; kept in the log for ever.")],
+    ) -> None:
+        """Declare a message of the log void that cannot be read: every reader passes it by. For administrators."""
+        session.api.mutate("POST", "/events/voids", {"sequence": sequence, "reason": reason})
+        session.out.talk(f"message {sequence} is void; readers go on within seconds. `muster doctor` tells")
 
     @command(app, "verify", examples="muster log verify\nmuster log verify --data-dir /srv/muster -o jsonl")
     def verify(session: Session, *, data_dir: DataDirOption = None) -> int:
@@ -91,10 +107,21 @@ def add_log(root: typer.Typer) -> None:
         from services.projector.verify import verify as verify_all
 
         differences: list[Row] = []
+        voids: list[str] = []
+        compared, end = 0, 0
 
         async def work(store: "JetStreamEventStore", postgres_url: str) -> None:
+            nonlocal compared, end
             with progress_bar(session.out, "verify") as report:
-                found = await verify_all(store, postgres_url, report)
+
+                def heard(done: int, total: int) -> None:
+                    nonlocal compared
+                    compared = total
+                    report(done, total)
+
+                found = await verify_all(store, postgres_url, heard)
+            end = await store.last_seq()
+            voids.extend(store.voids.told())
             differences.extend(
                 {
                     "table": one.table,
@@ -107,12 +134,19 @@ def add_log(root: typer.Typer) -> None:
             )
 
         _directly(session, data_dir, work)
+        for told in voids:
+            session.out.talk(told)
         if differences or session.out.style.format not in {Format.TABLE, Format.WIDE}:
             session.out.rows(differences, DIFFERENCE_COLUMNS, name="key")
         if differences:
             session.out.talk(f"{len(differences)} differences; `muster projections rebuild` makes the tables anew")
             return ExitCode.FAILURE
-        session.out.talk("no difference: every row follows from the log")
+        part = (
+            f" up to {compared}; the log goes on to {end}: `muster projections status` tells why"
+            if compared < end
+            else ""
+        )
+        session.out.talk(f"no difference: every row follows from the log{part}")
         return ExitCode.OK
 
     root.add_typer(app, name="log")
@@ -129,7 +163,7 @@ def _directly(
     from events.aggregate import BrokenChainError
     from services.runtime.connection import ConnectionLostError, connect
     from services.runtime.jetstream import JetStreamEventStore
-    from services.runtime.store import LogGapError, LogUnavailableError
+    from services.runtime.store import LogGapError, LogUnavailableError, UnreadableMessageError
 
     folder = data_dir or (Path(session.target.data_dir) if session.target.data_dir else None)
     settings = operator_settings(folder)
@@ -138,12 +172,16 @@ def _directly(
     async def run() -> None:
         connection = await connect(settings, OPERATOR)
         try:
-            await work(JetStreamEventStore(connection), settings.postgres_url)
+            await work(JetStreamEventStore(connection), settings.database_url)
         finally:
             await connection.close()
 
     try:
         asyncio.run(run())
+    except UnreadableMessageError as error:
+        raise Problem(
+            "the log holds what cannot be read", why=(str(error),), todo=error.todo, code=ExitCode.FAILURE
+        ) from error
     except (ConnectionLostError, LogUnavailableError, OSError, asyncpg.PostgresConnectionError) as error:
         raise Problem(
             "the log or the database cannot be reached",

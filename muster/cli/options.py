@@ -40,7 +40,7 @@ ClusterArgument = Annotated[
 ProjectArgument = Annotated[
     str, typer.Argument(metavar="PROJECT", help="Name, id, or beginning of an id.", autocompletion=project_names)
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Nobody is asked without a terminal, either.")]
 
 
 def duration_option(flag: str, given: str) -> int:

@@ -1,5 +1,7 @@
 """`muster project`."""
 
+from enum import StrEnum
+from shlex import quote
 from typing import Annotated, Final
 
 import typer
@@ -23,10 +25,18 @@ PROJECT_COLUMNS: Final = (
     Column("PODS", "use.pods"),
     Column("CREATED", "createdAt", time=True),
     Column("NODE-POOLS", "nodePools", wide=True),
+    Column("POD-SECURITY", "podSecurity", wide=True),
     Column("NON-PREEMPTIBLE", "use.gpuAllocatedNonPreemptible", wide=True),
     Column("CPU-USED", "use.cpuAllocatedCores", wide=True),
     Column("ID", "id", wide=True),
 )
+
+
+class SecurityLevel(StrEnum):
+    BASELINE = "baseline"
+    RESTRICTED = "restricted"
+    NONE = "none"
+
 
 QuotaOption = Annotated[
     str | None,
@@ -35,6 +45,13 @@ QuotaOption = Annotated[
 PoolsOption = Annotated[
     str | None,
     typer.Option("--node-pools", metavar="A,B", help="Order in which pools are tried; empty text: all, by name."),
+]
+
+SecurityOption = Annotated[
+    SecurityLevel | None,
+    typer.Option(
+        "--pod-security", help="Pod Security that its pods on Kubernetes keep to at least; none: what the cluster says."
+    ),
 ]
 
 
@@ -54,7 +71,7 @@ def _add_reads(app: typer.Typer) -> None:
 
     @command(app, "describe", examples="muster project describe default")
     def describe(session: Session, project: ProjectArgument) -> None:
-        """Show a project: quota, order of node pools, and what it holds now."""
+        """Show a project: its settings, and what it holds now."""
         row = find_project(session.api, project)
         session.out.one(row, lambda: _describe(session, row), columns=PROJECT_COLUMNS)
 
@@ -69,6 +86,7 @@ def _describe(session: Session, row: Row) -> None:
             ("Created", session.out.time(row.get("createdAt"))),
             ("GPU quota", _quota(row)),
             ("Node pools", plain_text(row.get("nodePools")) or "all"),
+            ("Pod security", plain_text(row.get("podSecurity")) or "as the cluster says"),
             ("Workloads", phases),
             ("Pods", plain_text(use.get("pods"))),
             ("GPUs", plain_text(use.get("gpuAllocated"))),
@@ -91,12 +109,15 @@ def _add_changes(app: typer.Typer) -> None:
         *,
         gpu_quota: QuotaOption = None,
         node_pools: PoolsOption = None,
+        pod_security: SecurityOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Create a project."""
-        body: Row = {"name": name, **_settings(gpu_quota, node_pools)}
+        body: Row = {"name": name, **_settings(gpu_quota, node_pools, pod_security)}
         session.api.mutate("POST", "/org-unit/projects", body, idempotency_key=idempotency_key)
-        session.out.talk(f"project {name} created; bind people to it: muster token create --user U --project {name}")
+        session.out.talk(
+            f"project {name} created; bind people to it: muster token create --user U --project {quote(name)}"
+        )
 
     @command(
         app,
@@ -105,6 +126,7 @@ def _add_changes(app: typer.Typer) -> None:
         examples="""
         muster project set vision --gpu-quota 32
         muster project set vision --gpu-quota none --node-pools a100,default
+        muster project set vision --pod-security restricted
         muster project set vision                             # from now on the default of this context
         """,
     )
@@ -114,30 +136,33 @@ def _add_changes(app: typer.Typer) -> None:
         *,
         gpu_quota: QuotaOption = None,
         node_pools: PoolsOption = None,
+        pod_security: SecurityOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Change a project's settings; without any, make it this context's default."""
         row = find_project(session.api, project)
-        if gpu_quota is None and node_pools is None:
+        if gpu_quota is None and node_pools is None and pod_security is None:
             from muster.cli.context_commands import set_default
 
             set_default(session, project=text_of(row, "name"))
             return
         # The API takes all settings together: what is not given stays as it is.
-        settings: Row = {"gpuQuota": row.get("gpuQuota"), "nodePools": row.get("nodePools")}
-        settings |= _settings(gpu_quota, node_pools)
+        settings: Row = {key: row.get(key) for key in ("gpuQuota", "nodePools", "podSecurity")}
+        settings |= _settings(gpu_quota, node_pools, pod_security)
         path = f"/org-unit/projects/{text_of(row, 'id')}"
         session.api.mutate("PUT", path, settings, idempotency_key=idempotency_key)
         session.out.talk(f"project {text_of(row, 'name')} changed")
 
 
-def _settings(gpu_quota: str | None, node_pools: str | None) -> Row:
+def _settings(gpu_quota: str | None, node_pools: str | None, pod_security: SecurityLevel | None) -> Row:
     settings: Row = {}
     if gpu_quota is not None:
         settings["gpuQuota"] = _devices(gpu_quota)
     if node_pools is not None:
         pools: list[Json] = [pool.strip() for pool in node_pools.split(",") if pool.strip()]
         settings["nodePools"] = pools
+    if pod_security is not None:
+        settings["podSecurity"] = None if pod_security is SecurityLevel.NONE else pod_security.value
     return settings
 
 

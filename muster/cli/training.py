@@ -172,14 +172,14 @@ def _dry_run(session: Session, request: Row, where: str) -> ExitCode:
     """Prints the request as it would be sent, after the checks that need no server. Raises Problem (6)."""
     if where != "client":
         raise usage(f"--dry-run={where} is not there", todo="--dry-run=client checks and prints the request")
-    from services.api.validate import check_training
+    from services.api.validate import FaultyTraining, check_training
 
     # The checks may take faulty parts out of what they are given.
     checked = check_training(json.loads(json.dumps(request)))
-    if isinstance(checked, list):
+    if isinstance(checked, FaultyTraining):
         why = tuple(
             f"{issue.field} ({flag}): {issue.details}" if flag else f"{issue.field}: {issue.details}"
-            for issue in checked
+            for issue in checked.issues
             for flag in [FLAG_OF_FIELD.get(issue.field.split("[")[0])]
         )
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)

@@ -37,7 +37,7 @@ def parse_pair(text: str, what: str) -> tuple[str, str]:
     """Name and value of `NAME=VALUE`; the value may hold further '='."""
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise ValueProblem(f"{text!r} is not a {what}; write NAME=VALUE")
+        raise ValueProblem(f"{text!r} is no {what}; write NAME=VALUE")
     return name, value
 
 

@@ -7,7 +7,7 @@ import typer
 
 from muster.cli.command import Session, command, group
 from muster.cli.exits import usage
-from muster.cli.names import workload_filters, workload_id
+from muster.cli.names import find_project, workload_filters, workload_id
 from muster.cli.options import ProjectOption, WatchOption, WorkloadArgument, duration_option
 from muster.cli.output import Column, Format, Output, plain_text
 from muster.cli.values import Row, format_utc, number_of, parse_time, row_of, rows_of, text_of
@@ -64,7 +64,8 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         watch: WatchOption = False,
     ) -> None:
         """List workloads."""
-        parameters = workload_filters(None if everything else session.project(project))
+        scope = None if everything else session.project(project)
+        parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
         parameters += [("filterBy", f"phase=={status}")] if status else []
         parameters += [("filterBy", condition) for condition in conditions or ()]
@@ -72,15 +73,24 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         parameters += [("deleted", "true")] if deleted else []
         parameters += [("sortBy", sort_by or "createdAt"), ("sortOrder", "desc" if desc or not sort_by else "asc")]
         if watch:
+            _check_project(session, scope)
             watch_rows(
                 session.out,
                 lambda: session.api.pages("/workloads", "workloads", parameters, most=limit)[0],
                 WORKLOAD_COLUMNS,
             )
         rows, more = session.api.pages("/workloads", "workloads", parameters, most=limit)
+        if not rows:
+            _check_project(session, scope)
         session.out.rows(rows, WORKLOAD_COLUMNS, empty="no workloads; `muster training submit` makes one, -A shows all")
         if more:
             session.out.talk(f"the first {limit} are shown; --limit 0 shows all")
+
+
+def _check_project(session: Session, given: str | None) -> None:
+    """Of a project whose name is wrong there are no workloads, either. Raises Problem."""
+    if given:
+        find_project(session.api, given)
 
 
 def add_describe(app: typer.Typer, noun: str) -> None:
@@ -108,6 +118,8 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         muster {noun} logs hello
         muster {noun} logs hello -f --tail 20
         muster {noun} logs hello --since 10m --timestamps --pod POD
+        muster {noun} logs hello --previous                  # why the run before this one ended
+        muster {noun} logs hello --attempt 1 --try 0         # `pods` lists attempts and tries
         """,
     )
     def logs(
@@ -125,6 +137,13 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         ] = None,
         timestamps: Annotated[bool, typer.Option("--timestamps", help="Each line with its time.")] = False,
         pod: Annotated[str | None, typer.Option("--pod", help="Only of this pod.")] = None,
+        previous: Annotated[bool, typer.Option("--previous", help="Of each pod the run before its newest.")] = False,
+        attempt: Annotated[
+            int | None, typer.Option("--attempt", metavar="N", help="The newest run of this attempt.", min=1)
+        ] = None,
+        try_: Annotated[
+            int | None, typer.Option("--try", metavar="N", help="With --attempt: this try of it, from 0.", min=0)
+        ] = None,
     ) -> None:
         """Print what a workload's pods wrote; kept after the pods are gone."""
         identifier = workload_id(session, workload, project, deleted=True)
@@ -133,6 +152,9 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         parameters += _since(since, since_time)
         parameters += [("timestamps", "true")] if timestamps else []
         parameters += [("pod", pod)] if pod else []
+        parameters += [("previous", "true")] if previous else []
+        parameters += [("attempt", attempt)] if attempt is not None else []
+        parameters += [("try", try_)] if try_ is not None else []
         with session.api.stream(f"/workloads/{identifier}/logs", parameters, accept="text/plain") as response:
             for text in response.iter_text():
                 session.out.write(text)
@@ -297,7 +319,7 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
             ("Deleted", _when(session, row, "deletedAt")),
             ("Deletes itself", _when(session, row, "autoDeleteAt")),
             ("Pods", pods(row) + " running" if "requestedPods" in row else ""),
-            ("Runs", runs(row) + " succeeded" if "succeededPods" in row else ""),
+            ("Runs", runs(row, " succeeded") if "succeededPods" in row else ""),
             ("GPU", gpus(row)),
             ("Exit code", plain_text(row.get("exitCode"))),
             ("Version", plain_text(row.get("version"))),

@@ -27,9 +27,9 @@ def pods(row: Row) -> str:
     return f"{format_number(number_of(row, 'runningPods'))}/{format_number(number_of(row, 'requestedPods'))}"
 
 
-def runs(row: Row) -> str:
+def runs(row: Row, word: str = "") -> str:
     done, failed = number_of(row, "succeededPods"), number_of(row, "failedRuns")
-    text = f"{format_number(done)}/{format_number(number_of(row, 'completions') or 1)}"
+    text = f"{format_number(done)}/{format_number(number_of(row, 'completions') or 1)}{word}"
     return f"{text} ({format_number(failed)} failed)" if failed else text
 
 
@@ -92,6 +92,7 @@ POD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("PHASE", "phase"),
     Column("NODE", "node"),
     Column("GPUS", "devices", show=_devices),
+    Column("ATTEMPT", "attempt"),
     Column("TRY", "try"),
     Column("STARTED", "startedAt", time=True),
     Column("ENDED", "finishedAt", time=True),
@@ -99,7 +100,6 @@ POD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("WHY", "message", show=lambda row: text_of(row, "message") or text_of(row, "reason")),
     Column("SET", "podSet", wide=True),
     Column("INDEX", "index", wide=True),
-    Column("ATTEMPT", "attempt", wide=True),
     Column("POOL", "nodePool", wide=True),
 )
 

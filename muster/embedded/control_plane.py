@@ -32,6 +32,8 @@ START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.05
 LOG_TAIL_BYTES: Final = 4000
+SHOWN: Final = "simulation.muster.dev/shown-to-kwok"
+"""Annotation of pods: when kwok was made to look at it."""
 
 
 class ControlPlaneError(Exception):
@@ -138,10 +140,39 @@ class ControlPlane:
         self._wait("kube-apiserver", lambda: self.admin("DELETE", LEASES) is not None)
         self._spawn("kwok", programs.kwok(self.cluster))
         self._wait("kwok", lambda: listens(self.cluster.ports.kubelet))
+        self._show_pods_to_kwok()
 
     def stop_kwok(self) -> None:
         """Have all kubelets fall silent: nothing happens to pods, and nodes become Unknown after their grace period."""
         self._kill("kwok")
+
+    def _show_pods_to_kwok(self) -> None:
+        """Have kwok see the pods that were there before it.
+
+        kwok (0.8) lists a node's pods once it has made the node's lease, and skips for ever those that it reads before
+        its own watch has told it of that lease. It renews a lease from what the watch told: a pod that is changed after
+        that is seen.
+        """
+        pods = [pod for pod in self.admin("GET", "/api/v1/pods")["items"] if _waits_for_kubelet(pod)]
+        nodes = (
+            {node["metadata"]["name"] for node in self.admin("GET", "/api/v1/nodes")["items"]} if pods else set[str]()
+        )
+        missing, first = nodes & {pod["spec"].get("nodeName") for pod in pods}, dict[str, str]()
+
+        def renewed() -> bool:
+            for lease in self.admin("GET", LEASES)["items"]:
+                name, at = lease["metadata"]["name"], lease["spec"]["renewTime"]
+                if first.setdefault(name, at) != at:
+                    missing.discard(name)
+            return not missing
+
+        self._wait("kwok", renewed)
+        for pod in pods:
+            path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+            with contextlib.suppress(
+                AdminError, OSError
+            ):  # it is gone; or the API server is, and starts with this again
+                self.admin("PATCH", path, {"metadata": {"annotations": {SHOWN: str(time.time_ns())}}})
 
     def _wake_kubelets(self) -> None:
         """Have kwok, where it runs, look at all pods anew, as soon as the API server is there.
@@ -239,6 +270,11 @@ class ControlPlane:
             return json.loads(connection.getresponse().read())
         finally:
             connection.close()
+
+
+def _waits_for_kubelet(pod: Mapping[str, Any]) -> bool:
+    """Whether a kubelet may have something to do with it."""
+    return pod["status"].get("phase") not in {"Succeeded", "Failed"} or "deletionTimestamp" in pod["metadata"]
 
 
 def free_port() -> int:

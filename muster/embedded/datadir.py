@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
-LAYOUT_VERSION: Final = 1
-"""Raised with every change that an older program would misread."""
+LAYOUT_VERSION: Final = 2
+"""Raised with every change that an older program would misread. 2: each stream in an account of its own."""
 SECRET_BYTES: Final = 24
 """192 bits: not to be guessed."""
 LOCK_WAIT_SECONDS: Final = 10.0
@@ -161,7 +161,8 @@ def open_data_dir(root: Path) -> Generator[DataDir]:
 
     Raises DataDirError where another process holds it, where a newer Muster wrote it, or where it is somebody else's.
     """
-    root = root.expanduser().absolute()
+    # By its own name: a link on the way could be made to lead elsewhere while this runs.
+    root = root.expanduser().resolve()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_fd = os.open(root / "muster.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -246,6 +247,17 @@ def _check_version(root: Path) -> None:
             f"data folder {root} was written by a newer Muster (layout {text}, this one knows up to {LAYOUT_VERSION}): "
             f"install the newer one, or pass another folder with --data-dir"
         )
+    if int(text) < LAYOUT_VERSION:
+        _move_streams(root / "nats" / "jetstream" / "jetstream")
+        write_private(path, f"{LAYOUT_VERSION}\n")
+
+
+def _move_streams(accounts: Path) -> None:
+    """From layout 1, where all streams stood in one account. Where that ended half way, it goes on."""
+    for stream in accounts.glob("MUSTER/streams/*"):
+        place = accounts / f"STORE_{stream.name}" / "streams" / stream.name
+        place.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        stream.replace(place)
 
 
 def free_ports(wanted: dict[str, int]) -> dict[str, int]:

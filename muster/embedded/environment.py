@@ -6,7 +6,14 @@ from typing import Final
 from muster.embedded.datadir import DataDir, Ports
 from muster.embedded.providers import postgres
 
-_OF_THE_USER: Final = ("MUSTER_LOG_MAX_BYTES", "MUSTER_KUBERNETES_")
+_OF_THE_USER: Final = (
+    "MUSTER_LOG_MAX_BYTES",
+    "MUSTER_KUBERNETES_",
+    "MUSTER_REQUESTS_",
+    "MUSTER_PROJECT_MAX_",
+    "MUSTER_FOLLOWS_",
+    "MUSTER_HTTP_MAX_",
+)
 """Beginnings of settings that `muster up` leaves to whoever starts it: no option of its own says the same."""
 
 
@@ -16,6 +23,7 @@ def service_environment(data: DataDir, ports: Ports) -> dict[str, str]:
         "MUSTER_NATS_URL": f"nats://127.0.0.1:{ports.nats}",
         "MUSTER_NATS_PASSWORD_DIR": str(data.nats_secrets),
         "MUSTER_POSTGRES_URL": postgres.url(data, ports.postgres),
+        "MUSTER_POSTGRES_READER_URL": postgres.reader_url(data, ports.postgres),
         "MUSTER_KEY_FILE": str(data.key_file),
         "MUSTER_JWKS_FILE": str(data.jwks_file),
         "MUSTER_DATA_DIR": str(data.root),

@@ -159,9 +159,19 @@ class Family:
         while True:
             await asyncio.sleep(LOG_CHECK_SECONDS)
             for path in self.logs.glob("*.log"):
-                if path.stat().st_size > LOG_BYTES:
-                    shutil.copyfile(path, path.with_suffix(".log.1"))
-                    os.truncate(path, 0)
+                # A full disk may not end this: it is then that what can be emptied must be.
+                with contextlib.suppress(OSError):
+                    if path.stat().st_size > LOG_BYTES:
+                        _put_aside(path)
+
+
+def _put_aside(path: Path) -> None:
+    aside = path.with_suffix(".log.1")
+    try:
+        shutil.copyfile(path, aside)
+    except OSError:
+        aside.unlink(missing_ok=True)
+    os.truncate(path, 0)
 
 
 class Child:
@@ -219,19 +229,28 @@ class Child:
         self._stopping = True
         process = self._process
         if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(self.spec.stop_signal)
-            try:
-                async with asyncio.timeout(grace_seconds):
-                    await process.wait()
-            except TimeoutError:
-                self._say(f"{self.spec.name} did not end within {grace_seconds:.1f} s: killed")
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+            await self._end(process, grace_seconds)
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
+
+    async def restart(self, grace_seconds: float) -> None:
+        """Have it end, so that it is started again as after a crash."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            await self._end(process, grace_seconds)
+
+    async def _end(self, process: asyncio.subprocess.Process, grace_seconds: float) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(self.spec.stop_signal)
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await process.wait()
+        except TimeoutError:
+            self._say(f"{self.spec.name} did not end within {grace_seconds:.1f} s: killed")
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
     async def _keep(self) -> None:
         wait_seconds = FIRST_RESTART_SECONDS

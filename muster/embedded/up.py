@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -18,10 +19,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from muster.cli.contexts import config_file
 from muster.embedded import linux
 from muster.embedded.agents import Agents
+from muster.embedded.canary import Server, look_at, room_of
 from muster.embedded.datadir import DataDir, DataDirError, Ports, default_data_dir, open_data_dir
 from muster.embedded.environment import service_environment
+from muster.embedded.keeper import Keeper
 from muster.embedded.kubernetes import children as kubernetes
 from muster.embedded.kubernetes.programs import Cluster, ToolsMissingError
 from muster.embedded.processes import (
@@ -43,6 +47,8 @@ SERVERS_STOP_SECONDS: Final = 1.8
 MOST_KUBERNETES_NODES: Final = 1000
 """Of each of which a lease is renewed every few seconds."""
 PROBE_SECONDS: Final = 2.0
+PROBE_ISOLATION_SECONDS: Final = 20.0
+"""It takes a tenth of a second; a machine that starts may be busy."""
 RENEW_SECONDS: Final = 8 * 3600.0
 """Tokens live a day; the context's is always good for at least two thirds of one."""
 
@@ -56,6 +62,7 @@ class Options:
     gpus: int
     demo: bool
     kubernetes_nodes: int
+    accept_shared_pods: bool
     log_level: str
 
 
@@ -75,6 +82,11 @@ def parse(arguments: Sequence[str]) -> Options:
         metavar="NODES",
         help="add a simulated Kubernetes cluster of nodes with 8 GPUs; `make kube-tools` builds it",
     )
+    parser.add_argument(
+        "--accept-shared-pods",
+        action="store_true",
+        help="where this machine cannot shut pods off from Muster's keys, let other people have roles all the same",
+    )
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     given = parser.parse_args(arguments)
     if not 0 <= given.port <= 65_535:  # noqa: PLR2004 (the range of TCP ports)
@@ -89,6 +101,7 @@ def parse(arguments: Sequence[str]) -> Options:
         gpus=given.gpus,
         demo=given.demo,
         kubernetes_nodes=given.kubernetes,
+        accept_shared_pods=given.accept_shared_pods,
         log_level=given.log_level,
     )
 
@@ -122,10 +135,14 @@ class Up:
             "MUSTER_HTTP_PORT": str(self.port),
             "MUSTER_LOCAL_GPUS": str(options.gpus),
             "MUSTER_LOG_LEVEL": options.log_level,
+            "MUSTER_LOCAL_PODS": local_pods(accept_shared=options.accept_shared_pods),
+            "MUSTER_LOCAL_HIDDEN_FOLDERS": str(config_file(os.environ).parent.absolute()),
         }
         self.stop = asyncio.Event()
         self.servers: list[Child] = []
         self.services: list[Child] = []
+        self.helpers: list[asyncio.Task[None]] = []
+        """What runs in this process beside the children."""
         level = {"MUSTER_LOG_LEVEL": options.log_level}
         self.kubernetes = kubernetes.cluster(data) if options.kubernetes_nodes else None
         self.agents = Agents(data, self.ports, self.family, level, self._let_agents_in)
@@ -135,7 +152,7 @@ class Up:
         started = time.monotonic()
         say(f"Muster {version('muster')}, everything on this machine; for development, not for production")
         say(f"  data and logs  {self.data.root}")
-        helpers = [asyncio.create_task(self.family.rotate_logs())]
+        self.helpers.append(asyncio.create_task(self.family.rotate_logs()))
         code = 0
         async with self._signals(), self.family.collecting_orphans():
             try:
@@ -145,8 +162,8 @@ class Up:
                     connect = self._python("connect", "muster.embedded.kubernetes.connect", *self._place())
                     await self._unless_stopped(self.family.run_once(connect))
                 self._announce(token, time.monotonic() - started)
-                helpers.append(asyncio.create_task(self._renew()))
-                helpers.append(asyncio.create_task(self.agents.follow()))
+                self.helpers.append(asyncio.create_task(self._renew()))
+                self.helpers.append(asyncio.create_task(self.agents.follow()))
                 if self.options.demo:
                     self._add(self.services, self._python("demo", "muster.embedded.demo", *self._place()))
                 await self.stop.wait()
@@ -156,9 +173,9 @@ class Up:
                 say(str(failed.exceptions[0]))
                 code = 1
             finally:
-                for helper in helpers:
+                for helper in self.helpers:
                     helper.cancel()
-                await asyncio.gather(*helpers, return_exceptions=True)
+                await asyncio.gather(*self.helpers, return_exceptions=True)
                 await self._stop()
         return code
 
@@ -179,8 +196,20 @@ class Up:
 
     async def _start_nats(self) -> None:
         await self._unless_stopped(self.family.run_once(self._prepare()))
-        await self._add(self.servers, nats.spec(self.data, self.ports.nats)).wait_ready(self.stop)
+        child = self._add(self.servers, nats.spec(self.data, self.ports.nats))
+        await child.wait_ready(self.stop)
+        self.helpers.append(asyncio.create_task(self._keeper(child).run(), name="keeper"))
         say(f"  event log      nats://127.0.0.1:{self.ports.nats}")
+
+    def _keeper(self, child: Child) -> Keeper:
+        server = Server(port=self.ports.nats, password=self.data.secret("nats/keeper"), store=self.data.nats)
+        return Keeper(
+            look=lambda room: look_at(server, room),
+            room=lambda: room_of(server.store),
+            store=server.store,
+            restart=lambda: child.restart(SERVERS_STOP_SECONDS),
+            say=say,
+        )
 
     async def _let_agents_in(self) -> None:
         """Have NATS know the agents of the clusters that there are now; the connections of all others stay."""
@@ -295,6 +324,25 @@ class Up:
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+
+def local_pods(*, accept_shared: bool) -> str:
+    """The setting of that name: whether this machine can shut pods off from us. Says so where it cannot."""
+    probe = [sys.executable, "-m", "services.agent.backends.isolation"]
+    try:
+        tried = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=PROBE_ISOLATION_SECONDS)
+    except subprocess.TimeoutExpired:
+        cause = "the kernel did not answer"
+    else:
+        if tried.returncode == 0:
+            return "isolated"
+        cause = tried.stdout.strip() or tried.stderr.strip().rpartition("\n")[2]
+    say(f"  !! pods of the cluster `local` are not shut off from Muster's keys: {cause}")
+    if accept_shared:
+        say("  !! whoever may submit to it can become an administrator; accepted by --accept-shared-pods")
+        return "shared-accepted"
+    say("  !! so roles are given to nobody else while that cluster is there (--accept-shared-pods allows it)")
+    return "shared"
 
 
 def http_port(wanted: int) -> int:

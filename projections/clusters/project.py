@@ -12,6 +12,7 @@ from events.cluster import (
     ClusterDisconnected,
     ClusterEvent,
     ClusterRemoved,
+    ClusterReportsRefused,
     NodePoolRemoved,
     NodePoolSet,
     OwnershipProtectionSet,
@@ -39,7 +40,7 @@ def begins(commit: Commit) -> bool:
 def begin_commit(entry: ClusterEntry, commit: Commit) -> ClusterEntry:
     """The entry at the commit's version. Raises BrokenChainError where it does not follow the one before."""
     if entry.row is None:
-        if begins(commit):
+        if begins(commit) or not commit.events:
             return entry
         raise BrokenChainError(f"commit {commit.seq} is about cluster {key_of(commit)}, which has no row")
     if entry.row.version != commit.record.parent_seq:
@@ -62,7 +63,8 @@ def evolve(entry: ClusterEntry, event: ClusterEvent, commit: Commit) -> ClusterE
                 created_at=event.at,
             )
         )
-    assert entry.row is not None, "begin_commit let an event pass without a row"
+    if entry.row is None:
+        return entry
     return ClusterEntry(_evolved(entry.row, event))
 
 
@@ -75,6 +77,8 @@ def _evolved(row: ClusterRow, event: ClusterEvent) -> ClusterRow:
             return replace(row, connected=True, connection_changed_at=event.at, problem="", agent_version=version)
         case ClusterDisconnected():
             return replace(row, connected=False, connection_changed_at=event.at, problem=clean(event.reason))
+        case ClusterReportsRefused():
+            return row  # shown from the log itself, as all of a cluster is
         case OwnershipProtectionSet():
             if event.source == "cluster":
                 return replace(row, protection_reported=event.enabled)

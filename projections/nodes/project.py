@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from events.aggregate import BrokenChainError
 from events.commit import Commit
 from events.node import (
+    MOST_RESERVED,
     NodeChanged,
     NodeEvent,
     NodeFacts,
@@ -16,6 +17,7 @@ from events.node import (
     PodsReserved,
     Reservation,
     ReservationsReleased,
+    holdable,
 )
 from projections.rows import NodeRow, ReservationRow
 from projections.values import clean, fit, to_json
@@ -29,13 +31,13 @@ class NodeEntry(msgspec.Struct, frozen=True):
 
 def begin_commit(entry: NodeEntry, commit: Commit) -> NodeEntry:
     """The entry at the commit's version. Raises BrokenChainError where it does not follow the one before."""
-    at = entry.row.version if entry.row else 0
+    if entry.row is None:
+        return entry
+    at = entry.row.version
     if at != commit.record.parent_seq:
         raise BrokenChainError(
             f"node {commit.key}: commit {commit.seq} follows {commit.record.parent_seq}, but its row is at {at}"
         )
-    if entry.row is None:
-        return entry
     return NodeEntry(replace(entry.row, version=commit.seq), entry.reservations)
 
 
@@ -43,9 +45,13 @@ def evolve(entry: NodeEntry, event: NodeEvent, commit: Commit) -> NodeEntry:
     """The entry after one more event."""
     row = entry.row
     if isinstance(event, NodeRegistered):
-        row = _with_facts(row or _new_row(event, commit), event.facts)
-        return NodeEntry(replace(row, present=True), entry.reservations)
-    assert row is not None, "a node's first event registers it"
+        if not event.cluster_id:
+            return entry
+        row = _with_facts(row or _new_row(commit), event.facts)
+        named = replace(row, cluster_id=clean(event.cluster_id), name=clean(event.name), present=True)
+        return NodeEntry(named, entry.reservations)
+    if row is None:
+        return entry  # nobody lists a node that was never registered
     match event:
         case NodeChanged():
             return NodeEntry(_with_facts(row, event.facts), entry.reservations)
@@ -59,12 +65,12 @@ def evolve(entry: NodeEntry, event: NodeEvent, commit: Commit) -> NodeEntry:
             assert_never(event)
 
 
-def _new_row(event: NodeRegistered, commit: Commit) -> NodeRow:
+def _new_row(commit: Commit) -> NodeRow:
     return NodeRow(
         key=commit.key,
         version=commit.seq,
-        cluster_id=event.cluster_id,
-        name=clean(event.name),
+        cluster_id="",
+        name="",
         present=True,
         pool="",
         ready=False,
@@ -112,7 +118,11 @@ def _reserved(row: NodeRow, held: dict[str, ReservationRow], event: PodsReserved
     milli = list(row.used_device_milli)
     cpu, memory = row.used_cpu_milli, row.used_memory_bytes
     for reservation in event.reservations:
-        held[reservation.id] = _reservation_row(reservation, key)
+        id_ = clean(reservation.id)
+        more = max(cpu + reservation.cpu_milli, memory + reservation.memory_bytes)
+        if id_ in held or more > MOST_RESERVED or not holdable(reservation):
+            continue
+        held[id_] = _reservation_row(reservation, key)
         cpu += reservation.cpu_milli
         memory += reservation.memory_bytes
         for share in reservation.devices:
@@ -126,7 +136,9 @@ def _released(row: NodeRow, held: dict[str, ReservationRow], event: Reservations
     milli = list(row.used_device_milli)
     cpu, memory = row.used_cpu_milli, row.used_memory_bytes
     for id_ in event.ids:
-        gone = held.pop(id_)
+        gone = held.pop(clean(id_), None)
+        if gone is None:
+            continue
         cpu -= gone.cpu_milli
         memory -= gone.memory_bytes
         devices: list[dict[str, int]] = msgspec.json.decode(gone.devices)
@@ -147,10 +159,10 @@ def _using(row: NodeRow, held: dict[str, ReservationRow], cpu: int, memory: int,
 
 def _reservation_row(reservation: Reservation, key: str) -> ReservationRow:
     return ReservationRow(
-        id=reservation.id,
+        id=clean(reservation.id),
         node_key=key,
-        workload_id=reservation.workload_id,
-        workload_key=reservation.workload_key,
+        workload_id=clean(reservation.workload_id),
+        workload_key=clean(reservation.workload_key),
         cpu_milli=reservation.cpu_milli,
         memory_bytes=reservation.memory_bytes,
         devices=to_json(reservation.devices),

@@ -22,14 +22,22 @@ def key_of(commit: Commit) -> str:
     return first.project_id if isinstance(first, ProjectCreated) else commit.record.about.id or ""
 
 
+def begins(commit: Commit) -> bool:
+    return bool(commit.events) and isinstance(commit.events[0], ProjectCreated)
+
+
 def begin_commit(entry: ProjectEntry, commit: Commit) -> ProjectEntry:
     """The entry at the commit's version. Raises BrokenChainError where it does not follow the one before."""
-    at = entry.row.version if entry.row else 0
+    if entry.row is None:
+        if begins(commit) or not commit.events:
+            return entry
+        raise BrokenChainError(f"commit {commit.seq} is about project {key_of(commit)}, which has no row")
+    at = entry.row.version
     if at != commit.record.parent_seq:
         raise BrokenChainError(
             f"project {commit.key}: commit {commit.seq} follows {commit.record.parent_seq}, but its row is at {at}"
         )
-    return entry if entry.row is None else ProjectEntry(replace(entry.row, version=commit.seq))
+    return ProjectEntry(replace(entry.row, version=commit.seq))
 
 
 def evolve(entry: ProjectEntry, event: ProjectEvent, commit: Commit) -> ProjectEntry:
@@ -38,7 +46,8 @@ def evolve(entry: ProjectEntry, event: ProjectEvent, commit: Commit) -> ProjectE
     if isinstance(event, ProjectCreated):
         row = ProjectRow(id=event.project_id, version=commit.seq, name=clean(event.name), created_at=event.at)
         return ProjectEntry(_with_settings(row, event.gpu_quota_milli, event.node_pools))
-    assert row is not None, "a project's first event creates it"
+    if row is None:
+        return entry  # nobody lists a project that was never created
     match event:
         case ProjectChanged():
             return ProjectEntry(_with_settings(row, event.gpu_quota_milli, event.node_pools))
@@ -81,10 +90,10 @@ def use_changes(changes: Iterable[tuple[WorkloadRow | None, WorkloadRow | None]]
             phase=phase,
             workloads=total[0],
             pods=total[1],
-            gpu_milli=total[2],
-            non_preemptible_gpu_milli=total[3],
-            cpu_milli=total[4],
-            memory_bytes=total[5],
+            gpu_milli=fit(total[2]),
+            non_preemptible_gpu_milli=fit(total[3]),
+            cpu_milli=fit(total[4]),
+            memory_bytes=fit(total[5]),
         )
         for (project_id, phase), total in totals.items()
         if any(total)

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from events.aggregate import BrokenChainError
 from events.commit import Commit
-from events.phases import FINISHED, NODE_UNREACHABLE, DesiredPhase, Phase, PodPhase, nodes_unreachable
+from events.phases import FINISHED, NODE_UNREACHABLE, DesiredPhase, Phase, PodPhase, may_follow, nodes_unreachable
 from events.workload.events import (
+    PodEvent,
     PodFailed,
     PodInterrupted,
     PodRef,
@@ -35,6 +36,7 @@ from events.workload.events import (
     WorkloadStopped,
     WorkloadSuspended,
     WorkloadWaiting,
+    countable,
 )
 from events.workload.spec import PRIORITY_RANK, pod_sets, with_defaults
 from projections.rows import DueRow, PodRow, WorkloadRow
@@ -81,7 +83,7 @@ def begin_commit(entry: WorkloadEntry, commit: Commit) -> WorkloadEntry:
     """The entry at the commit's version. Raises BrokenChainError where it does not follow the one before."""
     row = entry.row
     if row is None:
-        if begins(commit):
+        if begins(commit) or not commit.events:
             return entry
         raise BrokenChainError(f"commit {commit.seq} is about workload {key_of(commit)}, which has no row")
     if row.version != commit.record.parent_seq:
@@ -92,13 +94,27 @@ def begin_commit(entry: WorkloadEntry, commit: Commit) -> WorkloadEntry:
 
 
 def evolve(entry: WorkloadEntry, event: WorkloadEvent, commit: Commit) -> WorkloadEntry:
-    """The entry after one more event."""
-    at = commit.record.occurred_at
+    """The entry after one more event; the same where the event does not fit it, by the rules of the aggregate."""
+    row = entry.row
     if isinstance(event, WorkloadCreated):
-        return WorkloadEntry(_created(event, commit), {}, entry.ended)
-    row, pods, ended = entry.row, entry.pods, entry.ended
-    assert row is not None, "begin_commit let an event pass without a row"
+        same = row is not None and row.id == event.workload_id
+        return entry if same else WorkloadEntry(_created(event, commit), {}, entry.ended)
+    if row is None or row.deleted_at is not None or not countable(event):
+        return entry
+    if isinstance(event, PodEvent):
+        pod = entry.pods.get(_run_key(event.pod))
+        if pod is None or pod.phase == PENDING:
+            return entry
+    after = _evolve(entry, row, event, commit.record.occurred_at)
+    assert after.row is not None, "an event took the row away"
+    return after if after.row.phase == row.phase or may_follow(Phase(row.phase), Phase(after.row.phase)) else entry
+
+
+def _evolve(entry: WorkloadEntry, row: WorkloadRow, event: WorkloadEvent, at: datetime) -> WorkloadEntry:
+    pods, ended = entry.pods, entry.ended
     match event:
+        case WorkloadCreated():
+            raise AssertionError("a workload begins only once")
         case WorkloadQueued():
             return WorkloadEntry(_settled(replace(row, queued=True), pods, at), pods, ended)
         case WorkloadWaiting():
@@ -158,9 +174,9 @@ def _created(event: WorkloadCreated, commit: Commit) -> WorkloadRow:
         version=commit.seq,
         name=clean(event.name),
         requested_name=clean(event.requested_name),
-        type=event.kind,
-        project_id=event.project_id,
-        cluster_id=event.cluster_id,
+        type=clean(event.kind),
+        project_id=clean(event.project_id),
+        cluster_id=clean(event.cluster_id),
         submitted_by=clean(event.owner),
         phase=Phase.CREATING.value,
         phase_reason="",
@@ -178,9 +194,9 @@ def _created(event: WorkloadCreated, commit: Commit) -> WorkloadRow:
         node_pools=tuple(clean(pool) for pool in spec.node_pools or ()),
         completions=fit(sum(pod_set.count for pod_set in sets)),
         parallelism=fit(sum(pod_set.parallelism for pod_set in sets)),
-        backoff_limit=spec.backoff_limit or 0,
-        auto_deletion_seconds=spec.auto_deletion_time_after_completion_seconds or 0,
-        requested_pods=sum(count for _, count in at_once),
+        backoff_limit=fit(spec.backoff_limit or 0),
+        auto_deletion_seconds=fit(spec.auto_deletion_time_after_completion_seconds or 0),
+        requested_pods=fit(sum(count for _, count in at_once)),
         pod_cpu_milli=fit(sets[0].request.cpu_milli),
         pod_memory_bytes=fit(sets[0].request.memory_bytes),
         gpu_request_milli=fit(sum(n * s.request.gpu_devices * s.request.gpu_milli for s, n in at_once)),
@@ -230,7 +246,7 @@ def _counted(row: WorkloadRow, pods: dict[RunKey, PodRow]) -> WorkloadRow:
         running_pods=sum(pod.phase == PodPhase.RUNNING for pod in live),
         current_nodes=tuple(sorted({pod.node_name for pod in live})),
         current_node_pools=tuple(sorted({pod.node_pool for pod in live})),
-        gpu_allocated_milli=sum(pod.gpu_milli for pod in live),
+        gpu_allocated_milli=fit(sum(pod.gpu_milli for pod in live)),
         cpu_allocated_milli=fit(len(live) * row.pod_cpu_milli),
         memory_allocated_bytes=fit(len(live) * row.pod_memory_bytes),
     )
@@ -243,9 +259,9 @@ def _moved(row: WorkloadRow, phase: Phase | None, at: datetime) -> WorkloadRow:
     stayed = max((at - row.phase_updated_at) // _MICROSECOND, 0)
     changes: dict[str, Any] = {"phase_updated_at": at}
     if row.phase in WAITING:
-        changes["pending_micros"] = row.pending_micros + stayed
+        changes["pending_micros"] = fit(row.pending_micros + stayed)
     elif row.phase == Phase.RUNNING:
-        changes["running_micros"] = row.running_micros + stayed
+        changes["running_micros"] = fit(row.running_micros + stayed)
     if phase is not None:
         changes["phase"] = phase.value
     elif len(changes) == 1:
@@ -260,26 +276,29 @@ def _moved(row: WorkloadRow, phase: Phase | None, at: datetime) -> WorkloadRow:
 
 
 def _run_key(ref: PodRef) -> RunKey:
-    return ref.pod_set, ref.index, ref.attempt, ref.try_
+    return clean(ref.pod_set), ref.index, ref.attempt, ref.try_
 
 
 def _bound(workload_id: str, pods: dict[RunKey, PodRow], event: PodsBound, at: datetime) -> dict[RunKey, PodRow]:
     pods = dict(pods)
+    taken = {(pod.pod_set, pod.index): key for key, pod in pods.items()}
     for placement in event.placements:
         key = _run_key(placement.pod)
         before = pods.get(key)
+        if taken.setdefault(key[:2], key) != key or (before is not None and before.phase != PENDING):
+            continue
         pods[key] = PodRow(
             workload_id=workload_id,
-            pod_set=placement.pod.pod_set,
+            pod_set=clean(placement.pod.pod_set),
             index=placement.pod.index,
             attempt=placement.pod.attempt,
             try_=placement.pod.try_,
             phase=PodPhase.BOUND.value,
-            node_key=placement.node_key,
+            node_key=clean(placement.node_key),
             node_name=clean(placement.node_name),
             node_pool=clean(placement.pool),
             devices=to_json(placement.devices),
-            gpu_milli=sum(share.milli for share in placement.devices),
+            gpu_milli=fit(sum(share.milli for share in placement.devices)),
             token=event.token,
             interruptions=before.interruptions if before else 0,
             bound_at=at,
@@ -333,7 +352,7 @@ def _run_ended(
                 pod,
                 phase=FAILED if failed else INTERRUPTED,
                 finished_at=event.at,
-                exit_code=event.exit_code if failed else None,
+                exit_code=_code(event.exit_code) if failed else None,
                 reason=clean(event.reason),
                 message=clean(event.message),
             )
@@ -347,7 +366,7 @@ def _run_ended(
             pods[again.pod_set, again.index, again.attempt, again.try_] = again
             row = replace(row, failed_runs=row.failed_runs + failed)
         case PodStopped():
-            over = replace(_calm(pod), phase=STOPPED, finished_at=event.at, exit_code=event.exit_code)
+            over = replace(_calm(pod), phase=STOPPED, finished_at=event.at, exit_code=_code(event.exit_code))
             if not row.ended and row.desired_phase != DesiredPhase.DELETED:
                 same = pod.attempt == row.attempt
                 again = _waiting(pod, attempt=row.attempt, try_=pod.try_ + 1 if same else 0)
@@ -360,6 +379,10 @@ def _run_ended(
     )
     row = _counted(row, pods) if ends else _settled(row, pods, at)
     return WorkloadEntry(row, pods, (*entry.ended, over))
+
+
+def _code(code: int | None) -> int | None:
+    return None if code is None else fit(code)
 
 
 def _waiting(
@@ -422,7 +445,7 @@ def _finished(
         generation=row.generation + 1,
         phase_reason=clean(event.reason) if failed else "",
         phase_message=clean(event.message) if failed else "",
-        exit_code=event.exit_code if failed else 0,
+        exit_code=_code(event.exit_code) if failed else 0,
     )
     return WorkloadEntry(_counted(ended, pods), pods, entry.ended)
 
@@ -440,7 +463,7 @@ def _changed(row: WorkloadRow, event: WorkloadChanged) -> WorkloadRow:
     if event.priority_class is not None:
         changes |= {"priority_class": event.priority_class, "priority_rank": PRIORITY_RANK[event.priority_class]}
     if event.auto_deletion_time_after_completion_seconds is not None:
-        changes["auto_deletion_seconds"] = event.auto_deletion_time_after_completion_seconds
+        changes["auto_deletion_seconds"] = fit(event.auto_deletion_time_after_completion_seconds)
     if event.delete_at is not None:
         changes |= {"delete_at": event.delete_at, "generation": row.generation + 1}
     return replace(row, **changes)

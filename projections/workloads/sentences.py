@@ -7,6 +7,7 @@ for people. A changed sentence shows up in old histories with the next rebuild.
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
+from events.cluster import DEFAULT_POOL
 from events.commit import Actor
 from events.phases import PodPhase
 from events.quantities import format_bytes
@@ -153,7 +154,7 @@ def _bound(event: PodsBound) -> str:
 
 def _placement(placement: Placement) -> str:
     with_ = f" with {_devices(placement.devices)}" if placement.devices else ""
-    pool = f" (node pool {placement.pool})" if placement.pool != "default" else ""
+    pool = f" (node pool {placement.pool})" if placement.pool != DEFAULT_POOL else ""
     return f"pod {_pod(placement.pod)} to node {placement.node_name}{pool}{with_}"
 
 

@@ -27,6 +27,7 @@ from events.cluster_protocol import (
     WantedCluster,
     WantedPod,
 )
+from events.codec import UNDECODABLE
 from events.subjects import usage_subject, wanted_filter, wanted_subject
 from services.agent.backends.interface import LIVE_KINDS, Backend, BackendError, Observation, WatchBrokenError
 from services.agent.last_values import Changed, Lost, Whole, follow_last
@@ -79,7 +80,7 @@ class Agent:
         self._nc = nc
         self._version = version
         self._list_again_seconds = list_again_seconds
-        self._reports = Reports(nc, cluster.cluster_id)
+        self._reports = Reports(nc, cluster.cluster_id, silent=lambda: bool(backend.standby()))
         self._wanted: dict[str, WantedPod] = {}
         self._current = False
         """Whether `_wanted` is what is wanted now."""
@@ -107,6 +108,7 @@ class Agent:
                 self._follow_wanted(),
                 self._watch(),
                 self._act(),
+                self._reports.run(),
                 self._heartbeats(),
                 self._sample_usage(),
                 logs.serve(),
@@ -132,7 +134,9 @@ class Agent:
             give_up = asyncio.get_running_loop().time() + SETTLE_SECONDS
             while self._running and asyncio.get_running_loop().time() < give_up:
                 await asyncio.sleep(0.02)
-        await self._reports.flush()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await self._reports.flush()
 
     # -- what is wanted --------------------------------------------------------------------------------------------
 
@@ -160,7 +164,7 @@ class Agent:
                 continue
             try:
                 want = _WANTED.decode(data)
-            except msgspec.DecodeError as error:
+            except UNDECODABLE as error:
                 log.warning("wanted_unreadable", subject=subject, error=str(error))
                 continue
             self._wanted[want.pod_key] = want
@@ -247,8 +251,6 @@ class Agent:
         loop = asyncio.get_running_loop()
         all_at = loop.time() + LOOK_AT_ALL_SECONDS
         while True:
-            self._reports.fall_due(loop.time())
-            await self._reports.flush()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._wake.wait()
@@ -256,8 +258,11 @@ class Agent:
             if loop.time() >= all_at:
                 all_at = loop.time() + LOOK_AT_ALL_SECONDS
                 self._to_look_at.update(self._wanted)
-            if self._current and self._listed and self._nc.is_connected and not self._backend.problem():
+            if self._current and self._listed and self._nc.is_connected and self._may_act():
                 self._begin_actions()
+
+    def _may_act(self) -> bool:
+        return not self._backend.standby() and not self._backend.problem()
 
     def _begin_actions(self) -> None:
         keys = self._to_look_at - self._busy
@@ -332,6 +337,9 @@ class Agent:
 
     async def _heartbeats(self) -> None:
         while True:
+            if self._backend.standby():
+                await asyncio.sleep(TICK_SECONDS)
+                continue
             settings = await self._backend.settings()
             live = (run for known in self._known.values() for run in known.runs)
             lost = orphans(self._wanted, live) if self._current else ()
@@ -350,7 +358,7 @@ class Agent:
     async def _sample_usage(self) -> None:
         while True:
             await asyncio.sleep(USAGE_SECONDS)
-            if not self._running or not self._nc.is_connected:
+            if not self._running or not self._nc.is_connected or self._backend.standby():
                 continue
             try:
                 samples = await self._backend.usage()

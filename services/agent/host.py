@@ -11,6 +11,7 @@ from nats.aio.client import Client
 
 from events.cluster import ClusterKind
 from events.cluster_protocol import WantedCluster
+from events.codec import UNDECODABLE
 from services.agent.agent import LIST_AGAIN_SECONDS, Agent
 from services.agent.backends.interface import Backend, BackendError
 from services.agent.last_values import Lost, follow_last
@@ -92,7 +93,7 @@ class AgentHost:
     async def _take(self, data: bytes) -> None:
         try:
             cluster = msgspec.json.decode(data, type=WantedCluster)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             log.warning("wanted_cluster_unreadable", error=str(error))
             return
         served = self._served.get(cluster.cluster_id)

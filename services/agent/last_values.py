@@ -17,11 +17,12 @@ from nats.aio.subscription import Subscription
 from nats.errors import ConnectionClosedError
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeoutError
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import Error as JetStreamError
 
 from events.subjects import WANTED_STREAM
-from services.runtime.connection import JETSTREAM_API, ServiceClient
+from services.runtime.calls import CONSUMER_SECONDS, call
+from services.runtime.connection import user_of
+from services.runtime.jetstream_api import JetStreamError, create_consumer
+from services.runtime.requests import Requests, UnansweredError
 
 PULL_MESSAGES: Final = 500
 """Asked for at once: bounds what waits here, and keeps a start with thousands of pods to a few round trips."""
@@ -32,10 +33,17 @@ SILENT_SECONDS: Final = 12.0
 """Two heartbeats missed: the consumer, its stream or its server is gone."""
 LOOK_SECONDS: Final = 1.0
 """How often a lost connection is looked for; its consumer did not survive it."""
-INACTIVE_SECONDS: Final = 60.0
-"""How long the server keeps a consumer that nobody pulls from."""
+REQUEST_SECONDS: Final = 5.0
 FIRST_RETRY_SECONDS: Final = 0.25
 LAST_RETRY_SECONDS: Final = 5.0
+
+_CONSUMER: Final[dict[str, object]] = {
+    "deliver_policy": "last_per_subject",
+    "ack_policy": "none",
+    "mem_storage": True,
+    "inactive_threshold": CONSUMER_SECONDS * 1_000_000_000,
+    "num_replicas": 1,
+}
 
 log = structlog.get_logger(__name__)
 
@@ -61,37 +69,29 @@ class _GoneError(Exception):
 async def follow_last(nc: Client, subject_filter: str) -> AsyncGenerator[Whole | Changed | Lost]:
     """For ever. Raises ConnectionClosedError where the connection was closed for good."""
     wait = FIRST_RETRY_SECONDS
+    requests = Requests(nc)
     while True:
         try:
-            async for news in _follow_once(nc, subject_filter):
+            async for news in _follow_once(nc, requests, subject_filter):
                 wait = FIRST_RETRY_SECONDS
                 yield news
         except ConnectionClosedError:
             raise
-        except (_GoneError, NatsError, JetStreamError, TimeoutError) as error:
+        except (_GoneError, NatsError, UnansweredError, JetStreamError, TimeoutError) as error:
             log.info("wanted_lost", filter=subject_filter, reason=str(error) or type(error).__name__)
         yield Lost()
         await asyncio.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311 (spreads retries, protects nothing)
         wait = min(wait * 2, LAST_RETRY_SECONDS)
 
 
-async def _follow_once(nc: Client, subject_filter: str) -> AsyncIterator[Whole | Changed]:
+async def _follow_once(nc: Client, requests: Requests, subject_filter: str) -> AsyncIterator[Whole | Changed]:
     connection = nc.stats["reconnects"]
-    name = nc.new_inbox().rsplit(".", 1)[-1]
+    name = ""
     inbox = nc.new_inbox()
     subscription = await nc.subscribe(inbox)  # pyright: ignore[reportUnknownMemberType]
     try:
-        info = await nc.jetstream(prefix=_api(nc)).add_consumer(  # pyright: ignore[reportUnknownMemberType]
-            WANTED_STREAM,
-            ConsumerConfig(
-                name=name,
-                deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
-                ack_policy=AckPolicy.NONE,
-                filter_subject=subject_filter,
-                mem_storage=True,
-                inactive_threshold=INACTIVE_SECONDS,
-                num_replicas=1,
-            ),
+        name, info = await create_consumer(
+            requests, WANTED_STREAM, user_of(nc), _CONSUMER, filter_subject=subject_filter, seconds=REQUEST_SECONDS
         )
         pull = _Pull(nc, name, inbox)
         await pull.ask()
@@ -119,7 +119,7 @@ class _Pull:
 
     def __init__(self, nc: Client, consumer: str, inbox: str) -> None:
         self._nc = nc
-        self._subject = f"{_api(nc)}.CONSUMER.MSG.NEXT.{WANTED_STREAM}.{consumer}"
+        self._subject = call("CONSUMER.MSG.NEXT", WANTED_STREAM, consumer)
         self._inbox = inbox
         self._left = 0
         self._delivered = 0
@@ -185,8 +185,5 @@ async def _leave(nc: Client, subscription: Subscription, consumer: str) -> None:
     """Free what the server holds, without waiting: a consumer that is forgotten goes by itself."""
     if nc.is_connected:
         await subscription.unsubscribe()
-        await nc.publish(f"{_api(nc)}.CONSUMER.DELETE.{WANTED_STREAM}.{consumer}", b"")
-
-
-def _api(nc: Client) -> str:
-    return nc.jetstream_api if isinstance(nc, ServiceClient) else JETSTREAM_API
+        if consumer:
+            await nc.publish(call("CONSUMER.DELETE", WANTED_STREAM, consumer), b"")

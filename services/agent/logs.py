@@ -1,4 +1,7 @@
-"""Answers `agent.<cluster>.logs`: the lines of one run as chunks to the asker's inbox, at the asker's pace."""
+"""Answers `agent.<cluster>.logs`: the lines of one run as chunks to the asker's inbox, at the asker's pace.
+
+The asker says on the same subject what it has taken: so it needs no right to write into an inbox of the agent's.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,29 +11,34 @@ import msgspec
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from events.cluster_protocol import LogLine, LogsChunk, LogsRequest
+from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, LogsTaken
+from events.codec import UNDECODABLE
 from events.subjects import agent_logs_subject
 from services.agent.backends.interface import Backend, LogsUnavailableError
+from services.runtime.connection import is_inbox, logs_inbox
 
-ANSWERS_AT_ONCE: Final = 64
-"""Readers of logs served at the same time; one more is told to come again."""
-CHUNK_CHARACTERS: Final = 128 * 1024
+ANSWERS_AT_ONCE: Final = 512
+"""Runs whose logs are being told, at the same time; one more is told to come again."""
+ANSWERS_EACH: Final = 100
+"""Of one reader, so that nobody takes them all: as many pods as one request of the api mixes."""
+CHUNK_CHARACTERS: Final = 64 * 1024
 """Text in one message: below a message's limit of 1 MB also where JSON needs six bytes for every character."""
 CHUNK_LINES: Final = 1000
-WINDOW: Final = 8
-"""Chunks on their way that the asker has not acknowledged."""
-SILENT_SECONDS: Final = 30.0
-"""How long an acknowledgement may take; then the asker is taken for gone."""
-FIRST_WORD_SECONDS: Final = 2.0
-"""Whoever has acknowledged nothing by then cannot, and is served at the bounded rate."""
-PAUSE_SECONDS: Final = 0.02
-"""After each chunk, where the asker does not acknowledge: at most some 6 MiB a second."""
+WINDOW: Final = 4
+"""Chunks on their way that the asker has not taken: with CHUNK_CHARACTERS, what a reader that stands still costs it."""
+SILENT_SECONDS: Final = 60.0
+"""How long an asker may take nothing; then it is taken for gone. Longer than the api waits for a reader of its own."""
+PROBE_SECONDS: Final = 5.0
+"""How often an asker that takes nothing is asked for a sign: the server says at once where nobody listens."""
 LONGEST_SECONDS: Final = 24 * 3600.0
 """How long one request is answered; whoever still follows asks again."""
 IDLE_PROBE_SECONDS: Final = 15.0
 """How often an empty chunk is sent while nothing is written: so an asker that is gone is noticed."""
+FIRST_WORD_SECONDS: Final = 1.0
+"""After which an asker hears that somebody is here, also where nothing was written yet: the api waits for five."""
 _NO_RESPONDERS: Final = "503"
 
 log = structlog.get_logger(__name__)
@@ -46,6 +54,8 @@ class LogServer:
         self._cluster_id = cluster_id
         self._backend = backend
         self._answers: set[asyncio.Task[None]] = set()
+        self._askers: dict[str, _Asker] = {}
+        """By the inbox that they are answered to."""
 
     async def serve(self) -> None:
         subscription = await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
@@ -61,48 +71,68 @@ class LogServer:
                 await subscription.unsubscribe()
 
     async def _on_request(self, message: Msg) -> None:
-        if not message.reply:
+        if self._backend.standby():
+            return  # who acts answers
+        if message.reply and not is_inbox(message.reply, logs_inbox(self._cluster_id)):
+            log.warning("logs_not_sent", reply=message.reply, reason="its reply subject is no inbox for logs")
             return
         try:
-            request = msgspec.json.decode(message.data, type=LogsRequest)
-        except msgspec.DecodeError as error:
-            await _send(self._nc, message.reply, LogsChunk(end=True, error=f"request not understood: {error}"))
+            request = msgspec.json.decode(message.data, type=LogsRequest | LogsTaken)
+        except UNDECODABLE as error:
+            if message.reply:
+                await _send(self._nc, message.reply, LogsChunk(end=True, error=f"request not understood: {error}"))
             return
-        if len(self._answers) >= ANSWERS_AT_ONCE:
-            error = f"{ANSWERS_AT_ONCE} readers of logs are being served already; try again later"
+        if isinstance(request, LogsTaken):
+            if asker := self._askers.get(request.inbox):
+                asker.taken()
+            return
+        if not message.reply or message.reply in self._askers:
+            return
+        if error := self._too_many(request.reader):
             await _send(self._nc, message.reply, LogsChunk(end=True, error=error))
             return
-        task = asyncio.create_task(self._answer(request, message.reply))
+        asker = self._askers[message.reply] = _Asker(self._nc, message.reply, request.reader)
+        task = asyncio.create_task(self._answer(request, asker))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
-    async def _answer(self, request: LogsRequest, reply: str) -> None:
-        asker = _Asker(self._nc, reply, acknowledges=request.acknowledged)
-        await asker.open()
-        error = ""
+    def _too_many(self, reader: str) -> str:
+        of_reader = sum(asker.reader == reader for asker in self._askers.values())
+        if of_reader >= ANSWERS_EACH:
+            return f"you read the logs of {of_reader} pods already, and may of {ANSWERS_EACH}; end some of it first"
+        if len(self._askers) >= ANSWERS_AT_ONCE:
+            return f"the logs of {len(self._askers)} pods are being read already; try again later"
+        return ""
+
+    async def _answer(self, request: LogsRequest, asker: "_Asker") -> None:
+        error, no_such_run = "", False
         try:
+            await asker.open()
             async with asyncio.timeout(LONGEST_SECONDS):
                 await self._stream(request, asker)
         except LogsUnavailableError as unavailable:
-            error = str(unavailable)
+            error, no_such_run = str(unavailable), unavailable.no_such_run
         except TimeoutError:
             error = "followed for a day; ask again to go on"
         except (_AskerGoneError, NatsError):
-            await asker.close()
             return
         except Exception:
             log.exception("logs_failed", pod=request.pod_key)
             error = "the agent could not read the logs"
-        await asker.close()
-        await _send(self._nc, reply, LogsChunk(end=True, error=error))
+        finally:
+            del self._askers[asker.inbox]
+            await asker.close()
+        await _send(self._nc, asker.inbox, LogsChunk(end=True, error=error, no_such_run=no_such_run))
 
     async def _stream(self, request: LogsRequest, asker: "_Asker") -> None:
         lines = aiter(self._backend.logs(request))
         upcoming: asyncio.Future[Sequence[LogLine]] | None = None
+        patience = FIRST_WORD_SECONDS
         try:
             while True:
                 upcoming = upcoming or asyncio.ensure_future(anext(lines))
-                done, _ = await asyncio.wait([upcoming], timeout=IDLE_PROBE_SECONDS)
+                done, _ = await asyncio.wait([upcoming], timeout=patience)
+                patience = IDLE_PROBE_SECONDS
                 if not done:
                     await asker.send(())
                     continue
@@ -112,62 +142,68 @@ class LogServer:
         except StopAsyncIteration:
             return
         finally:
-            if upcoming is not None and not upcoming.done():
+            if upcoming is not None:
+                # Also where it is done: whatever it ended with is heard here.
                 upcoming.cancel()
                 await asyncio.gather(upcoming, return_exceptions=True)
 
 
 class _Asker:
-    """The other end: takes chunks, tells how far it is, and is noticed when it is gone."""
+    """The other end: takes chunks, says so, and is noticed when it is gone."""
 
-    def __init__(self, nc: Client, reply: str, *, acknowledges: bool) -> None:
+    def __init__(self, nc: Client, inbox: str, reader: str) -> None:
+        self.inbox = inbox
+        self.reader = reader
         self._nc = nc
-        self._reply = reply
-        self._acknowledges = acknowledges
-        self._inbox = nc.new_inbox()
+        self._own_inbox = nc.new_inbox()
+        self._subscription: Subscription | None = None
         self._on_the_way = 0
-        self._heard_from = False
         self._gone = False
         self._heard = asyncio.Event()
 
     async def open(self) -> None:
         self._subscription = await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
-            self._inbox, cb=self._on_word
+            self._own_inbox, cb=self._on_word
         )
 
     async def _on_word(self, message: Msg) -> None:
+        """The server's word that nobody listens."""
         if (message.headers or {}).get("Status") == _NO_RESPONDERS:
             self._gone = True
-        else:
-            self._heard_from = True
-            self._on_the_way = max(self._on_the_way - 1, 0)
+            self._heard.set()
+
+    def taken(self) -> None:
+        self._on_the_way = max(self._on_the_way - 1, 0)
         self._heard.set()
 
     async def send(self, lines: Sequence[LogLine]) -> None:
         """Raises _AskerGoneError."""
         await self._wait_for_room()
+        await self._publish(lines)
+
+    async def _publish(self, lines: Sequence[LogLine]) -> None:
         self._on_the_way += 1
-        await self._nc.publish(self._reply, msgspec.json.encode(LogsChunk(lines=tuple(lines))), reply=self._inbox)
-        if not self._acknowledges:
-            self._on_the_way = 0
-            await asyncio.sleep(PAUSE_SECONDS)
+        await self._nc.publish(self.inbox, msgspec.json.encode(LogsChunk(lines=tuple(lines))), reply=self._own_inbox)
 
     async def _wait_for_room(self) -> None:
+        """Until the asker took something; every now and then an empty chunk shows whether it is still there."""
+        silent_seconds = 0.0
         while not self._gone and self._on_the_way >= WINDOW:
             self._heard.clear()
             try:
-                async with asyncio.timeout(SILENT_SECONDS if self._heard_from else FIRST_WORD_SECONDS):
+                async with asyncio.timeout(PROBE_SECONDS):
                     await self._heard.wait()
+                silent_seconds = 0.0
             except TimeoutError:
-                if self._heard_from:
+                silent_seconds += PROBE_SECONDS
+                if silent_seconds >= SILENT_SECONDS:
                     raise _AskerGoneError from None
-                self._acknowledges = False
-                self._on_the_way = 0
+                await self._publish(())
         if self._gone:
             raise _AskerGoneError
 
     async def close(self) -> None:
-        if self._nc.is_connected:
+        if self._subscription is not None and self._nc.is_connected:
             await self._subscription.unsubscribe()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pwd
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -12,8 +13,9 @@ import psutil
 from events.cluster import ClusterKind
 from events.cluster_protocol import WantedCluster
 from services.agent.backends.interface import Backend, BackendError
-from services.agent.backends.local import LocalBackend
+from services.agent.backends.local import PACKAGES, LocalBackend
 from services.agent.backends.local_environment import LocalMachine
+from services.agent.backends.run_folder import Isolation
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.host import AgentHost, OpenBackend
@@ -92,6 +94,18 @@ def _this_machine(settings: Settings, cluster: WantedCluster) -> LocalMachine:
         log_max_bytes=settings.pod_log_max_bytes,
         log_retention_seconds=settings.pod_log_retention_days * DAY_SECONDS,
         logs_total_max_bytes=settings.pod_logs_total_max_bytes,
+        isolation=_isolation(settings, Path(settings.data_dir)) if settings.local_pods == "isolated" else None,
+    )
+
+
+def _isolation(settings: Settings, data_dir: Path) -> Isolation:
+    """Muster's data is hidden from pods; the program itself, and the Python that runs it, they cannot change."""
+    hidden = [data_dir, *map(Path, filter(None, settings.local_hidden_folders.split(os.pathsep)))]
+    packages = (Path(PACKAGES) / name for name in ("deploy", "events", "muster", "projections", "services"))
+    ours = {*packages, Path(sys.prefix), Path(sys.base_prefix)}
+    return Isolation(
+        hidden=tuple(str(folder.absolute()) for folder in hidden),
+        read_only=tuple(str(folder) for folder in sorted(ours) if folder.is_dir()),
     )
 
 

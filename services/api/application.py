@@ -63,6 +63,7 @@ _TRAININGS: Final = (
         "Trainings",
         "One training, as the log has it now",
         "Training1",
+        query=(workloads.MIN_SEQ,),
         errors=(403, 404),
     ),
     _change(
@@ -123,7 +124,16 @@ _WORKLOADS: Final = (
         media=("text/csv", "application/jsonl"),
         query=(*export.EXPORT, *workloads.ORDER, *workloads.SELECTION, workloads.MIN_SEQ),
     ),
-    _get(WORKLOAD, "get_workload", workloads.get_workload, "Workloads", "One workload", "Workload", errors=(404,)),
+    _get(
+        WORKLOAD,
+        "get_workload",
+        workloads.get_workload,
+        "Workloads",
+        "One workload",
+        "Workload",
+        query=(workloads.MIN_SEQ,),
+        errors=(404,),
+    ),
     _change(
         "PATCH",
         WORKLOAD,
@@ -199,7 +209,16 @@ _PLACES: Final = (
         body=clusters.ClusterCreation,
         errors=(403,),
     ),
-    _get(CLUSTER, "get_cluster", clusters.get_cluster, "Clusters", "One cluster", "Cluster", errors=(403, 404)),
+    _get(
+        CLUSTER,
+        "get_cluster",
+        clusters.get_cluster,
+        "Clusters",
+        "One cluster",
+        "Cluster",
+        query=(workloads.MIN_SEQ,),
+        errors=(403, 404),
+    ),
     _change(
         "PATCH",
         CLUSTER,
@@ -275,7 +294,16 @@ _ORGANISATION: Final = (
         body=organisation.ProjectCreation,
         errors=(403,),
     ),
-    _get(PROJECT, "get_project", organisation.get_project, "Organisation", "One project", "Project", errors=(404,)),
+    _get(
+        PROJECT,
+        "get_project",
+        organisation.get_project,
+        "Organisation",
+        "One project",
+        "Project",
+        query=(workloads.MIN_SEQ,),
+        errors=(404,),
+    ),
     _change(
         "PUT",
         PROJECT,
@@ -332,6 +360,16 @@ _LOG: Final = (
         query=operation_log.EVENTS,
         errors=(403,),
     ),
+    _change(
+        "POST",
+        f"{V1}/events/voids",
+        "void_message",
+        operation_log.void_message,
+        "Log",
+        "Declare a message of the log void that cannot be read",
+        body=operation_log.VoidDeclaration,
+        errors=(403, 404),
+    ),
     _get(
         f"{V1}/audit",
         "list_audit",
@@ -350,21 +388,20 @@ _LOG: Final = (
         "How far the lists have come",
         "ProjectionStatus",
     ),
+    _get(
+        f"{V1}/streams",
+        "stream_status",
+        operation_log.stream_status,
+        "Log",
+        "How full the streams are that take nothing more once they are full",
+        "Streams",
+        errors=(403,),
+    ),
 )
 
 _SYSTEM: Final = (
     _get("/healthz", "alive", system.alive, "System", "Whether the process lives", "Health", public=True),
     _get("/readyz", "ready", system.ready, "System", "Whether it serves", "Health", public=True, errors=(503,)),
-    _get(
-        "/metrics",
-        "metrics",
-        system.metrics,
-        "System",
-        "Figures for Prometheus",
-        "",
-        media=("text/plain",),
-        public=True,
-    ),
 )
 
 OPERATIONS: Final = (*_TRAININGS, *_WORKLOADS, *_PLACES, *_ORGANISATION, *_LOG, *_SYSTEM)

@@ -1,12 +1,15 @@
 """Clusters, their node pools and nodes: clusters from this api's fold of the log, nodes from the projections."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from starlette.responses import Response
 
+from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_GPUS
 from events.authorize import Permission
 from events.cluster import (
+    DEFAULT_POOL,
     AddCluster,
     Cluster,
     NodePool,
@@ -15,11 +18,13 @@ from events.cluster import (
     SetNodePool,
     SetOwnershipProtection,
     SimulatedNodes,
+    name_taken,
+    pool_names,
 )
 from events.quantities import cores_to_milli
 from projections.row_json import node_to_json
 from services.api.context import Call, Query, json_response, read_response, rfc3339, sequence_headers
-from services.api.errors import bad_request, not_found
+from services.api.errors import not_found
 from services.api.fields.about import FieldsModel
 from services.api.issues import Issue
 from services.api.places import directory_caught_up, directory_fresh, find_cluster
@@ -27,13 +32,12 @@ from services.api.rules import check_label_key, check_label_value, check_name
 
 MAX_SIMULATED_NODES: Final = 5000
 """Of one cluster: their names stand in one record of the log."""
-MAX_NODE_CPU_CORES: Final = 100_000
-MAX_NODE_GPUS: Final = 1024
+MAX_NODE_CPU_CORES: Final = MAX_CPU_MILLI // 1000
 CLUSTER_FILTER: Final = Query(name="clusterId", help="Only of this cluster.")
 
 NodeName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
 PoolName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
-Bytes = Annotated[int, Field(ge=0, le=2**60)]
+Bytes = Annotated[int, Field(ge=0, le=MAX_BYTES)]
 
 
 class SimulatedNodesFields(FieldsModel):
@@ -49,7 +53,7 @@ class SimulatedNodesFields(FieldsModel):
     """Of each node."""
     memory_bytes: Bytes
     """Of each node."""
-    gpus: Annotated[int, Field(ge=0, le=MAX_NODE_GPUS)] = 0
+    gpus: Annotated[int, Field(ge=0, le=MAX_GPUS)] = 0
     """Devices of each node."""
     gpu_model: Annotated[str, Field(max_length=63)] = ""
     """Any word; shown, not interpreted."""
@@ -91,18 +95,19 @@ async def list_clusters(call: Call) -> Response:
 
 
 async def get_cluster(call: Call) -> Response:
+    headers = await directory_fresh(call)
     cluster = await _cluster(call, call.id)
-    return read_response(_cluster_json(cluster), call.api.directory.seq, {})
+    return read_response(_cluster_json(cluster), call.api.directory.seq, headers)
 
 
 async def add_cluster(call: Call) -> Response:
-    given = call.fields(ClusterCreation)
-    issues = [*check_name(given.name, as_prefix=False)]
-    if given.kind != "simulated" and given.simulated_nodes:
-        issues.append(Issue(field="simulatedNodes", details="belong to clusters of kind simulated only", rule="canAdd"))
-    nodes, wrong = _simulated(given.simulated_nodes)
-    if issues := issues + wrong:
-        raise bad_request(issues)
+    def taken(cluster: ClusterCreation) -> Iterator[Issue]:
+        known = call.api.directory.cluster_named(cluster.name)
+        if known is not None and call.grants.allows(Permission.MANAGE_CLUSTERS, None):
+            yield Issue(field="name", details=name_taken(cluster.name).message)
+
+    given = call.fields(ClusterCreation, _issues_of_cluster, taken)
+    nodes, _ = _simulated(given.simulated_nodes)
     command = AddCluster(name=given.name, kind=given.kind, simulated_nodes=nodes)
     reply = await call.send(command, creation=True)
     await directory_caught_up(call, reply)
@@ -126,20 +131,12 @@ async def remove_cluster(call: Call) -> Response:
 async def list_node_pools(call: Call) -> Response:
     wanted: str | None = call.values["clusterId"]
     clusters = _clusters(call) if wanted is None else [await _cluster(call, wanted)]
-    pools = [_pool_json(cluster, pool) for cluster in clusters for _, pool in sorted(cluster.node_pools.items())]
+    pools = [_pool_json(cluster, name) for cluster in clusters for name in pool_names(cluster)]
     return read_response({"nodePools": pools}, call.api.directory.seq, {})
 
 
 async def set_node_pool(call: Call) -> Response:
-    given = call.fields(NodePoolCreation)
-    if given.name == "default":
-        details = "default is the pool of nodes that are in no other; choose another name"
-        raise bad_request([Issue(field="name", details=details)])
-    if issues := [
-        *check_label_key("labelKey", given.label_key),
-        *check_label_value("labelValue", given.label_value),
-    ]:
-        raise bad_request(issues)
+    given = call.fields(NodePoolCreation, _issues_of_pool)
     await _cluster(call, given.cluster_id)
     pool = NodePool(name=given.name, label_key=given.label_key, label_value=given.label_value)
     reply = await call.send(SetNodePool(cluster_id=given.cluster_id, pool=pool), creation=True)
@@ -158,8 +155,23 @@ async def remove_node_pool(call: Call) -> Response:
 async def list_nodes(call: Call) -> Response:
     _require_some_role(call)
     headers = await call.fresh()
-    found = await call.api.queries.nodes(cluster_id=call.values["clusterId"])
+    found = await call.queries.nodes(cluster_id=call.values["clusterId"])
     return read_response({"nodes": [node_to_json(row) for row in found.rows]}, found.seq, headers)
+
+
+def _issues_of_cluster(cluster: ClusterCreation) -> Iterator[Issue]:
+    yield from check_name(cluster.name, as_prefix=False)
+    if cluster.kind != "simulated" and cluster.simulated_nodes:
+        yield Issue(field="simulatedNodes", details="belong to clusters of kind simulated only", rule="canAdd")
+    yield from _simulated(cluster.simulated_nodes)[1]
+
+
+def _issues_of_pool(pool: NodePoolCreation) -> Iterator[Issue]:
+    if pool.name == DEFAULT_POOL:
+        details = "default is the pool of nodes that are in no other; choose another name"
+        yield Issue(field="name", details=details)
+    yield from check_label_key("labelKey", pool.label_key)
+    yield from check_label_value("labelValue", pool.label_value)
 
 
 def _simulated(groups: tuple[SimulatedNodesFields, ...]) -> tuple[tuple[SimulatedNodes, ...], list[Issue]]:
@@ -225,6 +237,16 @@ def _cluster_json(cluster: Cluster) -> dict[str, Any]:
         "status": status,
         "statusChangedAt": rfc3339(cluster.connection_changed_at),
         "problem": cluster.problem or None,
+        "refusedReports": [
+            {
+                "about": report.about,
+                "name": report.name or None,
+                "field": report.field or None,
+                "rule": report.rule,
+                "value": report.value,
+            }
+            for report in cluster.refused
+        ],
         "ownershipProtection": cluster.ownership_protection,
         "ownershipProtectionSource": "cluster" if cluster.protection_reported is not None else source,
         "createdAt": rfc3339(cluster.created_at),
@@ -234,11 +256,13 @@ def _cluster_json(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _pool_json(cluster: Cluster, pool: NodePool) -> dict[str, Any]:
+def _pool_json(cluster: Cluster, name: str) -> dict[str, Any]:
+    pool = cluster.node_pools.get(name)
     return {
         "clusterId": cluster.cluster_id,
         "clusterName": cluster.name,
-        "name": pool.name,
-        "labelKey": pool.label_key,
-        "labelValue": pool.label_value,
+        "name": name,
+        # Nodes of the pool default are those without any of the others' labels.
+        "labelKey": None if pool is None else pool.label_key,
+        "labelValue": None if pool is None else pool.label_value,
     }

@@ -15,18 +15,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from events.authorize import Grants, Permission, authorize
-from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused, UserCommand
+from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused, UserCommand, target
 from events.ids import idempotent_command_id
 from projections.queries import ProjectionsUnavailableError, Queries, QueryTimeoutError
 from services.api.body import BadBodyError, read_object, unfit_texts
 from services.api.errors import ApiError, bad_request, refused, unavailable
 from services.api.fields.about import FieldsModel
 from services.api.issues import Issue, shown
-from services.api.limits import RateLimiter
-from services.api.validate import check
+from services.api.limits import RateLimiter, Slots
+from services.api.rows import LoggedRows
+from services.api.validate import Rules, check, no_rules
 from services.runtime.authentication import Authenticator, Identity
 from services.runtime.bus import CommandClient
-from services.runtime.directory import Directory
+from services.runtime.directory import KINDS, Directory
 from services.runtime.requests import Requests
 from services.runtime.store import EventStore
 
@@ -34,9 +35,12 @@ MAX_WAIT_SECONDS: Final = 2.0
 """How long a read waits for `min_seq`; then it answers with what there is, marked X-Log-Stale."""
 IDEMPOTENCY_KEY: Final = re.compile(r"^[!-~]{1,255}$")
 """Printable ASCII without spaces: what a header carries unharmed."""
+SEQUENCE_HEADER: Final = "x-log-sequence"
 MAX_BIGINT: Final = 2**63 - 1
 MAX_DIGITS: Final = 20
 """Of a number in a header or a query: more than any bound has, and few enough to be read at once."""
+STREAM_RETRY_SECONDS: Final = "5"
+"""After which a reader may look whether a place has become free: nobody knows when one will."""
 ADDED_SECONDS: Final = 1.0
 """How long what the log alone can answer waits for what Postgres would add to it. A Postgres that hangs, and does not
 even refuse, must hold up no command and no read by id."""
@@ -51,11 +55,16 @@ class Api:
     store: EventStore
     commands: CommandClient
     queries: Queries
+    rows: LoggedRows
     nats: Client
     requests: Requests
     limiter: RateLimiter
+    exports: Slots
+    follows: Slots
     ready: Callable[[], bool]
     """Whether every connection is there."""
+    alarm: Callable[[], str] = str
+    """What a person must mend; empty where there is nothing."""
 
 
 QueryType = Literal["text", "integer", "boolean", "choice", "texts"]
@@ -110,6 +119,11 @@ class Call:
     """Query parameters, parsed; every one of the operation is there."""
 
     @property
+    def queries(self) -> Queries:
+        """The read models, as far as the caller may read."""
+        return self.api.queries.within(self.grants.readable_projects)
+
+    @property
     def request_id(self) -> str:
         return self.request.state.request_id
 
@@ -125,6 +139,13 @@ class Call:
         if refusal is not None:
             raise refused(refusal, creation=True)
 
+    def take_slot(self, slots: Slots, what: str) -> Callable[[], None]:
+        """One place of what is scarce; what is returned gives it back. Raises 429 where there is none."""
+        principal = (self.identity.iss, self.identity.sub)
+        if objection := slots.objection(principal, what):
+            raise ApiError(429, objection, details="too_many_streams", headers={"Retry-After": STREAM_RETRY_SECONDS})
+        return slots.take(principal)
+
     def may_read(self, project_id: str) -> bool:
         return self.grants.allows(Permission.READ, project_id)
 
@@ -138,14 +159,19 @@ class Call:
             raise bad_request(unfit)
         return data
 
-    def fields[M: FieldsModel](self, model: type[M]) -> M:
-        """The body as a model. Raises 400 with everything that is wrong."""
-        checked = check(model, self.json_object())
+    def fields[M: FieldsModel](self, model: type[M], rules: Rules[M] = no_rules, beside: Rules[M] = no_rules) -> M:
+        """The body as a model that keeps to the rules (`check`). Raises 400 with everything that is wrong."""
+        checked = check(model, self.json_object(), rules, beside)
         if isinstance(checked, list):
             raise bad_request(checked)
         return checked
 
     # -- commands ------------------------------------------------------------------------------------------------
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the request may come again, with its Idempotency-Key."""
+        return "idempotency-key" in self.request.headers
 
     def command_id(self) -> str:
         """From the Idempotency-Key where there is one, else a new one. Raises 400."""
@@ -169,35 +195,56 @@ class Call:
             raise bad_request([Issue(field="If-Match", details=details)])
         return int(text)
 
+    @property
+    def min_seq(self) -> int:
+        """What the caller knows to be in the log: from `min_seq`, or from X-Log-Sequence of an earlier answer. Raises
+        400.
+        """
+        wanted: int = self.values.get("min_seq") or 0
+        given = self.request.headers.get(SEQUENCE_HEADER)
+        if given is None:
+            return wanted
+        if not (given.isascii() and given.isdigit()) or len(given) > MAX_DIGITS or int(given) > MAX_BIGINT:
+            details = f"must be a sequence, a whole number as in an answer's X-Log-Sequence, got {shown(given)}"
+            raise bad_request([Issue(field="X-Log-Sequence", details=details)])
+        return max(wanted, int(given))
+
     async def send(self, command: UserCommand, *, command_id: str | None = None, creation: bool = False) -> Accepted:
         """Have a command decided. Raises what a refusal, a lost answer or an absent gate is over HTTP."""
+        place = target(command)
         request = CommandRequest(
             command_id=command_id or self.command_id(),
             token=bearer_token(self.request),
             command=command,
-            body_hash=hashlib.sha256(self.raw).hexdigest(),
+            body_hash=self._hash_of_keyed(),
             expected_version=self.expected_version(),
             correlation_id=self.request_id,
+            min_seq=max(self.min_seq, 0 if place is None else self.api.store.seen(*place)),
+            min_roles=self.api.directory.known,
         )
-        reply = await self._already(request) or await self.api.commands.send(request)
+        reply = await self.api.commands.send(request)
         match reply:
             case Accepted():
+                if place is not None:
+                    self._saw(*place, reply.seq)
                 return reply
             case Refused():
                 raise refused(reply.refusal, creation=creation)
             case OutcomeUnknown():
                 raise outcome_unknown()
 
-    async def _already(self, request: CommandRequest) -> Accepted | None:
-        """What the same Idempotency-Key led to long ago: aggregates remember only their last commands. Raises 409."""
-        if "idempotency-key" not in self.request.headers:
-            return None
-        known = await if_answered(self.api.queries.command(request.command_id))
-        if known is None:
-            return None
-        if known.body_hash != request.body_hash:
-            raise ApiError(409, "this Idempotency-Key came with another body before", details="idempotency_key_reused")
-        return Accepted(seq=known.seq, id=known.id, changed=False)
+    def _saw(self, aggregate: str, key: str, seq: int) -> None:
+        """What was acknowledged is a floor for every later read and command of this process."""
+        self.api.store.saw(aggregate, key, seq)
+        if aggregate in KINDS:
+            self.api.directory.told(seq)
+
+    def _hash_of_keyed(self) -> str:
+        """Of all that the command id does not say already; empty without an Idempotency-Key."""
+        if not self.keyed:
+            return ""
+        query: bytes = self.request.scope["query_string"]
+        return hashlib.sha256(self.raw + b"?" + query if query else self.raw).hexdigest()
 
     def accepted(self, reply: Accepted, message: str) -> Response:
         """202 with the contract's HttpResponse."""
@@ -205,12 +252,14 @@ class Call:
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
-    async def fresh(self) -> dict[str, str]:
-        """Wait for `min_seq`, where it was asked for; the headers that say so where it did not come."""
-        wanted: int | None = self.values.get("min_seq")
-        if wanted is None:
+    async def fresh(self, least: int = 0) -> dict[str, str]:
+        """Wait until the tables speak of `min_seq`, where it was asked for, and of `least`, which the caller could have
+        read already; the headers that say so where they did not come that far.
+        """
+        wanted = max(self.min_seq, least)
+        if wanted <= 0:
             return {}
-        reached = await self.api.queries.wait_for(wanted, MAX_WAIT_SECONDS)
+        reached = await self.queries.wait_for(wanted, MAX_WAIT_SECONDS)
         return {} if reached else {"X-Log-Stale": "true"}
 
 

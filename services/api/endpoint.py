@@ -22,13 +22,23 @@ from events.authorize import Grants
 from events.refusal import Refusal
 from projections.filters import InvalidQueryError
 from projections.queries import ProjectionsUnavailableError, QueryTimeoutError
-from services.api.context import MAX_DIGITS, Api, Call, Operation, Query, bearer_token, outcome_unknown
+from services.api.context import (
+    MAX_DIGITS,
+    MAX_WAIT_SECONDS,
+    Api,
+    Call,
+    Operation,
+    Query,
+    bearer_token,
+    outcome_unknown,
+)
 from services.api.errors import ApiError, bad_request, refused, unavailable
 from services.api.issues import MAX_SHOWN_CHARACTERS, Issue, shown
 from services.runtime.authentication import Identity
 from services.runtime.bus import GateAwayError
 from services.runtime.jetstream_api import JetStreamError
 from services.runtime.requests import UnansweredError
+from services.runtime.store import UnreadableMessageError
 
 REQUEST_SECONDS: Final = 10.0
 """Longer than the 5 s for a decision and the 5 s that Postgres has for a statement."""
@@ -98,10 +108,13 @@ async def _serve(api: Api, operation: Operation, request: Request) -> Response:
         if wait > 0:
             raise ApiError(
                 429,
-                "too many requests of yours; wait as Retry-After says",
+                f"you may send {api.limiter.rate:g} requests a second, and {api.limiter.burst:g} at once; "
+                f"the next is taken in {wait:.2f} s",
                 details="rate_limited",
                 headers={"Retry-After": str(math.ceil(wait))},
             )
+        if not await api.directory.fresh(timeout_seconds=MAX_WAIT_SECONDS):
+            raise unavailable("roles are not known as new as they were changed here; try again", details="roles_behind")
         call.identity = identity
         call.grants = api.directory.grants(identity.sub)
     call.values = query_values(operation.query, request.scope["query_string"])
@@ -214,6 +227,8 @@ def _of_exception(error: Exception, operation: Operation, request: Request) -> A
             return outcome_unknown()
         case TimeoutError() if not isinstance(error, NatsTimeoutError):
             return unavailable(f"this took longer than {REQUEST_SECONDS:.0f} s", details="timeout")
+        case UnreadableMessageError():
+            return unavailable(f"{error}; an administrator must {error.todo}", details="log_unreadable")
         case _ if isinstance(error, _LOG_AWAY):
             log.warning("log_unavailable", request_id=request.state.request_id, error=type(error).__name__)
             return unavailable("the log cannot be reached now; try again", details="log_unavailable")

@@ -28,14 +28,19 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "unknown_cluster": 400,
     "set_by_cluster": 409,
     "last_administrator": 409,
+    "pods_not_isolated": 409,
     "invalid": 400,
     "stale_placement": 409,
     "capacity_exceeded": 409,
     "node_not_schedulable": 409,
+    "too_many_workloads": 429,
+    "too_many_creations": 429,
     "log_full": 503,
+    "message_readable": 409,
+    "log_unreadable": 503,
     "outcome_unknown": 503,
 }
-"""Status of every refusal (C21; 409 and 412 are extensions of the contract). The code itself stands in `details`."""
+"""Status of every refusal (C21; 409, 412 and 429 extend the contract). The code itself stands in `details`."""
 assert REFUSAL_STATUSES.keys() == REFUSALS.keys(), "every refusal has a status"
 
 _FIELDS: Final = {"name_taken": "name", "unknown_project": "projectId", "unknown_cluster": "clusterId"}
@@ -99,7 +104,9 @@ def refused(refusal: Refusal, *, creation: bool) -> ApiError:
         return unavailable(refusal.message, details=refusal.code)
     if refusal.code == "not_in_project" and not creation:
         return not_found("there is no such thing")
-    headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None
+    headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
+    if refusal.retry_seconds is not None:
+        headers["Retry-After"] = str(refusal.retry_seconds)
     issues = None
     if status == HTTPStatus.BAD_REQUEST:
         field = refusal.field or _FIELDS.get(refusal.code, "body")

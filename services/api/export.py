@@ -1,18 +1,24 @@
 """The workloads table as a file: CSV that no spreadsheet runs as a formula, or one JSON object a line. Streamed."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from projections.queries import RowStream
+from projections.queries import POOL_SIZE, RowStream
 from projections.row_json import WORKLOAD_COLUMNS, row_to_json
 from services.api.context import Call, Query
 from services.api.errors import bad_request
 from services.api.issues import Issue, shown
+from services.api.streamed import Streamed
 from services.api.workloads import workload_query
 
+EXPORTS: Final = POOL_SIZE // 2
+"""At once in one process; each holds a connection of the pool while it goes on."""
+EXPORTS_EACH: Final = 2
+"""Of one user."""
 CHUNK_BYTES: Final = 64 * 1024
 """Lines are sent in pieces of about this size."""
 EXPORT: Final = (
@@ -24,28 +30,21 @@ _FORMULA_STARTS: Final = frozenset("=+-@\t\r\x00")
 
 
 async def export_workloads(call: Call) -> Response:
-    headers = await call.fresh()
-    columns, query, kind = _columns(call), workload_query(call), call.values["format"]
-    opened = call.api.queries.stream(query)
-    # Opened here, so that whatever is wrong is still answered as an error; closed when the last line is out.
-    found = await opened.__aenter__()
-
-    async def body() -> AsyncIterator[bytes]:
-        try:
-            async for chunk in _chunks(found, columns, kind):
-                yield chunk
-        finally:
-            await opened.__aexit__(None, None, None)
-
-    headers |= {
-        "X-Log-Sequence": str(found.seq),
-        "Content-Disposition": f'attachment; filename="workloads.{kind}"',
-    }
-    media = "text/csv; charset=utf-8; header=present" if kind == "csv" else "application/jsonl; charset=utf-8"
-    return StreamingResponse(body(), headers=headers, media_type=media)
+    async with AsyncExitStack() as held:
+        held.callback(call.take_slot(call.api.exports, "exports"))
+        headers = await call.fresh()
+        columns, query, kind = _columns(call), workload_query(call), call.values["format"]
+        # Opened here, so that whatever is wrong is still answered as an error; closed when the last line is out.
+        found = await held.enter_async_context(call.queries.stream(query))
+        headers |= {
+            "X-Log-Sequence": str(found.seq),
+            "Content-Disposition": f'attachment; filename="workloads.{kind}"',
+        }
+        media = "text/csv; charset=utf-8; header=present" if kind == "csv" else "application/jsonl; charset=utf-8"
+        return Streamed(_chunks(found, columns, kind), media_type=media, held=held.pop_all(), headers=headers)
 
 
-async def _chunks(found: RowStream, columns: Sequence[str], kind: str) -> AsyncIterator[bytes]:
+async def _chunks(found: RowStream, columns: Sequence[str], kind: str) -> AsyncGenerator[bytes]:
     pending = bytearray(csv_line(columns) if kind == "csv" else b"")
     async for row in found.rows:
         values = row_to_json(row)

@@ -1,13 +1,14 @@
 """What pods wrote: asked of the agent of their cluster, and passed on as text while it comes.
 
-The agent answers in chunks, at a bounded rate, to an inbox of this request alone. Nothing is kept here. Chunks are not
-acknowledged: an api that may write into the agent's inbox could also forge what the agent reads there.
+The agent answers in chunks to an inbox of this request alone, and goes on when it is told on its own subject that they
+were taken: so the slowest reader sets the pace, and nothing piles up. Nothing is kept here.
 """
 
 import asyncio
+import hashlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -15,18 +16,22 @@ import msgspec
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import TimeoutError as NatsTimeoutError
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, pod_key
+from events.authorize import Permission
+from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, LogsTaken, pod_key
 from events.ids import key_of_id
 from events.phases import FINISHED, DesiredPhase, PodPhase
+from events.refusal import Refusal
 from events.subjects import agent_logs_subject
 from events.workload.events import PodRef
 from events.workload.spec import pod_sets
 from events.workload.state import Workload
 from services.api.context import Call, Query, rfc3339
-from services.api.errors import bad_request, unavailable
+from services.api.errors import ApiError, bad_request, unavailable
+from services.api.follows import STALLED, followed_answer
 from services.api.issues import Issue, shown
+from services.api.streamed import Streamed
 from services.api.trainings import load_workload
 from services.api.workloads import parse_moment
 from services.runtime.connection import logs_inbox
@@ -39,8 +44,11 @@ POLL_SECONDS: Final = 0.5
 """How often a follower looks whether a pod was started or started again."""
 MAX_FOLLOWED_PODS: Final = 100
 """Pods whose lines one request mixes; for more, name one."""
-WAITING_PIECES: Final = 64
-"""Pieces that wait for a slow reader before the agent is slowed down."""
+WAITING_PIECES: Final = 4
+"""Pieces that wait for a slow reader before the agents are slowed down."""
+WAITING_BYTES: Final = 4 * 1024 * 1024
+"""Of one run: more than an agent that keeps to its window sends; what one sends beyond it is dropped."""
+TEXT: Final = "text/plain; charset=utf-8"
 MAX_TAIL_LINES: Final = 1_000_000
 LOGS: Final = (
     Query(name="follow", type="boolean", default=False, help="Go on until the workload's pods have ended."),
@@ -48,7 +56,13 @@ LOGS: Final = (
     Query(name="since", help="RFC 3339, or a time ago such as 90s, 10m, 2h or 1d."),
     Query(name="pod", help="Only of this pod, such as main-0. Default: all, each line with its pod's name."),
     Query(name="timestamps", type="boolean", default=False, help="Each line after its time."),
+    Query(name="previous", type="boolean", default=False, help="Of each pod the run before its newest one."),
+    Query(name="attempt", type="integer", least=1, help="Of each pod the newest run of this attempt."),
+    Query(name="try", type="integer", help="With attempt: this try of it, from 0."),
 )
+
+READER_DIGITS: Final = 16
+"""Of a digest of who reads: agents share their places out by it, and need not know who it is."""
 
 _AGO: Final = re.compile(r"^([0-9]{1,9})(s|m|h|d)$")
 _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -61,29 +75,48 @@ type PodId = tuple[str, int]
 class _AgentError(Exception):
     """The agent cannot tell; the message says why."""
 
+    def __init__(self, message: str, *, no_such_run: bool = False) -> None:
+        super().__init__(message)
+        self.no_such_run = no_such_run
+
 
 async def workload_logs(call: Call) -> Response:
     since = _since(call)
+    _check_run(call)
     state = (await load_workload(call, call.id)).state
     wanted = _wanted_pod(call, state)
     asked = _Asked(call, state, since, name_pods=wanted is None and sum(s.count for s in pod_sets(state.spec)) > 1)
     if call.values["follow"]:
-        return StreamingResponse(_followed(asked, wanted), media_type="text/plain; charset=utf-8")
+        return followed_answer(
+            call,
+            _followed(asked, wanted),
+            media_type=TEXT,
+            permission=Permission.READ,
+            project_id=state.project_id,
+            last_line=_last_line,
+        )
     pods = [wanted] if wanted is not None else started_pods(state)
     pieces = _kept(asked, pods)
     try:
         # The first piece is awaited here, so that an agent that is away is an error and no empty text.
         head = await anext(pieces, b"")
     except _AgentError as error:
+        if error.no_such_run:
+            raise ApiError(404, str(error), details="no_such_run") from None
         raise unavailable(str(error), details="logs_unavailable") from None
 
-    async def body() -> AsyncIterator[bytes]:
-        async with aclosing(pieces):
-            yield head
-            async for piece in _told(pieces):
-                yield piece
+    async def body() -> AsyncGenerator[bytes]:
+        yield head
+        async for piece in _told(pieces):
+            yield piece
 
-    return StreamingResponse(body(), media_type="text/plain; charset=utf-8")
+    held = AsyncExitStack()
+    held.push_async_callback(pieces.aclose)
+    return Streamed(body(), media_type=TEXT, held=held, last_words=_last_line(STALLED))
+
+
+def _last_line(reason: Refusal) -> bytes:
+    return f"muster: this ends here: {reason.message}\n".encode()
 
 
 class _Asked:
@@ -94,6 +127,8 @@ class _Asked:
         self.state = state
         self._since = since
         self._name_pods = name_pods
+        who = call.identity
+        self._reader = hashlib.sha256(f"{who.iss}\n{who.sub}".encode()).hexdigest()[:READER_DIGITS]
 
     async def lines(self, pod: PodId, run: PodRef | None, *, follow: bool) -> AsyncIterator[bytes]:
         """The text of one pod's run, in pieces. Raises _AgentError."""
@@ -105,6 +140,10 @@ class _Asked:
             follow=follow,
             tail_lines=self.call.values["tail"],
             since=self._since,
+            previous=self.call.values["previous"],
+            attempt=self.call.values["attempt"],
+            try_=self.call.values["try"],
+            reader=self._reader,
         )
         prefix = f"{name}-{index}: " if self._name_pods else ""
         async for chunk in self._chunks(request):
@@ -112,12 +151,14 @@ class _Asked:
             if text:
                 yield text.encode("utf-8", "replace")
             if chunk.error:
-                raise _AgentError(chunk.error)
+                raise _AgentError(chunk.error, no_such_run=chunk.no_such_run)
 
     async def _chunks(self, request: LogsRequest) -> AsyncIterator[LogsChunk]:
         nats = self.call.api.nats
         inbox = f"{logs_inbox(self.state.cluster_id)}.{nats.new_inbox().rsplit('.', 1)[-1]}"
-        subscription = await nats.subscribe(inbox)  # pyright: ignore[reportUnknownMemberType]
+        subscription = await nats.subscribe(  # pyright: ignore[reportUnknownMemberType]
+            inbox, pending_bytes_limit=WAITING_BYTES
+        )
         try:
             subject = agent_logs_subject(self.state.cluster_id)
             await nats.publish(subject, msgspec.json.encode(request), reply=inbox)
@@ -128,6 +169,8 @@ class _Asked:
                 yield chunk
                 if chunk.end:
                     return
+                # Only now: what was not passed on yet is not asked to be followed by more.
+                await nats.publish(subject, msgspec.json.encode(LogsTaken(inbox=inbox)))
                 # A followed pod may be silent for days.
                 seconds = None if request.follow else QUIET_SECONDS
         finally:
@@ -150,12 +193,21 @@ async def _next(subscription: Subscription, seconds: float | None) -> Msg:
 
 
 async def _kept(asked: _Asked, pods: list[PodId]) -> AsyncGenerator[bytes]:
+    """Pods without such a run are passed over, unless none has one. Raises _AgentError."""
+    missing: list[_AgentError] = []
     for pod in pods:
-        async for piece in asked.lines(pod, None, follow=False):
-            yield piece
+        try:
+            async for piece in asked.lines(pod, None, follow=False):
+                yield piece
+        except _AgentError as error:
+            if not error.no_such_run:
+                raise
+            missing.append(error)
+    if missing and len(missing) == len(pods):
+        raise missing[0]
 
 
-async def _followed(asked: _Asked, wanted: PodId | None) -> AsyncIterator[bytes]:
+async def _followed(asked: _Asked, wanted: PodId | None) -> AsyncGenerator[bytes]:
     """Lines of every run from now on, in the order in which they come, until no run can come any more."""
     pieces: asyncio.Queue[bytes] = asyncio.Queue(maxsize=WAITING_PIECES)
     runs: dict[PodRef, asyncio.Task[None]] = {}
@@ -203,7 +255,7 @@ async def _told(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for piece in pieces:
             yield piece
     except _AgentError as error:
-        yield f"muster: {error}\n".encode()
+        yield _last_line(Refusal(code="logs_unavailable", message=str(error)))
 
 
 def _ended_before(asked: _Asked, wanted: PodId | None) -> AsyncIterator[bytes]:
@@ -252,6 +304,20 @@ def _wanted_pod(call: Call, state: Workload) -> PodId | None:
         sets = ", ".join(f"{name}-0 to {name}-{count - 1}" for name, count in counts.items())
         raise bad_request([Issue(field="pod", details=f"{shown(given)} is no pod of this workload; it has {sets}")])
     return match[1], int(match[2])
+
+
+def _check_run(call: Call) -> None:
+    """Raises 400 where the parameters that choose a run do not go together."""
+    chosen = [name for name in ("previous", "attempt", "try") if call.values[name] not in {None, False}]
+    issues: list[Issue] = []
+    if call.values["follow"] and chosen:
+        issues.append(Issue(field=chosen[0], details="does not go with follow, which tells of every run from now on"))
+    if call.values["try"] is not None and call.values["attempt"] is None:
+        issues.append(Issue(field="try", details="needs attempt: each attempt counts its tries from 0"))
+    if call.values["previous"] and call.values["attempt"] is not None:
+        issues.append(Issue(field="previous", details="does not go with attempt; leave one of them out"))
+    if issues:
+        raise bad_request(issues)
 
 
 def _since(call: Call) -> datetime | None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
-from services.api.context import Operation, Query
+from services.api.context import MAX_BIGINT, Operation, Query
 from services.api.fields.about import FieldsModel
 from services.api.fields.training import TrainingSpecFields
 from services.api.schemas import SCHEMAS, Schema, ref
@@ -139,9 +139,18 @@ def _query(query: Query) -> Schema:
 
 
 def _headers(op: Operation) -> list[Schema]:
-    if not op.mutates:
+    if op.public or not (op.mutates or any(query.name == "min_seq" for query in op.query)):
         return []
+    seen: Schema = {
+        "in": "header",
+        "name": "X-Log-Sequence",
+        "description": "From an earlier answer: nothing older is told or decided on, whichever instance answers.",
+        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_BIGINT},
+    }
+    if not op.mutates:
+        return [seen]
     return [
+        seen,
         {
             "in": "header",
             "name": "Idempotency-Key",

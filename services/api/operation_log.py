@@ -1,22 +1,37 @@
-"""For administrators: the log itself, what was refused and by whom, and how far the projections have come."""
+"""For administrators: the log itself and its repair, what was refused, and how far the projections have come."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Final
+from datetime import UTC
+from typing import Annotated, Any, Final
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from pydantic import Field
+from starlette.responses import Response
 
+from events.audit import AuditRecord
 from events.authorize import Permission
+from events.codec import UNDECODABLE
 from events.commit import Commit
-from events.subjects import AUDIT_STREAM
+from events.refusal import Refusal
+from events.subjects import AUDIT_STREAM, REFUSALS_STREAM
+from events.void import VoidMessage
+from projections.row_json import camel_keys
 from services.api.context import MAX_BIGINT, Call, Query, json_response, read_response, rfc3339
-from services.runtime.jetstream_api import message_at, stream_info
+from services.api.errors import bad_request
+from services.api.fields.about import FieldsModel
+from services.api.follows import followed_answer
+from services.api.issues import Issue
+from services.runtime.fullness import ALARM_SHARE, fullness
+from services.runtime.jetstream_api import StoredMessage, message_at, stream_info
+from services.runtime.store import UnreadableMessageError
 
 MAX_EVENTS: Final = 1000
 """Commits of one page."""
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 """A page ends early beyond it: a thousand of the largest commits are half a gigabyte."""
+PIECE_BYTES: Final = 64 * 1024
+"""A follower is sent pieces of about this size, so that one that reads slowly keeps little in memory."""
 MAX_AUDIT: Final = 500
 STREAM_API_SECONDS: Final = 2.0
 EVENTS: Final = (
@@ -31,27 +46,62 @@ EVENTS: Final = (
     ),
     Query(name="follow", type="boolean", default=False, help="One JSON object a line, for as long as you listen."),
 )
+_AUDIT_DECODER: Final = msgspec.json.Decoder(AuditRecord)
+_AUDIT_STREAMS: Final = {"admitted": AUDIT_STREAM, "refused": REFUSALS_STREAM}
+"""Kept apart: however much is refused, what administrators did stays."""
 AUDIT: Final = (
+    Query(
+        name="outcome",
+        type="choice",
+        options=("admitted", "refused"),
+        help="Only administrative acts that were admitted, or only refusals. Default: both.",
+    ),
     Query(name="limit", type="integer", default=100, least=1, most=MAX_AUDIT, help="Newest records, 1 to 500."),
 )
+
+
+class VoidDeclaration(FieldsModel):
+    sequence: Annotated[int, Field(ge=1, le=MAX_BIGINT)]
+    """Of the message, as the alarm names it."""
+    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    """Your words, kept in the log for ever."""
+
+
+async def void_message(call: Call) -> Response:
+    given = call.fields(VoidDeclaration)
+    if not given.reason.isprintable():
+        raise bad_request([Issue(field="reason", details="has control characters; write one line")])
+    reply = await call.send(VoidMessage(seq=given.sequence, reason=given.reason))
+    return call.accepted(reply, f"message {given.sequence} is void: every reader passes it by")
 
 
 async def list_events(call: Call) -> Response:
     call.require(Permission.READ_AUDIT, None)
     after: int = call.values["after"]
     if call.values["follow"]:
-        return StreamingResponse(_followed(call, after), media_type="application/x-ndjson")
+        return followed_answer(
+            call,
+            _followed(call, after),
+            media_type="application/x-ndjson",
+            permission=Permission.READ_AUDIT,
+            project_id=None,
+            last_line=_last_line,
+        )
     limit: int = call.values["limit"]
     last = await call.api.store.last_seq()
     told: list[msgspec.Raw] = []
     reached, size = after, 0
     if after < last:
-        async with aclosing(_commits(call, after)) as commits:
-            async for commit in commits:
-                told.append(msgspec.Raw(msgspec.json.encode(commit_json(commit))))
-                reached, size = commit.seq, size + len(bytes(told[-1]))
-                if len(told) >= limit or size >= MAX_PAGE_BYTES or reached >= last:
-                    break
+        try:
+            async with aclosing(_commits(call, after)) as commits:
+                async for commit in commits:
+                    told.append(msgspec.Raw(msgspec.json.encode(commit_json(commit))))
+                    reached, size = commit.seq, size + len(bytes(told[-1]))
+                    if len(told) >= limit or size >= MAX_PAGE_BYTES or reached >= last:
+                        break
+        except UnreadableMessageError:
+            if not told:
+                raise  # the page that begins with it says so
     return read_response({"events": told, "next": reached if reached < last else None}, last, {})
 
 
@@ -62,10 +112,25 @@ async def _commits(call: Call, after: int) -> AsyncGenerator[Commit]:
                 yield commit
 
 
-async def _followed(call: Call, after: int) -> AsyncIterator[bytes]:
-    async for batch in call.api.store.follow(after):
-        if batch:
-            yield b"".join(msgspec.json.encode(commit_json(commit)) + b"\n" for commit in batch)
+async def _followed(call: Call, after: int) -> AsyncGenerator[bytes]:
+    try:
+        async with aclosing(call.api.store.follow(after)) as batches:
+            async for batch in batches:
+                piece = bytearray()
+                for commit in batch:
+                    piece += msgspec.json.encode(commit_json(commit)) + b"\n"
+                    if len(piece) >= PIECE_BYTES:
+                        yield bytes(piece)
+                        piece.clear()
+                if piece:
+                    yield bytes(piece)
+    except UnreadableMessageError as error:
+        yield _last_line(Refusal(code="log_unreadable", message=f"{error}; {error.todo}"))
+
+
+def _last_line(reason: Refusal) -> bytes:
+    """No commit: it has no sequence."""
+    return msgspec.json.encode({"end": reason.code, "message": reason.message}) + b"\n"
 
 
 def commit_json(commit: Commit) -> dict[str, Any]:
@@ -84,23 +149,42 @@ def commit_json(commit: Commit) -> dict[str, Any]:
 
 
 async def list_audit(call: Call) -> Response:
-    """The newest refusals and administrative acts, newest first."""
+    """The newest administrative acts and refusals, newest first."""
     call.require(Permission.READ_AUDIT, None)
+    outcome: str | None = call.values["outcome"]
+    streams = [stream for name, stream in _AUDIT_STREAMS.items() if outcome in (None, name)]
+    limit: int = call.values["limit"]
+    found = [record for stream in streams for record in await _newest(call, stream, limit)]
+    found.sort(key=lambda record: record["at"], reverse=True)
+    return json_response({"records": found[:limit]})
+
+
+async def _newest(call: Call, stream: str, limit: int) -> list[dict[str, Any]]:
     requests = call.api.requests
-    state = (await stream_info(requests, AUDIT_STREAM, seconds=STREAM_API_SECONDS)).state
+    state = (await stream_info(requests, stream, seconds=STREAM_API_SECONDS)).state
     records: list[dict[str, Any]] = []
     sequence = state.last_seq
-    while sequence >= max(state.first_seq, 1) and len(records) < call.values["limit"]:
-        stored = await message_at(requests, AUDIT_STREAM, sequence, seconds=STREAM_API_SECONDS)
+    while sequence >= max(state.first_seq, 1) and len(records) < limit:
+        stored = await message_at(requests, stream, sequence, seconds=STREAM_API_SECONDS)
         if stored is not None:
-            record: dict[str, Any] = msgspec.json.decode(stored.data, type=dict[str, Any])
-            records.append({"sequence": stored.seq, **record})
+            records.append({"sequence": stored.seq, **_audited(stored)})
         sequence -= 1
-    return json_response({"records": records})
+    return records
+
+
+def _audited(stored: StoredMessage) -> dict[str, Any]:
+    """The record; where nobody can read it, that, at the time at which it was stored: it must not hide the others."""
+    try:
+        record = _AUDIT_DECODER.decode(stored.data)
+        # In one form: they are put in order by it.
+        return camel_keys(msgspec.to_builtins(record)) | {"at": rfc3339(record.at.astimezone(UTC))}
+    except (*UNDECODABLE, OverflowError) as error:
+        said = {"outcome": "unreadable", "message": f"no record of the audit: {error}"}
+        return {"at": rfc3339(stored.time), "command": "", "commandId": "", **said}
 
 
 async def projection_status(call: Call) -> Response:
-    status = await call.api.queries.status()
+    status = await call.queries.status()
     log_seq = await call.api.store.last_seq()
     rebuilding = None
     if status.rebuilding_schema is not None:
@@ -118,3 +202,19 @@ async def projection_status(call: Call) -> Response:
         "rebuilding": rebuilding,
     }
     return read_response(body, status.seq, {})
+
+
+async def stream_status(call: Call) -> Response:
+    """How full the streams are that take nothing more once they are full."""
+    call.require(Permission.READ_AUDIT, None)
+    streams = [
+        {
+            "name": one.stream,
+            "bytes": one.bytes,
+            "maxBytes": one.max_bytes,
+            "fullness": round(one.share, 4),
+            "nearlyFull": one.share >= ALARM_SHARE,
+        }
+        for one in await fullness(call.api.requests)
+    ]
+    return json_response({"streams": streams})

@@ -1,5 +1,6 @@
 """Projects, and who has which role where."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -8,8 +9,16 @@ from starlette.responses import Response
 from events.aggregate import TENANT
 from events.authorize import Permission
 from events.envelope import UserCommand
-from events.ids import TENANT_KEY
-from events.project import ChangeProject, CreateProject, GrantProjectRole, Project, RevokeProjectRole
+from events.ids import TENANT_KEY, key_of_id
+from events.project import (
+    ChangeProject,
+    CreateProject,
+    GrantProjectRole,
+    PodSecurity,
+    Project,
+    RevokeProjectRole,
+    name_taken,
+)
 from events.quantities import cores_to_milli
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from projections.queries import ProjectUse
@@ -44,6 +53,8 @@ class ProjectCreation(FieldsModel):
     """Devices; null: no bound."""
     node_pools: Pools = ()
     """Order in which pools are tried where a workload names none; empty: all, by name."""
+    pod_security: PodSecurity | None = None
+    """Pod Security Standard that its pods on Kubernetes keep to at least; null: what the cluster says."""
 
 
 class ProjectSettings(FieldsModel):
@@ -53,6 +64,8 @@ class ProjectSettings(FieldsModel):
     """Devices for non-preemptible workloads; null: no bound."""
     node_pools: Pools = ()
     """Order in which pools are tried where a workload names none; empty: all, by name."""
+    pod_security: PodSecurity | None = None
+    """Pod Security Standard that its pods on Kubernetes keep to at least; null: what the cluster says."""
 
 
 class AccessRule(FieldsModel):
@@ -76,28 +89,39 @@ async def list_projects(call: Call) -> Response:
 
 
 async def get_project(call: Call) -> Response:
+    headers = await directory_fresh(call)
     project = await _readable(call)
     uses = await _uses(call, frozenset({project.project_id}))
-    return read_response(_project_json(project, uses), call.api.directory.seq, {})
+    return read_response(_project_json(project, uses), call.api.directory.seq, headers)
 
 
 async def create_project(call: Call) -> Response:
-    given = call.fields(ProjectCreation)
-    issues = [*check_name(given.name, as_prefix=False), *_pool_issues(given.node_pools)]
-    if issues:
-        raise bad_request(issues)
-    command = CreateProject(name=given.name, gpu_quota_milli=_milli(given.gpu_quota), node_pools=given.node_pools)
+    def taken(project: ProjectCreation) -> Iterator[Issue]:
+        known = call.api.directory.project_named(project.name)
+        if known is not None and call.grants.allows(Permission.MANAGE_PROJECTS, None):
+            yield Issue(field="name", details=name_taken(project.name).message)
+
+    given = call.fields(ProjectCreation, _issues_of_project, taken)
+    command = CreateProject(
+        name=given.name,
+        gpu_quota_milli=_milli(given.gpu_quota),
+        node_pools=given.node_pools,
+        pod_security=given.pod_security,
+    )
     reply = await call.send(command, creation=True)
     await directory_caught_up(call, reply)
     return json_response({"id": reply.id, "name": given.name}, status=202, headers=sequence_headers(reply.seq))
 
 
 async def set_project(call: Call) -> Response:
-    given = call.fields(ProjectSettings)
-    if issues := _pool_issues(given.node_pools):
-        raise bad_request(issues)
+    given = call.fields(ProjectSettings, lambda settings: _pool_issues(settings.node_pools))
     await _readable(call)
-    command = ChangeProject(project_id=call.id, gpu_quota_milli=_milli(given.gpu_quota), node_pools=given.node_pools)
+    command = ChangeProject(
+        project_id=call.id,
+        gpu_quota_milli=_milli(given.gpu_quota),
+        node_pools=given.node_pools,
+        pod_security=given.pod_security,
+    )
     reply = await call.send(command)
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"project {call.id} is set")
@@ -161,24 +185,26 @@ async def _send(call: Call, rule: AccessRule, command: UserCommand, word: str) -
 
 def _checked(data: dict[str, Any]) -> AccessRule:
     """The rule. Raises 400, also where role and scope do not go together."""
-    rule = check(AccessRule, data)
+    rule = check(AccessRule, data, _issues_of_rule)
     if isinstance(rule, list):
         raise bad_request(rule)
-    issues: list[Issue] = []
+    return rule
+
+
+def _issues_of_rule(rule: AccessRule) -> Iterator[Issue]:
     roles = TENANT_ROLES if rule.scope_type == "tenant" else PROJECT_ROLES
     if rule.role_name not in roles:
         details = f"{rule.role_name} is no role of a {rule.scope_type}; possible: {', '.join(roles)}"
-        issues.append(Issue(field="roleName", details=details, rule="options"))
+        yield Issue(field="roleName", details=details, rule="options")
     if (rule.scope_id is None) == (rule.scope_type == "project"):
         wanted: PolicyRule = "required" if rule.scope_id is None else "canAdd"
-        issues.append(
-            Issue(field="scopeId", details="is given where scopeType is project, and only there", rule=wanted)
-        )
+        yield Issue(field="scopeId", details="is given where scopeType is project, and only there", rule=wanted)
+    elif rule.scope_id is not None and key_of_id(rule.scope_id) is None:
+        where = "GET /api/v1/org-unit/projects lists both"
+        details = f"must be a project's id, not its name, got {shown(rule.scope_id)}; {where}"
+        yield Issue(field="scopeId", details=details)
     if not rule.subject_id.isprintable():
-        issues.append(Issue(field="subjectId", details=f"{shown(rule.subject_id)} has control characters"))
-    if issues:
-        raise bad_request(issues)
-    return rule
+        yield Issue(field="subjectId", details=f"{shown(rule.subject_id)} has control characters")
 
 
 def _rules(roles: dict[str, Any], scope_type: str, scope_id: str | None) -> list[dict[str, Any]]:
@@ -187,6 +213,10 @@ def _rules(roles: dict[str, Any], scope_type: str, scope_id: str | None) -> list
         for subject, held in sorted(roles.items())
         for role in held
     ]
+
+
+def _issues_of_project(project: ProjectCreation) -> list[Issue]:
+    return [*check_name(project.name, as_prefix=False), *_pool_issues(project.node_pools)]
 
 
 def _pool_issues(pools: tuple[str, ...]) -> list[Issue]:
@@ -206,7 +236,7 @@ async def _readable(call: Call) -> Project:
 
 async def _uses(call: Call, ids: frozenset[str]) -> dict[str, ProjectUse] | None:
     """What the projects hold; None while the projections are away: the projects themselves are known."""
-    answer = await if_answered(call.api.queries.project_use(ids))
+    answer = await if_answered(call.queries.project_use(ids))
     return None if answer is None else answer.projects
 
 
@@ -218,6 +248,7 @@ def _project_json(project: Project, uses: dict[str, ProjectUse] | None) -> dict[
         "createdAt": rfc3339(project.created_at),
         "gpuQuota": None if quota is None else quota / 1000,
         "nodePools": project.node_pools,
+        "podSecurity": project.pod_security,
         "use": None if uses is None else _use_json(uses.get(project.project_id, ProjectUse(project_id=""))),
     }
 

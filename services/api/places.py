@@ -40,9 +40,9 @@ async def directory_caught_up(call: Call, reply: Accepted) -> None:
 
 async def directory_fresh(call: Call) -> dict[str, str]:
     """Wait for `min_seq` in a list that comes from the fold; headers as `Call.fresh`."""
-    wanted: int | None = call.values.get("min_seq")
+    wanted = call.min_seq
     directory = call.api.directory
-    if wanted is None or directory.seq >= wanted:
+    if directory.seq >= wanted:
         return {}
     if not await directory.reached(await _last_that_counts(call, wanted), timeout_seconds=MAX_WAIT_SECONDS):
         return {"X-Log-Stale": "true"}

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from events.cluster import ClusterKind
+from events.cluster import Cluster, ClusterKind, pool_names
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS, PRIORITY_RANK
 from services.api.fields.compute import ComputeFields
@@ -34,6 +34,8 @@ MAX_GPU_DEVICES: Final = 1_000_000
 """As MAX_CPU_CORES."""
 MAX_GRACE_SECONDS: Final = MAX_AUTO_DELETION_SECONDS
 """A longer one cannot be a wish; timers and calendars overflow beyond it."""
+MAX_SHOWN_POOLS: Final = 20
+"""Of a cluster, in one sentence."""
 
 _ENVIRONMENT_NAME: Final = re.compile(r"^[ -<>-~]+\Z")
 """Kubernetes since 1.34: printable ASCII but `=`."""
@@ -152,6 +154,18 @@ def _pod_field(field: str, path: str | None) -> Iterator[Issue]:
         yield _issue(
             field, f"{shown(path)} is no field that a pod gives to its variables; those are {known}", "options"
         )
+
+
+def check_cluster(spec: TrainingSpecFields, cluster: Cluster) -> Iterator[Issue]:
+    """What this cluster does not have: by its kind, and by its node pools (S039)."""
+    yield from check_kind(spec, cluster.kind)
+    pools = pool_names(cluster)
+    more = len(pools) - MAX_SHOWN_POOLS
+    has = ", ".join(pools[:MAX_SHOWN_POOLS]) + (f" and {more} more" if more > 0 else "")
+    for index, pool in enumerate(spec.node_pools or ()):
+        if pool not in pools:
+            details = f"cluster {cluster.name} has no node pool {shown(pool)}; it has {has}"
+            yield _issue(f"spec.nodePools[{index}]", details, "options", "clusterId")
 
 
 def check_kind(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:

@@ -10,8 +10,12 @@ import uvicorn
 
 from projections.queries import Queries
 from services.api.application import build_application
+from services.api.connections import ConnectionLimits, bounded
 from services.api.context import Api
-from services.api.limits import RateLimiter
+from services.api.export import EXPORTS, EXPORTS_EACH
+from services.api.follows import FOLLOWS
+from services.api.limits import RateLimiter, Slots
+from services.api.rows import LoggedRows
 from services.runtime.authentication import authenticator
 from services.runtime.bus import CommandClient
 from services.runtime.connection import connect
@@ -22,9 +26,6 @@ from services.runtime.requests import Requests
 from services.runtime.settings import Settings
 from services.runtime.streams import assert_streams
 
-REQUESTS_PER_SECOND: Final = 2000.0
-"""Of one principal: what the whole path can take on a fast machine, so that only a runaway loop is slowed down."""
-BURST_REQUESTS: Final = 4000.0
 STOP_SECONDS: Final = 3
 """Requests under way get this long at the end; followers of logs are cut off."""
 KEEP_ALIVE_SECONDS: Final = 65
@@ -42,10 +43,10 @@ class _Server(uvicorn.Server):
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     """Serve until `stop`. Raises what ends the fold of roles and projects, and OSError where the port is taken."""
     connection = await connect(settings, "api")
-    queries = Queries(settings.postgres_url)
+    queries = Queries(settings.reader_url or settings.database_url)
     verifier = authenticator(settings)
     store = JetStreamEventStore(connection)
-    directory = Directory(store)
+    directory = Directory(store, health.reader())
     try:
         await assert_streams(connection)
         await verifier.start()
@@ -56,10 +57,14 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             store=store,
             commands=CommandClient(connection),
             queries=queries,
+            rows=LoggedRows(store, directory),
             nats=connection,
             requests=Requests(connection),
-            limiter=RateLimiter(rate=REQUESTS_PER_SECOND, burst=BURST_REQUESTS, clock=time.monotonic),
+            limiter=RateLimiter(rate=settings.requests_per_second, burst=settings.requests_burst, clock=time.monotonic),
+            exports=Slots(most=EXPORTS, each=EXPORTS_EACH),
+            follows=Slots(most=FOLLOWS, each=settings.follows_per_user),
             ready=lambda: health.serving and connection.is_connected,
+            alarm=lambda: health.alarm,
         )
         await _serve(api, settings, health, stop)
     finally:
@@ -76,7 +81,13 @@ async def _serve(api: Api, settings: Settings, health: Health, stop: asyncio.Eve
             host=settings.http_host,
             port=settings.http_port,
             loop="none",
-            http="httptools",
+            http=bounded(
+                ConnectionLimits(
+                    connections=settings.http_max_connections,
+                    head_seconds=settings.http_max_head_seconds,
+                    stalled_seconds=settings.http_max_stalled_seconds,
+                )
+            ),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -1,12 +1,12 @@
-"""What needs no token: health, figures, the OpenAPI document and a plain page on it."""
+"""What needs no token: health, the OpenAPI document and a plain page on it."""
 
 import html
 from collections.abc import Sequence
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
 from services.api.context import Call, Operation, json_response
+from services.runtime.log_state import log_trouble
 
 
 async def alive(_: Call) -> Response:
@@ -14,13 +14,12 @@ async def alive(_: Call) -> Response:
 
 
 async def ready(call: Call) -> Response:
-    if call.api.ready():
-        return json_response({"status": "ready"})
-    return json_response({"code": 503, "message": "not serving yet"}, status=503, headers={"Retry-After": "1"})
-
-
-async def metrics(_: Call) -> Response:
-    return Response(generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    """Whether what is sent here can be carried out: also the log must be one that can be written."""
+    away = "not serving yet" if not call.api.ready() else await log_trouble(call.api.requests)
+    if not away:
+        alarm = call.api.alarm()
+        return json_response({"status": "alarm", "alarms": {"api": alarm}} if alarm else {"status": "ready"})
+    return json_response({"code": 503, "message": away}, status=503, headers={"Retry-After": "1"})
 
 
 def docs_page(operations: Sequence[Operation]) -> str:

@@ -1,7 +1,7 @@
 """The five Trainings endpoints of the contract, and reading one workload from the log."""
 
+import contextlib
 from datetime import datetime
-from http import HTTPStatus
 from typing import Any
 
 from starlette.responses import Response
@@ -14,27 +14,24 @@ from events.workload.commands import CreateTraining, DeleteWorkload, ResumeWorkl
 from events.workload.decide import final_name
 from events.workload.spec import TrainingSpec, with_defaults
 from events.workload.state import Workload
-from services.api.context import Call, json_response, rfc3339, sequence_headers
+from services.api.context import MAX_WAIT_SECONDS, Call, json_response, rfc3339, sequence_headers
+from services.api.creation import misfits
 from services.api.errors import ApiError, bad_request, not_found
-from services.api.fields.training import TrainingCreationRequest, TrainingSpecFields
-from services.api.issues import Issue, shown
-from services.api.places import find_cluster, find_project
-from services.api.rules import check_kind
-from services.api.validate import check_training, to_spec
+from services.api.fields.training import TrainingCreationRequest
+from services.api.issues import MAX_ISSUES
+from services.api.validate import FaultyTraining, check_training, to_spec
+from services.runtime.chains import READ_SECONDS
+from services.runtime.floors import StaleLogError
 
 
 async def create_training(call: Call) -> Response:
-    data = call.json_object()
-    places = await _unknown_places(call, data)
-    checked = check_training(data)
-    if isinstance(checked, list):
-        raise bad_request([*checked, *places])
-    if places:
-        raise bad_request(places)
-    cluster = await find_cluster(call, checked.cluster_id)
-    if cluster is not None and (unfit := [*check_kind(checked.spec or TrainingSpecFields(), cluster.kind)]):
-        raise bad_request(unfit)
+    checked = check_training(call.json_object())
     command_id = call.command_id()
+    if isinstance(checked, FaultyTraining):
+        more = await misfits(call, checked.sound, command_id, faulty=True)
+        raise bad_request([*checked.issues, *more][:MAX_ISSUES])
+    if issues := await misfits(call, checked, command_id, faulty=False):
+        raise bad_request(issues[:MAX_ISSUES])
     command = CreateTraining(
         name=final_name(checked.name, as_prefix=checked.use_given_name_as_prefix, command_id=command_id),
         requested_name=checked.name,
@@ -43,15 +40,12 @@ async def create_training(call: Call) -> Response:
         spec=to_spec(checked.spec),
     )
     reply = await call.send(command, command_id=command_id, creation=True)
-    if reply.at is None:
-        chain = await load_workload(call, reply.id, creation=True)
-        return json_response(training_json(chain.state), status=202, headers=sequence_headers(reply.seq))
-    return _created(call, checked, command, reply, reply.at)
+    return _created(call, checked, command, reply)
 
 
 async def get_training(call: Call) -> Response:
-    chain = await load_workload(call, call.id)
-    return json_response(training_json(chain.state), headers=sequence_headers(chain.version))
+    chain, headers = await newest_workload(call)
+    return json_response(training_json(chain.state), headers=sequence_headers(chain.version) | headers)
 
 
 async def delete_training(call: Call) -> Response:
@@ -70,36 +64,37 @@ async def act(call: Call, command: WorkloadIdCommand, done: str, already: str) -
     """A command on one workload, answered as the contract says."""
     if key_of_id(call.id) is None:
         raise _no_workload(call.id)
-    try:
-        reply = await call.send(command)
-    except ApiError as error:
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-        return await _on_older_incarnation(call, command)
+    reply = await call.send(command)
     return call.accepted(reply, f"workload {call.id} {done if reply.changed else already}")
 
 
-async def _on_older_incarnation(call: Call, command: WorkloadIdCommand) -> Response:
-    """The name lives on in a newer workload, so the deciders no longer know this one; it is deleted."""
-    chain = await load_workload(call, call.id)
-    if not isinstance(command, DeleteWorkload):
-        raise ApiError(409, f"{shown(chain.state.name)} is deleted", details="workload_deleted")
-    return call.accepted(Accepted(seq=chain.version, changed=False), f"workload {call.id} is deleted already")
+async def newest_workload(call: Call) -> tuple[Chain[Workload], dict[str, str]]:
+    """The workload's fold with all up to `min_seq`, where it was asked for; headers as `Call.fresh`. Raises 404."""
+    wanted = call.min_seq
+    if wanted:
+        with contextlib.suppress(StaleLogError):
+            return await load_workload(call, call.id, min_seq=wanted, seconds=MAX_WAIT_SECONDS), {}
+    return await load_workload(call, call.id), {"X-Log-Stale": "true"} if wanted else {}
 
 
-async def load_workload(call: Call, workload_id: str, *, creation: bool = False) -> Chain[Workload]:
+async def load_workload(
+    call: Call, workload_id: str, *, creation: bool = False, min_seq: int = 0, seconds: float = READ_SECONDS
+) -> Chain[Workload]:
     """The workload's fold, from the log. Raises 404 also where the caller may not see it.
 
     Args:
-        creation: the caller has just made it, so it may be read whatever the folds of roles say by now.
+        creation: the caller was allowed to see it when the request began, and that shall do.
     """
     key = key_of_id(workload_id)
     if key is None:
         raise _no_workload(workload_id)
-    chain: Chain[Workload] | None = await call.api.store.load(WORKLOAD, key)
+    chain: Chain[Workload] | None = await call.api.store.load(WORKLOAD, key, min_seq=min_seq, seconds=seconds)
+    # All that bore a name stand in one project: whoever may not read there makes us look for none of them.
+    if not chain.version or not (creation or call.may_read(chain.state.project_id)):
+        raise _no_workload(workload_id)
     if chain.state.workload_id != workload_id:
-        chain = await call.api.store.load_at(WORKLOAD, key, workload_id) if chain.version else None
-    if chain is None or not (creation or call.may_read(chain.state.project_id)):
+        chain = await call.api.store.load_at(WORKLOAD, key, workload_id)
+    if chain is None:
         raise _no_workload(workload_id)
     return chain
 
@@ -121,10 +116,8 @@ def training_json(state: Workload) -> dict[str, Any]:
     )
 
 
-def _created(
-    call: Call, request: TrainingCreationRequest, command: CreateTraining, reply: Accepted, at: datetime
-) -> Response:
-    """The new workload as the event has it, without reading it back."""
+def _created(call: Call, request: TrainingCreationRequest, command: CreateTraining, reply: Accepted) -> Response:
+    """The new workload as the event has it, without reading it back: the same whenever the request is repeated."""
     body = _training(
         name=command.name,
         requested_name=request.name,
@@ -132,7 +125,7 @@ def _created(
         project_id=command.project_id,
         cluster_id=command.cluster_id,
         owner=call.identity.sub,
-        created_at=at,
+        created_at=reply.at,
         deleted_at=None,
         desired=DesiredPhase.RUNNING,
         phase=Phase.CREATING,
@@ -168,17 +161,6 @@ def _training(
         "actualPhase": phase,
         "spec": spec,
     }
-
-
-async def _unknown_places(call: Call, data: dict[str, Any]) -> list[Issue]:
-    """Issues of a project or cluster that is not there (C21)."""
-    issues: list[Issue] = []
-    project_id, cluster_id = data.get("projectId"), data.get("clusterId")
-    if isinstance(project_id, str) and await find_project(call, project_id) is None:
-        issues.append(Issue(field="projectId", details=f"there is no project {shown(project_id)}"))
-    if isinstance(cluster_id, str) and await find_cluster(call, cluster_id) is None:
-        issues.append(Issue(field="clusterId", details=f"there is no cluster {shown(cluster_id)}"))
-    return issues
 
 
 def _no_workload(workload_id: str) -> ApiError:

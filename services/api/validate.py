@@ -1,7 +1,9 @@
 """A request body against its model and its rules: the request, or everything that is wrong with it. Pure."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
@@ -10,11 +12,14 @@ from pydantic_core import ErrorDetails
 
 from events.workload.spec import TrainingSpec
 from services.api.fields.about import FieldsModel
-from services.api.fields.training import UNBUILT_FIELDS, TrainingCreationRequest, TrainingSpecFields
+from services.api.fields.training import TrainingCreationRequest, TrainingSpecFields
+from services.api.fields.unbuilt import UNBUILT_FIELDS, Default, asked_for
 from services.api.issues import MAX_ISSUES, Issue, PolicyRule, shown
 from services.api.rules import check_name, check_spec
 
 Location = tuple[int | str, ...]
+type Rules[M] = Callable[[M], Iterable[Issue]]
+"""What is wrong with a well-formed request."""
 
 _TYPES: Final = {
     "string_type": "a text",
@@ -35,23 +40,59 @@ _JSON_TYPES: Final[dict[type[Any], str]] = {
 }
 
 
-def check_training(data: dict[str, Any]) -> TrainingCreationRequest | list[Issue]:
-    """The creation as the person meant it, or all that is wrong with it."""
+def no_rules(_: object) -> Iterable[Issue]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyTraining:
+    """A creation that cannot be taken as it is."""
+
+    issues: list[Issue]
+    """All that is wrong with it in itself, MAX_ISSUES at most."""
+    sound: TrainingCreationRequest
+    """What is left without its faults; an empty text where a mandatory field is missing or wrong."""
+
+
+def check_training(data: dict[str, Any]) -> TrainingCreationRequest | FaultyTraining:
+    """The creation as the person meant it, or all that is wrong with it. Faulty parts are taken out of `data`."""
     try:
         request = TrainingCreationRequest.model_validate(data)
     except ValidationError as error:
         return _wrong_training(data, error)
     issues = [*check_name(request.name, as_prefix=request.use_given_name_as_prefix)]
     issues += check_spec(request.spec or TrainingSpecFields())
-    return issues or request
+    if not issues:
+        return request
+    named = all(issue.field != "name" for issue in issues)
+    return FaultyTraining(issues=issues, sound=request if named else request.model_copy(update={"name": ""}))
 
 
-def check[M: FieldsModel](model: type[M], data: dict[str, Any]) -> M | list[Issue]:
-    """Any other body: the model's own constraints only."""
+def check[M: FieldsModel](
+    model: type[M], data: dict[str, Any], rules: Rules[M] = no_rules, beside: Rules[M] = no_rules
+) -> M | list[Issue]:
+    """Any other body as its model, or all that is wrong with it. Faulty parts are taken out of `data`.
+
+    Args:
+        rules: what the model cannot say; of what is left without its faults, where no mandatory field is missing.
+        beside: as `rules`, and told only where something else is wrong: alone, the decider tells it.
+    """
+    issues: list[Issue] = []
     try:
-        return model.model_validate(data)
+        request = model.model_validate(data)
     except ValidationError as error:
-        return [issue for _, issue in _issues(error)]
+        issues = [*islice(_issues(error), MAX_ISSUES)]
+        for location in _faulty(error):
+            _prune(data, location)
+        try:
+            request = model.model_validate(data)
+        except ValidationError:
+            return issues
+    broken = frozenset(issue.field for issue in issues)
+    issues += [issue for issue in rules(request) if not _touches(issue, broken)]
+    if not issues:
+        return request
+    return [*issues, *(issue for issue in beside(request) if not _touches(issue, broken))][:MAX_ISSUES]
 
 
 def to_spec(fields: TrainingSpecFields | None) -> TrainingSpec:
@@ -61,29 +102,43 @@ def to_spec(fields: TrainingSpecFields | None) -> TrainingSpec:
     return msgspec.convert(fields.model_dump(by_alias=True, exclude_none=True), TrainingSpec)
 
 
-def _wrong_training(data: dict[str, Any], error: ValidationError) -> TrainingCreationRequest | list[Issue]:
+def _wrong_training(data: dict[str, Any], error: ValidationError) -> TrainingCreationRequest | FaultyTraining:
     """What the models found, and what the rules find in the fields that are sound."""
-    found = list(_issues(error))
-    issues = [issue for _, issue in found]
+    # One more than is told is enough to know that there are more.
+    issues = [*islice(_issues(error), MAX_ISSUES + 1)]
     for location in _faulty(error):
         _prune(data, location)
     if not issues:
         return check_training(data)
+    sound = TrainingCreationRequest.model_construct(
+        name=_text(data, "name"),
+        use_given_name_as_prefix=data.get("useGivenNameAsPrefix") is True,
+        project_id=_text(data, "projectId"),
+        cluster_id=_text(data, "clusterId"),
+        spec=TrainingSpecFields(),
+    )
     if len(issues) >= MAX_ISSUES:
-        return issues[:MAX_ISSUES]
+        return FaultyTraining(issues=issues[:MAX_ISSUES], sound=sound)
     broken = frozenset(issue.field for issue in issues)
-    name: object = data.get("name")
-    spec: object = data.get("spec") or {}
-    more: list[Issue] = []
-    if "name" not in broken and isinstance(name, str):
-        more += check_name(name, as_prefix=data.get("useGivenNameAsPrefix") is True)
+    more = [*check_name(sound.name, as_prefix=sound.use_given_name_as_prefix)] if sound.name else []
+    if more:
+        sound = sound.model_copy(update={"name": ""})
     try:
-        more += check_spec(TrainingSpecFields.model_validate(spec))
+        spec = TrainingSpecFields.model_validate(data.get("spec") or {})
     except ValidationError as again:
         # What pruning laid bare, such as an item that lacks something once its faulty field is gone.
-        more += [replace(issue, field=f"spec.{issue.field}") for _, issue in _issues(again)]
+        more += [replace(issue, field=f"spec.{issue.field}") for issue in islice(_issues(again), MAX_ISSUES)]
+    else:
+        more += check_spec(spec)
+        sound = sound.model_copy(update={"spec": spec})
     issues += [issue for issue in more if not _touches(issue, broken)]
-    return issues[:MAX_ISSUES]
+    return FaultyTraining(issues=issues[:MAX_ISSUES], sound=sound)
+
+
+def _text(data: dict[str, Any], field: str) -> str:
+    """The text of a field that is there and was not pruned, else an empty one."""
+    value: object = data.get(field)
+    return value if isinstance(value, str) else ""
 
 
 def _touches(issue: Issue, broken: Iterable[str]) -> bool:
@@ -95,20 +150,19 @@ def _faulty(error: ValidationError) -> list[Location]:
     return [fault["loc"] for fault in error.errors(include_url=False, include_context=False)]
 
 
-def _issues(error: ValidationError) -> Iterable[tuple[Location, Issue]]:
-    for fault in error.errors(include_url=False)[: MAX_ISSUES + 1]:
-        issue = _issue(fault)
-        if issue is not None:
-            yield fault["loc"], issue
+def _issues(error: ValidationError) -> Iterator[Issue]:
+    for fault in error.errors(include_url=False):
+        if fault["type"] == "extra_forbidden":
+            yield from _unknown(fault["loc"], fault["input"])
+        else:
+            yield _issue(fault)
 
 
-def _issue(fault: ErrorDetails) -> Issue | None:
+def _issue(fault: ErrorDetails) -> Issue:
     field, given, kind = field_path(fault["loc"]), fault["input"], fault["type"]
     context = fault.get("ctx") or {}
     if kind == "missing":
         return Issue(field=field, details="is required", rule="required")
-    if kind == "extra_forbidden":
-        return _unknown(fault["loc"], given)
     if kind in _TYPES:
         if given is None:
             return Issue(field=field, details=f"is null; give {_TYPES[kind]}", rule="required")
@@ -144,17 +198,19 @@ def _described(given: Any) -> str:
     return f"{kind}: {shown(given)}"
 
 
-def _unknown(location: Location, given: Any) -> Issue | None:
+def _unknown(location: Location, given: Any) -> Iterator[Issue]:
     """A field that is not in the model: of the contract and not built yet, or of nobody."""
-    name = str(location[-1])
+    name, field = str(location[-1]), field_path(location)
     built_parent = field_path(tuple("" if isinstance(part, int) else part for part in location[:-1]))
-    unbuilt = name in UNBUILT_FIELDS.get(built_parent, frozenset[str]())
-    if unbuilt and given is None:
-        return None
-    field = field_path(location)
-    if unbuilt:
-        return Issue(field=field, details="is a field of the contract that is not built yet; leave it out")
-    return Issue(field=field, details="is unknown; check its spelling, or leave it out")
+    unbuilt = UNBUILT_FIELDS.get(built_parent, {})
+    if name not in unbuilt:
+        yield Issue(field=field, details="is unknown; check its spelling, or leave it out")
+        return
+    for path, default in asked_for(field, given, unbuilt[name]):
+        value: Default = {} if isinstance(default, dict) else default
+        instead = "" if value is None else f", or give its default, {json.dumps(value)}"
+        details = f"is a field of the contract that is not built yet; leave it out{instead}"
+        yield Issue(field=path if path.isprintable() else ascii(path), details=details)
 
 
 def field_path(location: Location) -> str:

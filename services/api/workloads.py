@@ -1,15 +1,16 @@
 """Workloads of any kind: lists from the projections, one workload from the log, its history, pods and usage."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from starlette.responses import Response
 
-from events.phases import PodPhase
+from events.aggregate import Chain
 from events.workload.commands import ChangeWorkload
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS
-from events.workload.state import Workload, live_pods
+from events.workload.state import Workload
 from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, InvalidQueryError, WorkloadQuery
 from projections.queries import MAX_USAGE_SAMPLES, UsagePoint
 from projections.row_json import history_to_json, pod_to_json, row_to_json
@@ -17,7 +18,7 @@ from services.api.context import Call, Query, if_answered, json_response, read_r
 from services.api.errors import bad_request
 from services.api.fields.about import FieldsModel
 from services.api.issues import Issue, shown
-from services.api.trainings import act, load_workload, training_json
+from services.api.trainings import act, load_workload, newest_workload, training_json
 
 MIN_SEQ: Final = Query(
     name="min_seq", type="integer", help="Wait up to 2 s until the answer speaks of this sequence of the log."
@@ -43,6 +44,10 @@ METRIC_TYPES: Final[tuple[MetricType, ...]] = (
     "GPU_UTILIZATION",
     "GPU_MEMORY_USAGE_BYTES",
 )
+TABLE_SECONDS: Final = 0.1
+"""How long the tables may take to come as far as the log: mostly some milliseconds. Then the log alone answers."""
+FIRST_WAIT_SECONDS: Final = 0.005
+
 METRICS: Final = (
     Query(name="metricType", help=f"Some of {', '.join(METRIC_TYPES)}, with commas. Default: all."),
     Query(name="start", help="RFC 3339. Default: one hour before the end."),
@@ -69,14 +74,14 @@ class WorkloadChange(FieldsModel):
 
 async def list_workloads(call: Call) -> Response:
     headers = await call.fresh()
-    page = await call.api.queries.workloads(workload_query(call))
+    page = await call.queries.workloads(workload_query(call))
     body = {"workloads": [row_to_json(row) for row in page.rows], "next": page.next}
     return read_response(body, page.seq, headers)
 
 
 async def count_workloads(call: Call) -> Response:
     headers = await call.fresh()
-    counted = await call.api.queries.count(workload_query(call))
+    counted = await call.queries.count(workload_query(call))
     return read_response({"count": counted.count}, counted.seq, headers)
 
 
@@ -111,40 +116,29 @@ def parse_filter(text: str) -> Filter:
     return Filter(field=text[:position].strip(), op=op, value=text[position + len(op) :])
 
 
+async def whole_workload(call: Call, chain: Chain[Workload]) -> tuple[Chain[Workload], dict[str, Any]]:
+    """The workload's fold, this or a newer one, and all that its row says, as of the same commit."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + TABLE_SECONDS
+    wait = FIRST_WAIT_SECONDS
+    while (found := await if_answered(call.queries.workload(call.id))) is not None:
+        version = found.rows[0]["version"] if found.rows else 0
+        if version > chain.version:
+            chain = await load_workload(call, call.id)
+        if version == chain.version:
+            return chain, row_to_json(found.rows[0])
+        if loop.time() >= deadline:
+            break
+        await asyncio.sleep(wait)
+        wait *= 2
+    return chain, await call.api.rows.of(chain)
+
+
 async def get_workload(call: Call) -> Response:
-    """From the log, so that a read after a 202 sees it; what only the projections know is added where they answer."""
-    chain = await load_workload(call, call.id)
-    found = await if_answered(call.api.queries.workload(call.id))
-    body = row_to_json(found.rows[0]) if found is not None and found.rows else {}
-    body |= training_json(chain.state) | _from_log(call, chain.state)
-    return json_response(body | {"version": chain.version}, headers=sequence_headers(chain.version))
-
-
-def _from_log(call: Call, state: Workload) -> dict[str, Any]:
-    project, cluster = call.api.directory.project(state.project_id), call.api.directory.cluster(state.cluster_id)
-    held = live_pods(state)
-    return {
-        "id": state.workload_id,
-        "type": state.kind,
-        "projectName": project.name if project else None,
-        "clusterName": cluster.name if cluster else None,
-        "submittedBy": state.owner,
-        "phase": state.phase,
-        "phaseReason": state.reason or None,
-        "phaseMessage": state.message or None,
-        "priorityClassName": state.spec.priority_class,
-        "preemptibility": state.spec.preemptibility,
-        "attempt": state.attempt,
-        "failedRuns": state.failures,
-        "succeededPods": state.succeeded,
-        "completions": state.spec.completions,
-        "parallelism": state.spec.parallelism,
-        "runningPods": sum(pod.phase is PodPhase.RUNNING for pod in held.values()),
-        "currentNodes": sorted({pod.node_name for pod in held.values()}),
-        "currentNodePools": sorted({pod.pool for pod in held.values()}),
-        "completedAt": rfc3339(state.completed_at),
-        "autoDeleteAt": rfc3339(state.delete_at),
-    }
+    """As of the log's newest commit of it, so that a read after a 202 sees it; all of it as of that one commit."""
+    chain, headers = await newest_workload(call)
+    chain, row = await whole_workload(call, chain)
+    return json_response(row | training_json(chain.state), headers=sequence_headers(chain.version) | headers)
 
 
 async def change_workload(call: Call) -> Response:
@@ -162,17 +156,17 @@ async def change_workload(call: Call) -> Response:
 
 
 async def workload_history(call: Call) -> Response:
-    await load_workload(call, call.id)
-    headers = await call.fresh()
-    page = await call.api.queries.history(call.id, offset=call.values["offset"], limit=call.values["limit"])
+    chain = await load_workload(call, call.id)
+    headers = await call.fresh(chain.version)
+    page = await call.queries.history(call.id, offset=call.values["offset"], limit=call.values["limit"])
     body = {"records": [history_to_json(row) for row in page.rows], "next": page.next}
     return read_response(body, page.seq, headers)
 
 
 async def workload_pods(call: Call) -> Response:
-    await load_workload(call, call.id)
-    headers = await call.fresh()
-    found = await call.api.queries.pods(call.id)
+    chain = await load_workload(call, call.id)
+    headers = await call.fresh(chain.version)
+    found = await call.queries.pods(call.id)
     return read_response({"pods": [pod_to_json(row) for row in found.rows]}, found.seq, headers)
 
 
@@ -183,7 +177,7 @@ async def workload_metrics(call: Call) -> Response:
     start = start or end - min(timedelta(hours=1), end - datetime.min.replace(tzinfo=UTC))
     samples: int = call.values["numberOfSamples"]
     measurements: list[dict[str, Any]] = []
-    for series in await call.api.queries.usage(call.id, start, end, samples=samples):
+    for series in await call.queries.usage(call.id, start, end, samples=samples):
         for kind in wanted:
             values = [
                 {"timestamp": rfc3339(point.at), "value": value}

@@ -25,10 +25,12 @@ class Due(NamedTuple):
     generation: int
 
 
-def plan(due: Sequence[Due], sent: Mapping[Due, datetime], now: datetime) -> tuple[list[Due], dict[Due, datetime]]:
-    """What to send now, and what counts as sent afterwards (what is long past is forgotten)."""
+def plan(
+    due: Sequence[Due], sent: Mapping[Due, datetime], now: datetime, *, most: int
+) -> tuple[list[Due], dict[Due, datetime]]:
+    """What to send now, at most so many, and what counts as sent afterwards (what is long past is forgotten)."""
     recent = {row: at for row, at in sent.items() if now - at < RESEND_AFTER}
-    to_send = [row for row in dict.fromkeys(due) if row not in recent]
+    to_send = [row for row in dict.fromkeys(due) if row not in recent][:most]
     return to_send, recent | dict.fromkeys(to_send, now)
 
 

@@ -21,6 +21,7 @@ from services.runtime.bus import CommandClient, GateAwayError
 from services.runtime.connection import connect
 from services.runtime.host import Health
 from services.runtime.settings import Settings
+from services.runtime.streams import assert_streams
 
 TICK_SECONDS: Final = 0.25
 """A deletion is at most this late, beside the projector's lag."""
@@ -84,7 +85,7 @@ class AutoDeletion:
         """
         # Those that were sent just now may still stand there, in front of others: ask for more by as many.
         due = await self._rows.read(now, ROWS_PER_TICK + len(self._sent))
-        to_send, self._sent = plan(due[: ROWS_PER_TICK + len(self._sent)], self._sent, now)
+        to_send, self._sent = plan(due, self._sent, now, most=ROWS_PER_TICK)
         slots = asyncio.Semaphore(IN_FLIGHT)
         away: GateAwayError | None = None
 
@@ -148,9 +149,10 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         return await client.send_system(SERVICE, admitted, timeout_seconds=COMMAND_SECONDS)
 
     try:
+        await assert_streams(nc)
         # No connection is opened yet: Postgres may be away.
         pool = await create_pool(
-            settings.postgres_url,
+            settings.database_url,
             min_size=0,
             max_size=1,
             timeout_seconds=QUERY_SECONDS,

@@ -44,6 +44,7 @@ class Fold:
 
     def __init__(self) -> None:
         self.seq = 0
+        self.from_snapshot = False
         self.workloads: dict[str, Chain[Workload]] = {}
         self.nodes: dict[str, Chain[Node]] = {}
         self.clusters: dict[str, Chain[Cluster]] = {}
@@ -51,11 +52,6 @@ class Fold:
         self.desired: dict[str, Desired] = {}
         """By subject in WANTED: every run that holds a node."""
         self.changed = Changed()
-
-    def follow(self, commits: list[Commit]) -> None:
-        for commit in commits:
-            self.apply(commit)
-            self.seq = commit.seq
 
     def apply(self, commit: Commit) -> None:
         """Take over one commit; one that was applied before (our own) changes nothing."""
@@ -71,8 +67,9 @@ class Fold:
             case "cluster":
                 chain = self.clusters.get(commit.key, Chain(state=CLUSTER.initial))
                 if commit.seq > chain.version:
-                    self.clusters[commit.key] = advance(CLUSTER, chain, commit)
-                    self.changed.clusters.add(commit.key)
+                    after = self.clusters[commit.key] = advance(CLUSTER, chain, commit)
+                    if after.state.cluster_id:
+                        self.changed.clusters.add(commit.key)
             case "project":
                 chain = self.projects.get(commit.key, Chain(state=PROJECT.initial))
                 if commit.seq > chain.version:
@@ -82,7 +79,7 @@ class Fold:
 
     def _apply_workload(self, commit: Commit) -> None:
         chain = self.workloads.get(commit.key)
-        if chain is None and not isinstance(commit.events[0], WorkloadCreated):
+        if chain is None and not (commit.events and isinstance(commit.events[0], WorkloadCreated)):
             return  # of a workload that is over and forgotten
         if chain is not None and commit.seq <= chain.version:
             return
@@ -103,13 +100,15 @@ class Fold:
             if pods_before.get(pod_id) is not pod or before.cluster_id != after.cluster_id:
                 self._note_pod(key, pod_id, after, pod)
         for pod_id in pods_before.keys() - after.pods.keys():
-            subject = wanted_subject(before.cluster_id, pod_key(key, *pod_id))
-            if self.desired.pop(subject, None) is not None:
+            subject = _subject(before, key, pod_id)
+            if subject is not None and self.desired.pop(subject, None) is not None:
                 self.changed.pods.add(subject)
 
     def _note_pod(self, key: str, pod_id: PodId, state: Workload, pod: Pod) -> None:
-        subject = wanted_subject(state.cluster_id, pod_key(key, *pod_id))
-        wanted = desired_pod(key, pod_id, state, pod, self._project_name(state.project_id))
+        subject = _subject(state, key, pod_id)
+        if subject is None:
+            return
+        wanted = desired_pod(key, pod_id, state, pod, self._project(state.project_id))
         known = self.desired.get(subject)
         if wanted is None:
             changed = self.desired.pop(subject, None) is not None
@@ -131,10 +130,10 @@ class Fold:
         chain = None if key is None else self.clusters.get(key)
         return chain.state if chain is not None and chain.state.cluster_id == cluster_id else None
 
-    def _project_name(self, project_id: str) -> str:
+    def _project(self, project_id: str) -> Project:
         key = key_of_id(project_id)
         chain = None if key is None else self.projects.get(key)
-        return "" if chain is None else chain.state.name
+        return PROJECT.initial if chain is None else chain.state
 
     def cluster_gone(self, cluster_id: str) -> bool:
         cluster = self.cluster(cluster_id)
@@ -171,7 +170,16 @@ class Fold:
     def restored(cls, seq: int, chains: dict[str, dict[str, Chain[Any]]]) -> "Fold":
         fold = cls()
         fold.seq = seq
+        fold.from_snapshot = True
         fold.workloads, fold.nodes, fold.clusters, fold.projects = (chains[aggregate.name] for aggregate in FOLDED)
         for key, chain in fold.workloads.items():
             fold._note_pods(key, WORKLOAD.initial, chain.state)
         return fold
+
+
+def _subject(state: Workload, key: str, pod_id: PodId) -> str | None:
+    """Where the pod's agent is told of it; None where no agent can be: the cluster or the pod has no possible name."""
+    try:
+        return wanted_subject(state.cluster_id, pod_key(key, *pod_id))
+    except ValueError:
+        return None

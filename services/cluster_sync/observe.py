@@ -1,29 +1,32 @@
 """What an observation means: facts for the log, a word back to the agent, or nothing. Pure."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec.structs import replace
 
-from events.cluster import Cluster, ReportCluster, pool_of
+from events.cluster import Cluster, RefusedReport, ReportCluster, pool_of
 from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, SettledPod, StopPod, WantedPod
-from events.node import ReportNode, ReportNodeGone
+from events.node import Node, ReportNode, ReportNodeGone
 from events.phases import PodPhase
 from events.workload.commands import PodFact
 from events.workload.events import PodRef
 from events.workload.state import LIVE_POD_PHASES, Pod, PodId, Workload
 
+UNSAID_SECONDS = 300.0
+"""An agent says all of its nodes every half minute, with very many of them every few minutes."""
 ENDED_KINDS = frozenset({"succeeded", "failed", "interrupted", "refused", "stopped"})
 
 
 def is_newest_run(observed: ObservedPod, state: Workload | None) -> bool:
-    """Whether the log still waits for news of this run."""
+    """Whether the log still waits for news of this run: of this incarnation, with this token."""
     if state is None or state.workload_id != observed.workload_id:
         return False
     pod = state.pods.get((observed.pod.pod_set, observed.pod.index))
     return (
         pod is not None
         and pod.phase in LIVE_POD_PHASES
-        and (pod.attempt, pod.try_) == (observed.pod.attempt, observed.pod.try_)
+        and (pod.attempt, pod.try_, pod.token) == (observed.pod.attempt, observed.pod.try_, observed.token)
     )
 
 
@@ -47,6 +50,7 @@ def facts_of(observed: ObservedPod, pod: Pod) -> tuple[PodFact, ...]:
         pod=observed.pod,
         kind=observed.kind,
         at=observed.at,
+        token=observed.token,
         exit_code=observed.exit_code,
         reason=observed.reason,
         message=observed.message,
@@ -55,7 +59,9 @@ def facts_of(observed: ObservedPod, pod: Pod) -> tuple[PodFact, ...]:
     unseen_start = observed.started_at is not None and pod.phase in {PodPhase.BOUND, PodPhase.STARTING}
     if observed.kind in ENDED_KINDS and unseen_start and observed.started_at is not None:
         started_at = min(observed.started_at, observed.at)
-        start = PodFact(pod=observed.pod, kind="running", at=started_at, warnings=observed.warnings)
+        start = PodFact(
+            pod=observed.pod, kind="running", at=started_at, token=observed.token, warnings=observed.warnings
+        )
         return (start, fact)
     return (fact,)
 
@@ -68,7 +74,7 @@ def place_lost(workload: Workload, pod_id: PodId, pod: Pod, reason: str, now: da
         else f"the cluster of {workload.name} was removed"
     )
     ref = PodRef(pod_set=pod_id[0], index=pod_id[1], attempt=pod.attempt, try_=pod.try_)
-    return PodFact(pod=ref, kind="interrupted", at=now, reason=reason, message=message)
+    return PodFact(pod=ref, kind="interrupted", at=now, token=pod.token, reason=reason, message=message)
 
 
 def node_command(observed: ObservedNode, cluster: Cluster) -> ReportNode | ReportNodeGone:
@@ -79,17 +85,40 @@ def node_command(observed: ObservedNode, cluster: Cluster) -> ReportNode | Repor
     return ReportNode(cluster_id=cluster.cluster_id, name=observed.name, facts=replace(observed.facts, pool=pool))
 
 
+def left_unsaid(
+    nodes: Mapping[str, Node], heard: Mapping[str, float], newest: ObservedCluster, now: float
+) -> tuple[str, ...]:
+    """Keys of nodes of a cluster that its agent speaks of no more: they went while it was away, so it never knew them.
+
+    Believed only where as many were heard of lately as the agent counts, and only of idle nodes: whoever is wrong about
+    one sees it again, at no cost (ADR 0022). `heard`: when each was spoken of last, in the seconds of `now`.
+    """
+    lately = {key for key, at in heard.items() if now - at <= UNSAID_SECONDS}
+    if newest.problem or not newest.nodes or len(lately) != newest.nodes:
+        return ()
+    return tuple(key for key, node in nodes.items() if key not in lately and node.present and not node.reservations)
+
+
 def cluster_command(
-    cluster: Cluster, newest: ObservedCluster | None, silent_seconds: float, timeout_seconds: float
+    cluster: Cluster,
+    newest: ObservedCluster | None,
+    silent_seconds: float,
+    timeout_seconds: float,
+    refused: tuple[RefusedReport, ...] = (),
 ) -> ReportCluster:
-    """What a cluster's heartbeat, or the lack of one, asks of the cluster aggregate."""
+    """What a cluster's heartbeat, or the lack of one, asks of the cluster aggregate; `refused`: what of its agent's
+    words is not taken.
+    """
     if newest is None or silent_seconds > timeout_seconds:
-        return ReportCluster(cluster_id=cluster.cluster_id, connected=False, silent_seconds=int(silent_seconds))
+        return ReportCluster(
+            cluster_id=cluster.cluster_id, connected=False, silent_seconds=int(silent_seconds), refused=refused
+        )
     if newest.problem:
-        return ReportCluster(cluster_id=cluster.cluster_id, connected=False, problem=newest.problem)
+        return ReportCluster(cluster_id=cluster.cluster_id, connected=False, problem=newest.problem, refused=refused)
     return ReportCluster(
         cluster_id=cluster.cluster_id,
         connected=True,
         agent_version=newest.agent_version,
         ownership_protection=newest.ownership_protection,
+        refused=refused,
     )

@@ -7,6 +7,7 @@ import msgspec
 
 from events.cluster_protocol import EnvironmentSource, RunPod, SettledPod, StopPod, WantedPod, pod_key
 from events.phases import FINISHED, DesiredPhase, PodPhase
+from events.project import Project
 from events.quantities import cores_to_milli, parse_bytes
 from events.workload.events import PodRef
 from events.workload.spec import DEFAULT_GRACE_SECONDS, EnvironmentVariable, NameValue, pod_sets, process_arguments
@@ -20,8 +21,8 @@ class Desired(msgspec.Struct, frozen=True):
     pod_id: PodId
     state: Workload
     pod: Pod
-    project_name: str
-    """Empty where the log knows no such project."""
+    project: Project
+    """Its first state where the log knows no such project."""
 
     @property
     def token(self) -> int:
@@ -39,12 +40,17 @@ class Held(msgspec.Struct, frozen=True):
     token: int
 
 
+UNREADABLE: Final = Held(RunPod, 0)
+"""A word that nobody can read. Older than every run, so that what is desired takes its place; where nothing is, it is
+settled and goes away.
+"""
+
 WANTED_POD: Final[msgspec.json.Decoder[WantedPod]] = msgspec.json.Decoder(WantedPod)
 
 
-def desired_pod(key: str, pod_id: PodId, state: Workload, pod: Pod, project_name: str) -> Desired | None:
+def desired_pod(key: str, pod_id: PodId, state: Workload, pod: Pod, project: Project) -> Desired | None:
     """What should be told of a pod; None where it holds no node."""
-    return Desired(key, pod_id, state, pod, project_name) if pod.phase in LIVE_POD_PHASES else None
+    return Desired(key, pod_id, state, pod, project) if pod.phase in LIVE_POD_PHASES else None
 
 
 def reconcile(
@@ -72,7 +78,8 @@ def run_pod(desired: Desired) -> RunPod:
     """Everything an agent must know to run a pod."""
     state, pod, (set_name, index) = desired.state, desired.pod, desired.pod_id
     spec, compute = state.spec, state.spec.compute
-    pod_set = next(pod_set for pod_set in pod_sets(spec) if pod_set.name == set_name)
+    sets = pod_sets(spec)
+    pod_set = next((one for one in sets if one.name == set_name), sets[0])
     request, variables = pod_set.request, spec.environment_variables or ()
     sources = {variable.name: source for variable in variables if (source := _source(variable)) is not None}
     return RunPod(
@@ -81,12 +88,15 @@ def run_pod(desired: Desired) -> RunPod:
         workload_id=state.workload_id,
         workload_name=state.name,
         project_id=state.project_id,
-        project_name=desired.project_name,
+        project_name=desired.project.name,
+        pod_security=desired.project.pod_security,
         pod=_ref(desired),
         pods=min(pod_set.parallelism, pod_set.count),
         node_name=pod.node_name,
         devices=pod.devices,
         gpu_memory_bytes=request.gpu_memory_bytes,
+        gpu_limit_milli=cores_to_milli(compute.gpu_portion_limit or 0.0) if compute else 0,
+        gpu_memory_limit_bytes=parse_bytes(compute.gpu_memory_limit or "0") if compute else 0,
         image=spec.image or "",
         arguments=process_arguments(spec),
         keeps_entry_point=not spec.command,

@@ -2,24 +2,31 @@
 
 What cannot be appended now (a conflict, a lost answer, a full log) is kept and tried again; newer news of the same pod
 takes its place. Nothing here waits for anything but its own appends.
+
+News keep the id of the workload that they are about: its name may be another one's when they are decided on.
 """
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 import structlog
 
-from events.aggregate import CLUSTER, NODE, WORKLOAD, Aggregate, Chain, draft
+from events.aggregate import CLUSTER, NODE, WORKLOAD, Aggregate, Chain, Draft, draft
 from events.commit import service_actor
 from events.decision import Context
 from events.ids import derived_command_id
+from events.phases import PodPhase
 from events.refusal import Refusal
 from events.workload.commands import PodFact, ReportPods
-from events.workload.state import PodId, live_pods
+from events.workload.state import Pod, PodId, Workload, live_pods
+from services.cluster_sync.budget import facts_in
 from services.cluster_sync.fold import Fold
+from services.runtime.buckets import Buckets
 from services.runtime.failpoints import reached
 from services.runtime.store import Committed, Conflict, EventStore
 
@@ -27,8 +34,14 @@ IN_FLIGHT: Final = 128
 """Appends at once: JetStream commits those that wait together."""
 GATHER_SECONDS: Final = 0.1
 """Facts about several pods of one workload within this time become one commit (architecture.md section 5)."""
+FACTS_PER_COMMIT: Final = 500
+"""Pods whose news go into one commit: deciding so many holds the loop for a tenth of a second at most."""
+FACTS_BYTES: Final = 256 * 1024
+"""Of the news of one commit: what is decided from them, at most twice as large, fits a message of 1 MB."""
 CONFLICT_PAUSE_SECONDS: Final = 0.02
 """Until the fold has followed what was appended before us; jittered."""
+WAIT_SECONDS: Final = 1.0
+"""Between looks, while a budget is used up; newer news take the place of what waits."""
 TROUBLE_PAUSE_SECONDS: Final = 1.0
 """After a lost answer or a refusal of the server."""
 
@@ -38,27 +51,72 @@ log = structlog.get_logger(__name__)
 
 type Command = Any
 
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class News(msgspec.Struct, frozen=True):
+    """What is to be told of one run."""
+
+    workload_id: str
+    facts: tuple[PodFact, ...]
+
+
+class Spend(msgspec.Struct, frozen=True):
+    """What a commit takes from the budgets."""
+
+    cluster_id: str
+    """Empty where it is free."""
+    changes: tuple[str, ...]
+    """What changes by it, and may not change very often."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much becomes commits."""
+
+    facts: Buckets
+    """By cluster id."""
+    changes: Buckets
+    """By what changes."""
+
+    def spend(self, spend: Spend, made: Draft) -> None:
+        now = time.monotonic()
+        if spend.cluster_id:
+            self.facts.take(spend.cluster_id, facts_in(made), now)
+        for name in spend.changes:
+            self.changes.take(name, 1, now)
+
 
 class Reporter:
     """Decides and appends; owned by the service's event loop."""
 
-    def __init__(self, store: EventStore, fold: Fold, on_commit: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: EventStore,
+        fold: Fold,
+        on_commit: Callable[[], None],
+        *,
+        limits: Limits,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._fold = fold
+        self._limits = limits
         self._on_commit = on_commit
         """Called after the fold took over a commit of ours."""
+        self._on_wait = on_wait
+        """Called with the id of a cluster that says more than its budget allows."""
         self._slots = asyncio.Semaphore(IN_FLIGHT)
-        self._facts: dict[str, dict[PodId, tuple[PodFact, ...]]] = {}
+        self._facts: dict[str, dict[PodId, News]] = {}
         """By workload key: the newest news of each pod that is not in the log yet."""
         self._commands: dict[tuple[str, str], Command] = {}
         """By (aggregate, key): the newest word about a node or a cluster that is not in the log yet."""
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._gathered_at: dict[str, float] = {}
 
-    def pods(self, key: str, facts: tuple[PodFact, ...]) -> None:
-        """News of one pod of a workload."""
+    def pods(self, key: str, workload_id: str, facts: tuple[PodFact, ...]) -> None:
+        """News of one run of a workload."""
         pod = facts[0].pod
-        self._facts.setdefault(key, {})[pod.pod_set, pod.index] = facts
+        self._facts.setdefault(key, {})[pod.pod_set, pod.index] = News(workload_id, facts)
         self._go(("workload", key))
 
     def node(self, key: str, command: Command) -> None:
@@ -68,6 +126,11 @@ class Reporter:
     def cluster(self, key: str, command: Command) -> None:
         self._commands["cluster", key] = command
         self._go(("cluster", key))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be told."""
+        return not self._running
 
     async def close(self) -> None:
         tasks = list(self._running.values())
@@ -113,6 +176,8 @@ class Reporter:
         if chain is None or len(live_pods(chain.state)) <= 1:
             return
         loop = asyncio.get_running_loop()
+        if len(self._facts.get(key, ())) >= FACTS_PER_COMMIT:
+            return
         wait = self._gathered_at.get(key, 0.0) + GATHER_SECONDS - loop.time()
         if wait > 0:
             await asyncio.sleep(wait)
@@ -124,36 +189,75 @@ class Reporter:
         """One append. Gives back how long to wait before the next look, 0 for not at all."""
         kind, key = target
         if kind == "workload":
-            news = dict(self._facts.get(key, {}))
-            chain = self._fold.workloads.get(key)
-            if chain is None:
-                self._drop(target)
-                return 0
-            facts = tuple(fact for pod_facts in news.values() for fact in pod_facts)
-            command = ReportPods(workload_id=chain.state.workload_id, facts=facts)
-            seconds = await self._append(WORKLOAD, key, chain, command, _identity(chain.version, facts))
-            if not seconds:
-                self._forget_told(key, news)
-            return seconds
-        command = self._commands[target]
+            return await self._once_workload(key)
         aggregate: Aggregate[Any] = NODE if kind == "node" else CLUSTER
         known = self._fold.nodes if kind == "node" else self._fold.clusters
         chain = known.get(key, Chain(state=aggregate.initial))
-        seconds = await self._append(aggregate, key, chain, command, (str(chain.version), repr(command)))
+        # What is wrong with a cluster can be told always.
+        cluster_id = chain.state.cluster_id if kind == "node" else ""
+        name = f"{kind}/{key}"
+        if self._over_budget(cluster_id) or self._limits.changes.wait_seconds(name, time.monotonic()):
+            return WAIT_SECONDS
+        command = self._commands[target]
+        identity = (str(chain.version), repr(command))
+        seconds = await self._append(aggregate, key, chain, command, identity, Spend(cluster_id, (name,)))
         if not seconds and self._commands.get(target) is command:
             del self._commands[target]
         return seconds
 
-    def _forget_told(self, key: str, told: dict[PodId, tuple[PodFact, ...]]) -> None:
+    async def _once_workload(self, key: str) -> float:
+        waiting = self._facts[key]
+        chain = self._fold.workloads.get(key)
+        # What is about a workload that is over, or an earlier one of this name, came too late.
+        workload_id = None if chain is None else chain.state.workload_id
+        self._forget_told(key, {pod: news for pod, news in waiting.items() if news.workload_id != workload_id})
+        if chain is None or key not in self._facts:
+            return 0
+        if self._over_budget(chain.state.cluster_id):
+            return WAIT_SECONDS
+        news = next_commit(self._unhurried(self._facts[key], chain.state))
+        if not news:
+            return WAIT_SECONDS
+        facts = tuple(fact for of_run in news.values() for fact in of_run.facts)
+        command = ReportPods(workload_id=chain.state.workload_id, facts=facts)
+        flaps = tuple(_run_name(one) for pod, one in news.items() if _flaps(one, chain.state.pods.get(pod)))
+        spend = Spend(chain.state.cluster_id, flaps)
+        seconds = await self._append(WORKLOAD, key, chain, command, _identity(chain.version, facts), spend)
+        if not seconds:
+            self._forget_told(key, news)
+        return seconds
+
+    def _over_budget(self, cluster_id: str) -> bool:
+        over = bool(cluster_id) and self._limits.facts.wait_seconds(cluster_id, time.monotonic()) > 0
+        if over:
+            self._on_wait(cluster_id)
+        return over
+
+    def _unhurried(self, waiting: dict[PodId, News], state: Workload) -> dict[PodId, News]:
+        """Without runs that come and go too often: of those the newest word is told in a while."""
+        now, changes = time.monotonic(), self._limits.changes
+        return {
+            pod: news
+            for pod, news in waiting.items()
+            if not (_flaps(news, state.pods.get(pod)) and changes.wait_seconds(_run_name(news), now))
+        }
+
+    def _forget_told(self, key: str, told: dict[PodId, News]) -> None:
         """What was decided is in the log; what came meanwhile is not."""
-        left = {pod: facts for pod, facts in self._facts.get(key, {}).items() if told.get(pod) is not facts}
+        left = {pod: news for pod, news in self._facts.get(key, {}).items() if told.get(pod) is not news}
         if left:
             self._facts[key] = left
         else:
             self._facts.pop(key, None)
 
-    async def _append(
-        self, aggregate: Aggregate[Any], key: str, chain: Chain[Any], command: Command, identity: Iterable[str]
+    async def _append(  # noqa: PLR0917
+        self,
+        aggregate: Aggregate[Any],
+        key: str,
+        chain: Chain[Any],
+        command: Command,
+        identity: Iterable[str],
+        spend: Spend,
     ) -> float:
         now = datetime.now(UTC)
         command_id = derived_command_id("cluster_sync", aggregate.name, key, *identity)
@@ -168,6 +272,7 @@ class Reporter:
         outcome = await self._store.append(made)
         if isinstance(outcome, Committed):
             reached("facts_committed")
+            self._limits.spend(spend, made)
             for commit in outcome.commits:
                 self._fold.apply(commit)
             self._on_commit()
@@ -176,6 +281,33 @@ class Reporter:
             return CONFLICT_PAUSE_SECONDS
         log.warning("report_not_stored", aggregate=aggregate.name, key=key, outcome=str(outcome))
         return TROUBLE_PAUSE_SECONDS
+
+
+def next_commit(waiting: dict[PodId, News]) -> dict[PodId, News]:
+    """The news that go into the next commit: those that wait longest, at least one, as many as fit."""
+    taken: dict[PodId, News] = {}
+    size = 0
+    for pod, news in waiting.items():
+        size += len(_ENCODER.encode(news))
+        if taken and (size > FACTS_BYTES or len(taken) == FACTS_PER_COMMIT):
+            break
+        taken[pod] = news
+    return taken
+
+
+def _flaps(news: News, pod: Pod | None) -> bool:
+    """Whether it says of a live run that it is out of sight, or back: it may do so again and again. All else happens to
+    a run once.
+    """
+    seen = news.facts[-1].kind
+    return seen == "unreachable" or (
+        seen in {"starting", "running"} and pod is not None and pod.phase is PodPhase.UNKNOWN
+    )
+
+
+def _run_name(news: News) -> str:
+    run = news.facts[0].pod
+    return f"run/{news.workload_id}/{run.pod_set}/{run.index}"
 
 
 def _identity(version: int, facts: tuple[PodFact, ...]) -> list[str]:

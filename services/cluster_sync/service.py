@@ -4,31 +4,37 @@ import asyncio
 import contextlib
 import time
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
-import msgspec
 import structlog
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
+from events.agent_bounds import MAX_NODES, shown
 from events.aggregate import BrokenChainError
+from events.cluster import RefusedReport
 from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod
 from events.ids import key_of_id
-from events.node import ReportNodeGone
+from events.node import Node, ReportNodeGone
 from events.subjects import ALL_OBSERVED, OBSERVED_STREAM, wanted_subject
+from services.cluster_sync.budget import answers_budget, changes_budget, facts_budget
 from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE, Fold
+from services.cluster_sync.hear import Heard, NotTakenError, understand
 from services.cluster_sync.observe import (
-    answer_to_stale,
     cluster_command,
     facts_of,
     is_newest_run,
+    left_unsaid,
     node_command,
     place_lost,
 )
-from services.cluster_sync.report import Reporter
+from services.cluster_sync.refusals import Refusals
+from services.cluster_sync.report import Limits, Reporter
 from services.cluster_sync.wanted import Wanted, WantedLostError
 from services.runtime.connection import connect
 from services.runtime.fold_snapshots import FoldSnapshots
+from services.runtime.folding import follow_into
+from services.runtime.fullness import Alarms, fullness
 from services.runtime.host import Health
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.jetstream_api import NOT_FOUND, JetStreamError
@@ -41,14 +47,12 @@ NAME: Final = "cluster_sync"
 SILENCE_SECONDS: Final = 30.0
 """A cluster whose agent was not heard for so long takes no new pods; heartbeats come every 5 s."""
 TICK_SECONDS: Final = 2.0
+FULLNESS_SECONDS: Final = 10.0
+"""Between looks at how full the streams are: the fastest agent needs some seconds for the last fifth."""
 RETRY_SECONDS: Final = 0.5
 """After WANTED could not be written."""
 STALLED_SECONDS: Final = 60.0
 """The log has more, but nothing came for so long: something is wrong."""
-
-_POD: Final = msgspec.json.Decoder(ObservedPod)
-_NODE: Final = msgspec.json.Decoder(ObservedNode)
-_CLUSTER: Final = msgspec.json.Decoder(ObservedCluster)
 
 log = structlog.get_logger(__name__)
 
@@ -56,11 +60,11 @@ log = structlog.get_logger(__name__)
 class ClusterSync:
     """One instance; a second one beside it is harmless, since guards and tokens decide."""
 
-    def __init__(self, nc: Client, store: JetStreamEventStore, replicas: int) -> None:
+    def __init__(self, nc: Client, store: JetStreamEventStore, replicas: int, *, facts_per_cluster_minute: int) -> None:
         self._nc = nc
         self._replicas = replicas
         self._store = store
-        requests = Requests(nc)
+        requests = self._requests = Requests(nc)
         self._fold = Fold()
         self._wanted = Wanted(nc, requests)
         self._observed = Latest(nc, requests, OBSERVED_STREAM, ALL_OBSERVED)
@@ -73,16 +77,26 @@ class ClusterSync:
         """By cluster id: when, and what, its agent said last."""
         self._nodes_seen: dict[str, dict[str, ObservedNode]] = {}
         """By cluster id and node key: the newest word, to be judged again when the cluster's pools change."""
+        self._nodes_heard: dict[str, dict[str, float]] = {}
+        """By cluster id and node key: when it was spoken of last (monotonic)."""
+        self._refusals = Refusals()
+        self._facts_per_minute = facts_per_cluster_minute
+        self._limits = Limits(facts_budget(facts_per_cluster_minute), changes_budget())
+        self._answers = answers_budget()
         self._sees_since = time.monotonic()
         """Since when we could have heard an agent: before that, silence means nothing."""
         self._snapshots = FoldSnapshots(store.snapshots, NAME, shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
 
-    async def run(self, health: Health, stop: asyncio.Event) -> None:
-        """Raises whatever makes going on senseless, such as a gap in the log."""
-        if found := await self._snapshots.load():
+    async def run(self, health: Health, stop: asyncio.Event, *, from_snapshot: bool = True) -> None:
+        """Raises whatever makes going on senseless, such as a gap in the log; BrokenChainError where the fold began
+        from a snapshot that was doubted, and forgotten: begin again.
+        """
+        if from_snapshot and (found := await self._snapshots.load()):
             self._fold = Fold.restored(*found)
-        self._reporter = Reporter(self._store, self._fold, self._after_commits)
-        following = asyncio.create_task(self._follow())
+        self._reporter = Reporter(
+            self._store, self._fold, self._after_commits, limits=self._limits, on_wait=self._facts_wait
+        )
+        following = asyncio.create_task(self._follow(health))
         tasks: set[asyncio.Task[Any]] = {following}
         try:
             if not await self._catch_up(following, health, stop):
@@ -90,6 +104,7 @@ class ClusterSync:
             self._observed.start()
             self._lost_places()
             tasks |= {asyncio.create_task(job()) for job in (self._keep_wanted, self._observe, self._tick)}
+            tasks.add(asyncio.create_task(self._watch_fullness(Alarms(health))))
             health.ready()
             stopping = asyncio.create_task(stop.wait())
             tasks.add(stopping)
@@ -107,16 +122,17 @@ class ClusterSync:
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
+    async def _follow(self, health: Health) -> None:
         try:
-            async with contextlib.aclosing(self._store.follow(self._fold.seq)) as follower:
+            async with contextlib.aclosing(
+                follow_into(self._store, self._fold, on_standing=health.reader())
+            ) as follower:
                 async for commits in follower:
-                    self._fold.follow(commits)
                     if commits:
                         self._after_commits()
                     await asyncio.sleep(0)  # a long log must not keep the process from everything else
         except BrokenChainError:
-            # Perhaps of the snapshot: the next start reads the log from its beginning.
+            # The snapshot's fault, perhaps: without it, only the log's own is left.
             await self._snapshots.forget()
             raise
 
@@ -129,7 +145,7 @@ class ClusterSync:
         while self._fold.seq < newest and not stop.is_set():
             if following.done():
                 following.result()
-            if self._fold.seq > reached:
+            if self._fold.seq > reached or health.alarm:
                 reached, deadline = self._fold.seq, time.monotonic() + STALLED_SECONDS
                 health.reading(reached, newest)
             if time.monotonic() > deadline:
@@ -155,7 +171,7 @@ class ClusterSync:
             state = self._fold.workloads[key].state
             pod = state.pods[pod_id]
             reason = self._fold.place_lost(state, pod)
-            self._reporter.pods(key, (place_lost(state, pod_id, pod, reason, now),))
+            self._reporter.pods(key, state.workload_id, (place_lost(state, pod_id, pod, reason, now),))
 
     # -- WANTED ------------------------------------------------------------------------------------------------------
 
@@ -167,6 +183,7 @@ class ClusterSync:
             changed = self._fold.take_changed()
             words, self._words = self._words, {}
             try:
+                await self._wanted.answer(self._fold, words)
                 if self._tell_everything:
                     await self._wanted.read()
                     await self._wanted.tell_all(self._fold)
@@ -174,7 +191,6 @@ class ClusterSync:
                     log.info("wanted_told", pods=len(self._fold.desired), clusters=len(self._fold.clusters))
                 await self._wanted.tell_clusters(self._fold, sorted(changed.clusters))
                 await self._wanted.tell_pods(self._fold, changed.pods)
-                await self._wanted.publish([(subject, answer_to_stale(word)) for subject, word in words.items()])
             except (UnansweredError, JetStreamError, NatsError, TimeoutError) as error:
                 log.warning("wanted_not_told", error=str(error))
                 # What part of it arrived is not known: compare everything once it can be read again.
@@ -197,44 +213,93 @@ class ClusterSync:
 
     async def _observe(self) -> None:
         while True:
-            for message in await self._observed.next(idle_seconds=30):
+            newest = {message.subject: message for message in await self._observed.next(idle_seconds=30)}
+            for message in newest.values():
                 try:
-                    self._hear(message)
-                except (msgspec.DecodeError, ValueError) as error:
-                    # An agent of another version, or a stranger with its key: not a reason to stop for all others.
-                    log.warning("observation_not_understood", subject=message.subject, error=str(error))
+                    self._hear(message, understand(message.subject, message.data))
+                except NotTakenError as error:
+                    self._refuse(error)
+                except Exception:
+                    # Whatever an agent said: it is no reason to stop for all others.
+                    log.exception("observation_not_understood", subject=message.subject)
 
-    def _hear(self, message: LatestMessage) -> None:
-        match message.subject.split("."):
-            case ["obs", cluster_id, "pod", key]:
-                self._hear_pod(cluster_id, key, _POD.decode(message.data))
-            case ["obs", cluster_id, "node", key]:
-                observed = _NODE.decode(message.data)
-                if observed.gone:
-                    self._nodes_seen.get(cluster_id, {}).pop(key, None)
-                else:
-                    self._nodes_seen.setdefault(cluster_id, {})[key] = observed
-                self._report_node(key, observed, cluster_id)
-            case ["obs", cluster_id, "cluster"]:
-                self._hear_cluster(cluster_id, message)
+    def _hear(self, message: LatestMessage, heard: Heard) -> None:
+        cluster_id, key, said = heard.cluster_id, heard.key, heard.said
+        match said:
+            case ObservedPod():
+                self._hear_pod(cluster_id, key, said)
+            case ObservedNode():
+                self._hear_node(cluster_id, key, said, time.monotonic() - (time.time() - message.stored_at))
+            case ObservedCluster():
+                self._hear_cluster(cluster_id, message, said)
             case _:
-                raise ValueError(f"unknown subject {message.subject}")
+                assert_never(said)
 
-    def _hear_cluster(self, cluster_id: str, message: LatestMessage) -> None:
+    def _refuse(self, error: NotTakenError) -> None:
+        cluster = self._fold.cluster(error.cluster_id)
+        if cluster is None or cluster.removed:
+            return
+        if self._refusals.note(cluster.cluster_id, cluster.refused, error.report, time.monotonic()):
+            log.warning("observation_refused", cluster=cluster.name, reason=str(error))
+            self._report_cluster(cluster.cluster_id)
+
+    def _nodes_left_unsaid(self) -> None:
+        """Take nodes for gone that went while their agent was away."""
+        now = time.monotonic()
+        of_clusters: dict[str, dict[str, Node]] = {}
+        for key, chain in self._fold.nodes.items():
+            of_clusters.setdefault(chain.state.cluster_id, {})[key] = chain.state
+        for cluster_id, (heard_at, newest) in self._heard.items():
+            if now - heard_at > SILENCE_SECONDS:
+                continue
+            heard = self._nodes_heard.get(cluster_id, {})
+            for key in left_unsaid(of_clusters.get(cluster_id, {}), heard, newest, now):
+                log.warning("node_left_unsaid", cluster_id=cluster_id, node=self._fold.nodes[key].state.name)
+                self._nodes_seen.get(cluster_id, {}).pop(key, None)
+                heard.pop(key, None)
+                self._reporter.node(key, ReportNodeGone())
+
+    def _facts_wait(self, cluster_id: str) -> None:
+        """Its agent says more than becomes commits."""
+        rule = f"at most {self._facts_per_minute:,} facts a minute in the long run"
+        report = RefusedReport(about="cluster", name="", field="", rule=rule, value="more, which wait")
+        self._refuse(NotTakenError(cluster_id, report))
+
+    def _hear_node(self, cluster_id: str, key: str, observed: ObservedNode, said_at: float) -> None:
+        cluster = self._fold.cluster(cluster_id)
+        if cluster is None or cluster.removed:
+            return
+        seen, heard = self._nodes_seen.setdefault(cluster_id, {}), self._nodes_heard.setdefault(cluster_id, {})
+        if observed.gone:
+            seen.pop(key, None)
+            heard.pop(key, None)
+        elif key in seen or len(seen) < MAX_NODES:
+            seen[key], heard[key] = observed, said_at
+        else:
+            rule = f"one of at most {MAX_NODES:,} nodes of a cluster"
+            report = RefusedReport(about="node", name=shown(observed.name), field="", rule=rule, value="one more")
+            raise NotTakenError(cluster_id, report)
+        self._report_node(key, observed, cluster_id)
+
+    def _hear_cluster(self, cluster_id: str, message: LatestMessage, said: ObservedCluster) -> None:
         """A heartbeat. One that we are told again may be old, and then says nothing about now."""
+        if self._fold.cluster(cluster_id) is None:
+            return
         old = message.told_again and time.time() - message.stored_at > SILENCE_SECONDS
         heard_at = self._sees_since if old else time.monotonic()
-        self._heard[cluster_id] = (heard_at, _CLUSTER.decode(message.data))
+        self._heard[cluster_id] = (heard_at, said)
         if not old:
             self._report_cluster(cluster_id)
 
     def _hear_pod(self, cluster_id: str, key: str, observed: ObservedPod) -> None:
+        if self._fold.cluster(cluster_id) is None:
+            return
         workload_key = key.rsplit("-", 2)[0]
         chain = self._fold.workloads.get(workload_key)
         state = None if chain is None or chain.state.cluster_id != cluster_id else chain.state
         if state is not None and is_newest_run(observed, state):
             pod = state.pods[observed.pod.pod_set, observed.pod.index]
-            self._reporter.pods(workload_key, facts_of(observed, pod))
+            self._reporter.pods(workload_key, observed.workload_id, facts_of(observed, pod))
             return
         if self._fold.seq < observed.token or (chain is not None and chain.version <= observed.token):
             return  # bound after what we have followed: another instance is ahead, and the agent will say it again
@@ -242,6 +307,9 @@ class ClusterSync:
         wanted = self._fold.desired.get(subject)
         if wanted is None or wanted.token <= observed.token:
             # With a newer run desired, the agent knows by its token that this one is over.
+            if self._answers.wait_seconds(cluster_id, time.monotonic()):
+                return  # the agent will say it again
+            self._answers.take(cluster_id, 1, time.monotonic())
             self._words[subject] = observed
             self._tell.set()
 
@@ -259,7 +327,8 @@ class ClusterSync:
         silent_seconds = time.monotonic() - max(heard_at, self._sees_since)
         if newest is None and silent_seconds <= SILENCE_SECONDS:
             return
-        command = cluster_command(cluster, newest, silent_seconds, SILENCE_SECONDS)
+        refused = self._refusals.current(cluster_id, cluster.refused, time.monotonic())
+        command = cluster_command(cluster, newest, silent_seconds, SILENCE_SECONDS, refused)
         self._reporter.cluster(key, command)
 
     # -- from time to time -------------------------------------------------------------------------------------------
@@ -276,8 +345,9 @@ class ClusterSync:
                 self._tell_everything = True  # the server may have come back without what it held in memory
                 self._tell.set()
             for chain in list(self._fold.clusters.values()):
-                if chain.state.connected:
+                if chain.state.connected or chain.state.refused:
                     self._report_cluster(chain.state.cluster_id)
+            self._nodes_left_unsaid()
             await self._check_wanted()
             now = datetime.now(UTC)
             if self._snapshots.due(self._fold.seq, now):
@@ -295,6 +365,12 @@ class ClusterSync:
                 await self._make_streams()
         except (UnansweredError, NatsError):
             pass  # away: the reconnection, or the next publish, will show
+
+    async def _watch_fullness(self, alarms: Alarms) -> None:
+        while True:
+            with contextlib.suppress(UnansweredError, JetStreamError, NatsError):
+                alarms.look(await fullness(self._requests))
+            await asyncio.sleep(FULLNESS_SECONDS)
 
     async def _make_streams(self) -> None:
         """The server came back without what it held in memory: have both streams again, and fill WANTED."""
@@ -314,6 +390,15 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     try:
         await create_derived_streams(nc, settings.replicas)
         await assert_streams(nc, replicas=settings.replicas)
-        await ClusterSync(nc, JetStreamEventStore(nc), settings.replicas).run(health, stop)
+        store = JetStreamEventStore(nc)
+
+        def sync() -> ClusterSync:
+            return ClusterSync(nc, store, settings.replicas, facts_per_cluster_minute=settings.facts_per_cluster_minute)
+
+        try:
+            await sync().run(health, stop)
+        except BrokenChainError as error:
+            log.warning("fold_begins_again", error=str(error))
+            await sync().run(health, stop, from_snapshot=False)
     finally:
         await nc.close()

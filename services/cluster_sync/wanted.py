@@ -1,7 +1,7 @@
 """Keeps WANTED as it should be: publishes what changed, and everything again where the stream was lost."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -9,10 +9,12 @@ import structlog
 from nats.aio.client import Client
 
 from events.cluster import Cluster
-from events.cluster_protocol import SettledPod, WantedCluster, WantedPod
+from events.cluster_protocol import ObservedPod, SettledPod, WantedCluster, WantedPod
+from events.codec import UNDECODABLE
 from events.subjects import ALL_WANTED, WANTED_STREAM, wanted_cluster_subject
 from services.cluster_sync.fold import Fold
-from services.cluster_sync.reconcile import WANTED_POD, Held, reconcile
+from services.cluster_sync.observe import answer_to_stale
+from services.cluster_sync.reconcile import UNREADABLE, WANTED_POD, Held, reconcile
 from services.runtime.failpoints import reached
 from services.runtime.jetstream_api import JetStreamError, decode_ack, stream_info
 from services.runtime.latest import read_latest
@@ -21,8 +23,10 @@ from services.runtime.requests import Requests
 PUBLISH_SECONDS: Final = 3.0
 IN_FLIGHT: Final = 256
 """Publishes that wait for their answer at once: enough to hide the round trip, few enough to bound memory."""
-SETTLED_TTL: Final = "600s"
-"""How long a settled run's word stays for an agent that was away; later ones ask again by reporting the run."""
+ANSWER_TTL: Final = "600s"
+"""How long a word about a run that is over stays for an agent that was away; later ones ask again by reporting the run.
+So an agent that speaks of very many runs that never were fills the stream for minutes, and not for ever.
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +55,12 @@ class Wanted:
             if subject.endswith(".cluster"):
                 self._clusters[subject] = payload
                 continue
-            word = WANTED_POD.decode(payload)
+            try:
+                word = WANTED_POD.decode(payload)
+            except UNDECODABLE as error:
+                log.warning("wanted_unreadable", subject=subject, error=str(error))
+                self._pods[subject] = UNREADABLE
+                continue
             if not isinstance(word, SettledPod):
                 self._pods[subject] = Held(type(word), word.token)
 
@@ -64,12 +73,23 @@ class Wanted:
 
     async def tell_all(self, fold: Fold) -> None:
         """Make the whole stream say what the log says."""
-        await self.tell_clusters(fold, list(fold.clusters))
+        await self.tell_clusters(fold, [key for key, chain in fold.clusters.items() if chain.state.cluster_id])
         await self.tell_pods(fold, {*fold.desired, *self._pods})
+
+    async def answer(self, fold: Fold, stale: Mapping[str, ObservedPod]) -> None:
+        """Tell agents what to do with runs that are over. Call it before `tell_pods`: where a newer run of a pod is
+        desired, that must be the last word.
+        """
+        answers = [
+            (subject, answer_to_stale(observed))
+            for subject, observed in stale.items()
+            if (desired := fold.desired.get(subject)) is None or desired.token <= observed.token
+        ]
+        await self._publish(answers, lasting=False)
 
     async def tell_pods(self, fold: Fold, subjects: set[str]) -> None:
         """Raises UnansweredError or JetStreamError after all that could be published was: tell the same again later."""
-        await self.publish(reconcile(sorted(subjects), fold.desired, self._pods))
+        await self._publish(reconcile(sorted(subjects), fold.desired, self._pods), lasting=True)
 
     async def tell_clusters(self, fold: Fold, keys: Sequence[str]) -> None:
         for key in keys:
@@ -77,32 +97,35 @@ class Wanted:
             subject = wanted_cluster_subject(cluster.cluster_id)
             payload = msgspec.json.encode(_cluster_word(cluster))
             if self._clusters.get(subject) != payload:
-                await self._put(subject, payload, settled=False)
+                await self._put(subject, payload, lasting=True)
                 self._clusters[subject] = payload
 
-    async def publish(self, words: Sequence[tuple[str, WantedPod]]) -> None:
-        """Publish words about pods, some hundred at a time."""
+    async def _publish(self, words: Sequence[tuple[str, WantedPod]], *, lasting: bool) -> None:
+        """Publish words about pods, some hundred at a time. Those about runs that are over do not last."""
         failed: list[BaseException] = []
         for start in range(0, len(words), IN_FLIGHT):
             results = await asyncio.gather(
-                *(self._publish_pod(subject, word) for subject, word in words[start : start + IN_FLIGHT]),
+                *(
+                    self._publish_pod(subject, word, lasting=lasting)
+                    for subject, word in words[start : start + IN_FLIGHT]
+                ),
                 return_exceptions=True,
             )
             failed.extend(result for result in results if isinstance(result, BaseException))
         if failed:
             raise failed[0]
 
-    async def _publish_pod(self, subject: str, word: WantedPod) -> None:
-        settled = isinstance(word, SettledPod)
-        await self._put(subject, msgspec.json.encode(word), settled=settled)
+    async def _publish_pod(self, subject: str, word: WantedPod, *, lasting: bool) -> None:
+        lasting = lasting and not isinstance(word, SettledPod)
+        await self._put(subject, msgspec.json.encode(word), lasting=lasting)
         reached("wanted_published")
-        if settled:
+        if not lasting:
             self._pods.pop(subject, None)
         else:
             self._pods[subject] = Held(type(word), word.token)
 
-    async def _put(self, subject: str, payload: bytes, *, settled: bool) -> None:
-        headers = {"Nats-TTL": SETTLED_TTL} if settled else None
+    async def _put(self, subject: str, payload: bytes, *, lasting: bool) -> None:
+        headers = None if lasting else {"Nats-TTL": ANSWER_TTL}
         ack = decode_ack(await self._requests.ask(subject, payload, seconds=PUBLISH_SECONDS, headers=headers))
         if ack.error is not None:
             raise JetStreamError(ack.error)

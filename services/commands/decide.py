@@ -11,7 +11,10 @@ from events.aggregate import Aggregate, Chain, Draft, draft
 from events.decision import Context
 from events.envelope import Accepted, AdmittedCommand, CommandReply, Creation, Refused, UserCommand
 from events.ids import incarnation_id
+from events.project import RevokeProjectRole
 from events.refusal import Refusal
+from events.tenant import RevokeTenantRole
+from events.void import VoidMessage
 from events.workload.commands import DeleteWorkload
 
 SYSTEM_COMMANDS: Final[dict[str, type[UserCommand]]] = {"auto_deletion": DeleteWorkload}
@@ -22,7 +25,9 @@ def decide_on[S](
     aggregate: Aggregate[S], key: str, chain: Chain[S], admitted: AdmittedCommand, now: datetime
 ) -> Draft | CommandReply:
     """The commit to append on top of `chain`, or the answer where there is nothing to append."""
-    if repeated := _repeated(aggregate, key, chain, admitted):
+    if known := remembered(key, chain, admitted):
+        return known
+    if repeated := _made_before(aggregate, key, chain, admitted):
         return repeated
     expected = admitted.expected_version
     if expected is not None and expected != chain.version:
@@ -56,21 +61,36 @@ def decide_on[S](
     )
 
 
-def _repeated(aggregate: Aggregate[Any], key: str, chain: Chain[Any], admitted: AdmittedCommand) -> CommandReply | None:
-    """The answer of the first time, where the command was carried out before."""
-    if chain.version == 0:
-        return None
-    made = incarnation_id(key, admitted.command_id) if isinstance(admitted.command, Creation) else ""
-    is_ours = bool(made) and aggregate.about(chain.state).id == made
+def fits_full_log(admitted: AdmittedCommand) -> bool:
+    """Whether a nearly full log still takes the command: what makes room, takes rights away or repairs the log, and
+    what administrators do short of making new things.
+    """
+    if isinstance(admitted.command, DeleteWorkload | RevokeProjectRole | RevokeTenantRole | VoidMessage):
+        return True
+    return admitted.override and not isinstance(admitted.command, Creation)
+
+
+def remembered(key: str, chain: Chain[Any], admitted: AdmittedCommand) -> CommandReply | None:
+    """The answer of the first time, where the chain itself remembers the command."""
     known = chain.remembered(admitted.command_id)
-    if known is not None:
-        if known.body_hash != admitted.body_hash:
-            return key_reused()
-        return Accepted(seq=known.seq, id=made, at=chain.state.created_at if is_ours else None)
-    if is_ours:
-        # So long ago that the chain no longer remembers the command; but the id of what it made is the command's own.
-        return Accepted(seq=chain.version, id=made, at=chain.state.created_at)
-    return None
+    if known is None:
+        return None
+    if known.body_hash != admitted.body_hash:
+        return key_reused()
+    made = incarnation_id(key, admitted.command_id) if isinstance(admitted.command, Creation) else ""
+    return Accepted(seq=known.seq, id=made, at=known.at)
+
+
+def _made_before(
+    aggregate: Aggregate[Any], key: str, chain: Chain[Any], admitted: AdmittedCommand
+) -> CommandReply | None:
+    """Where the chain no longer remembers a creation: the id of what it made is the command's own."""
+    if chain.version == 0 or not isinstance(admitted.command, Creation):
+        return None
+    made = incarnation_id(key, admitted.command_id)
+    if aggregate.about(chain.state).id != made:
+        return None
+    return Accepted(seq=chain.version, id=made, at=chain.state.created_at)
 
 
 def key_reused() -> Refused:

@@ -6,6 +6,7 @@ What is decided stands in `decide.py` and in the aggregates; here are only the o
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 
@@ -16,28 +17,33 @@ from nats.aio.msg import Msg
 from prometheus_client import Counter
 
 from events.aggregate import AGGREGATES, CLUSTER, PROJECT, Aggregate, Chain, Draft
-from events.commit import service_actor
+from events.codec import UNDECODABLE
+from events.commit import Commit, service_actor
 from events.envelope import (
     Accepted,
     AdmittedCommand,
     CommandReply,
-    Creation,
     OutcomeUnknown,
     Refused,
+    WorkloadIdCommand,
     target,
 )
 from events.ids import key_of_id
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
+from events.void import VoidMessage
 from events.workload.commands import CreateTraining
-from services.commands.decide import decide_on, key_reused, not_for_service, refused
-from services.commands.recent import RecentCommands, Turns
-from services.runtime.bus import reply
+from services.commands.counts import Counts
+from services.commands.decide import decide_on, fits_full_log, key_reused, not_for_service, refused, remembered
+from services.commands.keys import Keys
+from services.commands.pledge import Pledge, accepted
+from services.commands.turns import Turns
 from services.runtime.directory import Directory
 from services.runtime.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
 from services.runtime.jetstream_api import JetStreamError
+from services.runtime.request_server import reply
 from services.runtime.requests import UnansweredError
-from services.runtime.store import Committed, Conflict, EventStore, Rejected, Unknown
+from services.runtime.store import Committed, Conflict, EventStore, Rejected, Unknown, UnreadableMessageError
 
 HANDLE_SECONDS: Final = 4.5
 """The api waits five seconds; who asks must hear that the outcome is unknown, not guess it from silence."""
@@ -48,6 +54,9 @@ PAUSE_SECONDS: Final = 0.002
 """Twice the time of an append: the first pause after a conflict, doubled each time up to the longest."""
 LONGEST_PAUSE_SECONDS: Final = 0.1
 SYSTEM_PREFIX: Final = "cmd.system."
+LIMIT_REACHED: Final = (
+    "the log has nearly reached its limit; an operator must set MUSTER_LOG_MAX_BYTES higher and run the migration"
+)
 
 _DECODER: Final = msgspec.json.Decoder(AdmittedCommand)
 _COMMANDS: Final = Counter("muster_commands", "Commands that were answered", ["command", "outcome"])
@@ -65,7 +74,7 @@ def serve(connection: Client, commands: "Commands") -> Callable[[Msg], Awaitable
     async def handle(message: Msg) -> None:
         try:
             admitted = _DECODER.decode(message.data)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             log.warning("command_not_read", subject=message.subject, error=str(error))
             await reply(connection, message, refused("invalid", "the message is no command known here"))
             return
@@ -81,21 +90,24 @@ class Commands:
     """Everything a command needs to be carried out.
 
     Attributes:
-        log_full: creations are refused while it is set; whoever watches the log sets it.
+        log_full: why what `fits_full_log` says no to is refused; empty while it is taken. The watch sets it.
     """
 
     def __init__(
         self,
         *,
         store: EventStore,
+        keys: Keys,
         directory: Directory,
+        counts: Counts,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self.log_full = False
+        self.log_full = ""
         self._store = store
+        self._keys = keys
         self._directory = directory
+        self._counts = counts
         self._clock = clock
-        self._recent = RecentCommands()
         self._turns = Turns()
 
     async def answer(self, subject: str, admitted: AdmittedCommand) -> CommandReply:
@@ -110,6 +122,9 @@ class Commands:
         try:
             async with asyncio.timeout(HANDLE_SECONDS):
                 return await self._carry_out(admitted)
+        except UnreadableMessageError as error:
+            log.warning("command_without_facts", command_id=admitted.command_id, error=str(error))
+            return refused("log_unreadable", f"{error}; an administrator must {error.todo}")
         except (UnansweredError, JetStreamError, TimeoutError) as error:
             log.warning("command_outcome_unknown", command_id=admitted.command_id, error=str(error) or "too slow")
             return OutcomeUnknown()
@@ -118,14 +133,27 @@ class Commands:
         place = target(admitted.command)
         if place is None:
             return refused("not_found", "there is no such thing: the id is none that was ever given out")
-        subject = aggregate_subject(*place)
-        if self._recent.differs(admitted.command_id, subject, admitted.body_hash):
-            return key_reused()
-        async with self._turns.of(subject):
-            answer = await self._decide_and_append(AGGREGATES[place[0]], place[1], admitted)
-        if isinstance(answer, Refused) and answer.refusal.code != "idempotency_key_reused":
-            self._recent.forget(admitted.command_id)
+        if isinstance(admitted.command, VoidMessage):
+            examined = await self._examined(admitted.command)
+            if isinstance(examined, Refused):
+                return examined
+            admitted = msgspec.structs.replace(admitted, command=examined)
+        seq: int | None = None
+        try:
+            async with self._turns.of(aggregate_subject(*place)):
+                answer = await self._decide_and_append(AGGREGATES[place[0]], place[1], admitted)
+            seq = answer.seq if isinstance(answer, Accepted) else None
+        finally:
+            self._counts.end(admitted.command_id, seq)
         return answer
+
+    async def _examined(self, command: VoidMessage) -> VoidMessage | Refused:
+        """The command with what stands there, or why there is nothing to declare void."""
+        try:
+            found = await self._store.examine(command.seq)
+        except KeyError:
+            return refused("not_found", f"the log has no message {command.seq}", "sequence")
+        return msgspec.structs.replace(command, found=found)
 
     async def _decide_and_append(self, aggregate: Aggregate[Any], key: str, admitted: AdmittedCommand) -> CommandReply:
         deadline = asyncio.get_running_loop().time() + HANDLE_SECONDS
@@ -133,34 +161,65 @@ class Commands:
         # Most names are new: a creation is tried on an empty chain first, and its guard tells where that was wrong.
         new_name = isinstance(admitted.command, CreateTraining) and admitted.expected_version is None
         optimistic = new_name and obstacle is None
-        chain = Chain(state=aggregate.initial) if optimistic else await self._store.load(aggregate, key)
+        chain = Chain(state=aggregate.initial) if optimistic else await self._load(aggregate, key, admitted)
+        pledge = self._pledge(aggregate, key, admitted)
         pause = PAUSE_SECONDS
         for _ in range(MAX_TRIES):
+            if known := remembered(key, chain, admitted):
+                return known
             decided = decide_on(aggregate, key, chain, admitted, self._clock())
+            if obstacle is not None and isinstance(decided, Draft):
+                # Only now: a creation that was carried out before is answered as it was then.
+                decided = Refused(refusal=obstacle)
+            if pledge is not None:
+                decided = await pledge.settle(decided, chain)
             if not isinstance(decided, Draft):
                 return decided
-            if obstacle is not None:
-                # Only now: a creation that was carried out before is answered as it was then.
-                return Refused(refusal=obstacle)
             left = deadline - asyncio.get_running_loop().time()
             outcome = await self._store.append(decided, deadline_seconds=max(left, 0.0))
             if not isinstance(outcome, Conflict):
-                return _answer_of(outcome, admitted)
+                answer = _answer_of(outcome, admitted)
+                if pledge is not None and isinstance(outcome, Rejected) and isinstance(answer, Refused):
+                    await pledge.settle(answer, chain)  # so that the key is free again
+                return answer
             if not optimistic:
                 await asyncio.sleep(pause * random.random())  # noqa: S311 (jitter, so that two do not chase each other)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             optimistic = False
-            chain = await self._store.load(aggregate, key)
+            chain = await self._load(aggregate, key, admitted)
         log.warning("command_lost_every_race", command_id=admitted.command_id, aggregate=aggregate.name, key=key)
         return OutcomeUnknown()
 
-    async def _obstacle(self, admitted: AdmittedCommand) -> Refusal | None:
-        """What stands in a creation's way outside its own aggregate."""
+    async def _load(self, aggregate: Aggregate[Any], key: str, admitted: AdmittedCommand) -> Chain[Any]:
+        """The chain to decide on. An older life of a name has one of its own, up to its end: all that happened to it
+        stands there, and nothing can be added.
+        """
+        chain = await self._store.load(aggregate, key, min_seq=admitted.min_seq)
         command = admitted.command
-        if not isinstance(command, Creation):
+        if isinstance(command, WorkloadIdCommand) and chain.state.workload_id != command.workload_id:
+            return await self._store.load_at(aggregate, key, command.workload_id) or chain
+        return chain
+
+    def _pledge(self, aggregate: Aggregate[Any], key: str, admitted: AdmittedCommand) -> Pledge | None:
+        """None where the command came without an Idempotency-Key, and so never comes again."""
+        if not admitted.body_hash:
             return None
-        if self.log_full:
-            return _log_full()
+
+        async def find(after_seq: int, until_seq: int) -> Commit | None:
+            async with aclosing(self._store.commits(aggregate, key, after_seq=after_seq, until_seq=until_seq)) as pages:
+                async for commits in pages:
+                    for commit in commits:
+                        if commit.record.command_id == admitted.command_id:
+                            return commit
+            return None
+
+        return Pledge(self._keys, admitted, aggregate_subject(aggregate.name, key), find)
+
+    async def _obstacle(self, admitted: AdmittedCommand) -> Refusal | None:
+        """What stands in a command's way outside its own aggregate."""
+        command = admitted.command
+        if self.log_full and not fits_full_log(admitted):
+            return _log_full(self.log_full)
         if not isinstance(command, CreateTraining):
             return None
         if not await self._project_exists(command.project_id):
@@ -171,7 +230,7 @@ class Commands:
             return Refusal(
                 code="unknown_cluster", field="clusterId", message=f"there is no cluster {command.cluster_id!r}"
             )
-        return None
+        return await self._counts.admit(admitted.command_id, command.project_id, self._clock())
 
     async def _project_exists(self, project_id: str) -> bool:
         if self._directory.project(project_id) is not None:
@@ -197,10 +256,9 @@ def _answer_of(outcome: Committed | Rejected | Unknown, admitted: AdmittedComman
             if commit.record.body_hash != admitted.body_hash:
                 # The same key with another body was faster, perhaps in another replica.
                 return key_reused()
-            made = commit.record.about.id if isinstance(admitted.command, Creation) else None
-            return Accepted(seq=commit.seq, id=made or "", at=commit.record.occurred_at)
+            return accepted(commit, admitted)
         case Rejected(code=code) if code == STREAM_FULL_CODE:
-            return Refused(refusal=_log_full())
+            return Refused(refusal=_log_full(LIMIT_REACHED))
         case Rejected(code=code) if code == TOO_LARGE_CODE:
             return refused("invalid", "the request is too large to be stored; send less text")
         case Rejected():
@@ -213,9 +271,7 @@ def _answer_of(outcome: Committed | Rejected | Unknown, admitted: AdmittedComman
             assert_never(outcome)
 
 
-def _log_full() -> Refusal:
+def _log_full(why: str) -> Refusal:
     return Refusal(
-        code="log_full",
-        message="the log has nearly reached its limit, and nothing new is taken; an operator must set "
-        "MUSTER_LOG_MAX_BYTES higher and run setup again",
+        code="log_full", message=f"{why}; deletions, revoked roles and what administrators do are still taken"
     )

@@ -15,6 +15,7 @@ from events.envelope import UserCommand, WorkloadIdCommand
 from events.project import ChangeProject, CreateProject, GrantProjectRole, RevokeProjectRole
 from events.refusal import Refusal
 from events.tenant import GrantTenantRole, RevokeTenantRole
+from events.void import VoidMessage
 from events.workload.commands import ChangeWorkload, CreateTraining, DeleteWorkload, ResumeWorkload, SuspendWorkload
 
 NEEDED: Final[dict[type[UserCommand], Permission]] = {
@@ -34,11 +35,13 @@ NEEDED: Final[dict[type[UserCommand], Permission]] = {
     RevokeProjectRole: Permission.GRANT_PROJECT_ROLES,
     GrantTenantRole: Permission.GRANT_TENANT_ROLES,
     RevokeTenantRole: Permission.GRANT_TENANT_ROLES,
+    VoidMessage: Permission.VOID_MESSAGES,
 }
 """What each command takes. One that is not here is refused: the table test walks the union of all commands."""
 
 _IN_PROJECT: Final = (CreateTraining, GrantProjectRole, RevokeProjectRole)
 """Commands that name the project they belong to; the rest belongs to the tenant."""
+_GIVES_ROLE: Final = (GrantProjectRole, GrantTenantRole)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +52,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Of the named workload's last commit; None where there is none, or the command names no workload."""
     protection: bool | None = None
     """Of the workload's cluster; None where nobody knows the cluster, and then it counts as on."""
+    shared_pods: bool = False
+    """There is a local cluster whose pods can read Muster's keys, and nobody has accepted that."""
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +62,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     protected: bool = False
     """Ownership protection was on for the workload's cluster."""
     override: bool = False
-    """The actor may act on workloads of others all the same."""
+    """The actor is an administrator here: may act on workloads of others all the same, and while the log is nearly
+    full."""
     special_right: Permission | None = None
     """What the audit must tell: a right beyond everyday work that this took."""
     others_unprotected: bool = False
@@ -74,14 +80,24 @@ def decide(command: UserCommand, subject: str, facts: Facts) -> Admission | Refu
     project_id = command.project_id if isinstance(command, _IN_PROJECT) else None
     if refusal := authorize(facts.grants, needed, project_id):
         return refusal
-    return Admission(special_right=None if needed is Permission.SUBMIT else needed)
+    if facts.shared_pods and isinstance(command, _GIVES_ROLE) and command.subject != subject:
+        return Refusal(
+            code="pods_not_isolated",
+            message=f"{command.subject!r} could become an administrator: this machine's kernel refuses namespaces, so "
+            "pods of the local cluster can read Muster's keys; remove that cluster, or accept it with "
+            "`muster up --accept-shared-pods`",
+        )
+    return Admission(
+        special_right=None if needed is Permission.SUBMIT else needed,
+        override=facts.grants.allows(Permission.OVERRIDE_OWNERSHIP, project_id),
+    )
 
 
 def _of_workload(command: WorkloadIdCommand, subject: str, needed: Permission, facts: Facts) -> Admission | Refusal:
     about = facts.about
     not_found = Refusal(code="not_found", message=f"there is no workload {command.workload_id}")
     if about is None or about.id != command.workload_id:
-        # Never there, or an earlier incarnation: its name belongs to a newer workload, perhaps of somebody else.
+        # Never there: its name, if it has one, belongs to another workload, perhaps of somebody else.
         return not_found
     if not facts.grants.roles_in(about.project_id):
         # Another project's workloads are not to be told from none.

@@ -1,9 +1,10 @@
 """One request through the gate: verify the token, gather the facts, decide, then forward or refuse.
 
-What is refused, and what took a special right, goes to AUDIT. A token never goes further than this.
+What took a special right goes to AUDIT, what is refused to REFUSALS. A token never goes further than this.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -13,8 +14,9 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from events.aggregate import CLUSTER, PROJECT, TENANT
+from events.aggregate import CLUSTER, PROJECT, TENANT, WORKLOAD
 from events.audit import TENANT_SCOPE, AuditRecord
+from events.codec import UNDECODABLE
 from events.commit import About, Actor
 from events.envelope import (
     AdmittedCommand,
@@ -27,14 +29,16 @@ from events.envelope import (
 )
 from events.ids import KEY_PATTERN, TENANT_KEY, key_of_id
 from events.refusal import Refusal
-from events.subjects import EVENTS_STREAM, admitted_subject, aggregate_subject, audit_subject
+from events.subjects import admitted_subject, aggregate_subject, audit_subject, refusal_subject
+from events.void import VoidMessage
 from services.ownership.decide import Admission, Facts, decide
 from services.runtime.authentication import Authenticator
-from services.runtime.bus import reply
 from services.runtime.directory import Directory, grants_of
-from services.runtime.jetstream_api import JetStreamError, decode_ack, last_message
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.jetstream_api import JetStreamError, decode_ack
+from services.runtime.request_server import reply
 from services.runtime.requests import Requests, UnansweredError
-from services.runtime.store import EventStore
+from services.runtime.store import EventStore, UnreadableMessageError
 
 HANDLE_SECONDS: Final = 4.0
 """The api waits five seconds: commands needs the rest, and a refusal must still arrive."""
@@ -52,24 +56,35 @@ log = structlog.get_logger(__name__)
 
 
 class _Last(msgspec.Struct, frozen=True):
-    """Of a commit record only what the gate decides from."""
+    """Of a commit record only what the gate decides from, and what tells it from anything else."""
 
+    commit_id: str
     about: About = About()
 
 
 _LAST_DECODER: Final = msgspec.json.Decoder(_Last)
 
-type ReadAbout = Callable[[str], Awaitable[About | None]]
-"""`about` of the last commit of the workload with this key, from the log's leader; None where there is none."""
+type ReadAbout = Callable[[str, int], Awaitable[About | None]]
+"""`about` of the last commit of the workload with this key, from the log's leader and with all up to a sequence; None
+where there is none."""
 
 
-def about_reader(requests: Requests) -> ReadAbout:
+def about_reader(store: JetStreamEventStore) -> ReadAbout:
     """Reads from the leader: a lagging view would let somebody act on what was just deleted, or given to another."""
 
-    async def read(key: str) -> About | None:
+    async def read(key: str, min_seq: int) -> About | None:
         subject = aggregate_subject("workload", key)
-        message = await last_message(requests, EVENTS_STREAM, subject, seconds=READ_SECONDS)
-        return None if message is None else _LAST_DECODER.decode(message.data).about
+        message = await store.floors.newest(subject, min_seq=min_seq, seconds=READ_SECONDS)
+        if message is None:
+            return None
+        about = None
+        if message.seq not in store.voids:
+            with contextlib.suppress(*UNDECODABLE):
+                about = _LAST_DECODER.decode(message.data).about
+        if about is None or about.id is None:
+            # No commit of a workload: where it was declared void, the state before it holds, and else nobody knows.
+            return WORKLOAD.about((await store.load(WORKLOAD, key)).state)
+        return about
 
     return read
 
@@ -84,7 +99,8 @@ class Audit:
         scope = record.project_id if record.project_id and KEY_PATTERN.match(record.project_id) else TENANT_SCOPE
         try:
             payload = _ENCODER.encode(record)
-            answer = await self._requests.ask(audit_subject(scope), payload, seconds=AUDIT_SECONDS)
+            subject = refusal_subject(scope) if record.outcome == "refused" else audit_subject(scope)
+            answer = await self._requests.ask(subject, payload, seconds=AUDIT_SECONDS)
             error = decode_ack(answer).error
             failure = None if error is None else error.description
         except UnansweredError as unanswered:
@@ -105,6 +121,7 @@ class Gate:
         store: EventStore,
         read_about: ReadAbout,
         audit: Audit,
+        refuse_roles_while_local: bool,
     ) -> None:
         self._connection = connection
         self._authenticator = authenticator
@@ -112,12 +129,13 @@ class Gate:
         self._store = store
         self._read_about = read_about
         self._audit = audit
+        self._refuse_roles_while_local = refuse_roles_while_local
 
     async def handle(self, message: Msg) -> None:
         """Answer a request, or forward it so that `commands` does."""
         try:
             request = _REQUEST_DECODER.decode(message.data)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             log.warning("request_not_read", subject=message.subject, error=str(error))
             return await self._refuse(message, Refusal(code="invalid", message="the request is no command known here"))
         if not KEY_PATTERN.match(request.command_id):
@@ -126,6 +144,10 @@ class Gate:
         try:
             async with asyncio.timeout(HANDLE_SECONDS):
                 await self._pass(message, request)
+        except UnreadableMessageError as error:
+            log.warning("request_without_facts", command_id=request.command_id, error=str(error))
+            refusal = Refusal(code="log_unreadable", message=f"{error}; an administrator must {error.todo}")
+            await self._refuse(message, refusal)
         except (UnansweredError, JetStreamError, TimeoutError) as error:
             # Fail closed: without the facts nobody gets through.
             log.warning("request_without_facts", command_id=request.command_id, error=str(error) or "too slow")
@@ -137,7 +159,9 @@ class Gate:
             await self._audit.write(_record(request, identity, None, None))
             return await self._refuse(message, identity)
         actor = Actor(iss=identity.iss, sub=identity.sub)
-        about = await self._about(request.command)
+        if not await self._knows_roles(request.min_roles):
+            raise TimeoutError(f"the fold of roles has not come to {request.min_roles}")
+        about = await self._about(request, identity.sub)
         verdict = await self._judge(request.command, identity.sub, about)
         if isinstance(verdict, Refusal):
             await self._audit.write(_record(request, verdict, actor, about))
@@ -146,23 +170,49 @@ class Gate:
             await self._audit.write(_record(request, verdict, actor, about))
         return await self._forward(message, request, actor, verdict)
 
-    async def _about(self, command: UserCommand) -> About | None:
+    async def _knows_roles(self, seq: int) -> bool:
+        """Whether the fold has what the api knows of: a role that was revoked there must not count here. A fold that
+        stands before what it cannot read is not asked for roles, but for the repair.
+        """
+        directory = self._directory
+        known = directory.seq >= seq or await directory.reached(seq, timeout_seconds=READ_SECONDS)
+        return known or directory.unreadable is not None
+
+    async def _about(self, request: CommandRequest, subject: str) -> About | None:
+        """Of the workload that the command names: mostly the newest of its name, but an older one counts as any."""
+        command = request.command
         if not isinstance(command, WorkloadIdCommand):
             return None
         key = key_of_id(command.workload_id)
-        return None if key is None else await self._read_about(key)
+        about = None if key is None else await self._read_about(key, request.min_seq)
+        if key is None or about is None or about.id == command.workload_id:
+            return about
+        if not self._directory.grants(subject).roles_in(about.project_id):
+            return about  # all of a name stand in one project: for strangers no chain is searched
+        older = await self._store.load_at(WORKLOAD, key, command.workload_id)
+        return about if older is None else WORKLOAD.about(older.state)
 
     async def _judge(self, command: UserCommand, subject: str, about: About | None) -> Admission | Refusal:
         """Decide from the live fold; where its lag could make the difference, once more from the log's leader.
 
         A refusal may come too early for a role that was just given, and somebody else's workload may have come under
-        protection a moment ago. What else is admitted stands on roles that are at most milliseconds old.
+        protection a moment ago. What else is admitted stands on roles that are at most milliseconds old; where the fold
+        stands before a message that it cannot read, on the leader's. Only the repair of the log goes by the roles from
+        before that message: it may be the one that gave or took them.
         """
         cluster = self._directory.cluster(about.cluster_id) if about is not None and about.cluster_id else None
         protection = None if cluster is None else cluster.ownership_protection
-        facts = Facts(grants=self._directory.grants(subject), about=about, protection=protection)
+        facts = Facts(
+            grants=self._directory.grants(subject),
+            about=about,
+            protection=protection,
+            shared_pods=self._shared_pods(),
+        )
         verdict = decide(command, subject, facts)
-        if isinstance(verdict, Admission) and not verdict.others_unprotected:
+        stands = self._directory.unreadable is not None
+        if stands and isinstance(command, VoidMessage):
+            return verdict
+        if isinstance(verdict, Admission) and not verdict.others_unprotected and not stands:
             return verdict
         if isinstance(command, WorkloadIdCommand) and (about is None or about.id != command.workload_id):
             return verdict
@@ -177,7 +227,12 @@ class Gate:
             project = (await self._store.load(PROJECT, project_key)).state
             if project.project_id == project_id:
                 grants = grants_of(subject, tenant.state, {project_id: project})
-        return Facts(grants=grants, about=about, protection=await self._protection_of_leader(about))
+        protection = await self._protection_of_leader(about)
+        return Facts(grants=grants, about=about, protection=protection, shared_pods=self._shared_pods())
+
+    def _shared_pods(self) -> bool:
+        clusters = self._directory.clusters.values()
+        return self._refuse_roles_while_local and any(cluster.kind == "local" for cluster in clusters)
 
     async def _protection_of_leader(self, about: About | None) -> bool | None:
         key = None if about is None or about.cluster_id is None else key_of_id(about.cluster_id)
@@ -196,6 +251,7 @@ class Gate:
             correlation_id=request.correlation_id,
             protected=admission.protected,
             override=admission.override,
+            min_seq=request.min_seq,
         )
         subject = admitted_subject(type(request.command).__name__)
         await self._connection.publish(subject, _ENCODER.encode(admitted), reply=message.reply)
@@ -235,7 +291,7 @@ def _named(command: UserCommand) -> str:
     if isinstance(command, Creation):
         return command.name
     fields = msgspec.structs.asdict(command)
-    for field in ("workload_id", "cluster_id", "role", "project_id"):
+    for field in ("workload_id", "cluster_id", "role", "project_id", "seq"):
         if field in fields:
             given = str(fields[field])
             return f"{fields['subject']}: {given}" if "subject" in fields else given

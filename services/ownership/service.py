@@ -4,11 +4,11 @@ import asyncio
 
 from services.ownership.gate import Audit, Gate, about_reader
 from services.runtime.authentication import authenticator
-from services.runtime.bus import RequestServer
 from services.runtime.connection import connect
 from services.runtime.directory import Directory
 from services.runtime.host import Health
 from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.request_server import RequestServer
 from services.runtime.requests import Requests
 from services.runtime.settings import Settings
 from services.runtime.streams import assert_streams
@@ -19,15 +19,16 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     connection = await connect(settings, "ownership")
     verifier = authenticator(settings)
     store = JetStreamEventStore(connection)
-    directory = Directory(store)
+    directory = Directory(store, health.reader())
     requests = Requests(connection)
     gate = Gate(
         connection=connection,
         authenticator=verifier,
         directory=directory,
         store=store,
-        read_about=about_reader(requests),
+        read_about=about_reader(store),
         audit=Audit(requests),
+        refuse_roles_while_local=settings.local_pods == "shared",
     )
     server = RequestServer(connection, gate.handle, subjects=["cmd.request.>"], queue="ownership")
     try:

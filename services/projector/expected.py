@@ -27,7 +27,7 @@ from events.workload.events import (
     WorkloadCreated,
     WorkloadFailed,
 )
-from events.workload.spec import PRIORITY_RANK, pod_sets
+from events.workload.spec import PRIORITY_RANK, pod_sets, with_defaults
 from events.workload.state import Workload, live_pods
 from projections.values import MAX_BIGINT, clean
 
@@ -87,7 +87,11 @@ class Expected:
 
     def add(self, commit: Commit) -> None:
         """One more commit of the log, in order. Raises BrokenChainError."""
-        kind = AGGREGATES[commit.aggregate]
+        self.seq = commit.seq
+        self.last_commit_id = commit.record.commit_id
+        kind = AGGREGATES.get(commit.aggregate)
+        if kind is None:
+            return  # a void message on a subject of no aggregate
         key = (commit.aggregate, commit.key)
         before: Chain[Any] = self._chains.get(key) or Chain(state=kind.initial)
         after = apply(kind, before, commit)
@@ -95,20 +99,21 @@ class Expected:
             self._workload(before.state, commit)
         # What a chain remembers for repeated commands is of no use here, and large.
         self._chains[key] = Chain(state=after.state, version=after.version)
-        if commit.aggregate == "cluster":
+        if commit.aggregate == "cluster" and after.state.cluster_id:
             self._cluster(after.state, commit)
-        elif commit.aggregate == "project":
+        elif commit.aggregate == "project" and after.state.project_id:
             self._project(after.state, commit)
         if commit.record.body_hash:
             self._commands.setdefault((commit.record.command_id,), _command_row(commit))
-        self.seq = commit.seq
-        self.last_commit_id = commit.record.commit_id
 
     def tables(self) -> dict[str, dict[Key, Row]]:
         """Rows by table and key; of each table the columns that the log determines."""
         for (aggregate, _), chain in self._chains.items():
             if aggregate == "workload":
                 self._rows_of(chain.state)
+        for row in self._workloads.values():
+            if row["deleted_at"] is None:
+                self._used(row)
         pods = dict(self._ended_runs)
         for runs in self._open_runs.values():
             pods.update(runs)
@@ -134,7 +139,13 @@ class Expected:
         """The commit's events one by one: what a state does not keep is told between two of them."""
         at = commit.record.occurred_at
         evolve = AGGREGATES["workload"].evolve
+        first = commit.events[0] if commit.events else None
+        if state.exists and not (isinstance(first, WorkloadCreated) and first.workload_id != state.workload_id):
+            self._lives[state.workload_id].version = commit.seq
         for index, event in enumerate(commit.events):
+            after = evolve(state, event)
+            if after is state:
+                continue  # it does not fit
             if isinstance(event, WorkloadCreated):
                 if state.exists:
                     # The name begins a new incarnation: the rows of the old one are final.
@@ -142,14 +153,14 @@ class Expected:
                 self._lives[event.workload_id] = _Life(at)
             else:
                 self._run_over(state, event)
-            before, state = state, evolve(state, event)
+            before, state = state, after
             life = self._lives[state.workload_id]
             life.told(commit.seq, index, type(event).__name__)
             life.version = commit.seq
             if isinstance(event, PodRunning) and life.started_at is None:
                 life.started_at = event.at
             if isinstance(event, WorkloadFailed):
-                life.exit_code = event.exit_code
+                life.exit_code = _code(event.exit_code)
             if isinstance(event, WorkloadCompleted):
                 life.exit_code = 0
             if before.workload_id == state.workload_id and before.phase is not state.phase:
@@ -164,11 +175,11 @@ class Expected:
             case PodSucceeded():
                 phase, code, reason, message = "Succeeded", 0, "", None
             case PodFailed():
-                phase, code, reason, message = "Failed", event.exit_code, event.reason, event.message
+                phase, code, reason, message = "Failed", _code(event.exit_code), event.reason, event.message
             case PodInterrupted():
                 phase, code, reason, message = "Interrupted", None, event.reason, event.message
             case PodStopped():
-                phase, code, reason, message = "Stopped", event.exit_code, "", None
+                phase, code, reason, message = "Stopped", _code(event.exit_code), "", None
             case _:
                 return
         ref: PodRef = event.pod
@@ -178,7 +189,7 @@ class Expected:
             "exit_code": code,
             "reason": clean(reason),
             "finished_at": event.at,
-            "node_key": pod.node_key,
+            "node_key": clean(pod.node_key),
             "node_name": clean(pod.node_name),
             "node_pool": clean(pod.pool),
             "devices": _devices_json(pod.devices),
@@ -186,7 +197,7 @@ class Expected:
         }
         if message is not None:
             row["message"] = clean(message)
-        self._ended_runs[state.workload_id, ref.pod_set, ref.index, ref.attempt, ref.try_] = row
+        self._ended_runs[state.workload_id, clean(ref.pod_set), ref.index, ref.attempt, ref.try_] = row
 
     def _rows_of(self, state: Workload) -> None:
         """The rows of an incarnation as they are now."""
@@ -196,9 +207,9 @@ class Expected:
         life = self._lives[id_]
         self._workloads[id_,] = _workload_row(state, life)
         self._open_runs[id_] = {
-            (id_, pod_set, index, pod.attempt, pod.try_): {
+            (id_, clean(pod_set), index, pod.attempt, pod.try_): {
                 "phase": str(pod.phase),
-                "node_key": pod.node_key,
+                "node_key": clean(pod.node_key),
                 "node_name": clean(pod.node_name),
                 "node_pool": clean(pod.pool),
                 "devices": _devices_json(pod.devices),
@@ -211,12 +222,10 @@ class Expected:
         }
         if state.delete_at is not None and state.deleted_at is None:
             self._due[id_,] = {"generation": state.generation, "due_at": state.delete_at}
-        if state.deleted_at is None:
-            self._used(state, self._workloads[id_,])
 
-    def _used(self, state: Workload, row: Row) -> None:
-        firm = row["gpu_allocated_milli"] if state.spec.preemptibility == "non-preemptible" else 0
-        self._use[state.project_id, str(state.phase)].update(
+    def _used(self, row: Row) -> None:
+        firm = row["gpu_allocated_milli"] if row["preemptibility"] == "non-preemptible" else 0
+        self._use[row["project_id"], row["phase"]].update(
             workloads=1,
             pods=row["live_pods"],
             gpu_milli=row["gpu_allocated_milli"],
@@ -231,15 +240,15 @@ class Expected:
         nodes: dict[Key, Row] = {}
         reservations: dict[Key, Row] = {}
         for (aggregate, key), chain in self._chains.items():
-            if aggregate != "node":
-                continue
             state: Node = chain.state
+            if aggregate != "node" or not state.cluster_id:
+                continue
             nodes[key,] = _node_row(state, chain.version)
             for id_, held in state.reservations.items():
-                reservations[id_,] = {
+                reservations[clean(id_),] = {
                     "node_key": key,
-                    "workload_id": held.workload_id,
-                    "workload_key": held.workload_key,
+                    "workload_id": clean(held.workload_id),
+                    "workload_key": clean(held.workload_key),
                     "cpu_milli": held.cpu_milli,
                     "memory_bytes": held.memory_bytes,
                     "devices": _devices_json(held.devices),
@@ -269,14 +278,14 @@ class Expected:
             "version": commit.seq,
             "name": clean(state.name),
             "created_at": state.created_at,
-            "gpu_quota_milli": None if quota is None else min(quota, MAX_BIGINT),
+            "gpu_quota_milli": None if quota is None else _fit(quota),
             "node_pools": [clean(pool) for pool in state.node_pools],
             "roles": _json(state.roles),
         }
 
 
 def _workload_row(state: Workload, life: _Life) -> Row:
-    spec = state.spec
+    spec = with_defaults(state.spec)
     pod_set = pod_sets(spec)[0]
     request = pod_set.request
     at_once = min(pod_set.count, pod_set.parallelism)
@@ -285,9 +294,9 @@ def _workload_row(state: Workload, life: _Life) -> Row:
         "version": life.version,
         "name": clean(state.name),
         "requested_name": clean(state.requested_name),
-        "type": state.kind,
-        "project_id": state.project_id,
-        "cluster_id": state.cluster_id,
+        "type": clean(state.kind),
+        "project_id": clean(state.project_id),
+        "cluster_id": clean(state.cluster_id),
         "submitted_by": clean(state.owner),
         "phase": str(state.phase),
         "phase_reason": clean(state.reason),
@@ -300,17 +309,17 @@ def _workload_row(state: Workload, life: _Life) -> Row:
         "started_at": life.started_at,
         "completed_at": state.completed_at,
         "deleted_at": state.deleted_at,
-        "priority_class": spec.priority_class,
+        "priority_class": spec.priority_class or "",
         "priority_rank": PRIORITY_RANK[spec.priority_class or ""],
-        "preemptibility": spec.preemptibility,
+        "preemptibility": spec.preemptibility or "",
         "image": clean(spec.image or ""),
         "category": clean(spec.category or ""),
         "node_pools": [clean(pool) for pool in spec.node_pools or ()],
-        "completions": pod_set.count,
-        "parallelism": pod_set.parallelism,
-        "backoff_limit": spec.backoff_limit,
-        "auto_deletion_seconds": spec.auto_deletion_time_after_completion_seconds,
-        "requested_pods": at_once,
+        "completions": _fit(pod_set.count),
+        "parallelism": _fit(pod_set.parallelism),
+        "backoff_limit": _fit(spec.backoff_limit or 0),
+        "auto_deletion_seconds": _fit(spec.auto_deletion_time_after_completion_seconds or 0),
+        "requested_pods": _fit(at_once),
         "gpu_request_milli": _fit(at_once * request.gpu_devices * request.gpu_milli),
         "gpu_memory_request_bytes": _fit(at_once * request.gpu_devices * request.gpu_memory_bytes),
         "cpu_request_milli": _fit(at_once * request.cpu_milli),
@@ -322,11 +331,11 @@ def _workload_row(state: Workload, life: _Life) -> Row:
         "live_pods": len(live),
         "current_nodes": sorted({clean(pod.node_name) for pod in live}),
         "current_node_pools": sorted({clean(pod.pool) for pod in live}),
-        "gpu_allocated_milli": sum(share.milli for pod in live for share in pod.devices),
+        "gpu_allocated_milli": _fit(sum(_fit(sum(share.milli for share in pod.devices)) for pod in live)),
         "cpu_allocated_milli": _fit(len(live) * _fit(request.cpu_milli)),
         "memory_allocated_bytes": _fit(len(live) * _fit(request.memory_bytes)),
-        "pending_micros": life.pending // timedelta(microseconds=1),
-        "running_micros": life.running // timedelta(microseconds=1),
+        "pending_micros": _fit(life.pending // timedelta(microseconds=1)),
+        "running_micros": _fit(life.running // timedelta(microseconds=1)),
         "exit_code": life.exit_code,
         "delete_at": state.delete_at,
         "generation": state.generation,
@@ -337,7 +346,7 @@ def _node_row(state: Node, version: int) -> Row:
     facts = state.facts
     return {
         "version": version,
-        "cluster_id": state.cluster_id,
+        "cluster_id": clean(state.cluster_id),
         "name": clean(state.name),
         "present": state.present,
         "pool": clean(facts.pool),
@@ -377,9 +386,13 @@ def _devices_json(devices: tuple[DeviceShare, ...]) -> str:
     return _json(devices)
 
 
+def _code(code: int | None) -> int | None:
+    return None if code is None else _fit(code)
+
+
 def _json(value: object) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()
 
 
 def _fit(number: int) -> int:
-    return min(number, MAX_BIGINT)
+    return max(-MAX_BIGINT, min(number, MAX_BIGINT))

@@ -1,8 +1,9 @@
 """The projector: follows the log from the checkpoint and keeps the current projection schema at its end.
 
 Any number may run. The checkpoint's compare-and-set lets one batch through; who loses stands by, and takes over when
-the checkpoint stays behind the log. A gap, an unknown event, a log that is not the one it knew, or a commit that the
-rows cannot follow halts it, loudly: it never skips. Postgres or NATS away only delays it.
+the checkpoint stays behind the log. A gap, or a log that is not the one it knew, halts it, loudly. It stands before a
+message that cannot be read, or that the rows cannot follow, until it was declared void: it never skips. Postgres or
+NATS away only delays it.
 """
 
 import asyncio
@@ -19,8 +20,8 @@ from nats.errors import Error as NatsError
 from prometheus_client import Gauge
 
 from events.aggregate import BrokenChainError
-from events.codec import UnknownEventError
 from events.commit import Commit
+from events.subjects import aggregate_subject
 from projections.postgres import Pool, Queryable
 from services.projector.engine import Engine, open_pool
 from services.projector.usage import UsageWriter
@@ -29,7 +30,8 @@ from services.runtime.connection import connect
 from services.runtime.host import Health
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.settings import Settings
-from services.runtime.store import EventStore, LogGapError, LogUnavailableError
+from services.runtime.store import EventStore, LogGapError, LogUnavailableError, UnreadableMessageError
+from services.runtime.streams import assert_streams
 
 FIRST_PAUSE_SECONDS: Final = 0.25
 LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -57,6 +59,9 @@ AWAY: Final = (
     asyncpg.OperatorInterventionError,
     asyncpg.TransactionRollbackError,
     asyncpg.InvalidCatalogNameError,
+    # A disk that is full, read-only for a while, or just mended.
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.PostgresSystemError,
     OSError,
     TimeoutError,
     NatsError,
@@ -66,8 +71,6 @@ AWAY: Final = (
 HALTING: Final = (
     LogGapError,
     OtherShapeError,
-    UnknownEventError,
-    BrokenChainError,
     msgspec.MsgspecError,
     asyncpg.PostgresError,
     AssertionError,
@@ -109,6 +112,9 @@ class Projector:
                 log.info("projector_stands_by", schema=schema, reason=str(error))
                 lost_to = schema
                 pause = FIRST_PAUSE_SECONDS
+            except UnreadableMessageError as error:
+                await self._stand(schema, error)
+                pause = FIRST_PAUSE_SECONDS
             except NotPreparedError as error:
                 self.health.not_ready(str(error))
                 await self._sleep(pause)
@@ -143,8 +149,11 @@ class Projector:
                         known = True
                         await self._serving(schema)
                     if commits:
-                        await engine.apply(commits)
+                        await _apply(engine, commits)
             await engine.flush()
+        except UnreadableMessageError:
+            await engine.flush()  # the tables say all that stands before it
+            raise
         finally:
             await engine.discard()
             await commits_of.aclose()
@@ -191,6 +200,28 @@ class Projector:
         self.health.ready()
         log.info("projector_serves", schema=schema)
 
+    async def _stand(self, schema: str, unreadable: UnreadableMessageError) -> None:
+        """Say before what, and wait until it was declared void, or there is another schema."""
+        if await self._is_replaced(schema):
+            return
+        message = f"{unreadable}. Nothing was skipped: {unreadable.todo}"
+        _HALTED.set(1)
+        await self._note_halt(message)
+        tell = self.health.reader()
+        standing = asyncio.create_task(self.store.stand_before(unreadable, tell))
+        try:
+            while not self.stop.is_set() and not await self._is_replaced(schema):
+                looking = asyncio.create_task(self._sleep(HALTED_SECONDS))
+                await asyncio.wait({standing, looking}, return_when=asyncio.FIRST_COMPLETED)
+                looking.cancel()
+                if standing.done():
+                    standing.result()
+                    return
+        finally:
+            standing.cancel()
+            await asyncio.gather(standing, return_exceptions=True)
+            tell(None)
+
     async def _halt(self, schema: str, error: Exception) -> None:
         """Say why, and wait for a person; a new schema (a rebuild) or a restart begins anew."""
         if await self._is_replaced(schema):
@@ -225,6 +256,25 @@ class Projector:
                 await self.stop.wait()
 
 
+async def _apply(engine: Engine, commits: list[Commit]) -> None:
+    """Take them in; where the rows cannot follow one, all whole batches in front of it, and then raise
+    UnreadableMessageError.
+    """
+    try:
+        await engine.apply(commits)
+    except BrokenChainError as error:
+        broken = next((commit for commit in commits if commit.seq == error.seq), None)
+        if broken is None:
+            raise LogGapError(str(error)) from error
+        front = [commit for commit in commits if engine.seq < commit.seq < broken.seq]
+        while front and not front[-1].ends_batch:
+            front.pop()
+        if front:
+            await engine.apply(front)
+        subject = aggregate_subject(broken.aggregate, broken.key)
+        raise UnreadableMessageError(broken.seq, subject, str(error)) from error
+
+
 async def current_schema(pool: Queryable) -> str:
     """Raises NotPreparedError where there is none."""
     try:
@@ -253,6 +303,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         if pool is None:
             return
         try:
+            await assert_streams(nc)
             projector = Projector(JetStreamEventStore(nc), pool, health, stop)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(projector.run())
@@ -268,7 +319,7 @@ async def _open_pool(settings: Settings, health: Health, stop: asyncio.Event) ->
     pause = FIRST_PAUSE_SECONDS
     while not stop.is_set():
         try:
-            return await open_pool(settings.postgres_url)
+            return await open_pool(settings.database_url)
         except AWAY as error:
             health.not_ready(f"Postgres is away: {error}")
             log.warning("postgres_away", error=str(error) or type(error).__name__, pause_seconds=pause)

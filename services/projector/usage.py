@@ -5,7 +5,9 @@ and counted, and nobody waits for it.
 """
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -16,16 +18,26 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from prometheus_client import Counter
 
+from events.agent_bounds import refused
 from events.cluster_protocol import UsageReport, UsageSample
+from events.codec import UNDECODABLE
 from events.subjects import usage_subject
 from projections.postgres import Pool
 from projections.tables import usage_samples
 from projections.values import clean, fit
+from services.runtime.buckets import Buckets
 
 KEPT_DAYS: Final = 14
 """As long as deleted workloads are looked at elsewhere (public-api.md)."""
+OFF_BY: Final = timedelta(days=1)
+"""How far an agent's clock may be from ours for its samples to be kept."""
 WRITE_INTERVAL_SECONDS: Final = 1.0
 """Curves are looked at in seconds."""
+SAMPLES_PER_SECOND: Final = 1_000
+"""Of one cluster in the long run: 10,000 pods that run, every ten seconds. What exceeds it is dropped, or one agent
+would fill the disk within hours (25,000 a second were seen) and push the samples of others out."""
+BURST_SAMPLES: Final = 20_000
+"""Of one cluster at once: its agent sends those of all pods together."""
 WAITING_SAMPLES: Final = 50_000
 """Some 20 MB; beyond that the oldest are dropped, as while Postgres is away."""
 EXPIRE_INTERVAL_SECONDS: Final = 60.0
@@ -44,23 +56,37 @@ log = structlog.get_logger(__name__)
 class UsageWriter:
     """Samples between their arrival and their table."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
+        self._clock = clock
+        self._budget = Buckets(size=BURST_SAMPLES, per_second=SAMPLES_PER_SECOND)
+        self._beyond: dict[str, int] = {}
+        """Reports beyond the budget since it was last told, by cluster."""
         self._waiting: deque[tuple[Any, ...]] = deque()
         self._expire_at = 0.0
 
     async def receive(self, message: Msg) -> None:
         cluster_id = message.subject.rsplit(".", 1)[-1]
-        self.take(cluster_id, message.data)
+        self.take(cluster_id, message.data, datetime.now(UTC))
 
-    def take(self, cluster_id: str, payload: bytes) -> None:
+    def take(self, cluster_id: str, payload: bytes, now: datetime) -> None:
         """A UsageReport from the agent of a cluster; anything else is dropped with a warning."""
+        if self._budget.wait_seconds(cluster_id, self._clock()) > 0:
+            # Not even read: that alone would keep the projector busy.
+            self._beyond[cluster_id] = self._beyond.get(cluster_id, 0) + 1
+            return
         try:
-            samples = _DECODER.decode(payload).samples
-        except (msgspec.DecodeError, ValueError) as error:
+            report = _DECODER.decode(payload)
+        except UNDECODABLE as error:
             log.warning("usage_not_understood", cluster_id=cluster_id, error=str(error))
             return
-        self._waiting.extend(_record(cluster_id, sample) for sample in samples)
+        if wrong := refused(report):
+            log.warning("usage_refused", cluster_id=cluster_id, field=wrong.field, rule=wrong.rule, value=wrong.value)
+            return
+        self._budget.take(cluster_id, len(report.samples), self._clock())
+        # One of another time would be kept for ever, or deleted at once.
+        timely = (sample for sample in report.samples if abs(sample.at - now) < OFF_BY)
+        self._waiting.extend(_record(cluster_id, sample) for sample in timely)
         over = len(self._waiting) - WAITING_SAMPLES
         for _ in range(over):
             self._waiting.popleft()
@@ -101,6 +127,9 @@ class UsageWriter:
             await subscription.unsubscribe()
 
     async def _tick(self) -> None:
+        if self._beyond:
+            log.warning("usage_beyond_budget", reports=self._beyond)
+            self._beyond = {}
         clock = asyncio.get_running_loop().time
         try:
             await self.write()

@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from events.aggregate import BrokenChainError
+from events.commit import Commit
+from events.subjects import aggregate_subject
 from projections.migrate import CHECKPOINT_NAME
 from projections.postgres import Connection, connect
 from projections.tables import derived
 from services.projector.expected import Expected, Key, Row
 from services.projector.rebuild import Progress
-from services.runtime.store import EventStore, LogGapError
+from services.runtime.store import EventStore, LogGapError, UnreadableMessageError
 
 MAX_DIFFERENCES: Final = 1_000
 """After so many the tables are plainly wrong; more would only fill the screen."""
@@ -39,7 +42,7 @@ class Difference:
 
 
 async def verify(store: EventStore, postgres_url: str, progress: Progress) -> list[Difference]:
-    """Every difference, at most MAX_DIFFERENCES. Raises LogGapError, BrokenChainError and what asyncpg raises."""
+    """Every difference, at most MAX_DIFFERENCES. Raises LogGapError, UnreadableMessageError and what asyncpg raises."""
     connection = await connect(postgres_url, timeout_seconds=CONNECT_TIMEOUT_SECONDS, command_timeout_seconds=None)
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -86,7 +89,7 @@ async def _fold(store: EventStore, seq: int, progress: Progress) -> Expected:
                 raise LogGapError(f"the tables are at {seq}, but the log gave nothing after {expected.seq}")
             for commit in commits:
                 if commit.seq <= seq:
-                    expected.add(commit)
+                    _add(expected, commit)
             if expected.seq >= told + PROGRESS_COMMITS or expected.seq == seq:
                 told = expected.seq
                 progress(expected.seq, seq)
@@ -96,6 +99,14 @@ async def _fold(store: EventStore, seq: int, progress: Progress) -> Expected:
     finally:
         await commits_of.aclose()
     raise AssertionError("unreachable: followers never end")
+
+
+def _add(expected: Expected, commit: Commit) -> None:
+    try:
+        expected.add(commit)
+    except BrokenChainError as error:
+        subject = aggregate_subject(commit.aggregate, commit.key)
+        raise UnreadableMessageError(commit.seq, subject, str(error)) from error
 
 
 async def _compare(connection: Connection, schema: str, table: str, expected: Mapping[Key, Row]) -> list[Difference]:

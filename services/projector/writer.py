@@ -20,6 +20,7 @@ from projections.nodes.project import NodeEntry
 from projections.postgres import Connection, Pool
 from projections.projects.project import ProjectEntry
 from projections.tables import SHAPE, qualified, quoted_columns
+from projections.values import MAX_BIGINT
 from projections.workloads.project import ENDED_POD_PHASES, WorkloadEntry
 
 ROW_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
@@ -231,7 +232,10 @@ def _on_conflict(table: Table, keys: list[str]) -> str:
     if table.name == "commands":
         return "DO NOTHING"
     if table.name == "project_use":
-        return "DO UPDATE SET " + ", ".join(f'"{name}" = t."{name}" + excluded."{name}"' for name in others)
+        return "DO UPDATE SET " + ", ".join(
+            f'"{name}" = greatest(least(t."{name}"::numeric + excluded."{name}", {MAX_BIGINT}), -{MAX_BIGINT})::bigint'
+            for name in others
+        )
     return "DO UPDATE SET " + ", ".join(f'"{name}" = excluded."{name}"' for name in others)
 
 

@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import re
 import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
 from nats.aio.client import PING_PROTO, Client
+from nats.js import JetStreamContext
 
+from services.runtime.calls import PREFIX
 from services.runtime.settings import Settings
 
 PING_INTERVAL_SECONDS: Final = 10
@@ -21,9 +24,7 @@ STARTUP_SECONDS: Final = 30.0
 PENDING_BYTES: Final = 16 * 1024 * 1024
 """What may wait for a slow socket: an atomic batch of 1,000 large records fits."""
 
-JETSTREAM_API: Final = "$JS.API"
-AGENTS_API: Final = "$JS.agents.API"
-"""How an agent in the account of its own calls JetStream: the server answers for no streams there under `$JS.API`."""
+_INBOX_REST: Final = re.compile(r"(\.[A-Za-z0-9_-]{1,64}){1,2}")
 
 log = structlog.get_logger(__name__)
 
@@ -38,8 +39,6 @@ class ServiceClient(Client):
     def __init__(self, service: str) -> None:
         super().__init__()
         self.service = service
-        self.jetstream_api = AGENTS_API if service.startswith(agent_user("")) else JETSTREAM_API
-        """Subject prefix of requests to JetStream."""
         self.meant_to_close = False
         self.on_cut_off: list[Callable[[], None]] = []
         """Called whenever the connection is lost: the library itself lets requests wait for their whole timeout."""
@@ -51,6 +50,10 @@ class ServiceClient(Client):
         self._pongs.append(future or asyncio.Future())  # pyright: ignore[reportUnknownMemberType]
         await self._send_command(PING_PROTO)
         await self._flush_pending()
+
+    def jetstream(self, **options: Any) -> JetStreamContext:
+        """The library's, which asks for the streams where they are found here."""
+        return super().jetstream(**{"prefix": PREFIX, **options})  # pyright: ignore[reportUnknownMemberType]
 
     async def close(self) -> None:
         self.meant_to_close = True
@@ -69,6 +72,19 @@ def inbox_prefix(service: str) -> str:
 def agent_user(cluster_id: str) -> str:
     """The user of the agent that serves this cluster alone; also the name of its password's file."""
     return f"agent-{cluster_id}"
+
+
+def is_inbox(subject: str, of: str) -> bool:
+    """Whether answers may be sent there: an inbox as clients of this prefix make them, and nothing that only looks so.
+    Who asks says where the answer goes, and needs no right for that: a service that answered anywhere would write to
+    the log in its own name what another one wishes.
+    """
+    return subject.startswith(f"{of}.") and _INBOX_REST.fullmatch(subject.removeprefix(of)) is not None
+
+
+def user_of(client: Client) -> str:
+    """As whom a client is connected."""
+    return client.service if isinstance(client, ServiceClient) else str(client.options.get("user") or "")
 
 
 def logs_inbox(cluster_id: str) -> str:

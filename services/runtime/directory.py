@@ -5,19 +5,22 @@ another one owns) ask the log's leader instead: `EventStore.load`.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from events.aggregate import AGGREGATES, CLUSTER, PROJECT, TENANT, Chain, advance
+from events.aggregate import AGGREGATES, CLUSTER, PROJECT, TENANT, VOID, Chain, advance
 from events.authorize import Grants
 from events.cluster import Cluster
 from events.commit import Commit
 from events.ids import TENANT_KEY
 from events.project import Project
 from events.tenant import Tenant
-from services.runtime.store import EventStore
+from services.runtime.folding import follow_into
+from services.runtime.store import EventStore, OnStanding, UnreadableMessageError
 
-KINDS: Final = (TENANT.name, PROJECT.name, CLUSTER.name)
+KINDS: Final = (TENANT.name, PROJECT.name, CLUSTER.name, VOID.name)
+"""With the voids, so that whoever keeps a directory knows at once which messages say nothing."""
 START_SECONDS: Final = 30.0
 """Reading every change of roles and settings there ever was takes far less; after this something is wrong."""
 MAX_REMEMBERED_GRANTS: Final = 10_000
@@ -31,10 +34,15 @@ class Directory:
         seq: sequence of the newest commit in it; only commits of KINDS count.
         projects: by id.
         clusters: those that were not removed, by id.
+        unreadable: the message that it stands before: nothing that came after it is known here.
     """
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventStore, on_standing: OnStanding = lambda _: None) -> None:
         self.seq = 0
+        self._known = 0
+        self.from_snapshot = False
+        self.unreadable: UnreadableMessageError | None = None
+        self._on_standing = on_standing
         self.projects: dict[str, Project] = {}
         self.clusters: dict[str, Cluster] = {}
         self._store = store
@@ -46,12 +54,14 @@ class Directory:
         self._follower: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Follow, and wait until everything up to now is in. Raises TimeoutError, and what ended the follower."""
+        """Follow, and wait until everything up to now is in, or it stands before what cannot be read. Raises
+        TimeoutError, and what ended the follower.
+        """
         newest = await self._store.last_seq(aggregates=KINDS)
         self._follower = asyncio.create_task(self._follow(), name="directory")
         catching_up = asyncio.ensure_future(self.reached(newest, timeout_seconds=START_SECONDS))
         await self._first_of(catching_up)
-        if not catching_up.result():
+        if not catching_up.result() and self.unreadable is None:
             raise TimeoutError(f"roles, projects and clusters were not read up to {newest} in {START_SECONDS:.0f} s")
 
     async def close(self) -> None:
@@ -64,14 +74,33 @@ class Directory:
         await self._first_of(asyncio.ensure_future(stop.wait()))
 
     async def reached(self, seq: int, *, timeout_seconds: float) -> bool:
-        """Whether the commit of this sequence, of one of KINDS, is in; waits for it, but not longer than given."""
+        """Whether the commit of this sequence, of one of KINDS, is in; waits for it, but not longer than given, and not
+        while it stands before what cannot be read.
+        """
         try:
             async with asyncio.timeout(timeout_seconds):
-                while self.seq < seq:
+                while self.seq < seq and self.unreadable is None:
                     await self._moved.wait()
         except TimeoutError:
             return False
-        return True
+        return self.seq >= seq
+
+    def told(self, seq: int) -> None:
+        """A commit of one of KINDS is known to be in the log: `fresh` waits for it."""
+        self._known = max(self._known, seq)
+
+    @property
+    def known(self) -> int:
+        """Sequence of the newest commit of KINDS that anybody here has heard of."""
+        return max(self._known, self.seq)
+
+    async def fresh(self, *, timeout_seconds: float) -> bool:
+        """Whether all that was told of is in; waits for it, but not longer than given. While it stands before what
+        cannot be read, what it knows has to do: reading goes on.
+        """
+        if self.seq >= self._known or await self.reached(self._known, timeout_seconds=timeout_seconds):
+            return True
+        return self.unreadable is not None
 
     def grants(self, subject: str) -> Grants:
         """The roles of a subject, here and everywhere; none for a stranger."""
@@ -105,26 +134,38 @@ class Directory:
         try:
             await asyncio.wait((waiter, self._follower), return_when=asyncio.FIRST_COMPLETED)
             if self._follower.done():
-                # A follower never ends well: its log has a gap, or an event of a later version.
+                # A follower never ends well: its log has a gap.
                 self._follower.result()
         finally:
             if not waiter.done():
                 waiter.cancel()
 
     async def _follow(self) -> None:
-        async for commits in self._store.follow(0, aggregates=KINDS):
-            for commit in commits:
-                self._take(commit)
-            if commits:
-                self._moved.set()
-                self._moved = asyncio.Event()
+        async with contextlib.aclosing(
+            follow_into(self._store, self, on_standing=self._stand, aggregates=KINDS)
+        ) as arrivals:
+            async for commits in arrivals:
+                if commits:
+                    self._wake()
 
-    def _take(self, commit: Commit) -> None:
+    def _stand(self, unreadable: UnreadableMessageError | None) -> None:
+        self.unreadable = unreadable
+        self._on_standing(unreadable)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    def apply(self, commit: Commit) -> None:
+        """Take over one commit. Raises BrokenChainError."""
+        if commit.aggregate not in AGGREGATES:
+            return  # a void message on a subject of no aggregate
         identity = (commit.aggregate, commit.key)
         aggregate = AGGREGATES[commit.aggregate]
         before = self._chains.get(identity, Chain(state=aggregate.initial))
         after = self._chains[identity] = advance(aggregate, before, commit)
-        self.seq = commit.seq
+        self._store.saw(commit.aggregate, commit.key, commit.seq)
         if commit.aggregate == CLUSTER.name:
             self._take_cluster(cast("Cluster", before.state), cast("Cluster", after.state))
             return
@@ -132,6 +173,8 @@ class Directory:
         self._grants.clear()
         if commit.aggregate == PROJECT.name:
             project = cast("Project", after.state)
+            if not project.exists:
+                return
             self.projects[project.project_id] = project
             self._project_names[project.name] = project.project_id
 

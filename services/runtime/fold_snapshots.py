@@ -12,6 +12,8 @@ import msgspec
 import structlog
 
 from events.aggregate import Aggregate, Chain
+from events.codec import UNDECODABLE
+from events.subjects import fold_snapshot
 from services.runtime.snapshots import Snapshots
 
 SAVE_COMMITS: Final = 20_000
@@ -34,7 +36,7 @@ class FoldSnapshots:
         self, snapshots: Snapshots, name: str, *, shape_version: int, aggregates: tuple[Aggregate[Any], ...]
     ) -> None:
         self._snapshots = snapshots
-        self._name = name
+        self._name = fold_snapshot(name)
         self._aggregates = aggregates
         self._version = shape_version
         for aggregate in aggregates:
@@ -56,7 +58,7 @@ class FoldSnapshots:
             for name, part in msgspec.msgpack.decode(payload, type=list[tuple[str, bytes]]):
                 chains[name].update(decoders[name].decode(part))
                 await asyncio.sleep(0)
-        except (msgspec.MsgspecError, KeyError) as error:
+        except (*UNDECODABLE, KeyError) as error:
             log.warning("snapshot_not_understood", name=self._name, error=str(error))
             return None
         self._saved_seq = seq

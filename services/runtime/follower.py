@@ -11,7 +11,6 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
-from uuid import uuid4
 
 import msgspec
 import structlog
@@ -20,12 +19,15 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from events.codec import decode_commit
-from events.commit import Commit
+from events.aggregate import VOID
+from events.commit import BatchPart, Commit
 from events.subjects import EVENTS_STREAM
+from services.runtime.calls import CONSUMER_SECONDS, call
+from services.runtime.connection import user_of
 from services.runtime.jetstream_api import JetStreamError, consumer_info, create_consumer, stream_info
 from services.runtime.requests import Requests, UnansweredError
-from services.runtime.store import LogGapError
+from services.runtime.store import LogGapError, UnreadableMessageError
+from services.runtime.voids import Voids
 
 PULL_MESSAGES: Final = 1_000
 """Asked for at once."""
@@ -40,8 +42,6 @@ SILENCE_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 1.0
 """How often reconnections and silence are looked at."""
 REQUEST_SECONDS: Final = 3.0
-FORGOTTEN_SECONDS: Final = 60
-"""After which the server drops a consumer that nobody reads."""
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 2.0
 SHORT_LOG_SECONDS: Final = 10.0
@@ -74,12 +74,14 @@ class Follower:
         self,
         nc: Client,
         requests: Requests,
+        voids: Voids,
         *,
         after_seq: int,
         filters: Sequence[str] = (),
     ) -> None:
         self._nc = nc
         self._requests = requests
+        self._voids = voids
         self._filters = list(filters)
         self._position = after_seq
         """Sequence of the last message taken in, handed out or not."""
@@ -101,10 +103,12 @@ class Follower:
         self._held: list[Commit] = []
         """The front part of an atomic batch."""
         self._ready: list[Commit] = []
+        self._unreadable: UnreadableMessageError | None = None
+        """What nothing is taken in behind."""
         self._pump: asyncio.Task[None] | None = None
 
     async def next(self, idle_seconds: float) -> list[Commit]:
-        """What has arrived since, or nothing after `idle_seconds`."""
+        """What has arrived since, or nothing after `idle_seconds`. Raises UnreadableMessageError, LogGapError."""
         if self._pump is None:
             self._pump = asyncio.create_task(self._pump_messages())
         clock = asyncio.get_running_loop().time
@@ -114,6 +118,8 @@ class Follower:
             if self._ready:
                 ready, self._ready = self._ready, []
                 return ready
+            if self._unreadable is not None:
+                raise self._unreadable
             if self._pump.done():
                 self._pump.result()
             left = deadline - clock()
@@ -140,10 +146,12 @@ class Follower:
         self._arrived.clear()
         buffer = self._buffer
         try:
-            while buffer and len(self._ready) < HANDED_OUT_COMMITS:
+            while buffer and self._unreadable is None and len(self._ready) < HANDED_OUT_COMMITS:
                 self._take(buffer.popleft())
         except _BrokenError as error:
             self._break(str(error))
+        except UnreadableMessageError as error:
+            self._unreadable = error
         if buffer:
             self._arrived.set()
         if len(buffer) + self._requested <= UNREAD_MESSAGES - PULL_MESSAGES:
@@ -157,16 +165,20 @@ class Follower:
             raise _BrokenError(f"message {consumer_seq} of the consumer came after {self._consumer_seq}")
         if not self._filters and seq != self._position + 1:
             raise LogGapError(f"the log goes from {self._position} to {seq}: what stood between is gone")
-        commit = decode_commit(message.subject, seq, message.data)
+        commit = self._in_held_batch(self._voids.commit(message.subject, seq, message.data))
         if self._filters:
             self._check_parent(message.subject, commit)
+        if commit.aggregate == VOID.name:
+            self._voids.learn(commit)
         self._consumer_seq = consumer_seq
         self._pending_at_server = int(tokens[offset + 8])
         self._position = seq
         held, batch = self._held, commit.record.batch
         if held and (batch is None or held[0].record.batch is None or held[0].record.batch.id != batch.id):
             if not self._filters:
-                raise LogGapError(f"the atomic batch before {seq} lacks its end")
+                first = held[0]
+                subject = f"ev.{first.aggregate}.{first.key}"
+                raise UnreadableMessageError(first.seq, subject, f"its atomic batch has no end, and {seq} follows")
             self._ready.extend(held)
             held.clear()
         held.append(commit)
@@ -174,11 +186,23 @@ class Follower:
             self._ready.extend(held)
             held.clear()
 
+    def _in_held_batch(self, commit: Commit) -> Commit:
+        """A void message within an atomic batch keeps its place there, so that the rest is handed out whole."""
+        if not self._held or commit.events or self._held[0].record.batch is None:
+            return commit
+        first, part = self._held[0], self._held[0].record.batch
+        index = part.index + commit.seq - first.seq
+        if index > part.count:
+            return commit
+        place = BatchPart(id=part.id, index=index, count=part.count)
+        return msgspec.structs.replace(commit, record=msgspec.structs.replace(commit.record, batch=place))
+
     def _check_parent(self, subject: str, commit: Commit) -> None:
         parent = commit.record.parent_seq
         known = self._parents.get(subject)
-        if parent != known and (known is not None or parent > self._first_position):
-            raise LogGapError(f"{subject}: commit {commit.seq} follows {parent}, which was never seen")
+        if commit.events and parent != known and (known is not None or parent > self._first_position):
+            # Lost, or never there: what stands here does not tell, and nothing can be made of it either way.
+            raise UnreadableMessageError(commit.seq, subject, f"it follows {parent}, which was never seen")
         self._parents[subject] = commit.seq
 
     async def _holds_all_of_batch(self) -> bool:
@@ -227,6 +251,7 @@ class Follower:
 
     async def _make_consumer(self) -> None:
         await self._check_log()
+        await self._voids.read()
         self._reconnects = self._nc.stats["reconnects"]
         self._buffer.clear()
         self._requested = self._consumer_seq = self._pending_at_server = 0
@@ -234,7 +259,6 @@ class Follower:
         self._heard = asyncio.get_running_loop().time()
         inbox = self._nc.new_inbox()
         self._subscription = await self._nc.subscribe(inbox, cb=self._on_message)  # pyright: ignore[reportUnknownMemberType]
-        name = uuid4().hex
         config: dict[str, object] = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": self._position + 1,
@@ -242,12 +266,13 @@ class Follower:
             "replay_policy": "instant",
             "mem_storage": True,
             "num_replicas": 1,
-            "inactive_threshold": FORGOTTEN_SECONDS * 1_000_000_000,
+            "inactive_threshold": CONSUMER_SECONDS * 1_000_000_000,
         }
         if self._filters:
             config["filter_subjects"] = self._filters
-        await create_consumer(self._requests, EVENTS_STREAM, name, config, seconds=REQUEST_SECONDS)
-        self._consumer = name
+        self._consumer, _ = await create_consumer(
+            self._requests, EVENTS_STREAM, user_of(self._nc), config, seconds=REQUEST_SECONDS
+        )
 
     async def _check_log(self) -> None:
         """Raises LogGapError where the log does not hold what follows our position, or is another one."""
@@ -295,7 +320,7 @@ class Follower:
             self._heard = asyncio.get_running_loop().time()
         self._requested += PULL_MESSAGES
         await self._nc.publish(
-            f"$JS.API.CONSUMER.MSG.NEXT.{EVENTS_STREAM}.{self._consumer}",
+            call("CONSUMER.MSG.NEXT", EVENTS_STREAM, self._consumer),
             msgspec.json.encode(request),
             reply=self._subscription.subject,
         )
@@ -330,4 +355,4 @@ class Follower:
             if subscription is not None:
                 await subscription.unsubscribe()
             if consumer:
-                await self._nc.publish(f"$JS.API.CONSUMER.DELETE.{EVENTS_STREAM}.{consumer}")
+                await self._nc.publish(call("CONSUMER.DELETE", EVENTS_STREAM, consumer))

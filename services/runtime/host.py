@@ -5,13 +5,15 @@ with exit code 1, because a process that half works helps nobody: its supervisor
 """
 
 import asyncio
+import contextlib
 import gc
+import itertools
 import json
 import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO, cast
 
 import structlog
 import uvloop
@@ -20,6 +22,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from services.runtime import failpoints
 from services.runtime.connection import ConnectionLostError
 from services.runtime.settings import Settings
+from services.runtime.store import OnStanding, UnreadableMessageError
 
 STOP_SECONDS: Final = 8.0
 """What services get for cleaning up after `stop` is set; the process tree must be gone within 10 s."""
@@ -29,18 +32,24 @@ REQUEST_BYTES: Final = 8 * 1024
 GC_ALLOCATIONS: Final = 20_000
 """Objects made between two looks for cycles: ours make few, and a look walks all that is young."""
 
+_READERS: Final = itertools.count()
+
 log = structlog.get_logger(__name__)
 
 
 class Health:
     """Whether a service serves, and if not, why. Its service writes it, the health server reads it."""
 
-    __slots__ = ("name", "reason", "serving")
+    __slots__ = ("_standing", "name", "reason", "serving", "warnings")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._standing: dict[int, UnreadableMessageError] = {}
+        """By reader: the message of the log that it stands before."""
         self.serving = False
         self.reason = "starting"
+        self.warnings: dict[str, str] = {}
+        """What a person must see to soon, although it serves: what it is about, and how it is with it."""
 
     def ready(self) -> None:
         self.serving = True
@@ -50,6 +59,24 @@ class Health:
         """Alive, but not serving, such as while something it needs is away."""
         self.serving = False
         self.reason = reason
+
+    @property
+    def alarm(self) -> str:
+        """What a person must mend, while the service goes on with what it can do; empty where there is nothing."""
+        told = {error.seq: f"{error}; {error.todo}" for error in self._standing.values()}
+        return ". ".join(told[seq] for seq in sorted(told))
+
+    def reader(self) -> OnStanding:
+        """For one reader of the log, to tell what it stands before: what it knows from before that still serves."""
+        number = next(_READERS)
+
+        def tell(unreadable: UnreadableMessageError | None) -> None:
+            if unreadable is None:
+                self._standing.pop(number, None)
+            else:
+                self._standing[number] = unreadable
+
+        return tell
 
     def reading(self, seq: int, target_seq: int) -> None:
         """Not serving yet: the log is being read, and how far."""
@@ -142,6 +169,21 @@ async def _run_one(health: Health, run: Run, settings: Settings, stop: asyncio.E
     log.info("service_stopped", service=health.name)
 
 
+class _Forgiving:
+    """A stream that loses what it cannot write: a disk that is full of other things may end no service."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 def configure_logging(level: str) -> None:
     """JSON lines on stderr, for our own loggers and for the libraries' alike."""
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -153,7 +195,7 @@ def configure_logging(level: str) -> None:
     structlog.configure(
         processors=[*shared, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Forgiving(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -171,7 +213,7 @@ def configure_logging(level: str) -> None:
 
 
 async def serve_health(healths: list[Health], settings: Settings) -> asyncio.Server | None:
-    """Serve `/healthz` (alive), `/readyz` (every service serves) and `/metrics`, where a port is set."""
+    """Serve `/healthz` (alive), `/readyz` (every service serves) and, where wanted, `/metrics`, where a port is set."""
     if settings.health_port is None:
         return None
 
@@ -180,7 +222,7 @@ async def serve_health(healths: list[Health], settings: Settings) -> asyncio.Ser
             async with asyncio.timeout(REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
                 path = head.split(b" ", 2)[1].decode("ascii", "replace").split("?")[0]
-                writer.write(_health_answer(path, healths))
+                writer.write(_health_answer(path, healths, metrics=settings.metrics))
                 await writer.drain()
         except (TimeoutError, OSError, EOFError, IndexError, asyncio.LimitOverrunError):
             return
@@ -190,19 +232,27 @@ async def serve_health(healths: list[Health], settings: Settings) -> asyncio.Ser
     return await asyncio.start_server(answer, settings.health_host, settings.health_port, limit=REQUEST_BYTES)
 
 
-def _health_answer(path: str, healths: list[Health]) -> bytes:
+def _health_answer(path: str, healths: list[Health], *, metrics: bool) -> bytes:
     content_type = "application/json"
     match path:
         case "/healthz":
             status, body = "200 OK", b'{"status":"alive"}'
         case "/readyz":
-            away = {health.name: health.reason for health in healths if not health.serving}
+            # One with an alarm does not hold up the others: they are needed for the repair.
+            away = {health.name: health.reason for health in healths if not health.serving and not health.alarm}
+            alarms = {health.name: health.alarm for health in healths if health.alarm}
             status = "503 Service Unavailable" if away else "200 OK"
-            body = json.dumps({"status": "waiting" if away else "ready", "waiting": away}).encode()
-        case "/metrics":
+            warnings = {what: how for health in healths for what, how in health.warnings.items()}
+            status_word = "waiting" if away else "alarm" if alarms else "ready"
+            told = {"status": status_word, "waiting": away, "alarms": alarms, "warnings": warnings}
+            body = json.dumps(told).encode()
+        case "/metrics" if metrics:
             status, body, content_type = "200 OK", generate_latest(), CONTENT_TYPE_LATEST
         case _:
-            status, body = "404 Not Found", b'{"code":"not_found","message":"try /healthz, /readyz or /metrics"}'
+            status, body = (
+                "404 Not Found",
+                b'{"code":"not_found","message":"try /healthz or /readyz; MUSTER_METRICS adds /metrics"}',
+            )
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )

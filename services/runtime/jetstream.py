@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import structlog
@@ -16,26 +16,37 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from events.aggregate import Aggregate, Chain, Draft
-from events.codec import decode_commit, encode_commit
+from events.codec import encode_commit
 from events.commit import BatchPart, Commit
-from events.subjects import EVENTS_STREAM, aggregate_filter
+from events.subjects import EVENTS_STREAM, aggregate_filter, aggregate_subject
+from events.void import Unreadable
 from services.runtime.chains import CACHED_CHAINS, Chains
-from services.runtime.connection import ServiceClient
+from services.runtime.connection import user_of
+from services.runtime.floors import Floors
 from services.runtime.follower import Follower
 from services.runtime.jetstream_api import (
     JetStreamError,
     PubAck,
     StoredMessage,
     decode_ack,
-    last_message,
     message_at,
     next_message,
     stream_info,
 )
-from services.runtime.permissions import writes_snapshots
+from services.runtime.permissions import saved_chains
 from services.runtime.requests import Requests, UnansweredError
 from services.runtime.snapshots import Snapshots
-from services.runtime.store import Committed, Conflict, Outcome, Rejected, Unknown, check_batch
+from services.runtime.store import (
+    Committed,
+    Conflict,
+    OnStanding,
+    Outcome,
+    Rejected,
+    Unknown,
+    UnreadableMessageError,
+    check_batch,
+)
+from services.runtime.voids import Voids
 
 ATTEMPT_SECONDS: Final = 2.0
 """How long one publish waits for its answer: a restarted server is back after 1.6 s (log.md section 2.2)."""
@@ -56,7 +67,7 @@ HEADER_ROOM_BYTES: Final = 1024
 FIRST_SERVER_ERROR: Final = 500
 """From this status on, an error says nothing about what was stored."""
 
-_GUARD: Final = "Nats-Expected-Last-Subject-Sequence"
+GUARD: Final = "Nats-Expected-Last-Subject-Sequence"
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _BATCH_ID: Final = "Nats-Batch-Id"
 _BATCH_SEQUENCE: Final = "Nats-Batch-Sequence"
@@ -95,15 +106,28 @@ def _verdict(ack: PubAck) -> _Verdict:
 class JetStreamEventStore:
     """`store.EventStore` on one connection."""
 
-    def __init__(self, nc: Client, *, cached_chains: int = CACHED_CHAINS) -> None:
+    def __init__(self, nc: Client, *, requests: Requests | None = None, cached_chains: int = CACHED_CHAINS) -> None:
         self._nc = nc
-        self._requests = Requests(nc)
+        self._requests = requests or Requests(nc)
+        self.voids = Voids(self._requests)
+        self.floors = Floors(self._requests)
         self.snapshots = Snapshots(nc, self._requests)
         # Those who may, save snapshots of long chains as they load them, for everybody.
-        saves = isinstance(nc, ServiceClient) and writes_snapshots(nc.service)
-        self._chains = Chains(self._requests, self.snapshots, cached_chains=cached_chains, saves=saves)
+        saves = saved_chains(user_of(nc))
+        self._chains = Chains(
+            self._requests, self.voids, self.snapshots, self.floors, cached_chains=cached_chains, saves=saves
+        )
 
     async def append(self, draft: Draft, *, deadline_seconds: float = 5.0) -> Outcome:
+        return self._remembering(await self._append(draft, deadline_seconds))
+
+    def _remembering(self, outcome: Outcome) -> Outcome:
+        if isinstance(outcome, Committed):
+            for commit in outcome.commits:
+                self.saw(commit.aggregate, commit.key, commit.seq)
+        return outcome
+
+    async def _append(self, draft: Draft, deadline_seconds: float) -> Outcome:
         deadline = asyncio.get_running_loop().time() + deadline_seconds
         verdict = await self._publish(draft, min(ATTEMPT_SECONDS, deadline_seconds))
         if isinstance(verdict, int):
@@ -116,6 +140,9 @@ class JetStreamEventStore:
         check_batch(drafts)
         if len(drafts) == 1:
             return await self.append(drafts[0], deadline_seconds=deadline_seconds)
+        return self._remembering(await self._append_batch(drafts, deadline_seconds))
+
+    async def _append_batch(self, drafts: Sequence[Draft], deadline_seconds: float) -> Outcome:
         deadline = asyncio.get_running_loop().time() + deadline_seconds
         batch_id = uuid4().hex
         count = len(drafts)
@@ -130,7 +157,7 @@ class JetStreamEventStore:
     async def _publish(self, draft: Draft, seconds: float) -> _Verdict:
         """One try at one message."""
         subject, record = draft.subject, draft.record
-        headers = {_GUARD: str(record.parent_seq), _MESSAGE_ID: f"{record.command_id}/{subject}"}
+        headers = {GUARD: str(record.parent_seq), _MESSAGE_ID: f"{record.command_id}/{subject}"}
         payload = encode_commit(record)
         if len(payload) > self._nc.max_payload - HEADER_ROOM_BYTES:
             return self._too_large()
@@ -155,7 +182,7 @@ class JetStreamEventStore:
         try:
             for number, (draft, payload) in enumerate(zip(drafts, payloads, strict=True), start=1):
                 subject, guard = draft.subject, str(draft.record.parent_seq)
-                headers = {_BATCH_ID: batch_id, _BATCH_SEQUENCE: str(number), _GUARD: guard}
+                headers = {_BATCH_ID: batch_id, _BATCH_SEQUENCE: str(number), GUARD: guard}
                 if number < len(drafts):
                     await publish(subject, payload, headers=headers)
                 else:
@@ -204,27 +231,60 @@ class JetStreamEventStore:
         requests = self._requests
         if doubt.duplicate_of and len(drafts) == 1:
             stored = await message_at(requests, EVENTS_STREAM, doubt.duplicate_of, seconds=seconds)
-            return None if stored is None else _fate(stored, drafts, drafts[0])
+            return None if stored is None else self._fate(stored, drafts, drafts[0])
         for draft in looked_at:
             # Our guard allows us no place but the first after it.
             stored = await next_message(
                 requests, EVENTS_STREAM, draft.subject, draft.record.parent_seq + 1, seconds=seconds
             )
             if stored is not None:
-                return _fate(stored, drafts, draft)
+                return self._fate(stored, drafts, draft)
         return None
 
-    async def load[S](self, aggregate: Aggregate[S], key: str) -> Chain[S]:
-        return await self._chains.load(aggregate, key)
+    def _fate(self, stored: StoredMessage, drafts: Sequence[Draft], draft: Draft) -> Committed | Conflict:
+        """What the message that stands where `draft` would stand means for all `drafts`."""
+        try:
+            commit = self.voids.commit(stored.subject, stored.seq, stored.data)
+        except UnreadableMessageError:
+            return Conflict()  # none of ours: we can read what we write
+        if commit.record.command_id != draft.record.command_id or commit.aggregate != draft.aggregate:
+            return Conflict()
+        if len(drafts) == 1:
+            return Committed((commit,))
+        if commit.record.batch != draft.record.batch or commit.record.batch is None:
+            return Conflict()  # the same command, in another batch
+        return _committed(drafts, commit.seq + len(drafts) - commit.record.batch.index)
+
+    async def load[S](
+        self, aggregate: Aggregate[S], key: str, *, min_seq: int = 0, seconds: float = READ_SECONDS
+    ) -> Chain[S]:
+        return await self._chains.load(aggregate, key, min_seq=min_seq, seconds=seconds)
+
+    def saw(self, aggregate: str, key: str, seq: int) -> None:
+        self.floors.saw(aggregate_subject(aggregate, key), seq)
+
+    def seen(self, aggregate: str, key: str) -> int:
+        return self.floors.of(aggregate_subject(aggregate, key))
 
     async def load_at[S](self, aggregate: Aggregate[S], key: str, workload_id: str) -> Chain[S] | None:
         return await self._chains.load_at(aggregate, key, workload_id)
 
+    def commits(
+        self, aggregate: Aggregate[Any], key: str, *, after_seq: int, until_seq: int
+    ) -> AsyncGenerator[list[Commit], None]:
+        return self._chains.commits(aggregate, key, after_seq=after_seq, until_seq=until_seq)
+
+    async def stand_before(self, unreadable: UnreadableMessageError, on_standing: OnStanding) -> None:
+        await self.voids.stand_before(unreadable, on_standing)
+
+    async def examine(self, seq: int) -> Unreadable | None:
+        return await self._chains.examine(seq)
+
     async def last_seq(self, *, aggregates: Sequence[str] = ()) -> int:
         if not aggregates:
-            return (await stream_info(self._requests, EVENTS_STREAM, seconds=READ_SECONDS)).state.last_seq
+            return await self.floors.last_seq(seconds=READ_SECONDS)
         filters = [aggregate_filter(name) for name in aggregates]
-        newest = [await last_message(self._requests, EVENTS_STREAM, f, seconds=READ_SECONDS) for f in filters]
+        newest = [await self.floors.newest(f, seconds=READ_SECONDS) for f in filters]
         return max(0 if message is None else message.seq for message in newest)
 
     async def log_id(self) -> str:
@@ -240,7 +300,7 @@ class JetStreamEventStore:
         self, after_seq: int, *, aggregates: Sequence[str] = (), idle_seconds: float = 1.0
     ) -> AsyncGenerator[list[Commit], None]:
         filters = [aggregate_filter(name) for name in aggregates]
-        follower = Follower(self._nc, self._requests, after_seq=after_seq, filters=filters)
+        follower = Follower(self._nc, self._requests, self.voids, after_seq=after_seq, filters=filters)
         try:
             while True:
                 yield await follower.next(idle_seconds)
@@ -252,18 +312,6 @@ def _committed(drafts: Sequence[Draft], last_seq: int) -> Committed:
     """The messages of a batch stand one behind the other, and its answer names the last."""
     first = last_seq - len(drafts) + 1
     return Committed(tuple(draft.committed(first + number) for number, draft in enumerate(drafts)))
-
-
-def _fate(stored: StoredMessage, drafts: Sequence[Draft], draft: Draft) -> Committed | Conflict:
-    """What the message that stands where `draft` would stand means for all `drafts`."""
-    commit = decode_commit(stored.subject, stored.seq, stored.data)
-    if commit.record.command_id != draft.record.command_id or commit.aggregate != draft.aggregate:
-        return Conflict()
-    if len(drafts) == 1:
-        return Committed((commit,))
-    if commit.record.batch != draft.record.batch or commit.record.batch is None:
-        return Conflict()  # the same command, in another batch
-    return _committed(drafts, commit.seq + len(drafts) - commit.record.batch.index)
 
 
 def _after_retry(

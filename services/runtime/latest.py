@@ -9,7 +9,6 @@ import contextlib
 import random
 from collections import deque
 from typing import Final
-from uuid import uuid4
 
 import msgspec
 import structlog
@@ -18,6 +17,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
+from services.runtime.calls import CONSUMER_SECONDS, call
+from services.runtime.connection import user_of
 from services.runtime.jetstream_api import JetStreamError, create_consumer
 from services.runtime.requests import Requests, UnansweredError
 
@@ -29,7 +30,6 @@ SILENCE_SECONDS: Final = 12.0
 """Two heartbeats and some: the consumer is gone, for instance with the server that held it."""
 WATCH_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 3.0
-FORGOTTEN_SECONDS: Final = 60
 LONGEST_PAUSE_SECONDS: Final = 2.0
 HANDED_OUT_MESSAGES: Final = 2_000
 _SHORT_REPLY_TOKENS: Final = 9
@@ -129,7 +129,6 @@ class Latest:
         self._broken = ""
         self._requested = 0
         self._subscription = await self._nc.subscribe(self._nc.new_inbox(), cb=self._on_message)  # pyright: ignore[reportUnknownMemberType]
-        name = uuid4().hex
         config: dict[str, object] = {
             "deliver_policy": "last_per_subject",
             "filter_subject": self._filter,
@@ -137,10 +136,11 @@ class Latest:
             "replay_policy": "instant",
             "mem_storage": True,
             "num_replicas": 1,
-            "inactive_threshold": FORGOTTEN_SECONDS * 1_000_000_000,
+            "inactive_threshold": CONSUMER_SECONDS * 1_000_000_000,
         }
-        info = await create_consumer(self._requests, self._stream, name, config, seconds=REQUEST_SECONDS)
-        self._consumer = name
+        self._consumer, info = await create_consumer(
+            self._requests, self._stream, user_of(self._nc), config, seconds=REQUEST_SECONDS
+        )
         self._buffer.clear()
         self._expected = info.num_pending
         self.round += 1
@@ -173,7 +173,7 @@ class Latest:
         if not self._requested:
             self._heard = asyncio.get_running_loop().time()
         self._requested += PULL_MESSAGES
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
+        subject = call("CONSUMER.MSG.NEXT", self._stream, self._consumer)
         await self._nc.publish(subject, msgspec.json.encode(request), reply=self._subscription.subject)
 
     async def _on_message(self, message: Msg) -> None:
@@ -200,7 +200,7 @@ class Latest:
             if subscription is not None:
                 await subscription.unsubscribe()
             if consumer:
-                await self._nc.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}")
+                await self._nc.publish(call("CONSUMER.DELETE", self._stream, consumer))
 
 
 def _stored_at(reply: str) -> float:

@@ -5,12 +5,22 @@ It passes the same contract suite as the JetStream store. It keeps nothing and t
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from events.aggregate import Aggregate, Chain, Draft, fold
 from events.commit import BatchPart, Commit
-from services.runtime.store import Committed, Conflict, LogGapError, Outcome, check_batch
+from events.void import Unreadable
+from services.runtime.floors import StaleLogError
+from services.runtime.store import (
+    Committed,
+    Conflict,
+    LogGapError,
+    OnStanding,
+    Outcome,
+    UnreadableMessageError,
+    check_batch,
+)
 
 YIELD_COMMITS: Final = 1_000
 """At most so many commits are handed to a follower at once; an atomic batch is never cut."""
@@ -56,13 +66,38 @@ class MemoryEventStore:
         self._grown = asyncio.Event()
         return Committed(tuple(commits))
 
-    async def load[S](self, aggregate: Aggregate[S], key: str) -> Chain[S]:
+    def saw(self, aggregate: str, key: str, seq: int) -> None:
+        pass  # every read here is of the newest
+
+    async def load[S](self, aggregate: Aggregate[S], key: str, *, min_seq: int = 0, seconds: float = 5.0) -> Chain[S]:
+        _ = seconds
+        if min_seq > len(self._log):
+            raise StaleLogError(f"the log ends at {len(self._log)}, before {min_seq}")
         return fold(aggregate, self._chains.get((aggregate.name, key), ()))
+
+    def seen(self, aggregate: str, key: str) -> int:
+        chain = self._chains.get((aggregate, key))
+        return chain[-1].seq if chain else 0
 
     async def load_at[S](self, aggregate: Aggregate[S], key: str, workload_id: str) -> Chain[S] | None:
         commits = self._chains.get((aggregate.name, key), [])
         last = max((n for n, commit in enumerate(commits) if commit.record.about.id == workload_id), default=None)
         return None if last is None else fold(aggregate, commits[: last + 1])
+
+    async def commits(
+        self, aggregate: Aggregate[Any], key: str, *, after_seq: int, until_seq: int
+    ) -> AsyncGenerator[list[Commit], None]:
+        chain = self._chains.get((aggregate.name, key), ())
+        yield [commit for commit in chain if after_seq < commit.seq <= until_seq]
+
+    async def stand_before(self, unreadable: UnreadableMessageError, on_standing: OnStanding) -> None:
+        on_standing(unreadable)
+        await asyncio.Event().wait()  # nothing here can be declared void
+
+    async def examine(self, seq: int) -> Unreadable | None:
+        if not 1 <= seq <= len(self._log):
+            raise KeyError(seq)
+        return None
 
     async def last_seq(self, *, aggregates: Sequence[str] = ()) -> int:
         if not aggregates:

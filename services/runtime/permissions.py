@@ -5,35 +5,51 @@ the work of another. Pure text: nothing here reads a file or the environment.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from events.aggregate import AGGREGATES
 from events.subjects import (
     ALL_AUDIT,
+    ALL_CANARIES,
+    ALL_KEYS,
     ALL_OBSERVED,
-    ALL_SNAPSHOTS,
+    ALL_REFUSALS,
+    ALL_ROOMS,
     ALL_WANTED,
     AUDIT_STREAM,
     EVENTS_STREAM,
+    KEYS_STREAM,
+    LOG_STATE,
     OBSERVED_STREAM,
+    REFUSALS_STREAM,
+    SERVER_HEALTH,
     SNAPSHOTS_STREAM,
     WANTED_STREAM,
     agent_logs_subject,
     aggregate_filter,
+    chain_snapshots_filter,
+    fold_snapshots_filter,
     observed_filter,
     usage_subject,
     wanted_filter,
 )
-from services.runtime.connection import AGENTS_API, JETSTREAM_API, agent_user, inbox_prefix, logs_inbox
-from services.runtime.streams import DERIVED_STREAMS, SERVER_REPORT_SUBJECT, SYNC_TAG
+from services.runtime.calls import PREFIX, STORE_PREFIX, call, consumer_names
+from services.runtime.connection import agent_user, inbox_prefix, logs_inbox
+from services.runtime.streams import DECLARED, DERIVED_STREAMS, SERVER_REPORT_SUBJECT, SYNC_TAG
 
-_SYSTEM_REPORT: Final = "$SYS.REQ.SERVER.PING.JSZ"
+_ASKED_OF_SERVERS: Final = {
+    "$SYS.REQ.SERVER.PING.JSZ": SERVER_REPORT_SUBJECT,
+    "$SYS.REQ.SERVER.PING.HEALTHZ": SERVER_HEALTH,
+}
+"""What is asked of the system account, and under which name: how every server says whether it syncs every write (asked
+by every service at its start), and whether it can write."""
 
 AGENTS_FILE: Final = "agents.conf"
 """Beside `deploy/nats/nats.conf`: `users: [ … ]` of the account AGENTS."""
 
-_STREAMS: Final = (EVENTS_STREAM, WANTED_STREAM, OBSERVED_STREAM, AUDIT_STREAM, SNAPSHOTS_STREAM)
+_STREAMS: Final = tuple(declared.name for declared in DECLARED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,35 +62,36 @@ class Permission:
 
 def _read(stream: str) -> tuple[str, ...]:
     """Look at a stream and read single messages."""
-    return (
-        f"$JS.API.STREAM.INFO.{stream}",
-        f"$JS.API.STREAM.MSG.GET.{stream}",
-        f"$JS.API.DIRECT.GET.{stream}",
-        f"$JS.API.DIRECT.GET.{stream}.>",
+    return tuple(call(verb, stream) for verb in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET"))
+
+
+def _follow(stream: str, user: str, *filters: str) -> tuple[str, ...]:
+    """Read a stream through consumers of one's own; where filters are given, of those subjects only."""
+    return tuple(
+        subject
+        for name in consumer_names(user)
+        for subject in (
+            call("CONSUMER.CREATE", stream, name, *filters),
+            call("CONSUMER.MSG.NEXT", stream, name),
+            call("CONSUMER.DELETE", stream, name),
+            # Only a follower of the log asks how far its consumer is.
+            *((call("CONSUMER.INFO", stream, name),) if stream == EVENTS_STREAM else ()),
+        )
     )
 
 
-def _follow(stream: str) -> tuple[str, ...]:
-    """Read a stream through consumers of one's own."""
-    return (
-        *_read(stream),
-        f"$JS.API.CONSUMER.CREATE.{stream}.>",
-        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.>",
-        f"$JS.API.CONSUMER.INFO.{stream}.>",
-        f"$JS.API.CONSUMER.DELETE.{stream}.>",
-    )
-
-
-_BOOT: Final = (SERVER_REPORT_SUBJECT, *(f"$JS.API.STREAM.INFO.{stream}" for stream in _STREAMS))
+_BOOT: Final = (SERVER_REPORT_SUBJECT, *(call("STREAM.INFO", stream) for stream in _STREAMS))
 """What the check at start asks."""
 
 _READ_SNAPSHOTS: Final = _read(SNAPSHOTS_STREAM)
-_WRITE_SNAPSHOTS: Final = (*_READ_SNAPSHOTS, ALL_SNAPSHOTS)
-"""Only for those who may append anyway: who writes a chain's snapshot decides what others take for its state."""
 
 
 def _append(*aggregates: str) -> tuple[str, ...]:
-    return tuple(aggregate_filter(aggregate) for aggregate in aggregates)
+    """Append to aggregates of these kinds, and so also save snapshots of their chains: who writes a chain's snapshot
+    decides what others take for its state.
+    """
+    appended = (aggregate_filter(aggregate) for aggregate in aggregates)
+    return (*appended, *map(chain_snapshots_filter, aggregates), *_READ_SNAPSHOTS)
 
 
 def _answer(*services: str) -> tuple[str, ...]:
@@ -88,95 +105,94 @@ def _permission(service: str, *publish: str, subscribe: tuple[str, ...] = ()) ->
     )
 
 
+def _log_follower(service: str, *publish: str, subscribe: tuple[str, ...] = ()) -> Permission:
+    """One that follows the log, beside what else it does."""
+    return _permission(
+        service,
+        *publish,
+        *_read(EVENTS_STREAM),
+        *_follow(EVENTS_STREAM, service),
+        *_READ_SNAPSHOTS,
+        subscribe=subscribe,
+    )
+
+
 PERMISSIONS: Final[dict[str, Permission]] = {
     "setup": _permission(
         "setup",
         *_append("tenant", "project", "cluster"),
-        *_follow(EVENTS_STREAM),
-        *_WRITE_SNAPSHOTS,
-        *(f"$JS.API.STREAM.CREATE.{stream}" for stream in _STREAMS),
-        # To raise the log's limit; the server never lets go of deny_delete and deny_purge by it.
-        f"$JS.API.STREAM.UPDATE.{EVENTS_STREAM}",
+        *_read(EVENTS_STREAM),
+        *(call("STREAM.CREATE", stream) for stream in _STREAMS),
     ),
-    "api": _permission(
-        "api",
-        "cmd.request.>",
-        "agent.*.logs",
-        *_follow(EVENTS_STREAM),
-        *_follow(AUDIT_STREAM),
-        *_READ_SNAPSHOTS,
+    # Only while a migration runs (services/setup/migrate.py): no service has this password.
+    "migrate": _permission("migrate", *(call("STREAM.UPDATE", stream) for stream in _STREAMS)),
+    "api": _log_follower(
+        "api", "cmd.request.>", "agent.*.logs", LOG_STATE, *_read(AUDIT_STREAM), *_read(REFUSALS_STREAM)
     ),
-    "ownership": _permission(
-        "ownership",
-        "cmd.admitted.>",
-        ALL_AUDIT,
-        *_answer("api"),
-        *_follow(EVENTS_STREAM),
-        *_READ_SNAPSHOTS,
-        subscribe=("cmd.request.>",),
+    "ownership": _log_follower(
+        "ownership", "cmd.admitted.>", ALL_AUDIT, ALL_REFUSALS, *_answer("api"), subscribe=("cmd.request.>",)
     ),
-    "commands": _permission(
+    "commands": _log_follower(
         "commands",
-        *_append("workload", "cluster", "project", "tenant"),
+        *_append("workload", "cluster", "project", "tenant", "void"),
         *_answer("api", "auto_deletion", "cluster_sync", "scheduler", "setup"),
-        ALL_AUDIT,
-        *_follow(EVENTS_STREAM),
-        *_WRITE_SNAPSHOTS,
-        subscribe=("cmd.admitted.>", "cmd.system.*.>"),
+        ALL_KEYS,
+        call("STREAM.MSG.GET", KEYS_STREAM),
+        ALL_CANARIES,
+        SERVER_HEALTH,
+        fold_snapshots_filter("commands"),
+        subscribe=("cmd.admitted.>", "cmd.system.*.>", LOG_STATE, ALL_ROOMS),
     ),
-    "scheduler": _permission("scheduler", *_append("workload", "node"), *_follow(EVENTS_STREAM), *_WRITE_SNAPSHOTS),
-    "cluster_sync": _permission(
+    "scheduler": _log_follower("scheduler", *_append("workload", "node"), fold_snapshots_filter("scheduler")),
+    "cluster_sync": _log_follower(
         "cluster_sync",
         *_append("workload", "node", "cluster"),
+        fold_snapshots_filter("cluster_sync"),
         ALL_WANTED,
-        *_follow(EVENTS_STREAM),
-        *_follow(OBSERVED_STREAM),
-        *_follow(WANTED_STREAM),
-        *_WRITE_SNAPSHOTS,
-        *(f"$JS.API.STREAM.CREATE.{stream}" for stream in DERIVED_STREAMS),
+        *_follow(OBSERVED_STREAM, "cluster_sync"),
+        *_follow(WANTED_STREAM, "cluster_sync"),
+        *(call("STREAM.CREATE", stream) for stream in DERIVED_STREAMS),
     ),
     "agent": _permission(
         "agent",
         ALL_OBSERVED,
         "usage.*",
         f"{logs_inbox('*')}.*",
-        *_follow(WANTED_STREAM),
+        *_follow(WANTED_STREAM, "agent", ALL_WANTED),
         subscribe=("agent.*.logs",),
     ),
-    "auto_deletion": _permission("auto_deletion", "cmd.system.auto_deletion.DeleteWorkload", *_read(EVENTS_STREAM)),
-    "projector": _permission("projector", *_follow(EVENTS_STREAM), *_READ_SNAPSHOTS, subscribe=("usage.*",)),
-    "operator": _permission("operator", *_follow(EVENTS_STREAM), *_follow(AUDIT_STREAM)),
+    "auto_deletion": _permission("auto_deletion", "cmd.system.auto_deletion.DeleteWorkload"),
+    "projector": _log_follower("projector", subscribe=("usage.*",)),
+    "operator": _log_follower("operator", *_read(AUDIT_STREAM), *_read(REFUSALS_STREAM)),
+    # What looks after a server from beside it (muster/embedded/keeper.py).
+    "keeper": Permission(publish=(ALL_ROOMS, ALL_CANARIES, SERVER_HEALTH), subscribe=(f"{inbox_prefix('keeper')}.>",)),
 }
-"""One line per service; the user's name is the service's."""
-
-_CREATE_CONSUMER: Final = f"CONSUMER.CREATE.{WANTED_STREAM}.*.{ALL_WANTED}"
-_PULL: Final = f"CONSUMER.MSG.NEXT.{WANTED_STREAM}.*"
-_DELETE_CONSUMER: Final = f"CONSUMER.DELETE.{WANTED_STREAM}.*"
+"""One entry per service; the user's name is the service's. From this follows also what passes between accounts."""
 
 
 def agent_permission(cluster_id: str) -> Permission:
     """What the agent of one cluster may do, in the account AGENTS.
 
-    A consumer's filter stands in the subject that makes it, and the server holds the request to that. Consumers of
-    others have names that cannot be guessed, and nothing here lists them. What streams and servers say of themselves is
-    not for it: that names other clusters' pods.
+    Its consumers have names of its own, and the filter stands in the subject that makes one: the server holds the
+    request to both. What streams and servers say of themselves is not for it: that names other clusters' pods.
     """
+    user = agent_user(cluster_id)
     return Permission(
         publish=(
             observed_filter(cluster_id),
             usage_subject(cluster_id),
             f"{logs_inbox(cluster_id)}.*",
-            f"{AGENTS_API}.CONSUMER.CREATE.{WANTED_STREAM}.*.{wanted_filter(cluster_id)}",
-            f"{AGENTS_API}.{_PULL}",
-            f"{AGENTS_API}.{_DELETE_CONSUMER}",
+            *_follow(WANTED_STREAM, user, wanted_filter(cluster_id)),
         ),
-        subscribe=(f"{inbox_prefix(agent_user(cluster_id))}.>", agent_logs_subject(cluster_id)),
+        subscribe=(f"{inbox_prefix(user)}.>", agent_logs_subject(cluster_id)),
     )
 
 
-def writes_snapshots(service: str) -> bool:
+def saved_chains(service: str) -> frozenset[str]:
+    """The kinds of aggregates whose snapshots this service saves: those that it appends to."""
     permission = PERMISSIONS.get(service)
-    return permission is not None and ALL_SNAPSHOTS in permission.publish
+    publish = () if permission is None else permission.publish
+    return frozenset(name for name in AGGREGATES if chain_snapshots_filter(name) in publish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +215,7 @@ def render_nats_config(
     host: str = "127.0.0.1",
     port: int = 4222,
     monitor_port: int | None = None,
+    tls_dir: str = "",
     server_name: str = "muster",
     max_file_store: str = "16GB",
     max_memory_store: str = "1GB",
@@ -209,7 +226,8 @@ def render_nats_config(
 
     `passwords` holds one per service, in clear, as a bcrypt hash, or as `$VARIABLE` of the server's environment;
     `all_powerful` names a user among them who may do everything in the account (tests only). `agents` holds one per
-    cluster id that has an agent of its own; instead, `agents_file` names a file beside this one with their users.
+    cluster id that has an agent of its own; instead, `agents_file` names a file beside this one with their users. In
+    `tls_dir` are server.crt and server.key; without one, connections are not encrypted.
     """
     users = [_user(service, permission, passwords[service]) for service, permission in PERMISSIONS.items()]
     if all_powerful is not None:
@@ -221,6 +239,7 @@ def render_nats_config(
             f"host: {_text(host)}",
             f"port: {port}",
             *([f'http: "127.0.0.1:{monitor_port}"'] if monitor_port is not None else []),
+            *(_tls(tls_dir) if tls_dir else []),
             "max_payload: 1MB",
             "# Worn only by servers that sync every write; the log is placed on no other.",
             f'server_tags: ["{SYNC_TAG}"]',
@@ -236,20 +255,29 @@ def render_nats_config(
             *(_cluster(member) if member is not None else []),
             "accounts {",
             "  SYS {",
-            f'    exports: [ {{ service: "{_SYSTEM_REPORT}", response_type: stream, accounts: [MUSTER] }} ]',
-            "  }",
-            *_agents_account(agents or {}, agents_file),
-            "  MUSTER {",
-            "    jetstream: enabled",
             "    exports: [",
             *(
-                f"      {{ {kind}: {_text(theirs)}{options}, accounts: [AGENTS] }}"
-                for kind, theirs, _, options in _SHARED
+                f'      {{ service: "{asked}", response_type: stream, accounts: [MUSTER] }}'
+                for asked in _ASKED_OF_SERVERS
             ),
             "    ]",
-            "    # How every server says whether it syncs every write: asked by every service at its start.",
+            "  }",
+            *_store_accounts(everybody=all_powerful is not None),
+            *_agents_account(agents or {}, agents_file),
+            "  MUSTER {",
+            "    exports: [",
+            *(
+                f"      {{ {kind}: {_text(subject)}{options}, accounts: [AGENTS] }}"
+                for kind, subject, options in _SHARED
+            ),
+            "    ]",
             "    imports: [",
-            f'      {{ service: {{ account: SYS, subject: "{_SYSTEM_REPORT}" }}, to: "{SERVER_REPORT_SUBJECT}" }}',
+            *_store_imports(_of_services(everybody=all_powerful is not None)),
+            "      # How every server says whether it syncs every write, and whether it can write.",
+            *(
+                f'      {{ service: {{ account: SYS, subject: "{asked}" }}, to: "{name}" }}'
+                for asked, name in _ASKED_OF_SERVERS.items()
+            ),
             "    ]",
             "    users: [",
             *users,
@@ -262,33 +290,134 @@ def render_nats_config(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """Something that may be asked of a stream's account, or published to it."""
+
+    stream: str
+    subject: str
+    """In the stream's account."""
+    options: str = ""
+
+    @property
+    def asked_on(self) -> str:
+        """The subject in the accounts that import it."""
+        return self.subject.replace(STORE_PREFIX, PREFIX, 1)
+
+    def serves(self, subject: str) -> bool:
+        """Whether what is asked on this subject, which may hold wildcards, goes through here."""
+        pattern, tokens = self.asked_on.split("."), subject.split(".")
+        if pattern[-1] == ">":
+            del pattern[-1]
+            if len(tokens) <= len(pattern):
+                return False
+        elif len(tokens) != len(pattern):
+            return False
+        return all(wanted in ("*", token) for wanted, token in zip(pattern, tokens, strict=False))
+
+
+_ANSWERS: Final = ", response_type: stream"
+_CALLS: Final = {
+    # Call of a stream: options of its export.
+    "STREAM.INFO.{}": "",
+    "STREAM.CREATE.{}": "",
+    "STREAM.UPDATE.{}": "",
+    "STREAM.MSG.GET.{}": "",
+    # The server remembers for so long where the messages of an answer go.
+    "DIRECT.GET.{}": f'{_ANSWERS}, response_threshold: "15s"',
+    "CONSUMER.CREATE.{}.*": "",
+    "CONSUMER.CREATE.{}.*.>": "",
+    "CONSUMER.MSG.NEXT.{}.*": f'{_ANSWERS}, response_threshold: "60s"',
+    "CONSUMER.INFO.{}.*": "",
+    "CONSUMER.DELETE.{}.*": "",
+}
+_CALLS_OF_EVERYBODY: Final = (
+    *("STREAM.DELETE.{}", "STREAM.PURGE.{}", "STREAM.MSG.DELETE.{}"),
+    *("CONSUMER.NAMES.{}", "CONSUMER.LIST.{}", "CONSUMER.DURABLE.CREATE.{}.*"),
+)
+"""What else the user of tests may ask."""
+
+
+def _passages(calls: Mapping[str, str]) -> list[_Passage]:
+    """All there are. No two overlap: what two imports matched would be asked, or stored, twice."""
+    return [
+        passage
+        for declared in DECLARED
+        for passage in (
+            *(_Passage(declared.name, subject) for subject in declared.subjects),
+            *(
+                _Passage(declared.name, f"{STORE_PREFIX}.{form.format(declared.name)}", options)
+                for form, options in calls.items()
+            ),
+        )
+    ]
+
+
+def _needed(permissions: Iterable[Permission]) -> list[_Passage]:
+    """Exactly those that these permissions use."""
+    published = {subject for permission in permissions for subject in permission.publish}
+    return [passage for passage in _passages(_CALLS) if any(map(passage.serves, published))]
+
+
+def _of_services(*, everybody: bool) -> list[_Passage]:
+    if everybody:
+        return _passages(_CALLS | dict.fromkeys(_CALLS_OF_EVERYBODY, ""))
+    return _needed(PERMISSIONS.values())
+
+
+def _of_agents() -> list[_Passage]:
+    return _needed((agent_permission("any"),))
+
+
+def _store_account(stream: str) -> str:
+    return f"STORE_{stream}"
+
+
+def _store_accounts(*, everybody: bool) -> list[str]:
+    """One account for each stream, and no user in it. Where an answer goes, what a consumer is pushed to, what a stream
+    repeats elsewhere: whoever asks may say that, and needs no right for it. Here nothing listens but this one stream.
+    """
+    users = {"MUSTER": set(_of_services(everybody=everybody)), "AGENTS": set(_of_agents())}
+    lines = ["  # Each stream in an account of its own, that no user is in."]
+    for declared in DECLARED:
+        lines += [f"  {_store_account(declared.name)} {{", "    jetstream: enabled", "    exports: ["]
+        for passage in _of_services(everybody=everybody):
+            if passage.stream == declared.name:
+                accounts = ", ".join(account for account, passages in users.items() if passage in passages)
+                subject = _text(passage.subject)
+                lines.append(f"      {{ service: {subject}{passage.options}, accounts: [{accounts}] }}")
+        lines += ["    ]", "  }"]
+    return lines
+
+
+def _store_imports(passages: Iterable[_Passage]) -> list[str]:
+    return [
+        f"      {{ service: {{ account: {_store_account(passage.stream)}, subject: {_text(passage.subject)} }}, "
+        f"to: {_text(passage.asked_on)} }}"
+        for passage in passages
+    ]
+
+
 _SHARED: Final = (
-    # kind, subject in MUSTER, subject in AGENTS, options of the export
-    ("stream", "agent.*.logs", "agent.*.logs", ""),
-    ("service", ALL_OBSERVED, ALL_OBSERVED, ""),
-    ("service", "usage.*", "usage.*", ""),
+    # kind, subject, options of the export
+    ("stream", "agent.*.logs", ""),
+    ("service", "usage.*", ""),
     # Answered only where the reader of logs is gone; the server need not remember for long where to send that.
-    ("service", f"{logs_inbox('*')}.*", f"{logs_inbox('*')}.*", ', response_threshold: "5s"'),
-    ("service", f"{JETSTREAM_API}.{_CREATE_CONSUMER}", f"{AGENTS_API}.{_CREATE_CONSUMER}", ""),
-    ("service", f"{JETSTREAM_API}.{_PULL}", f"{AGENTS_API}.{_PULL}", ", response_type: stream"),
-    ("service", f"{JETSTREAM_API}.{_DELETE_CONSUMER}", f"{AGENTS_API}.{_DELETE_CONSUMER}", ""),
+    ("service", f"{logs_inbox('*')}.*", ', response_threshold: "5s"'),
 )
 """All that passes between the services' account and the agents'."""
 
 
 def _agents_account(agents: Mapping[str, str], agents_file: str) -> list[str]:
-    """Agents have an account of their own: an answer goes wherever the request says, and who asks needs no right for
-    that. In the services' account, an answer sent to `ev.workload.x` would stand in the log.
-    """
     users = [agent_user_block(cluster_id, password) for cluster_id, password in sorted(agents.items())]
     return [
-        "  # Agents with a cluster of their own, apart from the services: where an answer goes is for the asker to",
-        "  # say, and here no stream listens.",
+        "  # Agents with a cluster of their own, apart from the services.",
         "  AGENTS {",
         "    imports: [",
+        *_store_imports(_of_agents()),
         *(
-            f"      {{ {kind}: {{ account: MUSTER, subject: {_text(theirs)} }}, to: {_text(ours)} }}"
-            for kind, theirs, ours, _ in _SHARED
+            f"      {{ {kind}: {{ account: MUSTER, subject: {_text(subject)} }}, to: {_text(subject)} }}"
+            for kind, subject, _ in _SHARED
         ),
         "    ]",
         *([f"    include {_text(agents_file)}"] if agents_file else ["    users: [", *users, "    ]"]),
@@ -299,6 +428,13 @@ def _agents_account(agents: Mapping[str, str], agents_file: str) -> list[str]:
 def agent_user_block(cluster_id: str, password: str) -> str:
     """The entry of one agent in the list of users."""
     return _user(agent_user(cluster_id), agent_permission(cluster_id), password)
+
+
+def _tls(folder: str) -> list[str]:
+    return [
+        "# Nobody gets in otherwise, and everybody looks at the certificate.",
+        f"tls {{ cert_file: {_text(folder + '/server.crt')}, key_file: {_text(folder + '/server.key')} }}",
+    ]
 
 
 def _cluster(member: ClusterMember) -> list[str]:
@@ -345,7 +481,7 @@ def deployed_nats_config() -> str:
         agents_file=AGENTS_FILE,
         store_dir="/data",
         host="0.0.0.0",  # noqa: S104
-        monitor_port=8222,
+        tls_dir="/run/muster/tls",
     )
 
 

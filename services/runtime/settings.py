@@ -5,6 +5,7 @@ Nothing else reads the environment. Secrets may be given as files, so that they 
 
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -32,20 +33,46 @@ class Settings(BaseSettings):
     """Copies of every stream: 3 needs three servers in a cluster."""
 
     log_max_bytes: int = Field(default=8 * 1024**3, ge=64 * 1024**2, le=2**60)
-    """Up to which the event log grows; setup raises the stream's limit to it, and never lowers it. At nine tenths of it
-    nothing new is taken (`log_full`)."""
+    """Up to which the event log grows; setup makes the stream so large, `python -m services.setup
+    migrate` makes it larger, and nothing makes it smaller. At nine tenths of it nothing new is taken (`log_full`)."""
 
     postgres_url: str = ""
-    """`postgresql://user:password@host:port/database`."""
+    """`postgresql://user:password@host:port/database`, as the owner of the tables."""
+    postgres_password_file: Path | None = None
+    """A file that holds the password, where it shall stand in no environment."""
+    postgres_reader_url: str = ""
+    """The same as the role that the api reads as; setup makes it. Unset, the api connects as the owner, and gives up
+    its rights at the beginning of each transaction."""
+    postgres_reader_password_file: Path | None = None
+    """A file that holds the reader's password."""
 
     http_host: str = "127.0.0.1"
     """Where the API listens; loopback unless told otherwise."""
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Of the API; 0 takes a free one."""
+    requests_per_second: float = Field(default=20.0, gt=0)
+    """Of one user in the long run, at each `api` process; more is answered 429 with `Retry-After`."""
+    requests_burst: int = Field(default=200, ge=1)
+    """Requests that one user may send at once, at each `api` process."""
+    follows_per_user: int = Field(default=10, ge=1)
+    """Open `logs?follow` and `events?follow` of one user, at each `api` process."""
+    http_max_connections: int = Field(default=1_000, ge=1)
+    """Connections of clients that an `api` process keeps open; one more is answered 503 and closed."""
+    http_max_head_seconds: float = Field(default=10.0, gt=0)
+    """Within which the head of a request must be there, from its first byte or from the connection on."""
+    http_max_stalled_seconds: float = Field(default=30.0, gt=0)
+    """Within which a client must take at least 16 KiB of what it is sent, or all of it; else it is cut off."""
+    project_max_living_workloads: int = Field(default=10_000, ge=1)
+    """Of one project: workloads that are neither Completed nor Failed nor deleted. At it, creations are refused
+    (`too_many_workloads`)."""
+    project_max_creations_per_hour: int = Field(default=5_000, ge=1)
+    """Workloads that one project may create within 60 minutes; more are refused (`too_many_creations`)."""
     health_host: str = "127.0.0.1"
     """Where health and figures are served."""
     health_port: int | None = Field(default=None, ge=0, le=65535)
-    """Where `/healthz`, `/readyz` and `/metrics` are served; none where unset."""
+    """Where `/healthz`, `/readyz` and, where wanted, `/metrics` are served; none where unset."""
+    metrics: bool = False
+    """Whether `/metrics` is served, on the health port: it tells how much is done here to whoever reaches that."""
 
     issuer: str = "muster"
     """Whose tokens are taken."""
@@ -59,14 +86,26 @@ class Settings(BaseSettings):
     """The local signing key of `muster up` and compose; never in production."""
     admin_subject: str = "admin"
     """Who setup makes the tenant's administrator where it has none."""
+    first_cluster: str = Field(default="", pattern=r"^([1-9][0-9]{0,3}x(0|[1-9][0-9]?))?$")
+    """NODESxGPUS: at the first start, setup adds a simulated cluster `simulated` of that size, and a project `default`;
+    neither where unset."""
 
     data_dir: Path | None = None
     """Where services that keep files do so: pods' working folders and logs of the local cluster."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level that is logged, to stderr as JSON."""
 
+    facts_per_cluster_minute: int = Field(default=6_000, ge=60)
+    """How many facts of one cluster become commits in a minute, in the long run; 20 minutes' worth may come at once. A
+    fact of more than 512 bytes counts as several. What is more waits, with the newest word of each pod and node."""
     local_gpus: int = Field(default=0, ge=0, le=64)
     """Stand-in devices that the local cluster declares."""
+    local_pods: Literal["isolated", "shared", "shared-accepted"] = "isolated"
+    """Whether pods of the local cluster are shut off from Muster's data, keys and processes. Where they are not
+    (`shared`), whoever may submit can become anybody: the gate refuses to give roles to others, unless that is
+    accepted."""
+    local_hidden_folders: str = ""
+    """What else the pods of the local cluster do not see, separated by colons: where the command line keeps tokens."""
     agent_kinds: str = Field(
         default="local,simulated", pattern=r"^(local|simulated|kubernetes)(,(local|simulated|kubernetes))*$"
     )
@@ -91,9 +130,9 @@ class Settings(BaseSettings):
     """Namespace of the agent itself, for its fences, its settings and the pods that hold shared devices."""
     kubernetes_project_namespace: str = Field(default="muster-{project}", pattern=r"^[-a-z0-9]*\{project\}[-a-z0-9]*$")
     """Namespace of a project's pods; `{project}` stands for its name. deploy/kubernetes/policy.yaml names it, too."""
-    kubernetes_pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
-    """Pod Security Standard that the agent enforces in namespaces it makes; existing ones keep theirs. With
-    deploy/kubernetes/policy.yaml, administrators alone make privileged ones."""
+    kubernetes_pod_security: Literal["restricted", "baseline", "privileged"] = "baseline"
+    """Pod Security Standard that the agent enforces in namespaces it makes, or the project's where that is stricter;
+    existing ones keep theirs. With deploy/kubernetes/policy.yaml, administrators alone make privileged ones."""
     kubernetes_reservation_image: str = "muster"
     """Image of the pods that hold shared devices: this program's own."""
     kubernetes_not_ready_seconds: float = Field(default=5.0, ge=0)
@@ -116,6 +155,16 @@ class Settings(BaseSettings):
     def nats_servers(self) -> list[str]:
         return [url.strip() for url in self.nats_url.split(",") if url.strip()]
 
+    @property
+    def database_url(self) -> str:
+        """`postgres_url` with the password of the file. Raises FileNotFoundError where that is not there."""
+        return _with_password(self.postgres_url, self.postgres_password_file)
+
+    @property
+    def reader_url(self) -> str:
+        """The same of `postgres_reader_url`."""
+        return _with_password(self.postgres_reader_url, self.postgres_reader_password_file)
+
     def password_of(self, service: str) -> str:
         """The service's own NATS password. Raises FileNotFoundError where a file was named that is not there."""
         if self.nats_password_dir is not None:
@@ -123,3 +172,12 @@ class Settings(BaseSettings):
         if self.nats_password_file is not None:
             return self.nats_password_file.read_text().strip()
         return self.nats_password
+
+
+def _with_password(given: str, file: Path | None) -> str:
+    if file is None or not given:
+        return given
+    url = urlsplit(given)
+    user, _, host = url.netloc.rpartition("@")
+    password = quote(file.read_text().strip(), safe="")
+    return urlunsplit(url._replace(netloc=f"{user.partition(':')[0]}:{password}@{host}"))

@@ -14,6 +14,7 @@ import structlog
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
+from events.codec import UNDECODABLE
 from events.subjects import EVENTS_STREAM, SNAPSHOTS_STREAM, snapshot_subject
 from services.runtime.jetstream_api import JetStreamError, decode_ack, last_message, stream_info
 from services.runtime.requests import Requests, UnansweredError
@@ -90,7 +91,10 @@ class Snapshots:
         packed = b"".join(parts)
         if hashlib.sha256(packed).hexdigest() != manifest.digest:
             return None
-        return manifest.seq, await asyncio.to_thread(zlib.decompress, packed)
+        try:
+            return manifest.seq, await asyncio.to_thread(zlib.decompress, packed)
+        except zlib.error:
+            return None
 
     async def _manifest(self, name: str) -> _Manifest | None:
         found = await self._get(snapshot_subject(name, MANIFEST_PART))
@@ -98,7 +102,7 @@ class Snapshots:
             return None
         try:
             return msgspec.json.decode(found, type=_Manifest)
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             return None
 
     async def _log_id(self) -> str:

@@ -2,13 +2,14 @@
 the same contract suite.
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Final, Protocol
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from events.aggregate import Aggregate, Chain, Draft
 from events.commit import Commit
+from events.void import Unreadable
 
 MAX_BATCH: Final = 1_000
 """Messages of one atomic batch; the server's own limit."""
@@ -48,6 +49,26 @@ class LogGapError(Exception):
     """A sequence is missing, or the stream is not the one it was: halt, never skip."""
 
 
+class UnreadableMessageError(LogUnavailableError):
+    """A message of the log cannot be decoded, or does not follow from what stands before it: halt, never skip.
+
+    An administrator may declare it void (`muster log void`); then it is passed by.
+    """
+
+    def __init__(self, seq: int, subject: str, cause: str) -> None:
+        super().__init__(f"message {seq} of the log ({subject}) cannot be read: {cause}")
+        self.seq = seq
+        self.subject = subject
+        self.cause = cause
+
+    @property
+    def todo(self) -> str:
+        return (
+            "run the version of Muster that wrote it, or, where none did, declare it void: "
+            f"muster log void {self.seq} --reason …"
+        )
+
+
 def check_batch(drafts: Sequence[Draft]) -> None:
     """Raises ValueError where the drafts cannot be one atomic batch: one commit per aggregate, 1 to MAX_BATCH."""
     if not 1 <= len(drafts) <= MAX_BATCH:
@@ -56,10 +77,15 @@ def check_batch(drafts: Sequence[Draft]) -> None:
         raise ValueError("an atomic batch holds one commit per aggregate: merge those of the same one")
 
 
+type OnStanding = Callable[[UnreadableMessageError | None], None]
+"""Told what a reader stands before, and None when it goes on."""
+
+
 class EventStore(Protocol):
     """The log. Every method has a deadline; none retries for ever, but for `follow`.
 
-    What reads (`load`, `load_at`, `last_seq`) raises LogUnavailableError where no answer comes.
+    What reads (`load`, `load_at`, `last_seq`) raises LogUnavailableError where no answer comes, and
+    UnreadableMessageError where a message that it takes cannot be read.
     """
 
     async def append(self, draft: Draft, *, deadline_seconds: float = 5.0) -> Outcome:
@@ -73,16 +99,42 @@ class EventStore(Protocol):
         """
         ...
 
-    async def load[S](self, aggregate: Aggregate[S], key: str) -> Chain[S]:
-        """The aggregate's newest fold, as the stream's leader has it."""
+    async def load[S](self, aggregate: Aggregate[S], key: str, *, min_seq: int = 0, seconds: float = 5.0) -> Chain[S]:
+        """The aggregate's newest fold, as the stream's leader has it: with all that this store has seen of it, and all
+        up to `min_seq`. Raises StaleLogError where nothing as new answers within `seconds`.
+        """
+        ...
+
+    def saw(self, aggregate: str, key: str, seq: int) -> None:
+        """A commit of this aggregate is known to be in the log: no later read answers from before it."""
+        ...
+
+    def seen(self, aggregate: str, key: str) -> int:
+        """The newest sequence that this store has seen of an aggregate; 0: none, or long ago."""
         ...
 
     async def load_at[S](self, aggregate: Aggregate[S], key: str, workload_id: str) -> Chain[S] | None:
         """The fold of an earlier incarnation (workloads): up to its last commit; None where it never was."""
         ...
 
+    def commits(
+        self, aggregate: Aggregate[Any], key: str, *, after_seq: int, until_seq: int
+    ) -> AsyncGenerator[list[Commit], None]:
+        """One chain's commits after a sequence and up to another, at which it has one, some hundreds at a time."""
+        ...
+
     async def last_seq(self, *, aggregates: Sequence[str] = ()) -> int:
         """Sequence of the newest message (of these kinds, where some are named), as the leader has it; 0: none."""
+        ...
+
+    async def stand_before(self, unreadable: UnreadableMessageError, on_standing: OnStanding) -> None:
+        """Alarm, and wait until the message was declared void; a follower that begins before it then passes it by."""
+        ...
+
+    async def examine(self, seq: int) -> Unreadable | None:
+        """Why the message of this sequence cannot be read; None where it can be, or was declared void. Raises KeyError
+        where there is none.
+        """
         ...
 
     def follow(
@@ -92,7 +144,7 @@ class EventStore(Protocol):
 
         Yields what has arrived (at most some thousands), or an empty list when nothing came for `idle_seconds`, so that
         a follower can do what is due. With `aggregates`, only those kinds. Survives restarts of the server; raises
-        LogGapError on a gap, and UnknownEventError on an event of a later version. Close it (`contextlib.aclosing`)
-        where the loop is left before its end.
+        LogGapError on a gap, and UnreadableMessageError before a message that cannot be read, once all that stands in
+        front of it was yielded. Close it (`contextlib.aclosing`) where the loop is left before its end.
         """
         ...

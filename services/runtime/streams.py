@@ -9,7 +9,7 @@ settings (sync of every write) are asked of all servers over NATS, through an im
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -21,15 +21,20 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from events.subjects import (
     ALL_AUDIT,
     ALL_EVENTS,
+    ALL_KEYS,
     ALL_OBSERVED,
+    ALL_REFUSALS,
     ALL_SNAPSHOTS,
     ALL_WANTED,
     AUDIT_STREAM,
     EVENTS_STREAM,
+    KEYS_STREAM,
     OBSERVED_STREAM,
+    REFUSALS_STREAM,
     SNAPSHOTS_STREAM,
     WANTED_STREAM,
 )
+from services.runtime.calls import CONSUMER_SECONDS, UNACKNOWLEDGED, call
 from services.runtime.jetstream_api import NOT_FOUND, UNAVAILABLE
 
 MINIMUM_VERSION: Final = (2, 15)
@@ -43,6 +48,12 @@ STARTUP_SECONDS: Final = 30.0
 """How long a cluster that has just started may take to elect the streams' leaders."""
 REPORT_SECONDS: Final = 0.2
 """How long further servers' reports are waited for after the first."""
+
+KEYS_SECONDS: Final = 24 * 3600
+"""How long a repeated Idempotency-Key is answered as the first time."""
+OBSERVED_SECONDS: Final = 600
+"""How long a word of an agent stays in OBSERVED: it says all that still holds at least every other minute, so what goes
+is what was settled, or said by nobody any more."""
 
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
@@ -62,8 +73,7 @@ class Declared:
     name: str
     subjects: tuple[str, ...]
     max_bytes: int
-    """What setup creates it with; an operator may raise it (the log's by `Settings.log_max_bytes`), but not leave it
-    unlimited."""
+    """What setup creates it with (the log with `Settings.log_max_bytes`); it may be another, but not unlimited."""
     settings: Config = field(default_factory=dict[str, Any])
 
     def config(self, replicas: int) -> Config:
@@ -74,6 +84,10 @@ class Declared:
             "num_replicas": replicas,
             "max_bytes": self.max_bytes,
             "placement": {"tags": [SYNC_TAG]},
+            "consumer_limits": {
+                "inactive_threshold": CONSUMER_SECONDS * _NANOSECONDS,
+                "max_ack_pending": UNACKNOWLEDGED,
+            },
             **self.settings,
         }
 
@@ -111,13 +125,26 @@ DECLARED: Final = (
         name=OBSERVED_STREAM,
         subjects=(ALL_OBSERVED,),
         max_bytes=256 * _MIB,
-        settings={**_NOTHING_EXPIRES, **_LAST_PER_SUBJECT, "storage": "memory"},
+        settings={
+            **_NOTHING_EXPIRES,
+            **_LAST_PER_SUBJECT,
+            "storage": "memory",
+            "max_age": OBSERVED_SECONDS * _NANOSECONDS,
+        },
     ),
     Declared(
         name=AUDIT_STREAM,
         subjects=(ALL_AUDIT,),
         max_bytes=256 * _MIB,
-        # The oldest goes first: nobody may stop the gate by having very many commands refused.
+        # Only what took a special right: some hundred thousand of these, and then the oldest goes first.
+        settings={**_NOTHING_EXPIRES, "storage": "file", "discard": "old", "deny_delete": True, "deny_purge": True},
+    ),
+    Declared(
+        name=REFUSALS_STREAM,
+        subjects=(ALL_REFUSALS,),
+        max_bytes=64 * _MIB,
+        # The oldest goes first: nobody may stop the gate by having very many commands refused, nor push out of AUDIT
+        # what administrators did.
         settings={**_NOTHING_EXPIRES, "storage": "file", "discard": "old", "deny_delete": True, "deny_purge": True},
     ),
     Declared(
@@ -125,6 +152,22 @@ DECLARED: Final = (
         subjects=(ALL_SNAPSHOTS,),
         max_bytes=512 * _MIB,
         settings={**_NOTHING_EXPIRES, **_LAST_PER_SUBJECT, "storage": "file"},
+    ),
+    Declared(
+        name=KEYS_STREAM,
+        subjects=(ALL_KEYS,),
+        max_bytes=256 * _MIB,
+        # What an Idempotency-Key stands for, for a day. At some 250 bytes each, the limit holds a million; beyond it
+        # the oldest goes first: nobody may stop everybody's changes by sending very many.
+        settings={
+            **_NOTHING_EXPIRES,
+            "storage": "file",
+            "max_age": KEYS_SECONDS * _NANOSECONDS,
+            "max_msgs_per_subject": 1,
+            "discard": "old",
+            "deny_delete": True,
+            "deny_purge": True,
+        },
     ),
 )
 
@@ -140,7 +183,7 @@ _REASONS: Final = {
     "allow_msg_schedules": "or a schedule can publish in others' names",
     "allow_atomic": "or several aggregates cannot change together",
     "allow_direct": "or reads of a chain are not possible in one request",
-    "max_age": "or the log forgets",
+    "max_age": "or the log forgets, or what is over is kept for ever",
     "max_msgs": "or the log forgets",
     "max_msgs_per_subject": "or chains are cut, or state piles up",
     "storage": "as its contents are kept, or derived",
@@ -150,6 +193,7 @@ _REASONS: Final = {
     "retention": "or reading consumes",
     "sealed": "or nothing can be written",
     "num_replicas": "as MUSTER_REPLICAS says",
+    "consumer_limits": "or consumers that nobody pulls from, or acknowledges to, stay and grow",
     "placement": "so that it stands only on servers that sync every write",
     "max_bytes": "with a limit, so that the log says that it is full before the disk is",
 }
@@ -158,8 +202,22 @@ _DEFAULTS: Final[Config] = {
     "allow_atomic": False,
     "deny_delete": False,
     "deny_purge": False,
+    "max_consumers": -1,
+    "max_msg_size": -1,
+    "max_msgs_per_subject": -1,
+    "duplicate_window": 120 * _NANOSECONDS,
+    "compression": "none",
 }
-"""What a server leaves out of a stream's configuration where it is off."""
+"""What a setting is where nobody set it; where it is not here, off. A server leaves some of them out."""
+_OF_NO_MATTER: Final = frozenset({"name", "description", "metadata", "max_bytes", "num_replicas", "first_seq"})
+"""Or looked at apart."""
+_SENTENCES: Final = {
+    "mirror": "is set, then it is not written here: remove it",
+    "sources": "is set, then others' messages stand between ours: remove it",
+    "subject_transform": "is set, then messages change their subjects: remove it",
+    "republish": "is set, then what is stored is also said elsewhere: remove it",
+    "no_ack": "is on, switch it off, or nobody knows what is stored",
+}
 
 
 class _ApiError(msgspec.Struct):
@@ -197,27 +255,12 @@ class ServerReport(msgspec.Struct):
     data: _ReportData = msgspec.field(default_factory=_ReportData)
 
 
-async def create_streams(nc: Client, replicas: int) -> None:
+async def create_streams(nc: Client, replicas: int, *, log_max_bytes: int = 0) -> None:
     """Create what is not there; leave alone what is. Only setup calls it. Raises StreamError."""
-    await _create(nc, replicas, DECLARED)
-
-
-async def raise_log_limit(nc: Client, max_bytes: int) -> bool:
-    """Let the log grow up to `max_bytes`; whether that is more than before: what is there is never made smaller. Only
-    setup calls it. Raises StreamError.
-    """
-    config = await _info(nc, EVENTS_STREAM)
-    if config is None or config.get("max_bytes", -1) >= max_bytes:
-        return False
-    request = msgspec.json.encode({**config, "max_bytes": max_bytes})
-    answer = await nc.request(f"$JS.API.STREAM.UPDATE.{EVENTS_STREAM}", request, timeout=STARTUP_SECONDS)
-    error = msgspec.json.decode(answer.data, type=_Created).error
-    if error is not None:
-        raise StreamError(
-            f"stream {EVENTS_STREAM} cannot grow to {max_bytes} bytes: {error.description}; the server's own "
-            "`max_file_store` must have room for it"
-        )
-    return True
+    streams = DECLARED
+    if log_max_bytes:
+        streams = tuple(replace(one, max_bytes=log_max_bytes) if one.name == EVENTS_STREAM else one for one in DECLARED)
+    await _create(nc, replicas, streams)
 
 
 async def create_derived_streams(nc: Client, replicas: int) -> None:
@@ -229,10 +272,10 @@ async def create_derived_streams(nc: Client, replicas: int) -> None:
 
 async def _create(nc: Client, replicas: int, streams: Sequence[Declared]) -> None:
     for declared in streams:
-        if await _info(nc, declared.name) is not None:
+        if await stream_config(nc, declared.name) is not None:
             continue
         request = msgspec.json.encode(declared.config(replicas))
-        answer = await nc.request(f"$JS.API.STREAM.CREATE.{declared.name}", request, timeout=STARTUP_SECONDS)
+        answer = await nc.request(call("STREAM.CREATE", declared.name), request, timeout=STARTUP_SECONDS)
         created = msgspec.json.decode(answer.data, type=_Created)
         if created.error is not None:
             raise StreamError(f"stream {declared.name} could not be created: {created.error.description}")
@@ -260,7 +303,7 @@ async def assert_streams(nc: Client, *, replicas: int | None = None) -> None:
 async def _assert_once(nc: Client, replicas: int | None) -> None:
     wrong = wrong_servers(await _server_reports(nc))
     for declared in DECLARED:
-        actual = await _info(nc, declared.name)
+        actual = await stream_config(nc, declared.name)
         if actual is None:
             wrong.append(f"stream {declared.name} is missing: run `python -m services.setup` once.")
         else:
@@ -295,45 +338,48 @@ def wrong_servers(reports: list[ServerReport]) -> list[str]:
     return wrong
 
 
-def wrong_settings(declared: Declared, actual: Config, replicas: int | None) -> list[str]:
-    """What must change about a stream, one sentence each."""
+def differences(declared: Declared, actual: Config, replicas: int | None) -> dict[str, tuple[Any, Any]]:
+    """Every setting of a stream that is not as it must be: what it is, and what it must be. Also those that nobody here
+    sets: a stream that keeps no large message, or copies another one, is not what it seems.
+    """
     wanted = declared.config(replicas or 0)
     if replicas is None:
         del wanted["num_replicas"]
     del wanted["max_bytes"], wanted["name"]
+    for key in actual.keys() - wanted.keys() - _OF_NO_MATTER:
+        wanted[key] = _DEFAULTS.get(key)
+    found = {key: (actual.get(key, _DEFAULTS.get(key)), value) for key, value in wanted.items()}
+    return {key: (is_, must) for key, (is_, must) in found.items() if is_ != must and (is_ or must)}
+
+
+def wrong_settings(declared: Declared, actual: Config, replicas: int | None) -> list[str]:
+    """What must change about a stream, one sentence each."""
     wrong = [
-        f"stream {declared.name}: {key} is {_shown(actual.get(key))}, set it to {_shown(value)}, {_REASONS[key]}."
-        for key, value in wanted.items()
-        if actual.get(key, _DEFAULTS.get(key)) != value
+        f"stream {declared.name}: {_sentence(key, is_, must)}."
+        for key, (is_, must) in differences(declared, actual, replicas).items()
     ]
     if actual.get("max_bytes", -1) <= 0:
         wrong.append(f"stream {declared.name}: max_bytes is unlimited, set it {_REASONS['max_bytes']}.")
-    foreign = {
-        key: reason
-        for key, reason in (
-            ("mirror", "then it is not written here"),
-            ("sources", "then others' messages stand between ours"),
-            ("subject_transform", "then messages change their subjects"),
-            ("republish", "then what is stored is also said elsewhere"),
-        )
-        if actual.get(key)
-    }
-    wrong.extend(f"stream {declared.name}: {key} is set, {reason}: remove it." for key, reason in foreign.items())
-    if actual.get("persist_mode") == "async":
-        wrong.append(
-            f"stream {declared.name}: persist_mode is async, set it to default, or acknowledged writes are lost."
-        )
-    if actual.get("no_ack"):
-        wrong.append(f"stream {declared.name}: no_ack is on, switch it off, or nobody knows what is stored.")
     return wrong
 
 
-def _shown(value: object) -> str:
+def _sentence(key: str, is_: Any, must: Any) -> str:
+    if key == "persist_mode":
+        return f"persist_mode is {is_}, set it to default, or acknowledged writes are lost"
+    if key in _SENTENCES:
+        return f"{key} {_SENTENCES[key]}"
+    if must is None:
+        return f"{key} is {shown(is_)}, and nothing here sets it: switch it off"
+    return f"{key} is {shown(is_)}, set it to {shown(must)}, {_REASONS.get(key, 'as nothing here sets it')}"
+
+
+def shown(value: object) -> str:
     return "not set" if value is None else msgspec.json.encode(value).decode()
 
 
-async def _info(nc: Client, stream: str) -> Config | None:
-    answer = await nc.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=REQUEST_SECONDS)
+async def stream_config(nc: Client, stream: str) -> Config | None:
+    """The stream's settings; None where there is no such stream. Raises StreamError, NatsTimeoutError."""
+    answer = await nc.request(call("STREAM.INFO", stream), b"", timeout=REQUEST_SECONDS)
     info = msgspec.json.decode(answer.data, type=_Info)
     if info.error is None:
         return info.config
@@ -350,20 +396,25 @@ def parse_report(payload: bytes) -> ServerReport:
 
 async def _server_reports(nc: Client) -> list[ServerReport]:
     """One report per server of the cluster."""
+    return [parse_report(answer) for answer in await ask_servers(nc, SERVER_REPORT_SUBJECT)]
+
+
+async def ask_servers(nc: Client, subject: str, *, seconds: float = REQUEST_SECONDS) -> list[bytes]:
+    """What every server of the cluster answers, in any order; none where none does within that time."""
     inbox = nc.new_inbox()
     subscription = await nc.subscribe(inbox)  # pyright: ignore[reportUnknownMemberType]
-    reports: list[ServerReport] = []
+    answers: list[bytes] = []
     try:
-        await nc.publish(SERVER_REPORT_SUBJECT, b"{}", reply=inbox)
-        wait = REQUEST_SECONDS
+        await nc.publish(subject, b"{}", reply=inbox)
+        wait = seconds
         while True:
             message = await subscription.next_msg(timeout=wait)
             if not message.data:
-                return reports  # "no responders"
-            reports.append(parse_report(message.data))
+                return answers  # "no responders"
+            answers.append(message.data)
             wait = REPORT_SECONDS
     except NatsTimeoutError:
-        return reports
+        return answers
     finally:
         with contextlib.suppress(NatsError):  # the connection went meanwhile, and the subscription with it
             await subscription.unsubscribe()

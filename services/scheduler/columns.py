@@ -18,11 +18,15 @@ GPU_TAINT: Final = "nvidia.com/gpu"
 it.
 """
 
+LARGEST: Final = 2**62
+"""What is more, or less than its negative, counts as this: sums and differences of two still fit 64 bits."""
+
 _NUMBERS: Final = (
     "place",
     "free_cpu_milli",
     "free_memory_bytes",
     "free_pods",
+    "free_devices",
     "gpu_memory_bytes",
     "most_cpu_milli",
     "most_memory_bytes",
@@ -47,19 +51,21 @@ class Columns:
 
     def set(self, key: str, node: Node, *, reachable: bool) -> None:
         """Write a node's row; `reachable`: whether its cluster takes new pods."""
-        row = self._row(key, node.name)
+        row = self._row(key)
+        self.names[row] = node.name
         facts, numbers = node.facts, self._numbers
         refusing = {taint.key for taint in facts.taints if taint.effect in REFUSING_EFFECTS}
         takes_pods = node.schedulable and reachable
         numbers["place"][row] = self.places.setdefault((node.cluster_id, facts.pool), len(self.places))
-        numbers["free_cpu_milli"][row] = node.free_cpu_milli
-        numbers["free_memory_bytes"][row] = node.free_memory_bytes
-        numbers["free_pods"][row] = node.free_pods
-        numbers["gpu_memory_bytes"][row] = facts.gpu_memory_bytes
-        numbers["most_cpu_milli"][row] = facts.cpu_milli
-        numbers["most_memory_bytes"][row] = facts.memory_bytes
-        numbers["most_pods"][row] = facts.max_pods
-        numbers["most_devices"][row] = facts.gpu_count
+        numbers["free_cpu_milli"][row] = clipped(node.free_cpu_milli)
+        numbers["free_memory_bytes"][row] = clipped(node.free_memory_bytes)
+        numbers["free_pods"][row] = clipped(node.free_pods)
+        numbers["free_devices"][row] = clipped(node.free_devices)
+        numbers["gpu_memory_bytes"][row] = clipped(facts.gpu_memory_bytes)
+        numbers["most_cpu_milli"][row] = clipped(facts.cpu_milli)
+        numbers["most_memory_bytes"][row] = clipped(facts.memory_bytes)
+        numbers["most_pods"][row] = clipped(facts.max_pods)
+        numbers["most_devices"][row] = clipped(facts.gpu_count)
         self._present[row] = node.present
         self._usable[row] = takes_pods and not refusing
         self._gpu_usable[row] = takes_pods and refusing <= {GPU_TAINT}
@@ -69,7 +75,7 @@ class Columns:
             wider[:, : self._devices.shape[1]] = self._devices
             self._devices = wider
         self._devices[row] = -1
-        self._devices[row, : len(free)] = free
+        self._devices[row, : len(free)] = [clipped(milli) for milli in free]
 
     def frozen(self) -> NodeTable:
         count = len(self.keys)
@@ -84,13 +90,13 @@ class Columns:
             **{name: column[:count].copy() for name, column in self._numbers.items()},
         )
 
-    def _row(self, key: str, name: str) -> int:
+    def _row(self, key: str) -> int:
         row = self.rows.get(key)
         if row is not None:
             return row
         row = self.rows[key] = len(self.keys)
         self.keys.append(key)
-        self.names.append(name)
+        self.names.append("")
         if row == len(self._present):
             self._numbers = {name: np.concatenate((column, column)) for name, column in self._numbers.items()}
             self._present = np.concatenate((self._present, self._present))
@@ -98,3 +104,8 @@ class Columns:
             self._gpu_usable = np.concatenate((self._gpu_usable, self._gpu_usable))
             self._devices = np.concatenate((self._devices, self._devices))
         return row
+
+
+def clipped(number: int) -> int:
+    """The number, or LARGEST, or its negative, where it is beyond."""
+    return max(-LARGEST, min(number, LARGEST))

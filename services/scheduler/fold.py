@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain, advance
-from events.cluster import Cluster
+from events.cluster import DEFAULT_POOL, Cluster
 from events.commit import Commit
 from events.ids import key_of_id
 from events.node import Node, reservation_id
@@ -56,6 +56,7 @@ class Fold:
     def __init__(self) -> None:
         self.seq = 0
         """Everything up to here has been followed; single aggregates may be ahead by what we committed ourselves."""
+        self.from_snapshot = False
         self.workloads: dict[str, Chain[Workload]] = {}
         self.nodes: dict[str, Chain[Node]] = {}
         self.clusters: dict[str, Chain[Cluster]] = {}
@@ -80,12 +81,6 @@ class Fold:
         self._dirty_nodes: set[str] = set()
 
     # -- following ---------------------------------------------------------------------------------------------------
-
-    def follow(self, commits: list[Commit]) -> None:
-        """Take over what the log brought, whole batches at a time."""
-        for commit in commits:
-            self.apply(commit)
-            self.seq = commit.seq
 
     def apply(self, commit: Commit) -> None:
         """Take over one commit; one that was applied before changes nothing."""
@@ -112,7 +107,7 @@ class Fold:
 
     def _apply_workload(self, commit: Commit) -> None:
         chain = self.workloads.get(commit.key)
-        if chain is None and not isinstance(commit.events[0], WorkloadCreated):
+        if chain is None and not (commit.events and isinstance(commit.events[0], WorkloadCreated)):
             return  # of a workload that ended and was forgotten: nothing to schedule can follow from it
         if _newer(chain, commit):
             self.workloads[commit.key] = advance(WORKLOAD, chain, commit)
@@ -130,6 +125,7 @@ class Fold:
     def restore(self, seq: int, chains: dict[str, dict[str, Chain[Any]]]) -> None:
         """Begin with the chains of a stored snapshot; everything is to be settled."""
         self.seq = seq
+        self.from_snapshot = True
         self.workloads = chains[WORKLOAD.name]
         self.nodes = chains[NODE.name]
         self.clusters = chains[CLUSTER.name]
@@ -320,13 +316,13 @@ class Fold:
 
     def _cluster_view(self, state: Cluster) -> ClusterView:
         on_nodes = {pool for (id_, pool), count in self._nodes_in.items() if count and id_ == state.cluster_id}
-        others = (on_nodes | set(state.node_pools)) - {"default"}
+        others = (on_nodes | set(state.node_pools)) - {DEFAULT_POOL}
         return ClusterView(
             name=state.name,
             exists=state.exists,
             connected=state.connected,
             problem=state.problem,
-            pools=("default", *sorted(others)),
+            pools=(DEFAULT_POOL, *sorted(others)),
         )
 
     def _project_view(self, project_id: str) -> ProjectView | None:

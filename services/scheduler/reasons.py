@@ -164,14 +164,14 @@ def _quota_used(snapshot: Snapshot, kind: Kind, shortfall: Shortfall) -> Waiting
 
 
 def _gpu_need(room: Room, request: PodRequest, rows: Integers) -> str:
-    largest = int(room.devices[rows].max())
+    largest = _gpus(room.largest_share_milli(rows))
     if request.gpu_memory_bytes:
-        return f"need {format_bytes(request.gpu_memory_bytes)} of a device, largest free share {_gpus(max(largest, 0))}"
+        return f"need {format_bytes(request.gpu_memory_bytes)} of a device, largest free share {largest}"
     if request.gpu_milli < WHOLE_GPU_MILLI:
         share = _gpus(request.gpu_milli)
         each = f"need {request.gpu_devices} × {share}" if request.gpu_devices > 1 else f"need {share}"
-        return f"{each}, largest free share {_gpus(max(largest, 0))}"
-    most = int((room.devices[rows] >= WHOLE_GPU_MILLI).sum(axis=1).max())
+        return f"{each}, largest free share {largest}"
+    most = max(int(room.free_devices[rows].max()), 0)
     return f"need {request.gpu_devices}, largest free {most}"
 
 

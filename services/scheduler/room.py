@@ -12,6 +12,7 @@ import numpy as np
 
 from events.workload.events import DeviceShare
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
+from services.scheduler.columns import clipped
 from services.scheduler.snapshot import Booleans, Integers, NodeTable, Release
 
 NEVER: Final = np.iinfo(np.int64).max
@@ -51,6 +52,9 @@ class Room:
         self.memory = nodes.free_memory_bytes.copy()
         self.pods = nodes.free_pods.copy()
         self.devices = nodes.free_device_milli.copy()
+        self.free_devices = nodes.free_devices.copy()
+        self._withheld = (self.devices == WHOLE_GPU_MILLI).sum(axis=1) - self.free_devices
+        """How many of the untouched devices cannot be had, because others have as many. No pod of ours changes that."""
         self._journal: list[int] = []
         self._candidates: dict[tuple[PodRequest, int], _Candidates] = {}
         for release in releases:
@@ -93,10 +97,20 @@ class Room:
         gpu = none
         if request.gpu_devices:
             fits = self.devices[rows] >= self.share_milli(request, rows)[:, None]
-            gpu = fits.sum(axis=1) < request.gpu_devices
+            gpu = self._too_few(fits, rows, request.gpu_devices)
         cpu = self.cpu[rows] < request.cpu_milli if request.cpu_milli else none
         memory = self.memory[rows] < request.memory_bytes if request.memory_bytes else none
         return gpu, cpu, memory, self.pods[rows] < 1
+
+    def largest_share_milli(self, rows: Integers) -> int:
+        """The most that any device of these nodes has to give."""
+        milli, free = self.devices[rows], self.free_devices[rows]
+        opened = np.where(milli < WHOLE_GPU_MILLI, milli, 0).max(axis=1, initial=0)
+        return int(np.where(free > 0, WHOLE_GPU_MILLI, np.where(free < 0, 0, opened)).max(initial=0))
+
+    def _too_few(self, fits: Booleans, rows: Integers, count: int) -> Booleans:
+        """Where the devices that have room are fewer than these: as the node's decider counts."""
+        return (fits.sum(axis=1) - self._withheld[rows] < count) | (self.free_devices[rows] < 0)
 
     def _up_to_date(self, request: PodRequest, place: int) -> _Candidates:
         candidates = self._candidates.get((request, place))
@@ -120,13 +134,14 @@ class Room:
             unfit |= self.cpu[rows] < request.cpu_milli
         if request.memory_bytes:
             unfit |= self.memory[rows] < request.memory_bytes
-        score = np.maximum(devices, 0).sum(axis=1).clip(0, _MAX_FREE_GPU_MILLI) << _FREE_GPU_SHIFT
+        free_gpu_milli = np.maximum(devices, 0).sum(axis=1) - WHOLE_GPU_MILLI * self._withheld[rows]
+        score = free_gpu_milli.clip(0, _MAX_FREE_GPU_MILLI) << _FREE_GPU_SHIFT
         score += (self.cpu[rows] - request.cpu_milli).clip(0, _MAX_FREE_CPU_MILLI)
         count = request.gpu_devices
         if count:
             share = self.share_milli(request, rows)
             fits = devices >= share[:, None]
-            unfit |= fits.sum(axis=1) < count
+            unfit |= self._too_few(fits, rows, count)
             tight = np.where(fits, devices, _MAX_LEFTOVER_MILLI)
             held = tight.min(axis=1) if count == 1 else np.sort(tight, axis=1)[:, :count].sum(axis=1)
             score += (held - count * share).clip(0, _MAX_LEFTOVER_MILLI) << _LEFTOVER_SHIFT
@@ -142,11 +157,14 @@ class Room:
         return tuple(DeviceShare(device=device, milli=share) for device in chosen)
 
     def _move(self, row: int, cpu: int, memory: int, devices: tuple[DeviceShare, ...], *, sign: int) -> None:
-        self.cpu[row] += sign * cpu
-        self.memory[row] += sign * memory
+        self.cpu[row] = clipped(int(self.cpu[row]) + sign * cpu)
+        self.memory[row] = clipped(int(self.memory[row]) + sign * memory)
         self.pods[row] += sign
         for share in devices:
-            # A device that the node has lost since gives nothing back.
+            # A device that the node has lost since gives nothing back before the next plan.
             if share.device < self.devices.shape[1] and self.devices[row, share.device] >= 0:
-                self.devices[row, share.device] += sign * share.milli
+                before = int(self.devices[row, share.device])
+                after = self.devices[row, share.device] = before + sign * share.milli
+                if WHOLE_GPU_MILLI in (before, after):
+                    self.free_devices[row] += sign
         self._journal.append(row)

@@ -18,10 +18,11 @@ from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, BrokenChainError,
 from events.refusal import Refusal
 from services.runtime.connection import connect
 from services.runtime.fold_snapshots import Chains, FoldSnapshots
+from services.runtime.folding import follow_into
 from services.runtime.host import Health
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.settings import Settings
-from services.runtime.store import Committed, Conflict, EventStore, Outcome, Rejected, Unknown
+from services.runtime.store import Committed, Conflict, EventStore, OnStanding, Outcome, Rejected, Unknown
 from services.runtime.streams import assert_streams
 from services.scheduler.batches import batch_drafts, batches, release_drafts, telling_drafts
 from services.scheduler.fold import Fold
@@ -66,11 +67,12 @@ class Scheduler:
         *,
         on_ready: Callable[[], None] = lambda: None,
         on_reading: Callable[[int, int], None] = lambda _seq, _target_seq: None,
+        on_standing: OnStanding = lambda _: None,
     ) -> None:
-        """Schedule until `stop`. Raises LogGapError, UnknownEventError, BrokenChainError."""
+        """Schedule until `stop`. Raises LogGapError, and BrokenChainError where the fold began from a snapshot."""
         self._target_seq = await self._store.last_seq()
         tasks: list[asyncio.Task[object]] = [
-            asyncio.create_task(self._follow(on_reading)),
+            asyncio.create_task(self._follow(on_reading, on_standing)),
             asyncio.create_task(self._schedule(on_ready)),
             asyncio.create_task(stop.wait()),
         ]
@@ -85,13 +87,14 @@ class Scheduler:
         if self._snapshots is not None and self._caught_up.is_set():
             await self._snapshots.save(self.fold.seq, self._chains(), _now())
 
-    async def _follow(self, on_reading: Callable[[int, int], None]) -> None:
-        async with contextlib.aclosing(self._store.follow(self.fold.seq, idle_seconds=IDLE_SECONDS)) as follower:
+    async def _follow(self, on_reading: Callable[[int, int], None], on_standing: OnStanding) -> None:
+        async with contextlib.aclosing(
+            follow_into(self._store, self.fold, on_standing=on_standing, idle_seconds=IDLE_SECONDS)
+        ) as follower:
             if self.fold.seq >= self._target_seq:
                 self._caught_up.set()
             async for commits in follower:
                 if commits:
-                    self.fold.follow(commits)
                     self._changed.set()
                 if self.fold.seq >= self._target_seq:
                     self._caught_up.set()
@@ -221,12 +224,20 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         fold = Fold()
         if found := await snapshots.load():
             fold.restore(*found)
-        try:
+
+        standing = health.reader()
+
+        async def schedule(fold: Fold) -> None:
             await Scheduler(store, fold, snapshots=snapshots).run(
-                stop, on_ready=health.ready, on_reading=health.reading
+                stop, on_ready=health.ready, on_reading=health.reading, on_standing=standing
             )
-        except BrokenChainError:
+
+        try:
+            await schedule(fold)
+        except BrokenChainError as error:
+            # The snapshot's fault, perhaps: without it, only the log's own is left.
+            log.warning("fold_begins_again", error=str(error))
             await snapshots.forget()
-            raise
+            await schedule(Fold())
     finally:
         await nc.close()

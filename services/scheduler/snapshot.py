@@ -117,6 +117,8 @@ class NodeTable:
     free_cpu_milli: Integers
     free_memory_bytes: Integers
     free_pods: Integers
+    free_devices: Integers
+    """How many of the untouched devices can be had; negative where the node lost some that are held."""
     free_device_milli: Integers
     """Two-dimensional; -1 where the node has no such device."""
     gpu_memory_bytes: Integers

@@ -1,4 +1,4 @@
-"""`python -m services.setup`: does its work, says what it did, and ends."""
+"""`python -m services.setup`: does its work, says what it did, and ends. With `migrate`, changes streams instead."""
 
 import sys
 
@@ -7,6 +7,7 @@ import uvloop
 
 from services.runtime.host import configure_logging
 from services.runtime.settings import Settings
+from services.setup.migrate import migrate
 from services.setup.service import set_up
 
 log = structlog.get_logger(__name__)
@@ -17,7 +18,7 @@ def main() -> int:
     settings = Settings()
     configure_logging(settings.log_level)
     try:
-        uvloop.run(set_up(settings))
+        uvloop.run(migrate(settings) if sys.argv[1:] == ["migrate"] else set_up(settings))
     except Exception:
         log.exception("setup_failed")
         return 1

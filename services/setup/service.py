@@ -1,22 +1,26 @@
 """The one-shot: run before the services of every new version; run again, it changes nothing.
 
-Only it may create streams and tables. What is there already it leaves as it is, and the services check it themselves.
+Only it may create streams and tables. What is there already it leaves as it is, and the services check it themselves;
+settings of a stream are changed by a migration alone.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from asyncpg.exceptions import CannotConnectNowError
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from events.aggregate import TENANT, draft
+from events.aggregate import CLUSTER, PROJECT, TENANT, Aggregate, draft
+from events.cluster import AddCluster, SimulatedNodes
 from events.commit import service_actor
 from events.decision import Context
-from events.ids import TENANT_KEY, derived_command_id
+from events.ids import TENANT_KEY, cluster_key, derived_command_id, project_key
+from events.project import CreateProject
 from events.refusal import Refusal
 from events.tenant import GrantTenantRole
 from projections.migrate import prepare
@@ -26,13 +30,17 @@ from services.runtime.local_keys import load_or_create_key, write_jwks
 from services.runtime.requests import UnansweredError
 from services.runtime.settings import Settings
 from services.runtime.store import Committed, EventStore
-from services.runtime.streams import assert_streams, create_streams, raise_log_limit
+from services.runtime.streams import StreamError, assert_streams, create_streams
+from services.setup.migrate import USER, migrate, told, wanted_changes
 
 WAIT_SECONDS: Final = 60.0
 """Servers that are started at the same moment: a cluster elects its leaders, a new database is initialised."""
 PAUSE_SECONDS: Final = 0.5
 GRANT_TRIES: Final = 5
 """Each lost only to another setup that runs at the same time, and then there is nothing left to grant."""
+
+FIRST_CLUSTER: Final = "simulated"
+FIRST_PROJECT: Final = "default"
 
 log = structlog.get_logger(__name__)
 
@@ -49,21 +57,38 @@ async def set_up(settings: Settings) -> None:
     try:
         await _patiently(
             "JetStream",
-            lambda: create_streams(connection, settings.replicas),
+            lambda: create_streams(connection, settings.replicas, log_max_bytes=settings.log_max_bytes),
             (NoRespondersError, NatsTimeoutError),
         )
-        if await raise_log_limit(connection, settings.log_max_bytes):
-            log.info("log_limit_raised", max_bytes=settings.log_max_bytes)
+        if found := await wanted_changes(connection, settings):
+            await _migrate(settings, told(found))
         await assert_streams(connection, replicas=settings.replicas)
         if settings.postgres_url:
-            await _patiently("Postgres", lambda: prepare(settings.postgres_url), (OSError, CannotConnectNowError))
+            await _patiently(
+                "Postgres",
+                lambda: prepare(settings.database_url, settings.reader_url),
+                (OSError, CannotConnectNowError),
+            )
         store = JetStreamEventStore(connection)
         await _patiently(
             "the log", lambda: grant_first_administrator(store, settings.admin_subject), (UnansweredError,)
         )
+        if settings.first_cluster:
+            await _patiently("the log", lambda: make_first_places(store, settings.first_cluster), (UnansweredError,))
     finally:
         await connection.close()
     log.info("setup_done", streams=True, tables=bool(settings.postgres_url))
+
+
+async def _migrate(settings: Settings, wanted: list[str]) -> None:
+    """Where this process has all passwords, as in `muster up`. Elsewhere an operator does it, who has that one."""
+    if settings.nats_password_dir is None or not os.access(settings.nats_password_dir / USER, os.R_OK):
+        raise StreamError(
+            "\n".join(wanted)
+            + f"\nThat is a migration: run `python -m services.setup migrate` with the password of the "
+            f"NATS user {USER!r}, and setup again."
+        )
+    await migrate(settings)
 
 
 async def grant_first_administrator(store: EventStore, subject: str) -> bool:
@@ -83,6 +108,45 @@ async def grant_first_administrator(store: EventStore, subject: str) -> bool:
             log.info("administrator_granted", subject=subject)
             return True
     raise SetupError(f"{subject!r} could not be made administrator; run setup again")
+
+
+async def make_first_places(store: EventStore, size: str) -> None:
+    """Make the project `default` and the simulated cluster `simulated`, NODESxGPUS large, where there never were any.
+
+    Raises SetupError.
+    """
+    nodes, gpus = (int(number) for number in size.split("x"))
+    simulated = SimulatedNodes(
+        names=tuple(f"simulated-{number}" for number in range(nodes)),
+        cpu_milli=64_000,
+        memory_bytes=512 * 1024**3,
+        gpu_count=gpus,
+        gpu_model="simulated",
+        gpu_memory_bytes=80 * 1024**3 if gpus else 0,
+    )
+    cluster = AddCluster(name=FIRST_CLUSTER, kind="simulated", simulated_nodes=(simulated,))
+    await _make_first(store, CLUSTER, cluster_key(FIRST_CLUSTER), cluster)
+    await _make_first(store, PROJECT, project_key(FIRST_PROJECT), CreateProject(name=FIRST_PROJECT))
+
+
+async def _make_first(
+    store: EventStore, aggregate: Aggregate[Any], key: str, command: AddCluster | CreateProject
+) -> None:
+    chain = await store.load(aggregate, key)
+    if chain.version:
+        return  # also what was removed stays so
+    actor, now = service_actor("setup"), datetime.now(UTC)
+    command_id = derived_command_id("setup", aggregate.name, command.name)
+    context = Context(now=now, actor=actor, command_id=command_id, version=chain.version)
+    events = aggregate.decide(command, chain.state, context)
+    if isinstance(events, Refusal):
+        raise SetupError(f"{aggregate.name} {command.name!r} was not made: {events.message}")
+    made = draft(aggregate, key, chain, events, command_id=command_id, actor=actor, now=now)
+    if isinstance(await store.append(made), Committed):
+        log.info("first_made", kind=aggregate.name, name=command.name)
+        return
+    if not (await store.load(aggregate, key)).version:
+        raise SetupError(f"{aggregate.name} {command.name!r} could not be made; run setup again")
 
 
 async def _patiently(what: str, act: Callable[[], Awaitable[object]], passing: tuple[type[Exception], ...]) -> None:

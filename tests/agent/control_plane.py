@@ -1,7 +1,7 @@
 """What stands on the other side of the agent: publishes WANTED and reads OBSERVED, on a real NATS."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from events.cluster import ClusterKind
 from events.cluster_protocol import (
     LogsChunk,
     LogsRequest,
+    LogsTaken,
     ObservedCluster,
     ObservedNode,
     ObservedPod,
@@ -93,18 +94,22 @@ class ControlPlane:
         assert newest is not None
         return newest
 
-    async def logs(self, request: LogsRequest) -> AsyncIterator[LogsChunk]:
+    def waiting_chunks(self) -> int:
+        """Chunks that came and were not taken, of the newest request for logs."""
+        return self._log_chunks.pending_msgs
+
+    async def logs(self, request: LogsRequest) -> AsyncGenerator[LogsChunk]:
         """As the api asks: the agent may answer nobody else."""
         inbox = f"{logs_inbox(self.cluster)}.{uuid4().hex}"
-        subscription = await self._api.subscribe(inbox)
+        subscription = self._log_chunks = await self._api.subscribe(inbox)
         try:
             await self._api.publish(agent_logs_subject(self.cluster), msgspec.json.encode(request), reply=inbox)
             while True:
                 message = await subscription.next_msg(timeout=SECONDS)
                 chunk = msgspec.json.decode(message.data, type=LogsChunk)
-                if request.acknowledged and message.reply:
-                    await self._api.publish(message.reply, b"")
                 yield chunk
+                taken = msgspec.json.encode(LogsTaken(inbox=inbox))
+                await self._api.publish(agent_logs_subject(self.cluster), taken)
                 if chunk.end:
                     return
         finally:

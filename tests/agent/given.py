@@ -17,6 +17,7 @@ from events.workload.events import PodRef
 from services.agent.backends.interface import Backend
 from services.agent.backends.local import LocalBackend
 from services.agent.backends.local_environment import LocalMachine
+from services.agent.backends.run_folder import Isolation
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 
@@ -69,6 +70,7 @@ def seen(kind: PodFactKind, token: int = 1, *, key: str = KEY) -> ObservedPod:
 
 
 def machine(folder: Path, **more: Any) -> LocalMachine:
+    """Its data is in `folder`, and its pods do not see that."""
     fields: dict[str, Any] = {
         "data_dir": folder,
         "cluster_id": "c1",
@@ -80,6 +82,7 @@ def machine(folder: Path, **more: Any) -> LocalMachine:
         "log_max_bytes": 1024 * 1024,
         "log_retention_seconds": 3600.0,
         "logs_total_max_bytes": 100 * 1024 * 1024,
+        "isolation": Isolation(hidden=(str(folder),)),
     }
     return LocalMachine(**(fields | more))
 

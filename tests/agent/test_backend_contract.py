@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from events.cluster_protocol import LogLine, LogsRequest
 from events.workload.events import DeviceShare
 from services.agent.backends.interface import LIVE_KINDS, LogsUnavailableError
-from tests.agent.given import KEY, OPENERS, Watched, log_text, ref
+from tests.agent.given import KEY, OPENERS, WORKLOAD, Watched, log_text, ref
 
 pytestmark = pytest.mark.anyio
 
@@ -163,6 +165,30 @@ async def test_logs_of_another_run_or_incarnation_are_never_given(cluster: Watch
     await cluster.until("succeeded")
     with pytest.raises(LogsUnavailableError):
         await log_text(cluster.backend, **wrong)
+
+
+async def test_logs_of_earlier_runs_are_given_to_who_asks_for_them(cluster: Watched) -> None:
+    runs = [(1, ref(attempt=1, try_=0)), (2, ref(attempt=1, try_=1)), (3, ref(attempt=2, try_=0))]
+
+    async def told(**more: object) -> list[LogLine]:
+        request = msgspec.convert({"workload_id": WORKLOAD, "pod_key": KEY, **more}, LogsRequest)
+        return [line async for lines in cluster.backend.logs(request) for line in lines]
+
+    of: dict[int, list[LogLine]] = {}
+    for token, run in runs:
+        await cluster.backend.apply(cluster.pod(token, pod=run, seconds=0.05))
+        await cluster.until("succeeded", token=token)
+        of[token] = await told()
+        await cluster.backend.forget(KEY, token)
+    # The stand-in for kubelets gives every pod the same lines; tests/kubernetes/test_logs.py has runs apart.
+    if cluster.kind != "kubernetes":
+        assert len({tuple(lines) for lines in of.values()}) == len(runs), "each at a time of its own"
+
+    assert await told() == await told(attempt=2) == of[3]
+    assert await told(previous=True) == await told(attempt=1) == of[2]
+    assert await told(attempt=1, **{"try": 0}) == of[1]
+    with pytest.raises(LogsUnavailableError, match=r"attempt 7 .* attempt 1 try 0, attempt 1 try 1, attempt 2 try 0"):
+        await told(attempt=7)
 
 
 async def test_nothing_runs_nothing_is_used(cluster: Watched) -> None:

@@ -21,8 +21,14 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def local(tmp_path: Path) -> AsyncIterator[Watched]:
-    watched = await open_local(tmp_path, log_max_bytes=256 * 1024)
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture(params=["isolated", "shared"])
+async def local(data: Path, request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
+    shared = {"isolation": None} if request.param == "shared" else {}
+    watched = await open_local(data, log_max_bytes=256 * 1024, **shared)
     yield watched
     await watched.close()
 
@@ -51,13 +57,8 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def pid_from(path: Path) -> int:
-    return int(path.read_text())
-
-
-async def pids_in(*paths: Path) -> list[int]:
+async def written(*paths: Path) -> None:
     await eventually(lambda: all(path.exists() and path.read_text().strip() for path in paths))
-    return [pid_from(path) for path in paths]
 
 
 async def wait_for(path: Path) -> None:
@@ -149,13 +150,14 @@ async def test_since_leaves_out_what_is_older(local: Watched) -> None:
     assert await log_text(local.backend, since=middle) == ["late"]
 
 
-async def test_the_environment_is_clean_and_says_who_the_pod_is(local: Watched, tmp_path: Path) -> None:
+async def test_the_environment_is_clean_and_says_who_the_pod_is(local: Watched, data: Path) -> None:
     os.environ["MUSTER_TEST_SECRET"] = "must not be seen"
     pod = shell(
         local,
         "env; pwd",
         environment={"MINE": "a b", "MUSTER_TRY": "forged", "HOME": "/tmp"},
         devices=(DeviceShare(device=1, milli=500),),
+        gpu_limit_milli=750,
     )
     await ended(local, pod)
     del os.environ["MUSTER_TEST_SECRET"]
@@ -170,8 +172,9 @@ async def test_the_environment_is_clean_and_says_who_the_pod_is(local: Watched, 
         "CUDA_VISIBLE_DEVICES=1",
         "NVIDIA_VISIBLE_DEVICES=1",
         "GPU_PORTION=0.5",
-        f"GPU_MEMORY_LIMIT_BYTES={40 * 1024**3}",
-        f"{tmp_path}/pods/{KEY}/1/work",
+        "GPU_PORTION_LIMIT=0.75",
+        f"GPU_MEMORY_LIMIT_BYTES={60 * 1024**3}",
+        f"{data}/pods/{KEY}/1/work",
     ):
         assert expected in text
     assert "MUSTER_TEST_SECRET" not in text
@@ -184,22 +187,23 @@ async def test_a_pod_without_devices_sees_none(local: Watched) -> None:
     assert not [line for line in lines if line.startswith("GPU_")]
 
 
-async def test_a_stop_reaches_everything_that_the_command_started(local: Watched, tmp_path: Path) -> None:
+async def test_a_stop_reaches_everything_that_the_command_started(local: Watched, data: Path, tmp_path: Path) -> None:
     """Also a grandchild in a session of its own, and one that ignores SIGTERM."""
     a, b = tmp_path / "a", tmp_path / "b"
     script = f"setsid sleep 1000 & echo $! > {a}; (trap '' TERM; echo $$; sleep 1000) & echo $! > {b}; wait"
     await local.backend.apply(shell(local, script))
-    pids = await pids_in(a, b)
+    await written(a, b)
+    await eventually(lambda: len(shim.below(_shim_pid(data))) >= 3)
+    pids = shim.below(_shim_pid(data))
     await local.backend.delete(KEY, 1, 1)
     await local.until("stopped")
     assert not any(map(alive, pids))
 
 
 async def test_what_a_finished_command_left_in_the_background_ends_with_its_pod(local: Watched, tmp_path: Path) -> None:
-    a = tmp_path / "a"
-    end = await ended(local, shell(local, f"setsid sleep 1000 & echo $! > {a}; exit 3"))
+    end = await ended(local, shell(local, f"setsid sleep 1000 & echo $! > {tmp_path / 'a'}; exit 3"))
     assert end.exit_code == 3
-    assert not alive(pid_from(a))
+    assert not _live_commands(KEY)
 
 
 async def test_a_command_that_forks_all_the_time_is_killed_all_the_same(local: Watched, tmp_path: Path) -> None:
@@ -217,8 +221,7 @@ async def test_a_command_that_forks_all_the_time_is_killed_all_the_same(local: W
     await asyncio.sleep(0.7)
     await local.backend.delete(KEY, 1, 0)
     await local.until("stopped")
-    mark = f"MUSTER_RUN=c1/{KEY}/1".encode()
-    assert not [pid for pid in shim.process_table() if mark in _environ(pid)]
+    assert not _live_commands(KEY)
 
 
 def _environ(pid: int) -> list[bytes]:
@@ -251,16 +254,18 @@ async def test_a_stop_right_after_the_start_is_never_lost(local: Watched) -> Non
 
 
 async def test_a_run_whose_shim_was_killed_is_interrupted_and_nothing_of_it_lives(
-    local: Watched, tmp_path: Path
+    local: Watched, data: Path, tmp_path: Path
 ) -> None:
     """Never two live copies: what the run left is killed before its end is told."""
     a, b = tmp_path / "a", tmp_path / "b"
     await local.backend.apply(
         shell(local, f"setsid sleep 1000 & echo $! > {a}; env -i sleep 1000 & echo $! > {b}; wait")
     )
-    pids = await pids_in(a, b)
+    await written(a, b)
     await local.until("running")
-    os.kill(_shim_pid(tmp_path), signal.SIGKILL)
+    await eventually(lambda: len(shim.below(_shim_pid(data))) >= 3)
+    pids = shim.below(_shim_pid(data))
+    os.kill(_shim_pid(data), signal.SIGKILL)
     end = await local.until("interrupted", "failed")
     assert (end.kind, end.reason) == ("interrupted", "lost")
     assert not any(map(alive, pids))
@@ -274,16 +279,16 @@ def _shim_pid(root: Path, token: int = 1, key: str = KEY) -> int:
     return pid
 
 
-async def test_a_shim_that_somebody_terminates_ends_its_pod_as_interrupted(local: Watched, tmp_path: Path) -> None:
+async def test_a_shim_that_somebody_terminates_ends_its_pod_as_interrupted(local: Watched, data: Path) -> None:
     await local.backend.apply(shell(local, "sleep 1000"))
     await local.until("running")
-    os.kill(_shim_pid(tmp_path), signal.SIGTERM)
+    os.kill(_shim_pid(data), signal.SIGTERM)
     end = await local.until("interrupted", "failed")
     assert (end.kind, end.reason) == ("interrupted", "shutdown")
 
 
-async def test_an_agent_that_comes_back_finds_its_pods_and_what_ended_meanwhile(tmp_path: Path) -> None:
-    first = await open_local(tmp_path)
+async def test_an_agent_that_comes_back_finds_its_pods_and_what_ended_meanwhile(data: Path) -> None:
+    first = await open_local(data)
     await first.backend.apply(shell(first, "sleep 1000", pod_key="stays-main-0"))
     await first.backend.apply(shell(first, "sleep 0.3; exit 4", pod_key="ends-main-0"))
     await first.backend.apply(shell(first, "sleep 1000", pod_key="killed-main-0"))
@@ -292,10 +297,10 @@ async def test_an_agent_that_comes_back_finds_its_pods_and_what_ended_meanwhile(
     before = first.newest(key="stays-main-0")
     first._task.cancel()
     await first.backend.close()
-    os.kill(_shim_pid(tmp_path, key="killed-main-0"), signal.SIGKILL)
-    await eventually((tmp_path / "pods/ends-main-0/1/exit.json").exists)
+    os.kill(_shim_pid(data, key="killed-main-0"), signal.SIGKILL)
+    await eventually((data / "pods/ends-main-0/1/exit.json").exists)
 
-    second = await open_local(tmp_path)
+    second = await open_local(data)
     pods = {pod.pod_key: pod for pod in (await second.backend.list_all()).pods}
     assert before is not None
     assert pods["stays-main-0"].kind == "running"
@@ -308,15 +313,15 @@ async def test_an_agent_that_comes_back_finds_its_pods_and_what_ended_meanwhile(
     await second.close()
 
 
-async def test_an_agent_that_comes_back_while_a_pod_starts_sees_it_running(tmp_path: Path) -> None:
+async def test_an_agent_that_comes_back_while_a_pod_starts_sees_it_running(data: Path) -> None:
     for attempt in range(6):
-        first = await open_local(tmp_path)
+        first = await open_local(data)
         key = f"k{attempt}-main-0"
         await first.backend.apply(shell(first, "sleep 1000", pod_key=key))
         await asyncio.sleep(attempt * 0.01)
         first._task.cancel()
         await first.backend.close()
-        second = await open_local(tmp_path)
+        second = await open_local(data)
         newest = next(pod for pod in (await second.backend.list_all()).pods if pod.pod_key == key)
         if newest.kind == "starting":
             newest = await second.until("running", "interrupted", key=key)
@@ -332,8 +337,8 @@ def _live_commands(key: str) -> list[int]:
     return [pid for pid in shim.process_table() if mark in _environ(pid)]
 
 
-async def test_a_shutdown_interrupts_all_pods_in_time_also_those_that_will_not_go(tmp_path: Path) -> None:
-    local = await open_local(tmp_path)
+async def test_a_shutdown_interrupts_all_pods_in_time_also_those_that_will_not_go(data: Path) -> None:
+    local = await open_local(data)
     for index in range(3):
         await local.backend.apply(local.pod(pod_key=f"k{index}-main-0", stubborn=index == 1, grace_seconds=600))
     for index in range(3):
@@ -348,11 +353,11 @@ async def test_a_shutdown_interrupts_all_pods_in_time_also_those_that_will_not_g
 
 
 async def test_a_second_agent_on_the_same_folder_is_refused(
-    local: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: Watched, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.agent.backends.local.LOCK_SECONDS", 0.2)
     with pytest.raises(BackendError, match="another agent holds"):
-        await LocalBackend(machine(tmp_path)).open()
+        await LocalBackend(machine(data)).open()
 
 
 async def test_processor_time_and_memory_are_measured_over_the_whole_tree(local: Watched) -> None:

@@ -1,6 +1,8 @@
 """What an agent says of its pods, and what it keeps to itself, on a real NATS."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 import pytest
@@ -8,11 +10,12 @@ from msgspec.structs import replace
 from nats.aio.client import Client
 
 from events.cluster_protocol import ObservedCluster, ObservedPod
-from events.subjects import observed_cluster_subject
-from services.agent.reports import HELD_SECONDS, Reports
+from events.subjects import OBSERVED_STREAM, observed_cluster_subject
+from services.agent.reports import ALL_AGAIN_SECONDS, AT_ONCE, HELD_SECONDS, Reports
 from services.runtime.connection import connect
+from services.runtime.streams import OBSERVED_SECONDS
 from tests.agent.control_plane import ControlPlane, control_plane
-from tests.agent.given import NOW, seen
+from tests.agent.given import KEY, NOW, seen
 from tests.support.servers import EVERYTHING, NatsServer
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +51,7 @@ async def said(reports: Reports, nc: Client, plane: ControlPlane) -> list[str]:
 
 
 async def test_a_pod_that_soon_runs_is_told_once(nc: Client, plane: ControlPlane) -> None:
-    reports = Reports(nc, CLUSTER)
+    reports = Reports(nc, CLUSTER, silent=lambda: False)
     reports.pod(seen("starting"))
     reports.say_all_again()
     assert await said(reports, nc, plane) == []
@@ -59,7 +62,7 @@ async def test_a_pod_that_soon_runs_is_told_once(nc: Client, plane: ControlPlane
 
 
 async def test_a_pod_that_does_not_run_for_long_is_told(nc: Client, plane: ControlPlane) -> None:
-    reports = Reports(nc, CLUSTER)
+    reports = Reports(nc, CLUSTER, silent=lambda: False)
     reports.fall_due(0)
     reports.pod(seen("starting"))
     reports.fall_due(1)
@@ -69,9 +72,91 @@ async def test_a_pod_that_does_not_run_for_long_is_told(nc: Client, plane: Contr
 
 
 async def test_a_start_with_something_to_tell_is_told_at_once(nc: Client, plane: ControlPlane) -> None:
-    reports = Reports(nc, CLUSTER)
+    reports = Reports(nc, CLUSTER, silent=lambda: False)
     reports.pod(starting("its image is fetched"))
     assert await said(reports, nc, plane) == ["starting"]
     # What was told before is corrected at once, too.
     reports.pod(seen("starting"))
     assert await said(reports, nc, plane) == ["starting", "starting"]
+
+
+@contextlib.asynccontextmanager
+async def full(nc: Client) -> AsyncGenerator[None]:
+    """OBSERVED takes no new subject while the block lasts."""
+    stream = nc.jetstream()
+    config = (await stream.stream_info(OBSERVED_STREAM)).config
+    await stream.publish(observed_cluster_subject("another"), b"{}")
+    await stream.update_stream(config.evolve(max_msgs=1))
+    yield
+    await stream.update_stream(config)
+
+
+async def stored(nc: Client) -> int:
+    subjects = (await nc.jetstream().stream_info(OBSERVED_STREAM, subjects_filter="obs.*.pod.*")).state.subjects
+    return len(subjects or {})
+
+
+async def test_what_the_stream_did_not_take_is_said_again_until_it_does(nc: Client, plane: ControlPlane) -> None:
+    reports = Reports(nc, CLUSTER, silent=lambda: False)
+    reports.pod(seen("succeeded"))
+    async with full(nc):
+        await reports.flush()
+        assert await stored(nc) == 0
+    saying = asyncio.create_task(reports.run())
+    try:
+        async with asyncio.timeout(15):
+            while await stored(nc) == 0:
+                await asyncio.sleep(0.02)
+    finally:
+        saying.cancel()
+        await asyncio.gather(saying, return_exceptions=True)
+    assert {pod.kind for pod in plane.said} == {"succeeded"}
+
+
+async def test_while_nothing_is_taken_few_words_are_tried_and_none_is_lost(nc: Client) -> None:
+    reports = Reports(nc, CLUSTER, silent=lambda: False)
+    pods = 2 * AT_ONCE
+    for index in range(pods):
+        reports.pod(replace(seen("running"), pod_key=f"{KEY}{index}"))
+    async with full(nc):
+        before = nc.stats["out_msgs"]
+        for _ in range(5):
+            await reports.flush()
+        assert nc.stats["out_msgs"] - before == AT_ONCE, "then a pause"
+    saying = asyncio.create_task(reports.run())
+    try:
+        async with asyncio.timeout(15):
+            while await stored(nc) < pods:
+                await asyncio.sleep(0.02)
+    finally:
+        saying.cancel()
+        await asyncio.gather(saying, return_exceptions=True)
+
+
+async def test_words_that_nobody_says_any_more_leave_the_stream(nc: Client) -> None:
+    """Ended runs, above all: the stream is shared by all clusters, and took no news of new ones once it was full."""
+    config = (await nc.jetstream().stream_info(OBSERVED_STREAM)).config
+    assert config.max_age == OBSERVED_SECONDS
+    assert ALL_AGAIN_SECONDS * 10 < OBSERVED_SECONDS
+    await nc.jetstream().update_stream(config.evolve(max_age=0.2, duplicate_window=0.2))
+    reports = Reports(nc, CLUSTER, silent=lambda: False)
+    reports.pod(seen("succeeded"))
+    await reports.flush()
+    assert await stored(nc) == 1
+    reports.no_pod(KEY)
+    async with asyncio.timeout(15):
+        while await stored(nc):
+            reports.say_all_again()
+            await reports.flush()
+            await asyncio.sleep(0.05)
+
+
+async def test_what_was_not_said_while_another_agent_spoke_is_said_when_it_falls_silent(
+    nc: Client, plane: ControlPlane
+) -> None:
+    others = [True]
+    reports = Reports(nc, CLUSTER, silent=lambda: others[0])
+    reports.pod(seen("running"))
+    assert await said(reports, nc, plane) == []
+    others[0] = False
+    assert await said(reports, nc, plane) == ["running"]

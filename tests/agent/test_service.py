@@ -7,18 +7,22 @@ import itertools
 import socket
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
 import pytest
 
 from events.cluster import SimulatedNodes
-from events.cluster_protocol import LogsRequest
+from events.cluster_protocol import LogsChunk, LogsRequest
 from events.subjects import OBSERVED_STREAM, WANTED_STREAM
+from services.agent.logs import ANSWERS_EACH, CHUNK_LINES, WINDOW
+from services.api.logs import FIRST_CHUNK_SECONDS
 from services.runtime.connection import connect
 from services.runtime.settings import Settings
 from services.runtime.streams import create_streams
 from tests.agent.control_plane import ControlPlane, RunningService, control_plane, running_service
 from tests.agent.given import GIB, KEY, WORKLOAD, ref, run_pod, settled, stop_pod
+from tests.support.poison import UNDECODABLE_JSON
 from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.streams import recreate_streams
 
@@ -35,7 +39,7 @@ async def plane(fresh_log: NatsServer) -> AsyncIterator[ControlPlane]:
 
 @pytest.fixture
 async def agent(fresh_log: NatsServer, tmp_path: Path) -> AsyncIterator[RunningService]:
-    async with running_service(fresh_log, tmp_path) as running:
+    async with running_service(fresh_log, tmp_path / "data") as running:
         yield running
 
 
@@ -100,8 +104,9 @@ async def test_a_newer_run_starts_only_when_the_older_one_is_gone(plane: Control
     mark = tmp_path / "mark"
     await plane.want(local(f"trap 'sleep 0.5; rm {mark}; exit 0' TERM; touch {mark}; while :; do sleep .02; done"))
     await plane.until_pod("running")
-    while not mark.exists():
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(20):
+        while not mark.exists():
+            await asyncio.sleep(0.02)
     await plane.want(local(f"test ! -e {mark}", 2))
     await plane.until_pod("succeeded", 2)
 
@@ -134,7 +139,7 @@ async def test_with_nats_killed_pods_run_on_and_everything_is_said_again_when_it
     server.start()
     await recreate_streams(server.settings(EVERYTHING))
     try:
-        async with running_service(server, tmp_path), control_plane(server, "c1") as plane:
+        async with running_service(server, tmp_path / "data"), control_plane(server, "c1") as plane:
             await plane.want_cluster("local")
             await plane.want(local(f"sleep 2; echo done > {tmp_path}/done; sleep 1000"))
             await plane.want(local("sleep 1; exit 5", key="ends-main-0"))
@@ -184,13 +189,13 @@ async def test_an_agent_that_broke_down_finds_its_pods_again_and_starts_none_twi
     plane: ControlPlane, fresh_log: NatsServer, tmp_path: Path
 ) -> None:
     starts = tmp_path / "starts"
-    async with running_service(fresh_log, tmp_path) as first:
+    async with running_service(fresh_log, tmp_path / "data") as first:
         await plane.want_cluster("local")
         await plane.want(local(f"echo x >> {starts}; sleep 1000"))
         await plane.until_pod("running")
         await first.break_down()
     plane.said.clear()
-    async with running_service(fresh_log, tmp_path):
+    async with running_service(fresh_log, tmp_path / "data"):
         await plane.until_pod("running")
         await asyncio.sleep(0.3)
         assert starts.read_text() == "x\n"
@@ -201,7 +206,7 @@ async def test_an_agent_that_broke_down_finds_its_pods_again_and_starts_none_twi
 async def test_when_the_service_stops_its_local_pods_are_interrupted_and_that_is_said(
     plane: ControlPlane, fresh_log: NatsServer, tmp_path: Path
 ) -> None:
-    async with running_service(fresh_log, tmp_path) as running:
+    async with running_service(fresh_log, tmp_path / "data") as running:
         await plane.want_cluster("local")
         await plane.want(local("trap '' TERM; while :; do sleep 0.1; done", grace_seconds=600))
         await plane.until_pod("running")
@@ -211,18 +216,17 @@ async def test_when_the_service_stops_its_local_pods_are_interrupted_and_that_is
     end = await plane.until_pod("interrupted")
     assert end.reason == "shutdown"
     plane.said.clear()
-    async with running_service(fresh_log, tmp_path):
+    async with running_service(fresh_log, tmp_path / "data"):
         # Said again by the next agent, for whoever was away; the run is not started a second time.
         assert (await plane.until_pod("interrupted")).reason == "shutdown"
 
 
 @pytest.mark.usefixtures("agent")
-@pytest.mark.parametrize("acknowledged", [False, True])
-async def test_logs_come_in_chunks_with_an_end(plane: ControlPlane, *, acknowledged: bool) -> None:
+async def test_logs_come_in_chunks_with_an_end(plane: ControlPlane) -> None:
     await plane.want_cluster("local")
     await plane.want(local("seq 1 30000"))
     await plane.until_pod("succeeded")
-    request = LogsRequest(workload_id=WORKLOAD, pod_key=KEY, pod=ref(try_=1), acknowledged=acknowledged)
+    request = LogsRequest(workload_id=WORKLOAD, pod_key=KEY, pod=ref(try_=1))
     received = [chunk async for chunk in plane.logs(request)]
     assert [line.text for chunk in received for line in chunk.lines] == [str(i) for i in range(1, 30001)]
     assert received[-1].end
@@ -245,7 +249,7 @@ async def test_logs_that_are_not_there_are_answered_with_why(plane: ControlPlane
     await plane.until(lambda: len(plane.heartbeats) > 0)
     (chunk,) = [chunk async for chunk in plane.logs(LogsRequest(workload_id="other", pod_key=KEY))]
     assert chunk.end
-    assert "no logs" in chunk.error
+    assert "no log of that pod is kept" in chunk.error
 
 
 @pytest.mark.usefixtures("agent")
@@ -253,16 +257,31 @@ async def test_logs_are_followed_while_the_pod_writes(plane: ControlPlane) -> No
     await plane.want_cluster("local")
     await plane.want(local("echo one; sleep 0.7; echo two"))
     await plane.until_pod("running")
-    request = LogsRequest(workload_id=WORKLOAD, pod_key=KEY, follow=True, acknowledged=True)
+    request = LogsRequest(workload_id=WORKLOAD, pod_key=KEY, follow=True)
     texts = [line.text async for chunk in plane.logs(request) for line in chunk.lines]
     assert texts == ["one", "two"]
+
+
+@pytest.mark.usefixtures("agent")
+async def test_who_follows_a_pod_that_is_silent_hears_from_the_agent_before_the_api_gives_it_up(
+    plane: ControlPlane,
+) -> None:
+    await plane.want_cluster("local")
+    await plane.want(local("sleep 1000"))
+    await plane.until_pod("running")
+    request = LogsRequest(workload_id=WORKLOAD, pod_key=KEY, follow=True)
+    async with aclosing(plane.logs(request)) as chunks, asyncio.timeout(FIRST_CHUNK_SECONDS):
+        first = await anext(chunks)
+    assert (first.lines, first.end, first.error) == ((), False, "")
 
 
 @pytest.mark.usefixtures("agent")
 async def test_a_removed_cluster_is_left_and_an_unreadable_word_harms_nobody(plane: ControlPlane) -> None:
     await plane.want_cluster()
     await plane.until(lambda: len(plane.heartbeats) > 0)
-    await plane.nc.jetstream().publish(f"want.{plane.cluster}.pod.bad", b"{nonsense")
+    for number, payload in enumerate(UNDECODABLE_JSON.values()):
+        await plane.nc.jetstream().publish(f"want.{plane.cluster}.pod.bad{number}", payload)
+        await plane.nc.jetstream().publish(f"want.bad{number}.cluster", payload)
     await plane.want(simulated())
     await plane.until_pod("running")
     await plane.want_cluster(removed=True)
@@ -294,3 +313,39 @@ async def test_two_thousand_pods_on_1213_nodes_all_end(plane: ControlPlane) -> N
     await plane.until(lambda: len(plane.said) >= 6000 and all_ended(), seconds=60)
     print(f"2,000 pods: {time.process_time() - cpu:.2f} s of processor time, test's own part included")
     await plane.want(*(settled(key=key) for key in keys))
+
+
+@pytest.mark.usefixtures("agent")
+async def test_an_asker_that_takes_nothing_is_sent_a_few_chunks_and_no_more(plane: ControlPlane) -> None:
+    await plane.want_cluster("local")
+    await plane.want(local("seq 1 30000"))
+    await plane.until_pod("succeeded")
+    arrived = 0
+    async with aclosing(plane.logs(LogsRequest(workload_id=WORKLOAD, pod_key=KEY))) as chunks:
+        async for chunk in chunks:
+            arrived += len(chunk.lines)
+            # Everything that the agent would send by itself is there well before it looks for a sign of life.
+            await asyncio.sleep(1)
+            assert plane.waiting_chunks() < WINDOW
+            break
+    assert 0 < arrived <= CHUNK_LINES
+
+
+@pytest.mark.usefixtures("agent")
+async def test_one_reader_cannot_take_every_place(plane: ControlPlane) -> None:
+    await plane.want_cluster("local")
+    await plane.want(local("echo here; sleep 1000"))
+    await plane.until_pod("running")
+    async with AsyncExitStack() as open_follows:
+
+        async def first_of(reader: str) -> LogsChunk:
+            request = LogsRequest(workload_id=WORKLOAD, pod_key=KEY, follow=True, reader=reader)
+            chunks = await open_follows.enter_async_context(aclosing(plane.logs(request)))
+            return await anext(chunks)
+
+        greedy = [await first_of("greedy") for _ in range(ANSWERS_EACH)]
+        beyond, other = await first_of("greedy"), await first_of("another")
+    assert not any(chunk.error for chunk in greedy)
+    assert beyond.end
+    assert f"and may of {ANSWERS_EACH}" in beyond.error
+    assert [line.text for line in other.lines] == ["here"]

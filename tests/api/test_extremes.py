@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from events.subjects import EVENTS_STREAM
+from services.runtime.calls import call
 from services.runtime.connection import connect
 from tests.support.api import Served
 from tests.support.servers import EVERYTHING
@@ -49,7 +50,7 @@ async def _backends(url: str) -> list[int]:
 
 
 def test_a_postgres_that_hangs_holds_up_no_command_and_no_read_from_the_log(served: Served) -> None:
-    """Not even one with an Idempotency-Key, for which the projections are asked too."""
+    """Not even one with an Idempotency-Key: what a key stands for is kept beside the log."""
     with served.client("alice") as alice:
         with connections_to_postgres_hang(served):
             made = alice.post(TRAININGS, json=served.training(), headers={"Idempotency-Key": "hanging"})
@@ -82,8 +83,8 @@ def test_a_page_of_the_log_is_bounded_also_where_its_commits_are_large(served: S
     assert len(pages) > 1
 
 
-def test_a_log_that_is_nearly_full_takes_nothing_new_and_everything_else(served: Served) -> None:
-    """Architecture.md section 3: facts, releases and deletions still fit."""
+def test_a_log_that_is_nearly_full_takes_deletions_and_what_administrators_do(served: Served) -> None:
+    """Its last tenth is for facts, releases, deletions and administrators."""
     key = {"Idempotency-Key": "before-it-was-full"}
     # Large, so that a tenth of the log has room for the rest of the test.
     variables = [{"name": f"V{number}", "value": "x" * 9_000} for number in range(50)]
@@ -91,20 +92,26 @@ def test_a_log_that_is_nearly_full_takes_nothing_new_and_everything_else(served:
     with served.client("alice") as alice, served.client() as admin:
         made = alice.post(TRAININGS, json=body, headers=key)
         path = f"{TRAININGS}/{made.json()['workloadId']}"
+        rule = {
+            "subjectId": "eve", "roleName": "viewer", "scopeType": "project", "scopeId": served.project
+        }  # fmt: skip
+        assert admin.post("/api/v1/authorization/access-rules", json=rule).status_code == 202
         with log_nearly_full(served):
             while (refused := alice.post(TRAININGS, json=served.training())).status_code == 202:
                 time.sleep(0.5)
             again = alice.post(TRAININGS, json=body, headers=key)
-            suspended, deleted = alice.post(f"{path}/suspend"), alice.delete(path)
+            suspended, by_admin = alice.post(f"{path}/suspend"), admin.post(f"{path}/suspend")
+            resumed, deleted = alice.post(f"{path}/resume"), alice.delete(path)
+            revoked = admin.delete("/api/v1/authorization/access-rules", params=rule)
             project = admin.post("/api/v1/org-unit/projects", json={"name": "late"})
         while alice.post(TRAININGS, json=served.training()).status_code == 503:
             time.sleep(0.5)
-    for answer in (refused, project):
+    for answer in (refused, suspended, resumed, project):
         assert (answer.status_code, answer.json()["details"]) == (503, "log_full"), answer.text
         assert "MUSTER_LOG_MAX_BYTES" in answer.json()["message"]
         assert answer.headers["Retry-After"]
     assert (again.status_code, again.json()["workloadId"]) == (202, made.json()["workloadId"])
-    assert (suspended.status_code, deleted.status_code) == (202, 202)
+    assert [answer.status_code for answer in (by_admin, deleted, revoked)] == [202, 202, 202]
 
 
 @contextlib.contextmanager
@@ -119,9 +126,9 @@ def log_nearly_full(served: Served) -> Generator[None]:
 
 async def _limit_log(served: Served, limit: Callable[[int], int]) -> int:
     connection = await connect(served.settings, EVERYTHING)
-    info = json.loads((await connection.request(f"$JS.API.STREAM.INFO.{EVENTS_STREAM}", b"")).data)
+    info = json.loads((await connection.request(call("STREAM.INFO", EVENTS_STREAM), b"")).data)
     config = {**info["config"], "max_bytes": limit(info["state"]["bytes"])}
-    await connection.request(f"$JS.API.STREAM.UPDATE.{EVENTS_STREAM}", json.dumps(config).encode())
+    await connection.request(call("STREAM.UPDATE", EVENTS_STREAM), json.dumps(config).encode())
     await connection.close()
     return info["config"]["max_bytes"]
 

@@ -54,13 +54,15 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "revoke_role": GRANT,
     "who_am_i": EVERYBODY,
     "list_events": ADMINISTRATORS_READ,
+    "void_message": ((403, 403, 403, 409), (403, 403, 403, 409)),  # it can be read
     "list_audit": ADMINISTRATORS_READ,
     "projection_status": EVERYBODY,
+    "stream_status": ADMINISTRATORS_READ,
 }
 """By operation, the status for each of ROLES in the own project, and in another. In the other project the three first
 are as somebody with no role; what belongs to no project is the same in both."""
 
-PUBLIC: Final = frozenset({"alive", "ready", "metrics", "openapi", "docs"})
+PUBLIC: Final = frozenset({"alive", "ready", "openapi", "docs"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +127,7 @@ def aimed(
         "set_project": {"gpuQuota": None},
         "grant_role": rule,
         "revoke_role": rule,
+        "void_message": {"sequence": 1, "reason": "a test"},
     }
     if name in bodies:
         options["json"] = bodies[name]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from events.cluster import Cluster, NodePool
 from events.quantities import MAX_QUANTITY
 from events.workload.spec import (
     EnvironmentVariable,
@@ -16,9 +17,10 @@ from events.workload.spec import (
     pod_request,
     process_arguments,
 )
+from services.api.fields.training import TrainingSpecFields
 from services.api.issues import MAX_ISSUES
-from services.api.rules import check_kind
-from services.api.validate import check_training, to_spec
+from services.api.rules import check_cluster, check_kind
+from services.api.validate import FaultyTraining, check_training, to_spec
 
 JWT = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLWl0"
 
@@ -29,8 +31,8 @@ def request(**spec: Any) -> dict[str, Any]:
 
 def found(data: dict[str, Any]) -> set[tuple[str, str | None]]:
     checked = check_training(copy.deepcopy(data))
-    assert isinstance(checked, list), f"taken: {checked}"
-    return {(issue.field, issue.rule) for issue in checked}
+    assert isinstance(checked, FaultyTraining), f"taken: {checked}"
+    return {(issue.field, issue.rule) for issue in checked.issues}
 
 
 COMPUTE = "spec.compute"
@@ -221,7 +223,7 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
     ("a pool of a wrong type", {"nodePools": [1]}, {("spec.nodePools[0]", None)}),
     ("a category that no index holds", {"category": "x" * 254}, {("spec.category", "max")}),
     ("not built", {"tty": True}, {("spec.tty", None)}),
-    ("not built, deep", {"storage": {"pvc": []}}, {("spec.storage", None)}),
+    ("not built, deep", {"storage": {"pvc": [{}]}}, {("spec.storage.pvc", None)}),
     ("unknown", {"imagee": "x"}, {("spec.imagee", None)}),
     ("no object", {"compute": 5}, {("spec.compute", None)}),
 ]
@@ -242,8 +244,8 @@ def test_a_spec_that_breaks_a_rule_is_refused_with_its_field(
 def test_a_value_that_looks_like_a_secret_is_refused_without_being_repeated(value: str) -> None:
     """log.md section 6.6."""
     checked = check_training(request(environmentVariables=[{"name": "TOKEN", "value": value}]))
-    assert isinstance(checked, list)
-    (issue,) = checked
+    assert isinstance(checked, FaultyTraining)
+    (issue,) = checked.issues
     assert issue.field == "spec.environmentVariables[0].value"
     assert "credential" in issue.details
     assert value not in issue.details
@@ -295,7 +297,7 @@ def test_a_variable_takes_its_value_from_where_only_the_cluster_can_read(
 ) -> None:
     """S020, R8, R9."""
     checked = check_training(request(environmentVariables=[{"name": "A", **source}]))
-    assert not isinstance(checked, list)
+    assert not isinstance(checked, FaultyTraining)
     assert to_spec(checked.spec).environment_variables == (stored,)
     assert checked.spec is not None
     assert list(check_kind(checked.spec, "kubernetes")) == []
@@ -309,10 +311,19 @@ def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None
     def with_field(value: Any) -> dict[str, Any]:
         return request() | {field: value} if field == "templateId" else request(**{field: value})
 
-    checked = check_training(with_field({}))
-    assert isinstance(checked, list)
-    assert "not built yet" in checked[0].details
-    assert not isinstance(check_training(with_field(None)), list)
+    checked = check_training(with_field({"x": 1}))
+    assert isinstance(checked, FaultyTraining)
+    assert "not built yet" in checked.issues[0].details
+    assert not isinstance(check_training(with_field(None)), FaultyTraining)
+
+
+def test_a_cluster_of_many_pools_is_told_by_some_of_them() -> None:
+    """S039."""
+    pools = {f"p{n:03}": NodePool(name=f"p{n:03}", label_key="k", label_value="v") for n in range(300)}
+    spec = TrainingSpecFields.model_validate({"nodePools": ["p007", "nope"]})
+    (issue,) = check_cluster(spec, Cluster(name="c", kind="kubernetes", node_pools=pools))
+    assert issue.field == "spec.nodePools[1]"
+    assert issue.details.endswith("it has " + ", ".join(["default", *sorted(pools)][:20]) + " and 281 more")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +333,7 @@ def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None
 )  # fmt: skip
 def test_names_are_printable_and_fit_an_index(name: str, as_prefix: bool, fits: bool) -> None:
     data = request() | {"name": name, "useGivenNameAsPrefix": as_prefix}
-    assert isinstance(check_training(data), list) is not fits
+    assert isinstance(check_training(data), FaultyTraining) is not fits
 
 
 def test_everything_wrong_comes_back_in_one_answer() -> None:
@@ -364,14 +375,14 @@ def test_a_rule_is_silent_where_a_field_that_it_looks_at_is_faulty_itself() -> N
 def test_a_hostile_body_is_answered_with_a_bounded_number_of_issues() -> None:
     data = request(**{f"x{number}": number for number in range(50_000)}, labels=[5] * 1000)
     checked = check_training(data)
-    assert isinstance(checked, list)
-    assert len(checked) <= MAX_ISSUES
+    assert isinstance(checked, FaultyTraining)
+    assert len(checked.issues) <= MAX_ISSUES
 
 
 def test_null_is_absent_and_a_null_in_a_list_is_no_item() -> None:
     data = request(command=None, compute=None, labels=[None, {"name": "a", "value": None}], nodePools=None)
     checked = check_training(data)
-    assert not isinstance(checked, list)
+    assert not isinstance(checked, FaultyTraining)
     spec = to_spec(checked.spec)
     assert spec.command is None
     assert [label.name for label in spec.labels or ()] == ["a"]
@@ -410,9 +421,9 @@ specs = st.fixed_dictionaries(
 @given(specs)
 def test_whatever_is_taken_can_be_counted_and_run_and_nothing_ever_breaks_the_check(spec: dict[str, Any]) -> None:
     checked = check_training({"name": "n", "projectId": "p", "clusterId": "c", "spec": spec})
-    if isinstance(checked, list):
-        assert checked
-        assert all(issue.field and issue.details for issue in checked)
+    if isinstance(checked, FaultyTraining):
+        assert checked.issues
+        assert all(issue.field and issue.details for issue in checked.issues)
         return
     stored: TrainingSpec = to_spec(checked.spec)
     process_arguments(stored)

@@ -40,7 +40,16 @@ A, B = Due("a", 1), Due("b", 1)
 def test_what_was_sent_just_now_is_not_sent_again(
     due: list[Due], sent: dict[Due, datetime], to_send: list[Due], kept: dict[Due, datetime]
 ) -> None:
-    assert plan(due, sent, NOW) == (to_send, kept)
+    assert plan(due, sent, NOW, most=500) == (to_send, kept)
+
+
+def test_however_many_are_due_a_tick_sends_no_more_than_it_may() -> None:
+    due = [Due(f"w{number}", 1) for number in range(5000)]
+    sent: dict[Due, datetime] = {}
+    for tick in range(10):
+        to_send, sent = plan(due, sent, NOW, most=500)
+        assert to_send == due[500 * tick : 500 * (tick + 1)]
+    assert plan(due, sent, NOW, most=500)[0] == []
 
 
 def test_the_same_row_is_the_same_command() -> None:

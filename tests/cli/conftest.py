@@ -37,7 +37,14 @@ def api(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShapeServer]:
     server = ShapeServer()
     monkeypatch.setenv("MUSTER_URL", server.url)
     monkeypatch.setenv("MUSTER_TOKEN", "secret-token")
-    project = {"id": "p-1", "name": "default", "gpuQuota": 4.0, "nodePools": ["a"], "use": {"gpuAllocated": 1.0}}
+    project = {
+        "id": "p-1",
+        "name": "default",
+        "gpuQuota": 4.0,
+        "nodePools": ["a"],
+        "podSecurity": "restricted",
+        "use": {"gpuAllocated": 1.0},
+    }
     server.on("GET", "/org-unit/projects", Reply(body={"projects": [project]}))
     server.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "local", "kind": "local"}]}))
     server.on("GET", "/workloads", Reply(body={"workloads": [workload_row()], "next": None}))

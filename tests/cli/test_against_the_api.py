@@ -12,8 +12,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from services.runtime.connection import connect
 from tests.support.api import Served, serving
-from tests.support.servers import NatsServer, PostgresServer
+from tests.support.servers import EVERYTHING, NatsServer, PostgresServer
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,8 @@ def test_clusters_pools_nodes_and_projects(admin: Served, muster: Any) -> None:
     assert muster("cluster", "add", "demo", "--simulated", "2x8").code == 0
     assert muster("cluster", "add", "demo", "--simulated", "2x8").code == 5
     assert muster("nodepool", "add", "fast", "--cluster", "demo", "--label", "gpu=a100").code == 0
-    assert [row["name"] for row in muster("nodepool", "list", "-o", "json").json()] == ["fast"]
+    listed = muster("nodepool", "list", "--cluster", "demo", "-o", "json").json()
+    assert [row["name"] for row in listed] == ["default", "fast"]
     assert muster("nodepool", "remove", "fast", "--cluster", "demo").code == 0
     assert muster("node", "list", "-o", "json").json() == []
     assert muster("cluster", "describe", "demo").code == 0
@@ -107,7 +109,8 @@ def test_clusters_pools_nodes_and_projects(admin: Served, muster: Any) -> None:
     assert muster("project", "set", "vision", "--node-pools", "b,a").code == 0
     project = muster("project", "describe", "vision", "-o", "json").json()
     assert (project["gpuQuota"], project["nodePools"]) == (2.5, ["b", "a"])
-    assert muster("project", "set", "vision", "--gpu-quota", "none").code == 0
+    assert muster("project", "set", "vision", "--gpu-quota", "none", "--pod-security", "restricted").code == 0
+    assert muster("project", "describe", "vision", "-o", "json").json()["podSecurity"] == "restricted"
     assert muster("project", "describe", "vision").code == 0
 
 
@@ -150,7 +153,23 @@ def test_verify_and_rebuild_work_on_the_log_with_the_operator_s_credential(
     assert {json.loads(line)["column"] for line in after.stdout.splitlines()} == {"name"}
     assert "projections rebuild" in after.stderr
     assert call("projections", "rebuild").returncode == 0
-    assert call("log", "verify").returncode == 0
+    whole = call("log", "verify")
+    assert whole.returncode == 0
+    assert "every row follows from the log\n" in whole.stderr
+    forged = asyncio.run(_forge(nats_server))
+    part = call("log", "verify")
+    assert part.returncode == 0
+    assert f"every row follows from the log up to {forged - 1}; the log goes on to {forged}" in part.stderr
+    assert "muster projections status" in part.stderr
+
+
+async def _forge(nats_server: NatsServer) -> int:
+    """The sequence of a message at the end of the log that nobody can read: the tables stop before it."""
+    connection = await connect(nats_server.settings(), EVERYTHING)
+    try:
+        return (await connection.jetstream().publish("ev.project.forged", b"{")).seq
+    finally:
+        await connection.close()
 
 
 async def _rename_every_workload(postgres_url: str) -> None:

@@ -152,6 +152,15 @@ def test_a_list_counts_nodes_and_gpus_and_shows_what_is_wrong(kubernetes: ShapeS
     assert ran.out.strip() == "prod,kubernetes,Disconnected,2,12,the API server does not answer"
 
 
+def test_what_is_not_taken_of_an_agents_words_is_described_with_the_rule_and_the_value(
+    kubernetes: ShapeServer, muster: Any
+) -> None:
+    report = {"about": "node", "name": "n1", "field": "facts.cpu_milli", "rule": "0 to 100,000,000", "value": "-1"}
+    kubernetes.on("GET", "/clusters", Reply(body={"clusters": [KUBERNETES | {"refusedReports": [report]}]}))
+    kubernetes.on("GET", "/nodes", Reply(body={"nodes": []}))
+    assert "node n1 facts.cpu_milli: -1; must be 0 to 100,000,000" in muster("cluster", "describe", "prod").out
+
+
 def test_removing_a_cluster_forgets_how_it_was_reached(
     kubernetes: ShapeServer, muster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

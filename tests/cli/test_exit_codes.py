@@ -218,6 +218,21 @@ def test_an_error_says_what_why_and_what_to_do_and_names_the_flag(api: ShapeServ
     assert "r-17" in muster("training", "submit", "hello", "-i", "x", "--debug", "--", "x").err
 
 
+@pytest.mark.parametrize("message", ["spec.image: is required", "is required"])
+def test_one_error_is_said_once(api: ShapeServer, muster: Any, message: str) -> None:
+    issues = [{"field": "spec.image", "details": "is required"}]
+    api.on("POST", "/workloads/trainings", Reply(400, {"code": 400, "message": message, "complianceIssues": issues}))
+    assert muster(*SUBMIT).err.splitlines() == ["muster: spec.image (--image): is required"]
+
+
+def test_a_server_that_answers_that_it_cannot_now_is_not_said_to_be_silent(api: ShapeServer, muster: Any) -> None:
+    behind = Reply(503, {"code": 503, "message": "the tables are away"}, {"Retry-After": "0"})
+    api.on("GET", "/clusters", [behind, Reply(body={"clusters": []})])
+    said = muster("cluster", "list").err
+    assert "the tables are away; trying again" in said
+    assert "does not answer" not in said
+
+
 def test_a_lost_answer_is_asked_for_again_with_the_same_key(api: ShapeServer, muster: Any) -> None:
     made = Reply(202, {"name": "hello", "workloadId": WORKLOAD_ID, "actualPhase": "Creating"})
     unknown = Reply(503, {"code": 503, "message": "unknown", "details": "outcome_unknown"}, {"Retry-After": "0"})

@@ -1,6 +1,7 @@
 """Help, completion, the reference page, and what a quick start must not import."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,18 @@ def test_help_says_what_it_does_then_shows_examples_then_options(muster: Any, pa
     )
     for example in examples_of(found.callback).strip().splitlines():
         assert example.strip() in text
+
+
+def test_up_offers_all_that_its_supervisor_takes_and_passes_it_on(muster: Any) -> None:
+    def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    flags = set(re.findall(r"--[a-z-]+", run("muster.embedded.up", "--help").stdout)) - {"--help"}
+    assert "--accept-shared-pods" in flags
+    assert flags <= set(re.findall(r"--[a-z-]+", muster("up", "--help").out))
+    ran = run("muster.cli.main", "up", "--demo", "--accept-shared-pods", "--port=70000")
+    assert "--port is 0 to 65535, not 70000" in ran.stderr
 
 
 def test_the_reference_page_and_the_field_list_are_current() -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from muster.cli.training_flags import FLAG_OF_FIELD, FLAGS
 from services.api.fields.training import training_fields
-from services.api.validate import check_training
+from services.api.validate import FaultyTraining, check_training
 from tests.support.shapes import Reply, ShapeServer
 
 
@@ -146,4 +146,4 @@ def test_the_values_of_the_flags_have_the_types_that_the_api_checks(api: ShapeSe
         "--working-dir", "/w", "--preemptibility", "preemptible", "--", "x",
     )  # fmt: skip
     checked = check_training(sent(api) | {"clusterId": "0a1b2c3d-4e5f-8a6b-9c7d-0123456789ab"})
-    assert not isinstance(checked, list), checked
+    assert not isinstance(checked, FaultyTraining), checked

@@ -125,6 +125,64 @@ def test_logs_are_passed_on_as_they_are(api: ShapeServer, muster: Any) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("nouns", ["workload", "training"])
+def test_a_project_that_is_not_there_is_no_empty_list(api: ShapeServer, muster: Any, nouns: str) -> None:
+    api.on("GET", "/workloads", Reply(body={"workloads": [], "next": None}))
+    ran = muster(nouns, "list", "-p", "defualt")
+    assert (ran.code, ran.out) == (3, "")
+    assert "there is no project 'defualt'" in ran.err
+    assert "did you mean 'default'?" in ran.err
+    assert muster(nouns, "list", "-p", "default").code == 0
+
+
+def test_a_list_is_kept_to_a_project_by_its_id_too(api: ShapeServer, muster: Any) -> None:
+    identifier = "0a1b2c3d-4e5f-8a6b-9c7d-0123456789ff"
+    assert muster("workload", "list", "-p", identifier).code == 0
+    assert api.asked("GET", "/workloads")[0].query["filterBy"] == [f"projectId=={identifier}"]
+
+
+def test_a_run_whose_log_is_not_there_leads_to_the_runs_that_are(api: ShapeServer, muster: Any) -> None:
+    row = {"name": "main-0", "attempt": 3, "try": 7, "phase": "Failed"}
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": [row]}))
+    none = {"code": 404, "message": "no log of attempt 9 of pod main-0 is kept", "details": "no_such_run"}
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(404, none))
+    ran = muster("training", "logs", "hello", "--attempt", "9")
+    assert ran.code == 3
+    assert "muster workload pods" in ran.err
+    header, line = muster("workload", "pods", "hello").out.splitlines()
+    assert header.split()[4:6] == ["ATTEMPT", "TRY"]
+    assert line.split()[2:4] == ["3", "7"]
+
+
+def test_what_is_missing_and_no_workload_leads_to_no_list_of_workloads(api: ShapeServer, muster: Any) -> None:
+    missing = {"code": 404, "message": "the log has no message 7", "details": "not_found"}
+    api.on("POST", "/events/voids", Reply(404, missing))
+    ran = muster("log", "void", "7", "--reason", "forged")
+    assert ran.code == 3
+    assert "training list" not in ran.err
+
+
+def test_a_message_that_was_declared_void_is_told_so(api: ShapeServer, muster: Any) -> None:
+    row = {"sequence": 7, "aggregate": "tenant", "key": "default", "events": [], "actor": {"sub": "admin"}}
+    api.on("GET", "/events", Reply(body={"events": [row], "next": None}))
+    assert "(void)" in muster("events", "list").out
+
+
+def test_a_node_pool_that_is_not_there_is_not_removed(api: ShapeServer, muster: Any) -> None:
+    pools = [{"clusterId": "c-1", "name": "a100", "labelKey": "gpu", "labelValue": "a100"}]
+    pools.append({"clusterId": "c-1", "name": "default", "labelKey": "", "labelValue": ""})
+    api.on("GET", "/node-pools", Reply(body={"nodePools": pools}))
+    api.on("DELETE", "/node-pools/c-1/a100", ACCEPTED)
+    ran = muster("nodepool", "remove", "a10", "--cluster", "local")
+    assert ran.code == 3
+    assert "did you mean 'a100'?" in ran.err
+    ran = muster("nodepool", "remove", "default", "--cluster", "local")
+    assert ran.code == 2
+    assert "nodes in no other" in ran.err
+    assert muster("nodepool", "remove", "a100", "--cluster", "local").code == 0
+    assert len(api.asked("DELETE", "/node-pools/c-1/a100")) == 1
+
+
 def test_metrics_are_summed_up_for_people_and_whole_for_programs(api: ShapeServer, muster: Any) -> None:
     values = [{"timestamp": f"2026-01-02T03:04:0{n}Z", "value": n} for n in (1, 2, 6)]
     series = [{"type": "CPU_USAGE_CORES", "pod": "main-0", "values": values}]
@@ -183,9 +241,11 @@ def test_settings_of_clusters_projects_and_pools(api: ShapeServer, muster: Any) 
     assert api.requests[-1].body == {"ownershipProtection": True}
     api.on("PUT", "/org-unit/projects/p-1", ACCEPTED)
     assert muster("project", "set", "default", "--gpu-quota", "none").code == 0
-    assert api.requests[-1].body == {"gpuQuota": None, "nodePools": ["a"]}
+    assert api.requests[-1].body == {"gpuQuota": None, "nodePools": ["a"], "podSecurity": "restricted"}
     assert muster("project", "set", "default", "--node-pools", "b, c").code == 0
-    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["b", "c"]}
+    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["b", "c"], "podSecurity": "restricted"}
+    assert muster("project", "set", "default", "--pod-security", "none").code == 0
+    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["a"], "podSecurity": None}
     api.on("POST", "/org-unit/projects", Reply(202, {"id": "p-2", "name": "vision"}))
     assert muster("project", "create", "vision", "--gpu-quota", "1.5").code == 0
     assert api.requests[-1].body == {"name": "vision", "gpuQuota": 1.5}
@@ -245,11 +305,14 @@ def test_doctor_says_what_to_do_for_each_problem(api: ShapeServer, muster: Any, 
     api.on("GET", "/me", Reply(body={"subject": "ann", "tenantRoles": [], "projectRoles": {"p-1": ["researcher"]}}))
     api.on("GET", "/clusters", Reply(body={"clusters": [{"name": "local", "status": "Disconnected"}]}))
     api.on("GET", "/projections", Reply(body={"sequence": 5, "logSequence": 9000, "lag": 8995, "halted": None}))
+    observed = {"name": "OBSERVED", "bytes": 9, "maxBytes": 10, "fullness": 0.9, "nearlyFull": True}
+    api.on("GET", "/streams", Reply(body={"streams": [observed, observed | {"name": "EVENTS", "nearlyFull": False}]}))
     ran = muster("doctor", "-o", "json")
     assert ran.code == 1
     findings = {finding["check"]: finding for finding in ran.json()["findings"]}
     assert findings["token"]["found"] == "ann: researcher in default"
-    for check in ("clock", "clusters", "projections"):
+    assert findings["streams"]["found"] == "nearly full: OBSERVED 90%"
+    for check in ("clock", "clusters", "projections", "streams"):
         assert findings[check]["verdict"] == "problem"
         assert findings[check]["todo"]
     assert "→" in muster("doctor").out

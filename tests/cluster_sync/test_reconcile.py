@@ -8,13 +8,22 @@ from msgspec.structs import replace
 from events.cluster import Cluster
 from events.cluster_protocol import EnvironmentSource, ObservedCluster, ObservedPod, RunPod, SettledPod, StopPod
 from events.ids import workload_key
+from events.node import Node, Reservation
 from events.phases import PodPhase
+from events.project import Project
 from events.subjects import wanted_subject
 from events.workload.commands import DeleteWorkload, PodFactKind, PodWarning, SuspendWorkload
 from events.workload.events import PodRef
 from events.workload.spec import ComputeSpec, EnvironmentVariable, KeyReference, NameValue, PodFieldReference
 from events.workload.state import Workload
-from services.cluster_sync.observe import answer_to_stale, cluster_command, facts_of, is_newest_run
+from services.cluster_sync.observe import (
+    UNSAID_SECONDS,
+    answer_to_stale,
+    cluster_command,
+    facts_of,
+    is_newest_run,
+    left_unsaid,
+)
 from services.cluster_sync.reconcile import Desired, Held, desired_pod, reconcile, run_pod
 from tests.events.given import ID, NOW, Story, fact, ref
 
@@ -24,7 +33,11 @@ SUBJECT = wanted_subject("c1", f"{KEY}-main-0")
 
 def desired(state: Workload, index: int = 0) -> Desired | None:
     pod = state.pods.get(("main", index))
-    return None if pod is None else desired_pod(KEY, ("main", index), state, pod, "nlp")
+    return (
+        None
+        if pod is None
+        else desired_pod(KEY, ("main", index), state, pod, Project(name="nlp", pod_security="restricted"))
+    )
 
 
 def told(state: Workload, held: Held | None) -> list[type]:
@@ -108,7 +121,23 @@ def test_a_run_is_told_with_all_that_an_agent_needs() -> None:
     assert (word.environment, word.annotations) == ({"A": "b"}, {"n": "v"})
     assert (word.cpu_milli, word.cpu_limit_milli, word.memory_limit_bytes) == (500, 1000, 1024**3)
     assert (word.grace_seconds, word.node_name, word.working_dir) == (7, "node-1", "/w")
-    assert (word.project_id, word.project_name, word.pods) == ("p1", "nlp", 1)
+    assert (word.project_id, word.project_name, word.pod_security, word.pods) == ("p1", "nlp", "restricted", 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limits"),
+    [
+        (ComputeSpec(gpu_devices_request=1), (0, 0)),
+        (ComputeSpec(gpu_request_type="portion", gpu_portion_request=0.2, gpu_portion_limit=0.3331), (334, 0)),
+        (ComputeSpec(gpu_request_type="memory", gpu_memory_request="1Gi", gpu_memory_limit="3Gi"), (0, 3 * 1024**3)),
+    ],
+)
+def test_limits_of_gpu_shares_are_told(asked: ComputeSpec, limits: tuple[int, int]) -> None:
+    """S036 R4 R5."""
+    wanted = desired(Story().created(compute=asked).bound().state)
+    assert wanted is not None
+    word = run_pod(wanted)
+    assert (word.gpu_limit_milli, word.gpu_memory_limit_bytes) == limits
 
 
 @pytest.mark.parametrize(("command", "keeps"), [("python train.py", False), (None, True)])
@@ -207,3 +236,37 @@ def test_a_start_that_was_never_reported_comes_before_the_end() -> None:
     running = RUNNING.state.pods["main", 0]
     assert running.phase is PodPhase.RUNNING
     assert [f.kind for f in facts_of(observed("succeeded", started_at=started), running)] == ["succeeded"]
+
+
+IDLE = Node(cluster_id="c1", name="n", present=True)
+BUSY = replace(IDLE, reservations={"r": Reservation(id="r", workload_id="w", workload_key="k")})
+
+
+@pytest.mark.parametrize(
+    ("node", "heard", "counted", "problem", "gone"),
+    [
+        (IDLE, {"b": 0.0}, 1, "", ("a",)),
+        (IDLE, {"a": -UNSAID_SECONDS - 1, "b": 0.0}, 1, "", ("a",)),
+        (IDLE, {"a": -UNSAID_SECONDS, "b": 0.0}, 2, "", ()),
+        (BUSY, {"b": 0.0}, 1, "", ()),
+        (IDLE, {"b": 0.0}, 2, "", ()),
+        (IDLE, {}, 0, "", ()),
+        (IDLE, {"b": 0.0}, 1, "the API server is away", ()),
+        (replace(IDLE, present=False), {"b": 0.0}, 1, "", ()),
+    ],
+    ids=[
+        "never spoken of",
+        "not spoken of for long",
+        "spoken of not so long ago",
+        "holds runs: its agent knows more of them",
+        "not all that the agent counts were heard of",
+        "the agent knows none yet",
+        "the agent cannot work with its cluster",
+        "known to be gone",
+    ],
+)
+def test_a_node_that_its_agent_speaks_of_no_more_is_gone_where_that_costs_nothing(
+    node: Node, heard: dict[str, float], counted: int, problem: str, gone: tuple[str, ...]
+) -> None:
+    beat = ObservedCluster(at=NOW, nodes=counted, problem=problem)
+    assert left_unsaid({"a": node, "b": IDLE}, heard, beat, 0.0) == gone

@@ -1,34 +1,27 @@
 """cluster_sync on a real NATS, with an agent that this test plays: WANTED follows the log, OBSERVED becomes facts."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Aggregate, draft
+from events.aggregate import CLUSTER, NODE, WORKLOAD
 from events.cluster import AddCluster, NodePool, RemoveCluster, SetNodePool
 from events.cluster_protocol import (
     ObservedCluster,
     ObservedNode,
-    ObservedPod,
     RunPod,
     SettledPod,
     StopPod,
     WantedCluster,
-    WantedPod,
     pod_key,
 )
-from events.commit import service_actor
-from events.decision import Context
-from events.ids import cluster_key, incarnation_id, node_key, project_key, workload_key
-from events.node import NodeFacts
+from events.ids import cluster_key, incarnation_id, node_key
 from events.phases import Phase
-from events.project import CreateProject
-from events.refusal import Refusal
 from events.subjects import (
     WANTED_STREAM,
     observed_cluster_subject,
@@ -36,160 +29,26 @@ from events.subjects import (
     observed_pod_subject,
     wanted_cluster_subject,
     wanted_filter,
-    wanted_subject,
 )
-from events.workload.commands import CreateTraining, DeleteWorkload, PlacePods, PodFactKind, SuspendWorkload
-from events.workload.events import Placement
-from events.workload.spec import TrainingSpec
+from events.workload.commands import DeleteWorkload, PodFactKind, SuspendWorkload
 from events.workload.state import bindable
 from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE
-from services.cluster_sync.service import run
-from services.runtime.connection import connect
 from services.runtime.fold_snapshots import FoldSnapshots
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.latest import read_latest
-from services.runtime.requests import Requests
-from services.runtime.store import Committed
 from services.runtime.streams import create_streams
-from tests.support.servers import EVERYTHING, NatsServer
+from tests.cluster_sync.given import (
+    CLUSTER_ID,
+    FACTS,
+    KEY,
+    NODE_KEY,
+    WANTED,
+    World,
+    eventually,
+    serving,
+    when,
+)
 
 pytestmark = pytest.mark.anyio
-
-CLUSTER_ID = incarnation_id(cluster_key("c"), "add-c")
-PROJECT_ID = incarnation_id(project_key("nlp"), "create-nlp")
-KEY = workload_key(PROJECT_ID, "train")
-POD = pod_key(KEY, "main", 0)
-NODE_KEY = node_key(CLUSTER_ID, "n1")
-FACTS = NodeFacts(cpu_milli=4000, memory_bytes=2**30, gpu_count=2, labels={"gpu": "a100"})
-WANTED = msgspec.json.Decoder(WantedPod)
-
-
-async def _when(read: Callable[[], Any], test: Callable[[Any], bool]) -> Any:
-    """What was read, where the test holds for it."""
-    found = await read()
-    return found if test(found) else None
-
-
-class World:
-    """The log, and the agent's side of one cluster."""
-
-    def __init__(self, server: NatsServer, nc: Any) -> None:
-        self.server = server
-        self.nc = nc
-        self.requests = Requests(nc)
-        self.store = JetStreamEventStore(nc)
-
-    async def decide(self, aggregate: Aggregate[Any], key: str, command: Any, command_id: str) -> None:
-        chain = await self.store.load(aggregate, key)
-        now = datetime.now(UTC)
-        actor = service_actor("test")
-        context = Context(now=now, actor=actor, command_id=command_id, version=chain.version)
-        decision = aggregate.decide(command, chain.state, context)
-        assert not isinstance(decision, Refusal), decision
-        made = draft(aggregate, key, chain, decision, command_id=command_id, actor=actor, now=now)
-        assert isinstance(await self.store.append(made), Committed)
-
-    async def workload(self) -> Any:
-        return (await self.store.load(WORKLOAD, KEY)).state
-
-    async def create(self, **spec: Any) -> str:
-        command = CreateTraining(
-            name="train",
-            requested_name="train",
-            project_id=PROJECT_ID,
-            cluster_id=CLUSTER_ID,
-            spec=TrainingSpec(**spec),
-        )
-        await self.decide(WORKLOAD, KEY, command, f"create-{datetime.now(UTC).isoformat()}")
-        return (await self.workload()).workload_id
-
-    async def bind(self) -> None:
-        state = await self.workload()
-        placements = tuple(
-            Placement(pod=pod, node_key=NODE_KEY, node_name="n1", pool="default")
-            for pod in bindable(state, datetime.now(UTC))
-        )
-        command = PlacePods(workload_id=state.workload_id, placements=placements)
-        await self.decide(WORKLOAD, KEY, command, f"bind-{datetime.now(UTC).isoformat()}")
-
-    async def say(self, subject: str, message: msgspec.Struct) -> None:
-        await self.requests.ask(subject, msgspec.json.encode(message), seconds=3)
-
-    async def heartbeat(self, protection: bool | None = None) -> None:
-        beat = ObservedCluster(at=datetime.now(UTC), agent_version="1", ownership_protection=protection)
-        await self.say(observed_cluster_subject(CLUSTER_ID), beat)
-
-    async def report(
-        self, word: RunPod | StopPod, kind: PodFactKind, *, at: datetime | None = None, **more: Any
-    ) -> None:
-        observed = ObservedPod(
-            pod_key=word.pod_key,
-            token=word.token,
-            workload_id=word.workload_id,
-            pod=word.pod,
-            kind=kind,
-            at=at or datetime.now(UTC),
-            **more,
-        )
-        await self.say(observed_pod_subject(CLUSTER_ID, word.pod_key), observed)
-
-    async def wanted(self, pod: str = POD) -> Any:
-        found = await read_latest(self.nc, self.requests, WANTED_STREAM, wanted_filter(CLUSTER_ID))
-        payload = found.get(wanted_subject(CLUSTER_ID, pod))
-        return None if payload is None else WANTED.decode(payload)
-
-    async def wanted_is(self, kind: type, pod: str = POD) -> Any:
-        async def probe() -> Any:
-            word = await self.wanted(pod)
-            return word if isinstance(word, kind) else None
-
-        return await eventually(probe)
-
-    async def phase_is(self, phase: Phase) -> Any:
-        async def probe() -> Any:
-            state = await self.workload()
-            return state if state.phase is phase else None
-
-        return await eventually(probe)
-
-
-async def eventually(probe: Callable[[], Any], seconds: float = 15) -> Any:
-    async with asyncio.timeout(seconds):
-        while True:
-            found = await probe()
-            if found:
-                return found
-            await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-async def world(fresh_log: NatsServer) -> AsyncIterator[World]:
-    nc = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
-    made = World(fresh_log, nc)
-    await made.decide(CLUSTER, cluster_key("c"), AddCluster(name="c", kind="simulated"), "add-c")
-    await made.decide(PROJECT, project_key("nlp"), CreateProject(name="nlp"), "create-nlp")
-    yield made
-    await nc.close()
-
-
-@contextlib.asynccontextmanager
-async def serving(server: NatsServer) -> AsyncGenerator[None]:
-    """cluster_sync with its own credentials, until the block ends."""
-    stop, health = asyncio.Event(), Health("cluster_sync")
-    task = asyncio.create_task(run(server.settings("cluster_sync"), health, stop))
-
-    async def up() -> bool:
-        if task.done():
-            task.result()
-        return health.serving
-
-    await eventually(up)
-    try:
-        yield
-    finally:
-        stop.set()
-        await asyncio.wait_for(task, 10)
 
 
 async def test_a_bound_pod_is_told_to_its_cluster_and_its_end_is_settled(world: World) -> None:
@@ -371,13 +230,13 @@ async def test_a_cluster_that_its_agent_cannot_work_with_is_disconnected_until_i
 
     async with serving(world.server):
         await world.heartbeat()
-        await eventually(lambda: _when(cluster, lambda state: state.connected))
+        await eventually(lambda: when(cluster, lambda state: state.connected))
         beat = ObservedCluster(at=datetime.now(UTC), problem="the API server cannot be reached")
         await world.say(observed_cluster_subject(CLUSTER_ID), beat)
-        state = await eventually(lambda: _when(cluster, lambda state: not state.connected))
+        state = await eventually(lambda: when(cluster, lambda state: not state.connected))
         assert state.problem == "the API server cannot be reached"
         await world.heartbeat()
-        state = await eventually(lambda: _when(cluster, lambda state: state.connected))
+        state = await eventually(lambda: when(cluster, lambda state: state.connected))
         assert state.problem == ""
 
 
@@ -402,6 +261,91 @@ async def test_nonsense_from_an_agent_stops_nobody(world: World) -> None:
         await world.create(command="true")
         await world.bind()
         await world.report(await world.wanted_is(RunPod), "succeeded")
+        await world.phase_is(Phase.COMPLETED)
+
+
+async def test_an_absurd_report_of_one_node_is_named_and_touches_no_other(world: World) -> None:
+    async def cluster() -> Any:
+        return (await world.store.load(CLUSTER, cluster_key("c"))).state
+
+    async def nodes() -> list[Any]:
+        keys = [node_key(CLUSTER_ID, name) for name in ("n0", "n1", "n2")]
+        return [(await world.store.load(NODE, key)).state for key in keys]
+
+    async with serving(world.server):
+        await world.heartbeat()
+        for name, cpu in (("n0", 4000), ("n1", 2**63), ("n2", -1)):
+            absurd = ObservedNode(name=name, facts=replace(FACTS, cpu_milli=cpu))
+            await world.say(observed_node_subject(CLUSTER_ID, node_key(CLUSTER_ID, name)), absurd)
+        state = await eventually(lambda: when(cluster, lambda state: state.refused and state.connected))
+        assert [(told.about, told.field, told.rule) for told in state.refused] == [
+            ("node", "facts.cpu_milli", "0 to 100,000,000")
+        ]
+        assert (state.refused[0].name, state.refused[0].value) in {("n1", str(2**63)), ("n2", "-1")}
+        found = await eventually(lambda: when(nodes, lambda found: found[0].present))
+        assert [node.present for node in found] == [True, False, False]
+
+
+async def test_an_agent_can_say_nothing_of_another_clusters_node(world: World) -> None:
+    """The keys of nodes can be computed by anybody."""
+
+    async def there() -> Any:
+        return await world.store.load(NODE, NODE_KEY)
+
+    async def theirs() -> Any:
+        return (await world.store.load(NODE, node_key(other, "n9"))).state
+
+    await world.decide(CLUSTER, cluster_key("d"), AddCluster(name="d", kind="simulated"), "add-d")
+    other = incarnation_id(cluster_key("d"), "add-d")
+    async with serving(world.server):
+        await world.say(observed_node_subject(CLUSTER_ID, NODE_KEY), ObservedNode(name="n1", facts=FACTS))
+        before = await eventually(lambda: when(there, lambda node: node.state.present))
+        gone = ObservedNode(name="n1", facts=FACTS, gone=True)
+        for forged in (ObservedNode(name="n1", facts=replace(FACTS, gpu_count=1)), gone):
+            await world.say(observed_node_subject(other, NODE_KEY), forged)
+        # What is said later, and twice, is in the log by when those would be.
+        for cpu in (1, 2):
+            own = ObservedNode(name="n9", facts=replace(FACTS, cpu_milli=cpu))
+            await world.say(observed_node_subject(other, node_key(other, "n9")), own)
+            await eventually(lambda cpu=cpu: when(theirs, lambda node: node.facts.cpu_milli == cpu))
+        assert await there() == before, "not one commit"
+
+
+async def test_a_node_that_went_while_its_agent_was_away_goes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that was restarted never knew it, so it cannot say that it is gone."""
+    monkeypatch.setattr("services.cluster_sync.observe.UNSAID_SECONDS", 3.0)
+
+    async def present() -> list[bool]:
+        keys = [node_key(CLUSTER_ID, name) for name in ("n1", "n2")]
+        return [(await world.store.load(NODE, key)).state.present for key in keys]
+
+    async def say(*names: str) -> None:
+        for name in names:
+            subject = observed_node_subject(CLUSTER_ID, node_key(CLUSTER_ID, name))
+            await world.say(subject, ObservedNode(name=name, facts=FACTS))
+        beat = ObservedCluster(at=datetime.now(UTC), nodes=len(names))
+        await world.say(observed_cluster_subject(CLUSTER_ID), beat)
+
+    async with serving(world.server):
+        await say("n1", "n2")
+        await eventually(lambda: when(present, all))
+
+        async def only_the_second() -> bool:
+            await say("n2")
+            await asyncio.sleep(0.2)
+            return await present() == [False, True]
+
+        await eventually(only_the_second, seconds=30)
+
+
+async def test_times_without_a_zone_stop_nobody(world: World) -> None:
+    async with serving(world.server):
+        await world.create(command="true")
+        await world.bind()
+        word = await world.wanted_is(RunPod)
+        naive = datetime.now(UTC).replace(tzinfo=None)
+        await world.report(word, "succeeded", started_at=naive)
+        await world.report(word, "succeeded")
         await world.phase_is(Phase.COMPLETED)
 
 

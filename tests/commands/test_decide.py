@@ -103,7 +103,7 @@ def test_a_stale_version_is_refused(workload: Story, expected: int, moved: bool)
 def test_a_repeated_request_is_answered_even_though_its_own_commit_moved_the_version(workload: Story) -> None:
     suspend = SuspendWorkload(workload_id=workload.chain.state.workload_id)
     workload.when(suspend, "s", expected_version=10)
-    assert workload.when(suspend, "s", expected_version=10) == Accepted(seq=20)
+    assert workload.when(suspend, "s", expected_version=10) == Accepted(seq=20, at=NOW)
 
 
 def test_decide_checks_the_owner_once_more_with_what_the_gate_stamped(workload: Story) -> None:

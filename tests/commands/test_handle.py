@@ -11,11 +11,14 @@ from events.cluster import AddCluster
 from events.commit import Actor
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused, UserCommand
 from events.ids import TENANT_KEY
-from events.project import CreateProject
+from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
 from events.tenant import GrantTenantRole, RevokeTenantRole
-from events.workload.commands import DeleteWorkload
+from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from services.commands.counts import Counts
 from services.commands.handle import MAX_TRIES, Commands
-from services.commands.recent import RecentCommands, Turns
+from services.commands.keys import MemoryKeys
+from services.commands.limits import ProjectLimits
+from services.commands.turns import Turns
 from services.runtime.directory import Directory
 from services.runtime.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
 from services.runtime.memory import MemoryEventStore
@@ -26,6 +29,7 @@ from tests.support.commands import carry_out, training
 pytestmark = pytest.mark.anyio
 
 ADA = Actor(iss="muster", sub="ada")
+LIMITS = ProjectLimits(living=3, creations_per_hour=6)
 
 
 class Store(MemoryEventStore):
@@ -42,10 +46,10 @@ class Store(MemoryEventStore):
         await asyncio.sleep(0)  # as a real one, so that commands can overtake each other
         return self.outcomes.pop(0) if self.outcomes else await super().append(draft)
 
-    async def load[S](self, aggregate: Aggregate[S], key: str) -> Chain[S]:
+    async def load[S](self, aggregate: Aggregate[S], key: str, *, min_seq: int = 0, seconds: float = 5.0) -> Chain[S]:
         if self.silent:
             raise UnansweredError("no answer")
-        return await super().load(aggregate, key)
+        return await super().load(aggregate, key, min_seq=min_seq, seconds=seconds)
 
 
 class Scene:
@@ -71,7 +75,11 @@ async def scene() -> AsyncIterator[Scene]:
     await directory.start()
     (project_id,), (cluster_id,) = directory.projects, directory.clusters
     store.appends = 0
-    yield Scene(store, Commands(store=store, directory=directory), project_id, cluster_id)
+    counts = Counts(store, LIMITS)
+    counting = asyncio.create_task(counts.run())
+    commands = Commands(store=store, keys=MemoryKeys(), directory=directory, counts=counts)
+    yield Scene(store, commands, project_id, cluster_id)
+    counting.cancel()
     await directory.close()
 
 
@@ -80,16 +88,78 @@ def code(reply: CommandReply) -> str:
     return reply.refusal.code
 
 
-async def test_with_a_full_log_creations_are_refused_and_the_rest_goes_on(scene: Scene) -> None:
+async def test_with_a_full_log_what_makes_room_and_what_administrators_do_goes_on(scene: Scene) -> None:
     made = await scene.create("early", "1")
     assert isinstance(made, Accepted)
-    scene.commands.log_full = True
+    grant = GrantProjectRole(project_id=scene.project_id, subject="eve", role="viewer")
+    assert isinstance(await scene.when(grant, "0"), Accepted)
+    scene.commands.log_full = "the log is full"
 
     assert code(await scene.create("late", "2")) == "log_full"
-    assert code(await scene.when(CreateProject(name="late"), "3")) == "log_full"
-    assert code(await scene.when(AddCluster(name="late", kind="local"), "4")) == "log_full"
+    assert code(await scene.when(CreateProject(name="late"), "3", override=True)) == "log_full"
+    assert code(await scene.when(AddCluster(name="late", kind="local"), "4", override=True)) == "log_full"
+    for number, everyday in enumerate(
+        (
+            SuspendWorkload(workload_id=made.id),
+            ResumeWorkload(workload_id=made.id),
+            ChangeWorkload(workload_id=made.id, priority_class="high"),
+            GrantProjectRole(project_id=scene.project_id, subject="eve", role="researcher"),
+        )
+    ):
+        reply = await scene.when(everyday, f"5{number}")
+        # Resuming what runs is no change, and needs no room.
+        assert isinstance(reply, Accepted) if isinstance(everyday, ResumeWorkload) else code(reply) == "log_full"
+    assert isinstance(await scene.when(SuspendWorkload(workload_id=made.id), "6", override=True), Accepted)
+    assert isinstance(await scene.when(GrantTenantRole(subject="bob", role="viewer"), "7", override=True), Accepted)
+    revoke = RevokeProjectRole(project_id=scene.project_id, subject="eve", role="viewer")
+    assert isinstance(await scene.when(revoke, "8"), Accepted)
     assert await scene.create("early", "1") == made, "what was carried out before is answered as it was"
-    assert isinstance(await scene.when(DeleteWorkload(workload_id=made.id), "5"), Accepted)
+    assert isinstance(await scene.when(DeleteWorkload(workload_id=made.id), "9"), Accepted)
+
+
+async def test_a_project_may_have_so_many_living_workloads_and_no_more(scene: Scene) -> None:
+    made = [await scene.create(f"t-{number}", f"{number}") for number in range(LIMITS.living)]
+    assert all(isinstance(reply, Accepted) for reply in made)
+
+    refused = await scene.create("one-more", "x")
+
+    assert code(refused) == "too_many_workloads"
+    assert isinstance(refused, Refused)
+    assert f"has {LIMITS.living} living workloads and may have {LIMITS.living}" in refused.refusal.message
+    assert await scene.create("t-0", "0") == made[0], "what was carried out before is answered as it was"
+    assert isinstance(made[0], Accepted)
+    assert isinstance(await scene.when(DeleteWorkload(workload_id=made[0].id), "d"), Accepted)
+    assert isinstance(await until_accepted(scene, "one-more", "x"), Accepted)
+
+
+async def test_creations_that_come_at_once_do_not_pass_a_projects_limit_together(scene: Scene) -> None:
+    replies = await asyncio.gather(*(scene.create(f"t-{number}", f"{number}") for number in range(4 * LIMITS.living)))
+    assert sum(isinstance(reply, Accepted) for reply in replies) == LIMITS.living
+
+
+async def test_an_hour_holds_so_many_creations_of_a_project_and_no_more(scene: Scene) -> None:
+    for number in range(LIMITS.creations_per_hour):
+        made = await until_accepted(scene, f"t-{number}", f"{number}")
+        assert isinstance(made, Accepted)
+        assert isinstance(await scene.when(DeleteWorkload(workload_id=made.id), f"d{number}"), Accepted)
+
+    refused = await scene.create("one-more", "x")
+
+    assert code(refused) == "too_many_creations"
+    assert isinstance(refused, Refused)
+    assert refused.refusal.retry_seconds is not None
+    assert 0 < refused.refusal.retry_seconds <= 3600
+    figures = f"created {LIMITS.creations_per_hour} workloads within 60 minutes and may create"
+    assert figures in refused.refusal.message
+
+
+async def until_accepted(scene: Scene, name: str, command_id: str) -> CommandReply:
+    """The counts follow the log, some milliseconds behind it."""
+    async with asyncio.timeout(10):
+        while not isinstance(reply := await scene.create(name, command_id), Accepted):
+            assert code(reply) == "too_many_workloads"
+            await asyncio.sleep(0.01)
+    return reply
 
 
 async def test_a_conflict_is_decided_again_on_the_new_state(scene: Scene) -> None:
@@ -133,6 +203,30 @@ async def test_an_unknown_outcome_repeated_with_its_key_ends_well_and_is_stored_
     assert await scene.create("t", "1") == first
 
 
+async def test_while_an_outcome_is_unknown_its_key_is_for_nothing_else(scene: Scene) -> None:
+    """As after a crash between the pledge and the commit: no second effect, and the request itself is not barred."""
+    scene.store.outcomes = [Unknown("lost")]
+    assert await scene.create("t", "1") == OutcomeUnknown()
+    assert code(await scene.create("u", "1")) == "idempotency_key_reused"
+    assert isinstance(await scene.create("t", "1"), Accepted)
+    assert code(await scene.create("u", "1")) == "idempotency_key_reused"
+
+
+async def test_a_request_in_doubt_that_is_refused_later_keeps_its_key(scene: Scene) -> None:
+    """Its first try may still be under way: were the key free, both could take effect."""
+    scene.store.outcomes = [Unknown("lost")]
+    assert await scene.create("t", "1") == OutcomeUnknown()
+    assert isinstance(await scene.create("t", "2"), Accepted)
+    assert code(await scene.create("t", "1")) == "name_taken"
+    assert code(await scene.create("u", "1")) == "idempotency_key_reused"
+
+
+async def test_a_refusal_by_the_log_leaves_the_key_free(scene: Scene) -> None:
+    scene.store.outcomes = [Rejected(STREAM_FULL_CODE, "maximum bytes exceeded")]
+    assert code(await scene.create("t", "1")) == "log_full"
+    assert isinstance(await scene.create("u", "1"), Accepted)
+
+
 async def test_an_id_that_was_never_given_out_is_not_found(scene: Scene) -> None:
     assert code(await scene.when(DeleteWorkload(workload_id="no-id"), "1")) == "not_found"
     never = DeleteWorkload(workload_id="00000000-0000-8000-8000-000000000000")
@@ -154,19 +248,6 @@ async def test_the_last_administrator_stays_though_two_leave_at_once(scene: Scen
     assert sorted(type(reply).__name__ for reply in replies) == ["Accepted", "Refused"]
     roles = (await scene.store.load(TENANT, TENANT_KEY)).state.roles
     assert list(roles.values()) == [("administrator",)]
-
-
-async def test_a_key_that_came_for_another_thing_is_known_until_it_is_forgotten() -> None:
-    recent = RecentCommands(limit=2)
-    assert not recent.differs("1", "ev.workload.a", "h")
-    assert not recent.differs("1", "ev.workload.a", "h")
-    assert recent.differs("1", "ev.workload.b", "h")
-    assert recent.differs("1", "ev.workload.a", "other")
-    recent.forget("1")
-    assert not recent.differs("1", "ev.workload.b", "h")
-    for number in range(2, 5):
-        recent.differs(str(number), "s", "h")
-    assert not recent.differs("1", "ev.workload.a", "other"), "bounded: the oldest went"
 
 
 async def test_turns_leave_nothing_behind() -> None:

@@ -26,19 +26,20 @@ from events.envelope import (
     UserCommand,
 )
 from events.ids import key_of_id
-from events.project import CreateProject, GrantProjectRole
+from events.project import GrantProjectRole, RevokeProjectRole
 from events.subjects import admitted_subject
 from events.tenant import GrantTenantRole
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from services.commands.watch import LOOK_SECONDS
 from services.runtime.bus import CommandClient, GateAwayError
+from services.runtime.calls import call
 from services.runtime.connection import connect
-from tests.support.commands import CommandPath, carry_out, command_path, training
+from tests.support.commands import CommandPath, carry_out, command_path, furnish, training
+from tests.support.refusals import raw, settle
 from tests.support.servers import EVERYTHING, NatsServer
-from tests.support.streams import recreate_streams
+from tests.support.streams import recreate_streams, stored
 
 pytestmark = pytest.mark.anyio
-
-GRANTS = {"ada": "researcher", "bob": "researcher", "eve": "viewer", "pia": "project-admin"}
 
 
 @pytest.fixture
@@ -53,18 +54,6 @@ async def place(path: CommandPath) -> tuple[str, str]:
     return await furnish(path)
 
 
-async def furnish(path: CommandPath) -> tuple[str, str]:
-    await carry_out(path.store, "root", GrantTenantRole(subject="root", role="administrator"))
-    await path.start("ownership")
-    await path.start("commands")
-    project = (await path.accepted("root", CreateProject(name="vision"), "project")).id
-    cluster = (await path.accepted("root", AddCluster(name="lab", kind="local"), "cluster")).id
-    for subject, role in GRANTS.items():
-        command = GrantProjectRole(project_id=project, subject=subject, role=role)  # pyright: ignore[reportArgumentType]
-        await path.accepted("root", command, f"grant {subject}")
-    return project, cluster
-
-
 def code(reply: CommandReply) -> str:
     return (
         reply.refusal.code if isinstance(reply, Refused) else "admitted" if isinstance(reply, Accepted) else "unknown"
@@ -74,10 +63,13 @@ def code(reply: CommandReply) -> str:
 async def audited(server: NatsServer) -> list[AuditRecord]:
     everything = await connect(server.settings(EVERYTHING), EVERYTHING)
     stream = everything.jetstream()
-    info = await stream.stream_info("AUDIT")
-    messages = [await stream.get_msg("AUDIT", seq=seq) for seq in range(1, info.state.last_seq + 1)]
+    records: list[AuditRecord] = []
+    for name in ("AUDIT", "REFUSALS"):
+        last = (await stream.stream_info(name)).state.last_seq
+        messages = [await stream.get_msg(name, seq=seq) for seq in range(1, last + 1)]
+        records += [msgspec.json.decode(message.data or b"", type=AuditRecord) for message in messages]
     await everything.close()
-    return [msgspec.json.decode(message.data or b"", type=AuditRecord) for message in messages]
+    return sorted(records, key=lambda record: record.at)
 
 
 async def test_what_is_accepted_stands_in_the_log_with_its_author(path: CommandPath, place: tuple[str, str]) -> None:
@@ -135,6 +127,19 @@ async def test_a_storm_on_one_aggregate_is_carried_out_whole(path: CommandPath, 
 
     state = (await path.store.load(PROJECT, key_of_id(project) or "")).state
     assert [state.roles[f"s{n}"] for n in range(64)] == [("viewer",)] * 64
+
+
+async def test_roles_wait_until_the_cluster_whose_pods_can_read_the_keys_is_gone(path: CommandPath) -> None:
+    await carry_out(path.store, "root", GrantTenantRole(subject="root", role="administrator"))
+    await path.start("ownership", local_pods="shared")
+    await path.start("commands")
+    grant = GrantTenantRole(subject="ada", role="viewer")
+    cluster = (await path.accepted("root", AddCluster(name="lab", kind="local"), "cluster")).id
+    assert code(await path.send("root", grant, "k1")) == "pods_not_isolated"
+    await path.accepted("root", RemoveCluster(cluster_id=cluster), "remove")
+    async with asyncio.timeout(10):
+        while code(await path.send("root", grant, "k1")) != "admitted":
+            await asyncio.sleep(0.02)
 
 
 async def test_a_stale_version_is_refused(path: CommandPath, place: tuple[str, str]) -> None:
@@ -216,13 +221,29 @@ async def test_a_role_counts_from_the_moment_it_is_given(path: CommandPath, plac
         await path.accepted(f"new-{number}", training(f"t{number}", project, cluster), "k")
 
 
-async def test_an_earlier_incarnation_of_a_name_is_not_found(path: CommandPath, place: tuple[str, str]) -> None:
-    first = await path.accepted("ada", training("name", *place), "k1")
-    await path.accepted("ada", DeleteWorkload(workload_id=first.id), "k2")
-    second = await path.accepted("bob", training("name", *place), "k3")
+async def test_a_role_that_the_api_saw_revoked_counts_no_more(path: CommandPath, place: tuple[str, str]) -> None:
+    """The gate's fold lags; it waits for what the request says is known."""
+    project, cluster = place
+    for number in range(20):
+        who = f"leaving-{number}"
+        await path.accepted("root", GrantProjectRole(project_id=project, subject=who, role="researcher"), f"g{number}")
+        await path.accepted(who, training(f"l{number}", project, cluster), "k1")
+        revoked = RevokeProjectRole(project_id=project, subject=who, role="researcher")
+        seq = await carry_out(path.store, f"revoke {number}", revoked)
+        reply = await path.send(who, training(f"m{number}", project, cluster), "k2", min_roles=seq)
+        assert code(reply) == "not_in_project"
 
-    assert first.id != second.id
-    assert code(await path.send("ada", DeleteWorkload(workload_id=first.id), "k4")) == "not_found"
+
+async def test_what_nobody_can_know_yet_is_not_decided_on(path: CommandPath, place: tuple[str, str]) -> None:
+    """Fail closed: without facts as new as were asked for, nothing is done."""
+    made = await path.accepted("ada", training("ahead", *place), "k1")
+    ahead = await path.store.last_seq() + 1000
+    suspend = SuspendWorkload(workload_id=made.id)
+    replies = await asyncio.gather(
+        path.send("ada", suspend, "k2", min_seq=ahead), path.send("ada", suspend, "k3", min_roles=ahead)
+    )
+    assert replies == [OutcomeUnknown(), OutcomeUnknown()]
+    assert (await path.store.load(WORKLOAD, key_of_id(made.id) or "")).version == made.seq
 
 
 async def test_refusals_and_special_rights_are_audited_without_the_token(
@@ -302,6 +323,95 @@ async def test_nonsense_is_answered(path: CommandPath, place: tuple[str, str], p
     answer = await api.request("cmd.request.Nonsense", payload, timeout=5)
     assert code(msgspec.json.decode(answer.data, type=CommandReply)) == "invalid"
     await api.close()
+
+
+async def test_refused_commands_push_no_act_of_an_administrator_out_of_the_audit(
+    path: CommandPath, place: tuple[str, str]
+) -> None:
+    """Both streams are made small, so that some hundred refusals are as many as they hold, and more."""
+    async with raw(path.server, EVERYTHING) as (everything, _):
+        for stream in ("AUDIT", "REFUSALS"):
+            found = json.loads((await everything.request(call("STREAM.INFO", stream), b"", timeout=5)).data)
+            small = json.dumps({**found["config"], "max_bytes": 16 * 1024}).encode()
+            assert "error" not in json.loads((await everything.request(call("STREAM.UPDATE", stream), small)).data)
+    acts = (await stored(path.server))["AUDIT"]
+    assert acts > 0
+    for number in range(100):
+        assert code(await path.send("eve", training(f"t{number}", *place), f"k{number}")) == "not_permitted"
+    after = await stored(path.server)
+    assert after["AUDIT"] == acts
+    assert 0 < after["REFUSALS"] < 100, "the oldest refusals made room for newer ones"
+
+
+NO_INBOXES = (
+    *("ev.tenant.default", "snap.chain.tenant.x.0", "cmd.system.auto_deletion.DeleteWorkload", "audit.tenant"),
+    *("_INBOX_api", "_INBOX_api.logs.c.x", "_INBOX_apis.x", "_INBOX_setup.x", "_INBOX_api.x.>", "_INBOX_api.*"),
+)
+
+
+async def test_answers_go_to_inboxes_of_the_asker_alone(path: CommandPath, place: tuple[str, str]) -> None:
+    """`commands` may write to the log: what it was made to answer there would stand in it."""
+    before = await stored(path.server)
+    for service, subject in (
+        ("api", "cmd.request.Nonsense"),
+        ("ownership", "cmd.admitted.Nonsense"),
+        ("auto_deletion", "cmd.system.auto_deletion.DeleteWorkload"),
+    ):
+        async with raw(path.server, service) as (client, _):
+            for reply in NO_INBOXES:
+                await client.publish(subject, b"{}", reply=reply)
+            await settle(client)
+    # Those who were asked have seen it when they answer somebody else, and still serve.
+    await path.accepted("ada", training("after", *place), "k1")
+    assert await stored(path.server) == {**before, "EVENTS": before["EVENTS"] + 1, "KEYS": before["KEYS"] + 1}
+
+
+@pytest.mark.parametrize("call_", ["DIRECT.GET", "STREAM.MSG.GET"])
+@pytest.mark.parametrize("service", ["scheduler", "setup"])
+async def test_what_a_stream_gives_out_is_no_request(
+    path: CommandPath, place: tuple[str, str], service: str, call_: str
+) -> None:
+    """Who may write a snapshot, and have it told to whatever subject, must not command with it past the gate."""
+    forged = AdmittedCommand(
+        command_id="forged",
+        actor=Actor(iss="muster", sub="root"),
+        command=GrantTenantRole(subject="mallory", role="administrator"),
+    )
+    chain = {"scheduler": "workload", "setup": "project"}[service]
+    subject = f"snap.chain.{chain}.forged.0"
+    async with raw(path.server, service) as (client, _):
+        await client.request(subject, msgspec.json.encode(forged), timeout=5)
+        before = await stored(path.server)
+        for target in ("cmd.admitted.GrantTenantRole", "cmd.request.GrantTenantRole", "cmd.system.setup.AddCluster"):
+            body = json.dumps({"last_by_subj": subject}).encode()
+            await client.publish(call(call_, "SNAPSHOTS"), body, reply=target)
+        await settle(client)
+    await path.accepted("ada", training("after", *place), "k1")
+    assert await stored(path.server) == {**before, "EVENTS": before["EVENTS"] + 1, "KEYS": before["KEYS"] + 1}
+
+
+async def test_what_a_stream_gives_out_does_not_close_the_log(path: CommandPath, place: tuple[str, str]) -> None:
+    """A snapshot that reads like a keeper's word about a full disk."""
+    subject = "snap.chain.workload.forged.0"
+    async with raw(path.server, "scheduler") as (client, _):
+        await client.request(subject, b'{"free_bytes":0,"total_bytes":1000000}', timeout=5)
+        body = json.dumps({"last_by_subj": subject}).encode()
+        await client.publish(call("DIRECT.GET", "SNAPSHOTS"), body, reply="muster.room.forged")
+        await settle(client)
+    await asyncio.sleep(LOOK_SECONDS + 0.5)  # the watch has looked since
+    await path.accepted("ada", training("after", *place), "k1")
+
+
+async def test_the_word_about_the_log_goes_to_inboxes_of_the_asker_alone(
+    path: CommandPath, place: tuple[str, str]
+) -> None:
+    before = await stored(path.server)
+    async with raw(path.server, "api") as (client, _):
+        for reply in ("ev.void.1", "key.x", "snap.canary.x", "ev.tenant.default", *NO_INBOXES):
+            await client.publish("muster.log", b"", reply=reply)
+        await settle(client)
+        assert (await client.request("muster.log", b"", timeout=5)).data == b'{"trouble":""}'
+    assert {**await stored(path.server), "SNAPSHOTS": 0} == {**before, "SNAPSHOTS": 0}
 
 
 async def test_a_command_id_that_would_break_a_header_is_refused(path: CommandPath, place: tuple[str, str]) -> None:

@@ -1,5 +1,6 @@
 """Trainings end to end on one machine: a real `muster up`, real processes, the HTTP API (issue section 6, 2 to 5)."""
 
+import fcntl
 import re
 import time
 from collections.abc import Iterator
@@ -48,9 +49,12 @@ def test_a_script_computes_and_its_output_and_its_history_can_be_read(api: Api) 
         assert record["actor"]["sub"]
 
 
-def test_a_failing_command_is_retried_up_to_its_backoff_limit_and_ends_failed_with_the_exit_code(api: Api) -> None:
-    """S071."""
-    made = api.submit("fails", python="raise SystemExit(7)", backoffLimit=2)
+def test_a_failing_command_is_retried_up_to_its_backoff_limit_and_ends_failed_with_the_exit_code(
+    stack: Stack, api: Api
+) -> None:
+    """S071. What each try wrote can be read."""
+    script = 'import os; print("this is try", os.environ["MUSTER_TRY"]); raise SystemExit(7)'
+    made = api.submit("fails", python=script, backoffLimit=2)
     ended = api.wait(made["workloadId"], "Failed")
     assert ended["actualPhase"] == "Failed"
     row = until(lambda: _row(api, made["workloadId"], "Failed"), 5)
@@ -58,6 +62,21 @@ def test_a_failing_command_is_retried_up_to_its_backoff_limit_and_ends_failed_wi
     assert row["phaseReason"] == "backoff_limit_exceeded"
     types = [record["type"] for record in api.history(made["workloadId"])]
     assert types.count("PodFailed") == 3
+
+    def logs(**query: Any) -> tuple[int, str]:
+        answer = api.http.get(f"/workloads/{made['workloadId']}/logs", params=query)
+        return answer.status_code, answer.text
+
+    assert logs() == (200, "this is try 2\n")
+    assert logs(previous=True) == logs(attempt=1, **{"try": 1}) == (200, "this is try 1\n")
+    assert logs(attempt=1) == (200, "this is try 2\n")
+    status, text = logs(attempt=4)
+    assert (status, "no_such_run" in text, "attempt 1 try 0, attempt 1 try 1" in text) == (404, True, True)
+    assert logs(previous=True, follow=True)[0] == logs(previous=True, attempt=1)[0] == 400
+    told = stack.muster("training", "logs", "fails", "--attempt", "1", "--try", "0")
+    assert (told.returncode, told.stdout) == (0, "this is try 0\n"), told.stderr
+    told = stack.muster("training", "logs", "fails", "--previous")
+    assert (told.returncode, told.stdout) == (0, "this is try 1\n"), told.stderr
     assert types[-1] == "WorkloadFailed"
 
 
@@ -103,25 +122,28 @@ def _all_pods(api: Api, workload_id: str, count: int) -> list[dict[str, Any]] | 
 def test_suspend_stops_the_processes_resume_runs_a_new_attempt_and_delete_keeps_the_record(
     api: Api, tmp_path: Path
 ) -> None:
-    """S088 to S090, S096, C17."""
+    """S088 to S090, S096, C17. A process holds a lock as long as it lives; its number is its own namespace's."""
     alive = tmp_path / "alive"
-    script = f'import os, time, pathlib; pathlib.Path("{alive}").write_text(str(os.getpid())); time.sleep(600)'
+    hold = f'import fcntl, os, time; held = open("{alive}", "a"); fcntl.flock(held, fcntl.LOCK_EX)'
+    script = f'{hold}; print(os.environ["MUSTER_ATTEMPT"], file=held, flush=True); time.sleep(600)'
     made = api.submit("long", python=script, compute={"gpuDevicesRequest": 2}, terminationGracePeriodSeconds=2)
     key = made["workloadId"]
     api.wait(key, "Running")
-    first = until(lambda: int(alive.read_text() or 0) if alive.exists() else None, 5)
+    until(lambda: alive.exists() and alive.read_text().split() == ["1"], 5)
+    assert _is_locked(alive)
     assert api.act("suspend", key).status_code == 202
     api.wait(key, "Stopped")
-    assert not Path(f"/proc/{first}").exists()
+    assert not _is_locked(alive)
     until(lambda: _free_gpus(api) == 2 or None, 5)
     assert api.act("suspend", key).status_code == 202, "a no-op (C21)"
     assert api.act("resume", key).status_code == 202
     api.wait(key, "Running")
-    second = until(lambda: _other_pid(alive, first), 5)
+    until(lambda: alive.read_text().split() == ["1", "2"], 5)
+    assert _is_locked(alive)
     assert [pod["attempt"] for pod in api.get(f"/workloads/{key}/pods")["pods"] if pod["phase"] == "Running"] == [2]
     assert api.act("delete", key).status_code == 202
     gone = until(lambda: _deleted(api, key), 10)
-    assert not Path(f"/proc/{second}").exists()
+    assert not _is_locked(alive)
     assert gone["desiredPhase"] == "Deleted"
     again = api.submit("long", python="pass")
     assert again["workloadId"] != key
@@ -134,9 +156,14 @@ def _free_gpus(api: Api) -> float:
     return sum(1000 - device["reservedMilli"] for device in node["devices"]) / 1000
 
 
-def _other_pid(path: Path, before: int) -> int | None:
-    pid = int(path.read_text() or 0)
-    return pid if pid not in {0, before} else None
+def _is_locked(path: Path) -> bool:
+    """Whether a process that holds it lives."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 def _deleted(api: Api, workload_id: str) -> dict[str, str] | None:

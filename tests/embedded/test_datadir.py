@@ -1,11 +1,13 @@
 """The data folder: held by one, of one version, its secrets its owner's alone."""
 
+import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import nats
 import pytest
 
 from muster.embedded.datadir import (
@@ -16,6 +18,9 @@ from muster.embedded.datadir import (
     open_data_dir,
     write_private,
 )
+from services.runtime.connection import connect
+from services.runtime.streams import DECLARED, SYNC_TAG
+from tests.support.servers import EVERYTHING, NatsServer
 
 
 def test_a_folder_in_use_is_refused_and_the_holder_is_named(tmp_path: Path) -> None:
@@ -47,6 +52,40 @@ def test_a_folder_waits_for_servers_that_a_killed_holder_left_behind(tmp_path: P
     assert holder.returncode == -9
     with open_data_dir(tmp_path / "data"):
         pass
+
+
+@pytest.mark.anyio
+async def test_a_log_of_layout_1_is_found_again_in_an_account_of_its_own(tmp_path: Path) -> None:
+    with open_data_dir(tmp_path / "data") as data:
+        pass
+    (data.root / "version").write_text("1\n")
+    server = NatsServer(tmp_path / "server", store_dir=data.nats / "jetstream")
+    now = server.config
+    server.configure(
+        f'server_name: muster-test\nport: {server.port}\nserver_tags: ["{SYNC_TAG}"]\n'
+        f'jetstream {{ store_dir: "{server.store_dir}", sync_interval: always }}\n'
+        "accounts { MUSTER { jetstream: enabled, users: [ { user: u, password: p } ] } }\n"
+    )
+    server.start()
+    client = await nats.connect(server.url, user="u", password="p")
+    events = next(declared for declared in DECLARED if declared.name == "EVENTS")
+    await client.request("$JS.API.STREAM.CREATE.EVENTS", json.dumps(events.config(1)).encode())
+    assert (await client.jetstream().publish("ev.tenant.k", b"kept")).seq == 1
+    await client.close()
+    server.stop()
+
+    with open_data_dir(data.root):
+        pass
+
+    server.configure(now)
+    server.start()
+    try:
+        everything = await connect(server.settings(EVERYTHING), EVERYTHING)
+        assert (await everything.jetstream().get_last_msg("EVENTS", "ev.tenant.k")).data == b"kept"
+        await everything.close()
+    finally:
+        server.stop()
+    assert (data.root / "version").read_text() == f"{LAYOUT_VERSION}\n"
 
 
 def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:

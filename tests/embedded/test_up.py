@@ -11,6 +11,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.namespaces import without_namespaces
 from tests.support.stack import PARTS, Stack, until
 
 pytestmark = pytest.mark.slow
@@ -82,6 +83,25 @@ def test_a_second_one_on_the_same_data_is_refused_and_the_first_is_named(stack: 
     assert second.returncode == 1
     assert f"is in use by process {stack.tree()[0].pid}" in second.stderr
     stack.stop()
+
+
+@pytest.mark.parametrize(
+    ("accept", "setting", "said"),
+    [(False, "shared", "roles are given to nobody else"), (True, "shared-accepted", "accepted")],
+)
+def test_a_kernel_that_refuses_namespaces_is_told_before_anything_starts(accept: bool, setting: str, said: str) -> None:
+    program = f"from muster.embedded.up import local_pods; print(local_pods(accept_shared={accept}))"
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        preexec_fn=without_namespaces(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ran.stdout.strip() == setting
+    assert "not shut off from Muster's keys: no namespaces" in ran.stderr
+    assert said in ran.stderr
 
 
 def test_a_port_that_is_taken_is_refused_with_what_would_do(tmp_path: Path) -> None:

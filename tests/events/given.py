@@ -65,7 +65,8 @@ class Story:
         decision = self.decide(command, ctx)
         assert not isinstance(decision, Refusal), decision
         for event in decision:
-            self.state = WORKLOAD.evolve(self.state, event)
+            before, self.state = self.state, WORKLOAD.evolve(self.state, event)
+            assert self.state is not before, f"{event} was decided, and does not fit"
         self.version += 1 if decision else 0
         return decision
 

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from events.node import (
     Node,
+    NodeChanged,
     NodeFacts,
     NodeRegistered,
     ReportNode,
@@ -57,7 +58,7 @@ def reserve(state: Node, *reservations: Reservation, release: tuple[str, ...] = 
         ((hold(0, (0, 1000)), hold(1, (1, 1000))), None),
         ((hold(0, (0, 600)), hold(1, (0, 400))), None),
         ((hold(0, (0, 600)), hold(1, (0, 500))), "lacks 100 thousandths of device 0"),
-        ((hold(0, (2, 1000)),), "has no free device 2"),
+        ((hold(0, (2, 1000)),), "has no device 2"),
         (tuple(hold(number) for number in range(4)), "takes at most 3 pods"),
     ],
 )
@@ -128,7 +129,46 @@ def test_foreign_pods_take_from_the_capacity() -> None:
         cpu_milli=4000, memory_bytes=1000, gpu_count=2, foreign_cpu_milli=3000, foreign_gpus=1, foreign_pods=1
     )
     state = node(facts)
-    assert (state.free_cpu_milli, len(state.free_device_milli), state.free_pods) == (1000, 1, 109)
+    assert (state.free_cpu_milli, state.free_devices, state.free_pods) == (1000, 1, 109)
+
+
+@pytest.mark.parametrize(
+    ("ours", "gpus", "foreign", "wanted", "refusal"),
+    [
+        ([(7, 1000)], 8, 4, [(0, 1000), (1, 1000), (2, 1000)], None),
+        ([(7, 1000)], 8, 4, [(0, 1000), (1, 1000), (2, 1000), (3, 1000)], "has 8 devices that work, of which 4 are"),
+        ([(7, 1000)], 8, 4, [(0, 1000), (5, 1000), (6, 1000)], None),
+        ([(7, 500)], 8, 7, [(7, 500)], None),
+        ([(7, 500)], 8, 7, [(0, 1)], "has 8 devices that work, of which 7 are"),
+        ([(7, 500)], 8, 8, [(7, 500)], "has 8 devices that work, of which 8 are"),
+        ([(7, 1000)], 7, 0, [(index, 1000) for index in range(6)], None),
+        ([(7, 1000)], 7, 0, [(index, 1000) for index in range(7)], "has 7 devices that work, of which 0 are"),
+        ([(7, 500)], 7, 0, [(7, 500)], "has no device 7"),
+        ([], 8, 0, [(-1, 1000)], "has no device -1"),
+        ([], 8, 0, [(3, 500), (3, 500)], "cannot give a device twice to one pod"),
+        ([], 8, 0, [(0, 0)], "no share of a device is 0 thousandths"),
+        ([], 8, 0, [(0, 1001)], "no share of a device is 1001 thousandths"),
+    ],
+)
+def test_our_devices_and_those_of_others_are_never_more_than_work(
+    ours: list[tuple[int, int]],
+    gpus: int,
+    foreign: int,
+    wanted: list[tuple[int, int]],
+    refusal: str | None,
+) -> None:
+    """The kubelet chooses which of the physical ones a pod gets, so the count decides, not the number of a device."""
+    before = reserve(
+        node(NodeFacts(cpu_milli=4000, memory_bytes=1000, gpu_count=8)), *([hold(0, *ours)] if ours else [])
+    )
+    assert isinstance(before, Node)
+    facts = NodeFacts(cpu_milli=4000, memory_bytes=1000, gpu_count=gpus, foreign_gpus=foreign)
+    result = reserve(evolve(before, NodeChanged(facts=facts)), hold(1, *wanted))
+    if refusal is None:
+        assert isinstance(result, Node)
+    else:
+        assert isinstance(result, Refusal)
+        assert refusal in result.message
 
 
 def test_the_same_report_again_changes_nothing_and_a_removed_node_can_come_back() -> None:
@@ -173,6 +213,86 @@ class NodeMachine(RuleBasedStateMachine):
         assert self.state.used_memory_bytes == sum(r.memory_bytes for r in held)
         assert sum(self.state.used_device_milli) == sum(s.milli for r in held for s in r.devices)
 
+
+PHYSICAL_DEVICES = 5
+
+
+class DeviceMachine(RuleBasedStateMachine):
+    """A node whose kubelet gives out physical devices, to us and to others, while some of them die and heal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = node(NodeFacts(cpu_milli=4000, memory_bytes=1000, gpu_count=PHYSICAL_DEVICES))
+        self.dead: set[int] = set()
+        self.foreign: set[int] = set()
+        self.ours: dict[int, int] = {}
+        """The physical device behind each logical one that a pod of ours touches."""
+
+    def given(self) -> int | None:
+        """A device that the kubelet has left to give."""
+        left = set(range(PHYSICAL_DEVICES)) - self.dead - self.foreign - set(self.ours.values())
+        return max(left, default=None)
+
+    def report(self) -> None:
+        facts = NodeFacts(
+            cpu_milli=4000,
+            memory_bytes=1000,
+            gpu_count=PHYSICAL_DEVICES - len(self.dead),
+            foreign_gpus=len(self.foreign),
+        )
+        self.state = evolve(self.state, NodeChanged(facts=facts))
+
+    @rule()
+    def another_pod_comes(self) -> None:
+        if (device := self.given()) is not None:
+            self.foreign.add(device)
+        self.report()
+
+    @rule()
+    def another_pod_goes(self) -> None:
+        self.foreign = set(sorted(self.foreign)[1:])
+        self.report()
+
+    @rule(device=st.integers(0, PHYSICAL_DEVICES - 1))
+    def a_device_dies_or_heals(self, device: int) -> None:
+        self.dead ^= {device}
+        self.report()
+
+    @rule(
+        number=st.integers(0, 5),
+        shares=st.lists(
+            st.tuples(st.integers(-1, PHYSICAL_DEVICES), st.sampled_from([0, 1, 300, 500, 1000, 1001])),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda share: share[0],
+        ),
+        release=st.lists(st.integers(0, 5), max_size=2, unique=True),
+    )
+    def reserve(self, number: int, shares: list[tuple[int, int]], release: list[int]) -> None:
+        result = reserve(self.state, hold(number, *shares), release=tuple(hold(n).id for n in release))
+        if not isinstance(result, Node):
+            return
+        held = {share.device for r in result.reservations.values() for share in r.devices}
+        self.ours = {logical: physical for logical, physical in self.ours.items() if logical in held}
+        for logical in held - self.ours.keys():
+            device = self.given()
+            assert device is not None, "the kubelet has a device for whatever is reserved"
+            self.ours[logical] = device
+        if result.reservations.keys() - self.state.reservations.keys():
+            assert len(held) + len(self.foreign) + len(self.dead) <= PHYSICAL_DEVICES
+        self.state = result
+
+    @rule(number=st.integers(0, 5))
+    def release(self, number: int) -> None:
+        result = reserve(self.state, release=(hold(number).id,))
+        assert isinstance(result, Node)
+        held = {share.device for r in result.reservations.values() for share in r.devices}
+        self.ours = {logical: physical for logical, physical in self.ours.items() if logical in held}
+        self.state = result
+
+
+DeviceMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestDeviceMachine = DeviceMachine.TestCase
 
 NodeMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestNodeMachine = NodeMachine.TestCase

@@ -114,10 +114,12 @@ def test_a_project_is_created_changed_and_has_roles() -> None:
     state = run(PROJECT, project.CreateProject(name="nlp"), grant, other)
     assert state.roles == {"bob": ("researcher", "viewer")}
     revoke = project.RevokeProjectRole(project_id=created.project_id, subject="bob", role="viewer")
-    changed = project.ChangeProject(project_id=created.project_id, gpu_quota_milli=1000, node_pools=("a100",))
+    changed = project.ChangeProject(
+        project_id=created.project_id, gpu_quota_milli=1000, node_pools=("a100",), pod_security="restricted"
+    )
     state = run(PROJECT, project.CreateProject(name="nlp"), grant, other, revoke, changed)
     assert state.roles == {"bob": ("researcher",)}
-    assert (state.gpu_quota_milli, state.node_pools) == (1000, ("a100",))
+    assert (state.gpu_quota_milli, state.node_pools, state.pod_security) == (1000, ("a100",), "restricted")
     assert refusal(PROJECT, PROJECT.initial, grant) == "not_found"
 
 

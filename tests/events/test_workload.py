@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from events.phases import DesiredPhase, Phase, PodPhase
+from events.phases import TRANSITIONS, UNBUILT_PHASES, DesiredPhase, Phase, PodPhase
 from events.workload.commands import (
     ChangeWorkload,
     DeleteWorkload,
@@ -484,3 +484,9 @@ def test_tokens_of_one_name_only_rise() -> None:
     new = story.state.workload_id
     story.when(PlacePods(workload_id=new, placements=(placement(ref()),)))
     assert first < second < story.state.pods["main", 0].token
+
+
+def test_a_phase_is_either_entered_by_something_or_told_as_not_built_yet() -> None:
+    """S094."""
+    entered = {after for followers in TRANSITIONS.values() for after in followers} | {Phase.CREATING}
+    assert set(Phase) - entered == UNBUILT_PHASES.keys()

@@ -61,6 +61,10 @@ class WorkloadMachine(RuleBasedStateMachine):
             actor=ALICE,
             now=ctx.now,
         )
+        state = self.state
+        for event in decision:
+            before, state = state, WORKLOAD.evolve(state, event)
+            assert state is not before, f"{event} was decided, and does not fit"
         commit = decode_commit(made.subject, self.chain.version + 1, encode_commit(made.record))
         self.chain = apply(WORKLOAD, self.chain, commit)
         again = WORKLOAD.decide(command, self.state, ctx)

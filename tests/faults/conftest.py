@@ -1,4 +1,4 @@
-"""How many rounds a fault run has: `--rounds N`, or `--short` for CI."""
+"""How many rounds a fault run has: `--rounds N`, or `--short` for CI. `--seed N` (tests/conftest.py): what it draws."""
 
 import pytest
 

@@ -5,6 +5,7 @@ it goes on at the version where it was. `check_history` then goes through every 
 versions, and `check_all` holds that against the raw log. Nothing here is shared with the services.
 """
 
+import asyncio
 import contextlib
 import functools
 import http.client
@@ -23,8 +24,11 @@ from typing import Any, Final, Protocol, Self
 from urllib.parse import urlsplit
 
 from muster.embedded.control_plane import ControlPlane
+from tests.checker.calls import check_calls
+from tests.checker.log import LogChecker, Report, check_log
 from tests.kubernetes.stack import KubernetesStack
-from tests.support.checker import POD_ENDS, RawMessage, Report, check
+from tests.support.servers import EVERYTHING
+from tests.support.stack_check import SHOWN, check_rows, read_both, wanted_of
 
 AGAIN_SECONDS: Final = 0.05
 SILENCE_SECONDS: Final = 90
@@ -388,30 +392,46 @@ def check_all(
     *,
     foreign_may_go: Collection[str] = (),
     at_rest: bool = True,
+    complete: bool = False,
 ) -> Found:
-    """Assert that neither the log nor the API server's history shows anything wrong, and that they tell the same.
+    """Assert that neither the log, the answers, the tables nor the API server's history shows anything wrong, and that
+    they tell the same.
 
     `acknowledged`: id of every workload that was answered with 202, by name. With `at_rest`, that all of them have
-    ended, and that nothing of ours is left anywhere.
+    ended, and that nothing of ours is left anywhere. `complete`: only the stack's clients commanded workloads.
     """
-    messages = stack.read_log()
-    report = check(messages, acknowledged)
+    log, wrong = asyncio.run(check_log_and_answers(stack, at_rest=at_rest, complete=complete))
+    log.acknowledged(acknowledged)
+    report = log.report
     witness = check_history(recorder.history(), foreign_may_go=foreign_may_go)
-    wrong = [*report.violations, *witness.violations, *_differences(messages, witness, at_rest=at_rest)]
+    wrong = [*report.violations, *wrong, *witness.violations, *_differences(log, witness, at_rest=at_rest)]
     if at_rest:
-        ended = _ended_workloads(messages)
-        wrong += [f"{name} never ended" for name, id_ in acknowledged.items() if id_ not in ended]
+        wrong += [f"{name} never ended" for name, id_ in acknowledged.items() if id_ not in report.over]
         wrong += [f"{name} was not let go" for name in witness.left]
         wrong += [f"Service {each['metadata']['name']} was left" for each in stack.services()]
         if report.left_reserved or report.left_live:
             wrong.append(f"the log holds {report.left_reserved} reservations and {report.left_live} live pods")
-    assert wrong == [], f"{len(wrong)} violations: {wrong[:20]}"
+    assert wrong == [], f"{len(wrong)} violations:\n" + "\n".join(text[:SHOWN] for text in wrong[:20])
     return Found(report, witness)
 
 
-def _differences(messages: Sequence[RawMessage], witness: Witness, *, at_rest: bool) -> Iterator[str]:
+async def check_log_and_answers(
+    stack: KubernetesStack, *, at_rest: bool, complete: bool
+) -> tuple[LogChecker, list[str]]:
+    calls = stack.history.calls()
+    settings = stack.nats.settings(EVERYTHING, postgres_url=stack.postgres.url())
+    messages, tables = await read_both(settings, EVERYTHING)
+    log = check_log(messages)
+    wrong = [*check_calls(calls, log, complete=complete), *check_rows(messages, tables, log)]
+    if at_rest:
+        wrong += await wanted_of(settings, log, EVERYTHING)
+    return log, wrong
+
+
+def _differences(log: LogChecker, witness: Witness, *, at_rest: bool) -> Iterator[str]:
     """Every object was bound in the log, where the log says, and ended there exactly once, and as it did."""
-    bound, ends = _runs_of_log(messages)
+    bound = {run: node for workload in log.workloads.values() for run, node in workload.nodes.items()}
+    ends = {run: how for workload in log.workloads.values() for run, how in workload.ends.items()}
     seen: Counter[str] = Counter()
     for uid, pod in witness.runs.items():
         labels = pod["metadata"]["labels"]
@@ -423,50 +443,11 @@ def _differences(messages: Sequence[RawMessage], witness: Witness, *, at_rest: b
             yield f"{run} was made twice; the second is {uid}"
         if bound.get(run) != pod["spec"]["nodeName"]:
             yield f"{run} was made on {pod['spec']['nodeName']}, and the log has it on {bound.get(run)}"
-        if at_rest and len(ends.get(run, [])) != 1:
-            yield f"{run} has {len(ends.get(run, []))} ends in the log: {ends.get(run)}"
+        if at_rest and run not in ends:
+            yield f"{run} has no end in the log"
         phase = pod["status"].get("phase")
-        if "PodSucceeded" in ends.get(run, []) and phase != "Succeeded":
+        if ends.get(run) == "PodSucceeded" and phase != "Succeeded":
             yield f"{run} succeeded, says the log; the last that the API server had of it was {phase}"
-    for run, told in ends.items():
-        if "PodSucceeded" in told and run not in seen:
+    for run, how in ends.items():
+        if how == "PodSucceeded" and run not in seen:
             yield f"{run} succeeded, says the log, and was never made"
-
-
-def _runs_of_log(messages: Sequence[RawMessage]) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Node of each run, and its ends, by `workload id/pod set-index/attempt.try`."""
-    ids: dict[str, str] = {}
-    bound: dict[str, str] = {}
-    ends: dict[str, list[str]] = {}
-    for key, type_, data in _workload_events(messages):
-        if type_ == "WorkloadCreated":
-            ids[key] = data["workload_id"]
-        elif type_ == "PodsBound":
-            for placement in data["placements"]:
-                bound[_run(ids[key], placement["pod"])] = placement["node_name"]
-        elif type_ in POD_ENDS:
-            ends.setdefault(_run(ids[key], data["pod"]), []).append(type_)
-    return bound, ends
-
-
-def _ended_workloads(messages: Sequence[RawMessage]) -> set[str]:
-    ids: dict[str, str] = {}
-    ended: set[str] = set()
-    for key, type_, data in _workload_events(messages):
-        if type_ == "WorkloadCreated":
-            ids[key] = data["workload_id"]
-        elif type_ in {"WorkloadCompleted", "WorkloadFailed", "WorkloadDeleted", "WorkloadStopped"}:
-            ended.add(ids[key])
-    return ended
-
-
-def _workload_events(messages: Sequence[RawMessage]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for message in messages:
-        _, kind, key = message.subject.split(".")
-        if kind == "workload":
-            for event in json.loads(message.payload)["events"]:
-                yield key, event["type"], event["data"]
-
-
-def _run(workload_id: str, pod: Mapping[str, Any]) -> str:
-    return f"{workload_id}/{pod['pod_set']}-{pod['index']}/{pod['attempt']}.{pod['try']}"

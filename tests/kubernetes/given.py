@@ -16,6 +16,7 @@ from services.agent.backends.kubernetes.backend import KubernetesBackend
 from services.agent.backends.kubernetes.client import Timeouts
 from services.agent.backends.kubernetes.configuration import Configuration
 from services.agent.backends.kubernetes.connect import connect
+from services.agent.backends.kubernetes.lease import Identity
 from services.agent.backends.kubernetes.logs import PodLogs
 from tests.agent.given import Watched
 
@@ -67,7 +68,7 @@ async def open_kubernetes(
     client = await connect(kubeconfig or plane.kubeconfig(), None, timeouts=Timeouts())
     logs = PodLogs(client, folder, max_bytes=2**20, retention_seconds=3600, total_max_bytes=2**24)
     settings = replace(Configuration(namespace=f"muster-system-{mark}"), **configuration)
-    backend = KubernetesBackend(client, await logs.open(), mark, settings)
+    backend = KubernetesBackend(client, await logs.open(), mark, settings, Identity(folder / "identity"))
     await backend.list_all()
     return KubernetesWatched(backend, plane, names[0], mark)
 

@@ -37,8 +37,11 @@ from muster.embedded.control_plane import ControlPlane
 from muster.embedded.kubernetes.fill import OF_THE_AGENT
 from services.runtime.connection import agent_user, connect
 from services.runtime.local_keys import load_or_create_key, sign_token
+from tests.checker.reading import read_log
+from tests.checker.records import RawMessage
 from tests.kubernetes.proxy import Proxy, proxied
-from tests.support.checker import RawMessage, read_log
+from tests.support.limits import UNLIMITED_ENVIRONMENT
+from tests.support.recording import History
 from tests.support.servers import EVERYTHING, NatsServer, PostgresServer
 from tests.support.stack import ENDED, Api, until
 
@@ -218,12 +221,15 @@ class KubernetesStack:
         self.seconds: list[Program] = []
         self.proxies: list[ProxyThread] = []
         self.apis: list[Api] = []
+        self.history = History()
+        """Every request of every `client` of this stack."""
         self._spawner = ThreadPoolExecutor(1, thread_name_prefix="stack")
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")},
             "OPENBLAS_NUM_THREADS": "1",
             "MALLOC_ARENA_MAX": "2",
             "MUSTER_NATS_URL": self.nats.url,
+            **UNLIMITED_ENVIRONMENT,
             **(environment or {}),
         }
         self._services = {
@@ -364,11 +370,11 @@ class KubernetesStack:
 
     # -- what people do ------------------------------------------------------------------------------------------------
 
-    def client(self, user: str = "admin") -> Api:
-        """The API as this user; `admin` may do everything."""
+    def client(self, user: str = "admin", *, url: str | None = None) -> Api:
+        """The API as this user; `admin` may do everything. `url`: of another api than that of `control`."""
         key = load_or_create_key(self.folder / "key.json")
         token = sign_token(key, subject=user, issuer="muster", audience="muster", ttl_seconds=TOKEN_SECONDS)
-        api = Api(self.url, token)
+        api = Api(url or self.url, token, self.history)
         self.apis.append(api)
         return api
 

@@ -1,6 +1,7 @@
 """What only the Kubernetes backend must do: names, finalizers, other people's hands, doubtful answers, restarts."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -172,10 +173,13 @@ async def test_fences_outlive_the_agent(opened: Opened) -> None:
     assert second.backend.fences()["other-main-0"] == 8
 
 
-async def test_two_agents_that_start_the_same_run_make_one_pod(opened: Opened) -> None:
+async def test_of_two_agents_one_starts_runs_and_both_see_them(opened: Opened) -> None:
     first = await opened()
     second = await opened(cluster_id=first.project)
-    await asyncio.gather(first.backend.apply(first.pod()), second.backend.apply(second.pod()))
+    assert (first.backend.standby(), bool(second.backend.standby())) == ("", True)
+    with pytest.raises(BackendError, match="another agent of this cluster acts"):
+        await second.backend.apply(second.pod())
+    await first.backend.apply(first.pod())
     await first.until("running")
     await second.until("running")
     await the_pod(first)
@@ -211,6 +215,55 @@ async def test_a_namespace_keeps_the_level_of_security_that_its_administrator_ch
     assert namespace["metadata"]["labels"][names.ENFORCE] == "baseline"
     assert namespace["metadata"]["labels"][names.CLUSTER] == cluster.project
     assert "runAsNonRoot" not in (await the_pod(cluster))["spec"]["securityContext"]
+
+
+async def test_a_pod_that_is_deleted_without_grace_is_killed_at_once_and_its_end_is_seen(opened: Opened) -> None:
+    cluster = await opened()
+    await cluster.backend.apply(cluster.pod(grace_seconds=0))
+    await cluster.until("running")
+    await cluster.backend.delete(KEY, 1, 0)
+    assert (await cluster.until("stopped")).exit_code == 137
+    assert (await the_pod(cluster))["metadata"]["finalizers"] == [names.FINALIZER]
+
+
+async def test_a_namespace_is_made_as_the_cluster_says_or_stricter_for_a_project_that_wants_that(
+    opened: Opened,
+) -> None:
+    for asked, level in ((None, "baseline"), ("restricted", "restricted")):
+        cluster = await opened()
+        await cluster.backend.apply(cluster.pod(pod_security=asked))
+        await cluster.until("running")
+        namespace = await admin(cluster, "GET", f"/api/v1/namespaces/{cluster.namespace}")
+        assert namespace["metadata"]["labels"][names.ENFORCE] == level
+        assert ("runAsNonRoot" in (await the_pod(cluster))["spec"]["securityContext"]) == (level == "restricted")
+
+
+async def test_a_project_that_becomes_stricter_has_stricter_pods_in_a_namespace_that_stays_as_it_is(opened: Opened):
+    cluster = await opened()
+    await cluster.backend.apply(cluster.pod(seconds=0.05))
+    await cluster.until("succeeded")
+    await cluster.backend.forget(KEY, 1)
+    await cluster.backend.apply(cluster.pod(2, pod_security="restricted"))
+    await cluster.until("running", token=2)
+    made = await the_pod(cluster)
+    assert made["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert made["metadata"]["annotations"][names.RESTRICTED_BY] == "project"
+    namespace = await admin(cluster, "GET", f"/api/v1/namespaces/{cluster.namespace}")
+    assert namespace["metadata"]["labels"][names.ENFORCE] == "baseline"
+
+
+async def test_a_namespace_whose_label_an_administrator_tightens_is_looked_at_again(opened: Opened) -> None:
+    cluster = await opened()
+    await cluster.backend.apply(cluster.pod(seconds=0.05))
+    await cluster.until("succeeded")
+    await cluster.backend.forget(KEY, 1)
+    stricter = {"metadata": {"labels": {names.ENFORCE: "restricted"}}}
+    await admin(cluster, "PATCH", f"/api/v1/namespaces/{cluster.namespace}", stricter)
+    with contextlib.suppress(BackendError):  # or it has looked already
+        await cluster.backend.apply(cluster.pod(2))
+    await cluster.backend.apply(cluster.pod(2))
+    await cluster.until("running", token=2)
+    assert (await the_pod(cluster))["metadata"]["annotations"][names.RESTRICTED_BY] == "namespace"
 
 
 async def test_a_namespace_of_another_cluster_of_muster_is_not_used(opened: Opened) -> None:
@@ -335,7 +388,6 @@ async def test_the_clusters_own_word_on_ownership_protection_is_reported(opened:
     assert (await cluster.backend.settings()).ownership_protection is None
     namespace = f"muster-system-{cluster.project}"
     body = {"metadata": {"name": "muster-agent"}, "data": {"workloadOwnershipProtection": "true"}}
-    await admin(cluster, "POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     await admin(cluster, "POST", f"/api/v1/namespaces/{namespace}/configmaps", body)
     assert (await cluster.backend.settings()).ownership_protection is True
 

@@ -15,7 +15,7 @@ import yaml
 
 from muster.embedded.control_plane import ControlPlane, free_port
 from services.agent.backends.kubernetes import connect as connecting
-from services.agent.backends.kubernetes.client import TRIES, ApiError, KubeClient, Timeouts
+from services.agent.backends.kubernetes.client import CALLS, TRIES, ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.connect import ConnectError, connect
 from tests.kubernetes.proxy import Mode, Proxy, Request, proxied
 from tests.support.kube import namespace
@@ -404,3 +404,26 @@ async def test_lists_of_a_broken_server_are_empty_and_its_objects_are_there(
 
 def _reads_maps(request: Request) -> bool:
     return "/configmaps" in request.path
+
+
+async def test_what_may_not_be_made_any_more_is_not_sent_after_a_wait_for_its_turn(
+    client: KubeClient, space: str
+) -> None:
+    """Given calls that fill all turns, when one is asked for that is forbidden meanwhile, then it never leaves."""
+    turns = [client._turns.acquire() for _ in range(CALLS)]
+    await asyncio.gather(*turns)
+    allowed = [True]
+
+    def sure() -> None:
+        if not allowed[0]:
+            raise RuntimeError("not any more")
+
+    body = {"metadata": {"name": "late"}}
+    late = asyncio.create_task(client.create(maps(space), body, tries=1, sure=sure))
+    await asyncio.sleep(0.1)
+    allowed[0] = False
+    for _ in range(CALLS):
+        client._turns.release()
+    with pytest.raises(RuntimeError, match="not any more"):
+        await late
+    assert not await client.has(f"{maps(space)}/late")

@@ -299,6 +299,10 @@ async def test_another_incarnation_or_attempt_is_never_given_for_the_one_asked_f
         with pytest.raises(LogsUnavailableError):
             await texts(agent, asked)
         assert "second" in await texts(agent, request(second))
+        assert await texts(agent, request(second, previous=True)) == ["first"]
+        assert await texts(agent, request(second, attempt=1, try_=1)) == ["first"]
+        with pytest.raises(LogsUnavailableError, match="kept are those of attempt 1 try 1, attempt 1 try 2"):
+            await texts(agent, request(second, attempt=2))
 
 
 async def test_who_follows_an_older_run_comes_to_its_end_when_a_newer_one_runs(

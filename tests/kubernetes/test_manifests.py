@@ -11,9 +11,10 @@ from events.quantities import QuantityError, parse_quantity
 from muster.embedded.control_plane import ControlPlane
 from muster.embedded.kubernetes.admin import AdminError
 from services.agent.backends.kubernetes import names
-from services.agent.backends.kubernetes.manifests import Manifest, Security
+from services.agent.backends.kubernetes.manifests import Manifest
 from services.agent.backends.kubernetes.observe import creation_refused
-from tests.agent.kubernetes.cases import CASES, NAMESPACE, RELAXED, SYSTEM, full, golden, pod, run
+from services.agent.backends.kubernetes.security import Security
+from tests.agent.kubernetes.cases import CASES, NAMESPACE, RELAXED, STRICT, SYSTEM, full, golden, pod, run
 
 pytestmark = pytest.mark.kubernetes
 
@@ -27,11 +28,16 @@ def spaces(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     relaxed = golden("namespace")
     relaxed["metadata"]["name"] = RELAXED
     relaxed["metadata"]["labels"][names.ENFORCE] = "privileged"
+    strict = golden("namespace")
+    strict["metadata"]["name"] = STRICT
+    strict["metadata"]["labels"][names.ENFORCE] = "restricted"
     limited = golden("namespace")
     limited["metadata"]["name"] = LIMITED
-    control_plane.apply([golden("namespace"), relaxed, limited, {**golden("namespace"), "metadata": {"name": SYSTEM}}])
+    control_plane.apply(
+        [golden("namespace"), relaxed, strict, limited, {**golden("namespace"), "metadata": {"name": SYSTEM}}]
+    )
     yield control_plane
-    for name in (NAMESPACE, RELAXED, LIMITED, SYSTEM):
+    for name in (NAMESPACE, RELAXED, STRICT, LIMITED, SYSTEM):
         control_plane.admin("DELETE", f"/api/v1/namespaces/{name}")
 
 
@@ -78,20 +84,21 @@ def test_the_namespace_is_taken_as_it_stands(control_plane: ControlPlane) -> Non
 
 
 def refusal(
-    control_plane: ControlPlane, made: RunPod, *, namespace: str = NAMESPACE, security: Security = "restricted"
+    control_plane: ControlPlane, made: RunPod, *, namespace: str = NAMESPACE, security: Security = "baseline"
 ) -> tuple[tuple[str, str] | None, str]:
     """What is made of the server's refusal, kind and reason, and its words."""
     with pytest.raises(AdminError) as error:
         create(control_plane, pod(made, namespace=namespace, security=security))
     body = error.value.body
     assert isinstance(body, dict)
-    seen = creation_refused(made, status=error.value.status, message=body["message"], at=NOW)
-    return (None if seen is None else (seen.kind, seen.reason)), body["message"]
+    seen = creation_refused(made, namespace=namespace, status=error.value.status, message=body["message"], at=NOW)
+    return (None if seen is None else (seen.kind, seen.reason)), body["message"] if seen is None else seen.message
 
 
 def test_a_pod_that_pod_security_forbids_is_a_failed_run(spaces: ControlPlane) -> None:
-    found, message = refusal(spaces, run(), security="privileged")
+    found, message = refusal(spaces, run(), namespace=STRICT, security="baseline")
     assert found == ("failed", "invalid_pod"), message
+    assert f"namespace {STRICT} {names.ENFORCE}=baseline" in message
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ to a pod but what a test does.
 
 import asyncio
 import contextlib
-import math
 import secrets
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
@@ -28,7 +26,6 @@ from services.agent.backends.kubernetes.names import (
     reservation_name,
 )
 from services.agent.backends.kubernetes.objects import Pod
-from services.agent.backends.kubernetes.pulse import Pulse
 from services.agent.backends.kubernetes.reservations import NoDeviceError, Reservations
 from tests.support.kube import client_of, namespace
 
@@ -46,15 +43,8 @@ class Site:
         self.client = client
         self.node = f"gpu-{secrets.token_hex(4)}"
         self.agents: list[Reservations] = []
-        self.pulse = Pulse()
-        self.steady()
-
-    def steady(self) -> None:
-        self.pulse._beat_at, self.pulse._still_at = math.inf, -math.inf
-
-    def stand_still(self) -> None:
-        """As if all agents had been paused, from now on."""
-        self.pulse._still_at = math.inf
+        self.acts = True
+        """Whether these agents may act; false: another agent of the cluster does."""
 
     def agent(self, *, wait_seconds: float = 60.0, unused_seconds: float = 0.0) -> Reservations:
         reservations = Reservations(
@@ -62,7 +52,7 @@ class Site:
             namespace=SYSTEM,
             cluster_id=CLUSTER_ID,
             image="muster",
-            pulse=self.pulse,
+            acts=lambda: self.acts,
             wait_seconds=wait_seconds,
             unused_seconds=unused_seconds,
         )
@@ -319,16 +309,16 @@ async def test_a_device_that_is_asked_for_while_it_is_given_up_is_held_anew(cont
         assert after == (f"GPU-{pod.metadata.uid}",)
 
 
-async def test_an_agent_that_stood_still_since_it_was_sure_makes_none(control_plane: ControlPlane) -> None:
+async def test_an_agent_that_may_not_act_makes_none(control_plane: ControlPlane) -> None:
     """The device may be another's by now."""
     async with site_of(control_plane) as site:
         agent = site.agent()
-        site.stand_still()
-        with pytest.raises(BackendError, match="stood still"):
-            async with agent.hold(site.node, [0], sure_at=time.monotonic()):
+        site.acts = False
+        with pytest.raises(BackendError, match="another agent of this cluster acts"):
+            async with agent.hold(site.node, [0]):
                 pytest.fail("nobody holds it")
         site.start_user(site.name(0))
         await agent.tidy(site.users())
         assert site.reservations() == []
-        site.steady()
+        site.acts = True
         await site.tidy_until(agent, lambda: len(site.reservations()) == 1)

@@ -28,6 +28,15 @@ async def test_a_run_that_came_and_went_meanwhile_is_not_made_again(
                 await asyncio.sleep(0.05)
         assert isinstance(late.backend, KubernetesBackend)
         late.backend._view.forget(KEY, 1)  # as if it had not heard of it yet
+        with pytest.raises(BackendError, match="another agent of this cluster acts"):
+            await late.backend.apply(run)
+        await other.backend.close()
+        async with asyncio.timeout(20):
+            while not late.backend._lease.held():
+                await asyncio.sleep(0.05)
+        with pytest.raises(BackendError, match="another agent of this cluster acts"):
+            await late.backend.apply(run)
+        await late.backend.list_all()
         with pytest.raises(BackendError, match="may not be started any more"):
             await late.backend.apply(run)
         assert await asyncio.to_thread(other.pods) == []

@@ -32,7 +32,7 @@ async def pool(database: str) -> AsyncIterator[Pool]:
 
 @pytest.fixture
 async def queries(database: str) -> AsyncIterator[Queries]:
-    queries = Queries(database)
+    queries = Queries(database).within(None)
     yield queries
     await queries.close()
 

@@ -15,11 +15,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
-from events.cluster_protocol import LogLine, LogsChunk, LogsRequest
+from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, LogsTaken
 from services.agent.last_values import Changed, Lost, Whole, follow_last
 from services.agent.logs import LogServer
+from services.runtime.calls import PREFIX, call
 from services.runtime.connection import (
-    AGENTS_API,
     ConnectionLostError,
     ServiceClient,
     connect,
@@ -33,16 +33,16 @@ from tests.support.streams import recreate_streams
 
 pytestmark = pytest.mark.anyio
 
-STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS")
+STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS", "KEYS")
 OWN = (
     "obs.one.cluster",
     "obs.one.pod.k",
     "usage.one",
     "_INBOX_api.logs.one.x",
-    f"{AGENTS_API}.CONSUMER.CREATE.WANTED.x.want.one.>",
-    f"{AGENTS_API}.CONSUMER.CREATE.WANTED.x.want.one.cluster",
-    f"{AGENTS_API}.CONSUMER.MSG.NEXT.WANTED.x",
-    f"{AGENTS_API}.CONSUMER.DELETE.WANTED.x",
+    call("CONSUMER.CREATE", "WANTED", "agent-one-0", "want.one.>"),
+    call("CONSUMER.CREATE", "WANTED", "agent-one-7", "want.one.cluster"),
+    call("CONSUMER.MSG.NEXT", "WANTED", "agent-one-0"),
+    call("CONSUMER.DELETE", "WANTED", "agent-one-0"),
 )
 NOT_ITS_OWN = (
     "obs.other.cluster",
@@ -66,18 +66,25 @@ NOT_ITS_OWN = (
     "_INBOX_agent.x",
     "_INBOX_agent-other.x",
     *(
-        f"{api}.{call}"
-        for api in ("$JS.API", AGENTS_API)
-        for call in (
+        f"{api}.{asked}"
+        for api in ("$JS.API", PREFIX)
+        for asked in (
             "INFO",
             "STREAM.NAMES",
             "STREAM.LIST",
             "CONSUMER.CREATE.WANTED",
             "CONSUMER.CREATE.WANTED.x",
             "CONSUMER.CREATE.WANTED.x.>",
-            "CONSUMER.CREATE.WANTED.x.want.>",
-            "CONSUMER.CREATE.WANTED.x.want.other.>",
-            "CONSUMER.CREATE.WANTED.x.want.*.cluster",
+            "CONSUMER.CREATE.WANTED.x.want.one.>",
+            "CONSUMER.CREATE.WANTED.agent-one-8.want.one.>",
+            "CONSUMER.CREATE.WANTED.agent-other-0.want.one.>",
+            "CONSUMER.CREATE.WANTED.agent-one-0",
+            "CONSUMER.CREATE.WANTED.agent-one-0.>",
+            "CONSUMER.CREATE.WANTED.agent-one-0.want.>",
+            "CONSUMER.CREATE.WANTED.agent-one-0.want.other.>",
+            "CONSUMER.CREATE.WANTED.agent-one-0.want.*.cluster",
+            "CONSUMER.MSG.NEXT.WANTED.agent-other-0",
+            "CONSUMER.DELETE.WANTED.agent-other-0",
             "CONSUMER.DURABLE.CREATE.WANTED.x",
             "CONSUMER.NAMES.WANTED",
             "CONSUMER.LIST.WANTED",
@@ -190,8 +197,9 @@ async def test_what_a_consumer_reads_is_held_to_the_subject_it_was_asked_for_on(
                 {"filter_subject": "want.one.>", "filter_subjects": ["want.other.>"]},
             )
         ):
-            subject = f"{AGENTS_API}.CONSUMER.CREATE.WANTED.c{number}.want.one.>"
-            answer = msgspec.json.decode((await agent.request(subject, consumer(f"c{number}", **config))).data)
+            name = f"agent-one-{number}"
+            subject = call("CONSUMER.CREATE", "WANTED", name, "want.one.>")
+            answer = msgspec.json.decode((await agent.request(subject, consumer(name, **config))).data)
             assert answer["error"]["code"] == 400, config
 
 
@@ -208,13 +216,15 @@ async def test_nothing_it_asks_for_is_answered_into_the_services_account(two_age
             await control.subscribe(subject, cb=hear)
         await control.flush()
         await control.jetstream().publish("want.one.pod.a", b"a")
-        await agent.request(f"{AGENTS_API}.CONSUMER.CREATE.WANTED.pull.want.one.>", consumer("pull"))
+        create = ("CONSUMER.CREATE", "WANTED")
+        await agent.request(call(*create, "agent-one-7", "want.one.>"), consumer("agent-one-7"))
         before = {stream: await messages(control, stream) for stream in STREAMS}
         for number, target in enumerate((*targets, "_INBOX_api.x", "_INBOX_agent-other.x")):
-            pushed = consumer(f"p{number}", filter_subject="want.one.>", deliver_subject=target)
-            await agent.request(f"{AGENTS_API}.CONSUMER.CREATE.WANTED.p{number}.want.one.>", pushed)
-            await agent.publish(f"{AGENTS_API}.CONSUMER.MSG.NEXT.WANTED.pull", b"1", reply=target)
-            await agent.publish(f"{AGENTS_API}.CONSUMER.DELETE.WANTED.x", b"", reply=target)
+            name = f"agent-one-{number % 7}"
+            pushed = consumer(name, filter_subject="want.one.>", deliver_subject=target)
+            await agent.request(call(*create, name, "want.one.>"), pushed)
+            await agent.publish(call("CONSUMER.MSG.NEXT", "WANTED", "agent-one-7"), b"1", reply=target)
+            await agent.publish(call("CONSUMER.DELETE", "WANTED", name), b"", reply=target)
             await agent.publish("obs.one.cluster", b"{}", reply=target)
         await settle(agent)
         after = {stream: await messages(control, stream) for stream in STREAMS}
@@ -227,6 +237,9 @@ class Lines:
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
+
+    def standby(self) -> str:
+        return ""
 
     async def logs(self, request: LogsRequest) -> AsyncGenerator[list[LogLine]]:
         try:
@@ -250,6 +263,7 @@ async def logs_are_read(*, agent_at: NatsServer, api_at: NatsServer) -> None:
         for _ in range(20):
             chunk = msgspec.json.decode((await reading.next_msg(timeout=5)).data, type=LogsChunk)
             assert chunk.lines[0].text == "line"
+            await api.publish("agent.one.logs", msgspec.json.encode(LogsTaken(inbox=inbox)))
         await reading.unsubscribe()
         async with asyncio.timeout(20):
             await backend.ended.wait()

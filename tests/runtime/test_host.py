@@ -24,6 +24,12 @@ async def serves(settings: Settings, health: Health, stop: asyncio.Event) -> Non
     await stop.wait()
 
 
+async def warns(_: Settings, health: Health, stop: asyncio.Event) -> None:
+    health.ready()
+    health.warnings["stream OBSERVED"] = "81 % are used"
+    await stop.wait()
+
+
 async def waits(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     _ = settings
     health.not_ready("the log is away")
@@ -52,6 +58,7 @@ async def _get(port: int, path: str) -> tuple[int, str]:
     [
         ({"one": serves, "two": serves}, 200, '"status": "ready"'),
         ({"one": serves, "two": waits}, 503, '"two": "the log is away"'),
+        ({"one": serves, "two": warns}, 200, '"warnings": {"stream OBSERVED": "81 % are used"}'),
     ],
 )
 async def test_health_says_whether_all_services_serve_and_which_do_not(
@@ -64,8 +71,18 @@ async def test_health_says_whether_all_services_serve_and_which_do_not(
     status, answer = await _get(settings.health_port, "/readyz")
     assert (status, body in answer) == (ready, True), answer
     assert (await _get(settings.health_port, "/healthz"))[0] == 200
-    assert "python_info" in (await _get(settings.health_port, "/metrics?x=1"))[1]
+    assert (await _get(settings.health_port, "/metrics"))[0] == 404
     assert (await _get(settings.health_port, "/other"))[0] == 404
+    stop.set()
+    await running
+
+
+async def test_figures_are_served_on_the_health_port_where_they_are_wanted() -> None:
+    settings, stop = Settings(health_port=free_port(), metrics=True), asyncio.Event()
+    assert settings.health_port is not None
+    running = asyncio.ensure_future(run_services({"one": serves}, settings, stop=stop))
+    await asyncio.sleep(0.1)
+    assert "python_info" in (await _get(settings.health_port, "/metrics?x=1"))[1]
     stop.set()
     await running
 
@@ -138,3 +155,14 @@ def test_passwords_come_from_a_folder_a_file_or_the_environment(tmp_path: Path) 
     assert Settings(nats_password="plain").password_of("api") == "plain"
     with pytest.raises(FileNotFoundError):
         Settings(nats_password_dir=tmp_path).password_of("scheduler")
+
+
+def test_a_log_that_cannot_be_written_ends_no_service() -> None:
+    """Where it goes to a file on a disk that is full."""
+    code = (
+        "import structlog; from services.runtime.host import configure_logging; configure_logging('info');"
+        "log = structlog.get_logger('x'); [log.warning('lost', text='x' * 5000) for _ in range(3)]; print('went on')"
+    )
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=False)
+    assert ran.stdout == "went on\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from services.runtime.calls import FEW_CONSUMERS, call
 from services.runtime.connection import ConnectionLostError, connect, inbox_prefix
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.permissions import PERMISSIONS, deployed_nats_config, render_nats_config
@@ -21,12 +22,13 @@ from tests.support.stores import collect, flat, seqs
 pytestmark = pytest.mark.anyio
 
 SERVICES = tuple(PERMISSIONS)
-STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS")
+STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS", "KEYS", "REFUSALS")
 DESTROYING = tuple(
-    f"$JS.API.STREAM.{verb}.{stream}"
+    call(f"STREAM.{verb}", stream)
     for verb in ("DELETE", "PURGE", "UPDATE", "MSG.DELETE", "RESTORE", "SNAPSHOT")
     for stream in STREAMS
 )
+FOLLOWERS = ("api", "ownership", "commands", "scheduler", "cluster_sync", "projector", "operator")
 
 MAY_PUBLISH = {
     "ev.workload.k": {"commands", "scheduler", "cluster_sync"},
@@ -43,20 +45,44 @@ MAY_PUBLISH = {
     "obs.c.cluster": {"agent"},
     "usage.c": {"agent"},
     "agent.c.logs": {"api"},
-    "audit.p": {"ownership", "commands"},
-    "snap.chain-x.0": {"setup", "commands", "scheduler", "cluster_sync"},
+    "audit.p": {"ownership"},
+    "refused.p": {"ownership"},
+    "key.c": {"commands"},
+    "snap.chain.tenant.x.0": {"setup", "commands"},
+    "snap.chain.project.x.0": {"setup", "commands"},
+    "snap.chain.cluster.x.0": {"setup", "commands", "cluster_sync"},
+    "snap.chain.workload.x.0": {"commands", "scheduler", "cluster_sync"},
+    "snap.chain.node.x.0": {"scheduler", "cluster_sync"},
+    "snap.fold.scheduler.0": {"scheduler"},
+    "snap.fold.cluster_sync.0": {"cluster_sync"},
+    "snap.x.0": set(),
+    "snap.canary.n0": {"commands", "keeper"},
+    "muster.room.n0": {"keeper"},
+    "muster.log": {"api"},
+    "muster.servers.health": {"commands", "keeper"},
     "_INBOX_api.x": {"ownership", "commands"},
     "_INBOX_api.logs.c.x": {"ownership", "commands", "agent"},
     "_INBOX_commands.x": set(),
     "_INBOX_setup.x": {"commands"},
-    "$JS.API.STREAM.CREATE.EVENTS": {"setup"},
-    "$JS.API.STREAM.CREATE.WANTED": {"setup", "cluster_sync"},
-    "$JS.API.STREAM.CREATE.OTHER": set(),
-    "$JS.API.CONSUMER.DURABLE.CREATE.EVENTS.x": set(),
+    call("STREAM.CREATE", "EVENTS"): {"setup"},
+    call("STREAM.CREATE", "WANTED"): {"setup", "cluster_sync"},
+    call("STREAM.CREATE", "OTHER"): set(),
+    call("CONSUMER.DURABLE.CREATE", "EVENTS", "x"): set(),
+    call("CONSUMER.CREATE", "EVENTS"): set(),
+    call("CONSUMER.CREATE", "EVENTS", "x"): set(),
+    **{
+        call(verb, "EVENTS", f"{service}-0"): {service} if service in FOLLOWERS else set[str]()
+        for service in SERVICES
+        for verb in ("CONSUMER.CREATE", "CONSUMER.MSG.NEXT", "CONSUMER.DELETE", "CONSUMER.INFO")
+    },
+    call("CONSUMER.CREATE", "EVENTS", f"operator-{FEW_CONSUMERS}"): set(),
+    call("CONSUMER.CREATE", "WANTED", "agent-0", "want.>"): {"agent"},
+    call("CONSUMER.CREATE", "WANTED", "agent-0"): set(),
     "$SYS.REQ.SERVER.PING.JSZ": set(),
     "$JS.API.ACCOUNT.PURGE.MUSTER": set(),
+    "$JS.API.STREAM.INFO.EVENTS": set(),
     **{subject: set() for subject in DESTROYING},
-    "$JS.API.STREAM.UPDATE.EVENTS": {"setup"},
+    **{call("STREAM.UPDATE", stream): {"migrate"} for stream in STREAMS},
 }
 """Every subject, and who may publish on it."""
 
@@ -67,10 +93,13 @@ MAY_SUBSCRIBE = {
     "cmd.system.*.>": {"commands"},
     "usage.*": {"projector"},
     "agent.*.logs": {"agent"},
+    "muster.log": {"commands"},
+    "muster.room.*": {"commands"},
     "ev.>": set(),
     "want.>": set(),
     "obs.>": set(),
     "audit.>": set(),
+    "key.>": set(),
     ">": set(),
     "_INBOX.>": set(),
     **{f"{inbox_prefix(service)}.>": {service} for service in SERVICES},
@@ -98,14 +127,14 @@ async def test_a_service_may_listen_exactly_to_what_is_its_own(fresh_log: NatsSe
     assert allowed == {subject for subject, services in MAY_SUBSCRIBE.items() if service in services}
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", sorted({*SERVICES} - {"keeper"}))
 async def test_every_service_can_check_servers_and_streams_at_boot(fresh_log: NatsServer, service: str) -> None:
     client = await connect(fresh_log.settings(service), service)
     await assert_streams(client, replicas=1)
     await client.close()
 
 
-@pytest.mark.parametrize("service", [name for name in SERVICES if name not in ("agent", "auto_deletion")])
+@pytest.mark.parametrize("service", FOLLOWERS)
 async def test_those_who_follow_the_log_can(fresh_log: NatsServer, service: str) -> None:
     writer = await connect(fresh_log.settings("commands"), "commands")
     assert seqs(await JetStreamEventStore(writer).append(grant("a", 0))) == [1]

@@ -1,17 +1,23 @@
 """Snapshots: a load costs what changed since, and any doubt costs only the snapshot (architecture.md section 3)."""
 
+import hashlib
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
 from nats.aio.client import Client
 
 from events.aggregate import TENANT
+from events.subjects import fold_snapshot
+from services.commands.counts import SNAPSHOT
+from services.runtime.calls import call
 from services.runtime.connection import connect
 from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.snapshots import PART_BYTES, Snapshots
+from services.runtime.snapshots import PART_BYTES, SLOT_PARTS, Snapshots
 from tests.support.drafts import grant, subjects_of
+from tests.support.poison import UNDECODABLE_JSON
 from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.stores import seqs
 from tests.support.streams import recreate_streams
@@ -64,34 +70,68 @@ async def test_a_fold_that_is_kept_warm_is_snapshotted_in_time(client: Client) -
 async def test_what_is_saved_is_loaded_and_the_newest_wins(client: Client, size: int) -> None:
     snapshots = Snapshots(client)
     noise = bytes(hash((n, "noise")) & 0xFF for n in range(size))
-    assert await snapshots.load("scheduler", 1) is None
-    assert await snapshots.save("scheduler", 1, 10, b"old")
-    assert await snapshots.save("scheduler", 1, 20, noise)
-    assert await snapshots.load("scheduler", 1) == (20, noise)
-    assert await snapshots.load("other", 1) is None
+    assert await snapshots.load("chain.tenant.x", 1) is None
+    assert await snapshots.save("chain.tenant.x", 1, 10, b"old")
+    assert await snapshots.save("chain.tenant.x", 1, 20, noise)
+    assert await snapshots.load("chain.tenant.x", 1) == (20, noise)
+    assert await snapshots.load("chain.tenant.y", 1) is None
 
 
 async def test_a_snapshot_of_another_version_of_the_fold_is_thrown_away(client: Client) -> None:
-    await Snapshots(client).save("scheduler", 1, 10, b"x")
-    assert await Snapshots(client).load("scheduler", 2) is None
+    await Snapshots(client).save("chain.tenant.x", 1, 10, b"x")
+    assert await Snapshots(client).load("chain.tenant.x", 2) is None
 
 
 async def test_a_snapshot_of_another_log_is_thrown_away(fresh_log: NatsServer, client: Client) -> None:
-    await Snapshots(client).save("scheduler", 1, 10, b"x")
+    await Snapshots(client).save("chain.tenant.x", 1, 10, b"x")
     everything = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
     js = everything.jetstream()
     config = (await js.stream_info("EVENTS")).config
     await js.delete_stream("EVENTS")
     await js.add_stream(config)
-    assert await Snapshots(client).load("scheduler", 1) is None
+    assert await Snapshots(client).load("chain.tenant.x", 1) is None
     await everything.close()
 
 
-@pytest.mark.parametrize("subject", ["snap.scheduler.0", "snap.scheduler.1"], ids=["manifest", "part"])
+@pytest.mark.parametrize("subject", ["snap.chain.tenant.x.0", "snap.chain.tenant.x.1"], ids=["manifest", "part"])
 async def test_a_damaged_snapshot_is_thrown_away(client: Client, subject: str) -> None:
-    await Snapshots(client).save("scheduler", 1, 10, b"x")
-    await client.request(subject, b"damaged", timeout=5)
-    assert await Snapshots(client).load("scheduler", 1) is None
+    await Snapshots(client).save("chain.tenant.x", 1, 10, b"x")
+    for damaged in UNDECODABLE_JSON.values():
+        await client.request(subject, damaged, timeout=5)
+        assert await Snapshots(client).load("chain.tenant.x", 1) is None
+    assert await Snapshots(client).save("chain.tenant.x", 1, 11, b"y")
+    assert await Snapshots(client).load("chain.tenant.x", 1) == (11, b"y")
+
+
+async def test_a_snapshot_that_is_whole_and_nothing_packed_is_thrown_away(client: Client) -> None:
+    await Snapshots(client).save("chain.tenant.x", 1, 10, b"x")
+    stored = await client.jetstream().get_last_msg("SNAPSHOTS", "snap.chain.tenant.x.0")
+    manifest: dict[str, Any] = {
+        **json.loads(stored.data or b""),
+        "digest": hashlib.sha256(b"nothing packed").hexdigest(),
+    }
+    await client.request(f"snap.chain.tenant.x.{1 + manifest['slot'] * SLOT_PARTS}", b"nothing packed", timeout=5)
+    await client.request("snap.chain.tenant.x.0", msgspec.json.encode(manifest), timeout=5)
+    assert await Snapshots(client).load("chain.tenant.x", 1) is None
+
+
+@pytest.mark.parametrize(
+    ("service", "name"),
+    [
+        ("commands", SNAPSHOT),
+        ("scheduler", fold_snapshot("scheduler")),
+        ("cluster_sync", fold_snapshot("cluster_sync")),
+    ],
+)
+async def test_each_service_may_save_the_snapshot_of_its_own_fold(
+    fresh_log: NatsServer, service: str, name: str
+) -> None:
+    nc = await connect(fresh_log.settings(service), service)
+    try:
+        assert await Snapshots(nc).save(name, 1, 10, b"x")
+        assert await Snapshots(nc).load(name, 1) == (10, b"x")
+    finally:
+        await nc.close()
 
 
 @pytest.mark.parametrize("claims", [0, 1, 9_999], ids=["no sequence", "another's commit", "beyond the end"])
@@ -101,9 +141,9 @@ async def test_a_snapshot_that_is_not_of_this_chain_costs_only_time(client: Clie
     stranger = msgspec.structs.replace(await store.load(TENANT, "other"), version=claims)
     await _long_chain(client)
     await JetStreamEventStore(client).load(TENANT, "long")
-    manifest = await client.jetstream().get_last_msg("SNAPSHOTS", "snap.*.0")
+    manifest = await client.jetstream().get_last_msg("SNAPSHOTS", "snap.chain.tenant.*.0")
     assert manifest.subject is not None
-    name = manifest.subject.split(".")[1]
+    name = manifest.subject.removeprefix("snap.").removesuffix(".0")
     await Snapshots(client).save(name, TENANT.fold_version, claims, msgspec.msgpack.encode(stranger))
     chain = await JetStreamEventStore(client).load(TENANT, "long")
     assert chain.version == LONG + 1
@@ -112,9 +152,9 @@ async def test_a_snapshot_that_is_not_of_this_chain_costs_only_time(client: Clie
 
 async def test_without_the_stream_nothing_is_saved_and_nothing_breaks(fresh_log: NatsServer, client: Client) -> None:
     everything = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
-    answer = await everything.request("$JS.API.STREAM.DELETE.SNAPSHOTS", b"", timeout=5)
+    answer = await everything.request(call("STREAM.DELETE", "SNAPSHOTS"), b"", timeout=5)
     assert json.loads(answer.data)["success"]
-    assert not await Snapshots(client).save("scheduler", 1, 10, b"x")
-    assert await Snapshots(client).load("scheduler", 1) is None
+    assert not await Snapshots(client).save("chain.tenant.x", 1, 10, b"x")
+    assert await Snapshots(client).load("chain.tenant.x", 1) is None
     await recreate_streams(fresh_log.settings(EVERYTHING))
     await everything.close()

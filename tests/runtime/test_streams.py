@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
+from services.runtime.calls import call
 from services.runtime.connection import connect
 from services.runtime.streams import (
     DECLARED,
@@ -18,7 +19,6 @@ from services.runtime.streams import (
     assert_streams,
     create_streams,
     parse_report,
-    raise_log_limit,
     wrong_servers,
     wrong_settings,
 )
@@ -59,6 +59,10 @@ WRONG_SETTINGS = [
     ("republish", {"src": ">", "dest": "x.>"}, "republish is set"),
     ("subject_transform", {"src": ">", "dest": "x.>"}, "subject_transform is set"),
     ("persist_mode", "async", "persist_mode is async, set it to default, or acknowledged writes are lost"),
+    ("max_msg_size", 100, "max_msg_size is 100, set it to -1, as nothing here sets it"),
+    ("max_consumers", 1, "max_consumers is 1, set it to -1, as nothing here sets it"),
+    ("allow_msg_counter", True, "allow_msg_counter is true, and nothing here sets it: switch it off"),
+    ("consumer_limits", {}, "consumer_limits is {}, set it to {"),
     ("no_ack", True, "no_ack is on, switch it off"),
 ]
 
@@ -71,7 +75,7 @@ async def everything(fresh_log: NatsServer) -> AsyncIterator[Client]:
 
 
 async def _config(client: Client, stream: str) -> dict[str, Any]:
-    answer = await client.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=5)
+    answer = await client.request(call("STREAM.INFO", stream), b"", timeout=5)
     return json.loads(answer.data)["config"]
 
 
@@ -87,9 +91,9 @@ async def test_each_wrong_setting_of_the_log_is_refused_by_name(
     assert sentence in wrong[0]
 
 
-@pytest.mark.parametrize("stream", ["EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS"])
+@pytest.mark.parametrize("stream", [declared.name for declared in DECLARED])
 async def test_a_missing_stream_is_refused_with_what_makes_it(everything: Client, stream: str) -> None:
-    await everything.request(f"$JS.API.STREAM.DELETE.{stream}", b"", timeout=5)
+    await everything.request(call("STREAM.DELETE", stream), b"", timeout=5)
     with pytest.raises(StreamError, match=rf"stream {stream} is missing: run `python -m services.setup` once"):
         await assert_streams(everything)
 
@@ -98,7 +102,7 @@ async def test_a_missing_stream_is_refused_with_what_makes_it(everything: Client
 async def test_a_real_stream_that_somebody_changed_is_refused(everything: Client, setting: str) -> None:
     changed = {"discard": "old", "allow_msg_ttl": True, "duplicate_window": 60_000_000_000}
     config = {**await _config(everything, "EVENTS"), setting: changed[setting]}
-    answer = await everything.request("$JS.API.STREAM.UPDATE.EVENTS", json.dumps(config).encode(), timeout=5)
+    answer = await everything.request(call("STREAM.UPDATE", "EVENTS"), json.dumps(config).encode(), timeout=5)
     assert "error" not in json.loads(answer.data), answer.data
     with pytest.raises(StreamError, match=f"stream EVENTS: {setting} is "):
         await assert_streams(everything)
@@ -106,21 +110,11 @@ async def test_a_real_stream_that_somebody_changed_is_refused(everything: Client
 
 async def test_everything_that_is_wrong_comes_at_once(everything: Client) -> None:
     for stream in ("WANTED", "AUDIT"):
-        await everything.request(f"$JS.API.STREAM.DELETE.{stream}", b"", timeout=5)
+        await everything.request(call("STREAM.DELETE", stream), b"", timeout=5)
     with pytest.raises(StreamError) as refused:
         await assert_streams(everything, replicas=3)
     assert str(refused.value).count("is missing") == 2
-    assert str(refused.value).count("num_replicas is 1, set it to 3") == 3
-
-
-async def test_the_logs_limit_is_raised_and_never_lowered(everything: Client) -> None:
-    before = await _config(everything, "EVENTS")
-    assert await raise_log_limit(everything, before["max_bytes"] + 1)
-    assert not await raise_log_limit(everything, before["max_bytes"])
-    assert await _config(everything, "EVENTS") == {**before, "max_bytes": before["max_bytes"] + 1}
-    await assert_streams(everything)
-    with pytest.raises(StreamError, match=r"cannot grow to .*max_file_store"):
-        await raise_log_limit(everything, 2**60)
+    assert str(refused.value).count("num_replicas is 1, set it to 3") == len(DECLARED) - 2
 
 
 async def test_setup_leaves_streams_alone_that_are_there(everything: Client) -> None:

@@ -115,6 +115,17 @@ def test_best_fit(
     assert not world.check().violations
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, -(2**63), -(2**70)])
+def test_an_absurd_node_in_the_log_keeps_nobody_from_being_scheduled(world: World, number: int) -> None:
+    for size in ("cpu_milli", "memory_bytes", "gpu_memory_bytes", "max_pods", "foreign_cpu_milli", "foreign_pods"):
+        facts: dict[str, Any] = {"pool": "other", "gpu_count": 1, size: number}
+        world.node(f"absurd-{size}", **facts)
+    world.node("good", **GPU_NODE)
+    key = world.submit("w", gpu_devices_request=8)
+    world.settle()
+    assert world.places(key)[0] == ("good", [(device, 1000) for device in range(8)])
+
+
 CLOSED: list[tuple[str, dict[str, Any]]] = [
     ("not ready", {"ready": False}),
     ("cordoned", {"unschedulable": True}),
@@ -528,6 +539,39 @@ class TestPods:
         world.now += timedelta(seconds=5)
         world.settle()
         assert world.workload(key).reason == "insufficient_pods"
+
+
+class TestDevices:
+    def test_devices_of_others_are_a_count_and_ours_may_be_any_of_the_rest(self, world: World):
+        """8 devices, ours is number 7, and others have 4: three more are left, not four."""
+        node = world.node("a", gpu_count=8)
+        first = world.submit("first", gpu_devices_request=7)
+        last = world.submit("last", gpu_devices_request=1)
+        world.settle()
+        assert world.places(last) == {0: ("a", [(7, 1000)])}
+        world.fact(first, "succeeded")
+        world.settle()
+        world.node("a", gpu_count=8, foreign_gpus=4)
+        keys = [world.submit(f"more-{n}", gpu_devices_request=1) for n in range(4)]
+        world.settle()
+        assert [bool(world.places(key)) for key in keys] == [True, True, True, False]
+        state = world.chain("node", node).state
+        assert (len(state.reservations), state.free_devices) == (4, 0)
+        assert "need 1, largest free 0" in world.workload(keys[3]).message
+
+    def test_where_devices_died_a_share_of_a_held_one_waits_as_any_other(self, world: World):
+        world.node("a", gpu_count=2)
+        keys = [
+            world.submit(f"half-{n}", gpu_request_type="portion", gpu_portion_request=portion)
+            for n, portion in enumerate([0.75, 0.5])
+        ]
+        world.settle()
+        assert {device for key in keys for _, ((device, _),) in world.places(key).values()} == {0, 1}
+        world.node("a", gpu_count=1)
+        another = world.submit("another", gpu_request_type="portion", gpu_portion_request=0.25)
+        world.settle()
+        assert not world.places(another)
+        assert "need 0.25 GPU, largest free share 0 GPU" in world.workload(another).message
 
 
 class TestReleases:

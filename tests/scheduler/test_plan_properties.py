@@ -24,7 +24,7 @@ node_facts = st.fixed_dictionaries(
         "ready": st.sampled_from([True, True, True, False]),
         "taints": st.sampled_from([(), (), (), (Taint(key="t"),), (Taint(key="nvidia.com/gpu"),)]),
         "foreign_cpu_milli": st.integers(0, 2_000),
-        "foreign_gpus": st.integers(0, 1),
+        "foreign_gpus": st.integers(0, 3),
         "foreign_pods": st.integers(0, 2),
     }
 )

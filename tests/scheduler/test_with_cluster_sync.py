@@ -33,8 +33,9 @@ from services.runtime.latest import Latest
 from services.runtime.requests import Requests
 from services.runtime.settings import Settings
 from services.scheduler import service as scheduler
+from tests.checker.log import Report, check
+from tests.checker.reading import read_log
 from tests.support import openb
-from tests.support.checker import Report, check, read_log
 from tests.support.people import People, in_flight
 from tests.support.servers import EVERYTHING, NatsServer
 

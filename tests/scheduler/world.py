@@ -17,11 +17,13 @@ from events.workload.commands import CreateTraining, PodFact, PodFactKind, Repor
 from events.workload.events import PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
 from events.workload.state import Workload
+from services.runtime.folding import take
 from services.scheduler.batches import batch_drafts, batches, release_drafts, telling_drafts
 from services.scheduler.fold import Fold
 from services.scheduler.plan import plan
 from services.scheduler.snapshot import Plan
-from tests.support.checker import RawMessage, Report, check
+from tests.checker.log import Report, check
+from tests.checker.records import RawMessage
 
 GIB = 1024**3
 ACTOR = Actor(iss="muster", sub="ann")
@@ -64,14 +66,15 @@ class World:
                 AGGREGATES[commit.aggregate], self.chain(commit.aggregate, commit.key), commit
             )
         self.commits.extend(new)
-        self.fold.follow(new)
+        assert take(self.fold, new) is None
 
     def chain(self, aggregate: str, key: str) -> Chain[Any]:
         return self.chains.get((aggregate, key), Chain(state=AGGREGATES[aggregate].initial))
 
     def check(self) -> Report:
         """The independent checker over everything so far."""
-        return check(RawMessage(c.seq, f"ev.{c.aggregate}.{c.key}", encode_commit(c.record)) for c in self.commits)
+        messages = (RawMessage(c.seq, f"ev.{c.aggregate}.{c.key}", encode_commit(c.record)) for c in self.commits)
+        return check(messages, stand_ins=True)
 
     # -- what tests say ----------------------------------------------------------------------------------------------
 

@@ -1,22 +1,28 @@
 """Setup: everything is there after it, and a second run changes nothing."""
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
+from nats.aio.client import Client
 
-from events.aggregate import TENANT
-from events.ids import TENANT_KEY
+from events.aggregate import CLUSTER, PROJECT, TENANT
+from events.ids import TENANT_KEY, cluster_key, project_key
 from events.subjects import EVENTS_STREAM
 from events.tenant import GrantTenantRole
+from services.runtime.calls import call
 from services.runtime.connection import connect
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.memory import MemoryEventStore
 from services.runtime.settings import Settings
-from services.runtime.streams import assert_streams
-from services.setup.service import grant_first_administrator, set_up
+from services.runtime.streams import StreamError, assert_streams
+from services.setup.migrate import STRICTER, is_stricter, migrate
+from services.setup.service import grant_first_administrator, make_first_places, set_up
 from tests.support.commands import carry_out
+from tests.support.refusals import raw
 from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.streams import STREAMS
 
@@ -28,7 +34,7 @@ async def test_setup_makes_everything_and_a_second_run_changes_nothing(
 ) -> None:
     everything = await connect(nats_server.settings(EVERYTHING), EVERYTHING)
     for stream in STREAMS:
-        await everything.request(f"$JS.API.STREAM.DELETE.{stream}", b"", timeout=10)
+        await everything.request(call("STREAM.DELETE", stream), b"", timeout=10)
     settings = nats_server.settings(
         "setup",
         postgres_url=postgres_database,
@@ -53,22 +59,90 @@ async def test_setup_makes_everything_and_a_second_run_changes_nothing(
     await everything.close()
 
 
-async def test_setup_gives_a_log_that_is_there_more_room(nats_server: NatsServer, fresh_log: NatsServer) -> None:
-    """What `log_full` tells an operator to do."""
+async def test_setup_makes_the_log_as_large_as_it_is_told(nats_server: NatsServer, fresh_log: NatsServer) -> None:
     more = Settings().log_max_bytes + 2**20
-    await set_up(nats_server.settings("setup", log_max_bytes=more))
-    everything = await connect(nats_server.settings(EVERYTHING), EVERYTHING)
-    info = await everything.jetstream().stream_info(EVENTS_STREAM)
-    assert info.config.max_bytes == more
-    await everything.close()
+    async with raw(nats_server, EVERYTHING) as (everything, _):
+        await everything.request(call("STREAM.DELETE", EVENTS_STREAM), b"", timeout=10)
+        await set_up(nats_server.settings("setup", log_max_bytes=more))
+        assert (await config_of(everything))["max_bytes"] == more
+
+
+async def test_setup_changes_no_stream_and_says_which_migration_would(
+    nats_server: NatsServer, fresh_log: NatsServer
+) -> None:
+    """What `log_full` tells an operator to do is the migration's."""
+    more = Settings().log_max_bytes + 2**20
+    async with raw(nats_server, EVERYTHING) as (everything, _):
+        before = await config_of(everything)
+        with pytest.raises(StreamError, match=rf"stream EVENTS: max_bytes {before['max_bytes']} -> {more}\n.*migrate"):
+            await set_up(nats_server.settings("setup", log_max_bytes=more))
+        assert await config_of(everything) == before
+
+        told = await migrate(nats_server.settings("migrate", log_max_bytes=more))
+
+        assert told == [f"stream EVENTS: max_bytes {before['max_bytes']} -> {more}"]
+        assert await config_of(everything) == {**before, "max_bytes": more}
+        await set_up(nats_server.settings("setup", log_max_bytes=more))
+        assert await migrate(nats_server.settings("migrate", log_max_bytes=more)) == []
+        with pytest.raises(StreamError, match=r"max_bytes .* -> 1152921504606846976.*`max_file_store`"):
+            await migrate(nats_server.settings("migrate", log_max_bytes=2**60))
+
+
+async def test_where_all_passwords_are_at_hand_setup_migrates(nats_server: NatsServer, fresh_log: NatsServer) -> None:
+    """As in `muster up`, after an upgrade: here of a log as it was before its consumers had limits."""
+    async with raw(nats_server, EVERYTHING) as (everything, _):
+        now = await config_of(everything)
+        await change(everything, {**now, "consumer_limits": {}, "deny_delete": True, "duplicate_window": 120 * 10**9})
+        await set_up(nats_server.settings("setup", nats_password_dir=nats_server.password_dir()))
+        assert await config_of(everything) == now
+
+
+async def test_a_migration_makes_nothing_looser_and_says_what_it_found(
+    nats_server: NatsServer, fresh_log: NatsServer
+) -> None:
+    async with raw(nats_server, EVERYTHING) as (everything, _):
+        now = await config_of(everything)
+        foreign = {**now, "subjects": ["ev.>", "other.>"], "consumer_limits": {}}
+        await change(everything, foreign)
+        with pytest.raises(
+            StreamError, match=r'stream EVENTS: subjects is \["ev.>","other.>"\] and must be \["ev.>"\]'
+        ):
+            await migrate(nats_server.settings("migrate"))
+        assert await config_of(everything) == foreign
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "after"),
+    [
+        *(("max_age", None, 10**9), ("max_age", 2, 1), ("max_msgs", -1, 5), ("max_msgs", 5, 4)),
+        *(("max_msgs_per_subject", -1, 1), ("max_bytes", 10, 9), ("max_msg_size", -1, 1), ("duplicate_window", 2, 1)),
+        *(("discard", "new", "old"), ("deny_delete", True, False), ("deny_purge", True, None)),
+        *(("allow_rollup_hdrs", False, True), ("allow_msg_ttl", None, True), ("republish", None, {"src": ">"})),
+        *(("consumer_limits", {"max_ack_pending": 1}, {}), ("placement", {"tags": ["sync:always"]}, None)),
+        *(("storage", "file", "memory"), ("num_replicas", 3, 1), ("sources", None, [{}]), ("sealed", False, True)),
+    ],
+)
+def test_a_change_that_could_lose_something_is_no_migration(key: str, before: object, after: object) -> None:
+    assert not is_stricter(key, before, after)
+    assert is_stricter(key, after, before) == (key in STRICTER)
+
+
+async def config_of(everything: Client) -> dict[str, Any]:
+    answer = await everything.request(call("STREAM.INFO", EVENTS_STREAM), b"", timeout=5)
+    return json.loads(answer.data)["config"]
+
+
+async def change(everything: Client, config: dict[str, Any]) -> None:
+    answer = await everything.request(call("STREAM.UPDATE", EVENTS_STREAM), json.dumps(config).encode(), timeout=5)
+    assert "error" not in json.loads(answer.data), answer.data
 
 
 async def test_only_setup_may_create_streams(nats_server: NatsServer, fresh_log: NatsServer) -> None:
     """Also `commands`, which may append, cannot make or drop a stream: the server does not listen to it."""
     connection = await connect(nats_server.settings("commands"), "commands")
-    for verb in ("CREATE", "DELETE", "PURGE", "UPDATE"):
+    for verb in ("STREAM.CREATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.UPDATE"):
         with pytest.raises(Exception, match=r"(?i)timeout"):
-            await connection.request(f"$JS.API.STREAM.{verb}.{EVENTS_STREAM}", b"{}", timeout=0.3)
+            await connection.request(call(verb, EVENTS_STREAM), b"{}", timeout=0.3)
     await connection.close()
 
 
@@ -87,3 +161,22 @@ async def test_of_several_setups_at_once_one_grants() -> None:
 
     assert sum(granted) == 1
     assert (await store.load(TENANT, TENANT_KEY)).state.roles == {"admin": ("administrator",)}
+
+
+async def test_the_first_cluster_and_project_are_made_once_and_stay_as_people_leave_them() -> None:
+    store = MemoryEventStore()
+    await make_first_places(store, "4x8")
+    cluster = (await store.load(CLUSTER, cluster_key("simulated"))).state
+    assert (cluster.name, cluster.kind) == ("simulated", "simulated")
+    assert sum(nodes.gpu_count * len(nodes.names) for nodes in cluster.simulated_nodes) == 32
+    assert (await store.load(PROJECT, project_key("default"))).state.name == "default"
+    seq = await store.last_seq()
+    await make_first_places(store, "4x8")
+    assert await store.last_seq() == seq
+
+
+def test_the_password_of_the_database_may_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("p/w@rd\n")
+    settings = Settings(postgres_url="postgresql://muster@db:5432/muster", postgres_password_file=tmp_path / "password")
+    assert settings.database_url == "postgresql://muster:p%2Fw%40rd@db:5432/muster"
+    assert Settings(postgres_url="postgresql://a:b@db/c").database_url == "postgresql://a:b@db/c"

@@ -29,6 +29,7 @@ from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.local_keys import load_or_create_key, sign_token, write_jwks
 from services.runtime.settings import Settings
 from services.runtime.store import Committed
+from tests.support.limits import UNLIMITED
 from tests.support.servers import EVERYTHING, NatsServer, PostgresServer, free_port
 from tests.support.streams import recreate_streams
 
@@ -67,7 +68,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(nats_server: NatsServer, postgres_server: PostgresServer, folder: Path) -> Generator[Served]:
+def serving(
+    nats_server: NatsServer, postgres_server: PostgresServer, folder: Path, **limits: object
+) -> Generator[Served]:
+    """`limits` are settings; those on use are otherwise raised, since tests send much as one user."""
     key = load_or_create_key(folder / "key.json")
     write_jwks(key, folder / "jwks.json")
     database = f"api_{secrets.token_hex(4)}"
@@ -79,6 +83,7 @@ def serving(nats_server: NatsServer, postgres_server: PostgresServer, folder: Pa
         postgres_url=postgres_server.url(database),
         http_port=port,
         jwks_file=folder / "jwks.json",
+        **UNLIMITED | limits,
     )
     running = _Running(settings)
     running.start()

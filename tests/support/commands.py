@@ -12,11 +12,14 @@ from typing import Any
 from joserfc.jwk import ECKey
 
 from events.aggregate import AGGREGATES, draft
+from events.cluster import AddCluster
 from events.commit import Actor
 from events.decision import Context
 from events.envelope import Accepted, CommandReply, CommandRequest, UserCommand, target
 from events.ids import derived_command_id
+from events.project import CreateProject, GrantProjectRole
 from events.refusal import Refusal
+from events.tenant import GrantTenantRole
 from events.workload.commands import CreateTraining
 from events.workload.spec import TrainingSpec
 from services.commands import service as commands_service
@@ -28,21 +31,24 @@ from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.local_keys import load_or_create_key, sign_token, write_jwks
 from services.runtime.settings import Settings
 from services.runtime.store import Committed, EventStore
-from tests.support.servers import NatsServer
+from tests.support.servers import EVERYTHING, NatsServer
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 ADMIN = Actor(iss="muster", sub="admin")
 READY_SECONDS = 30.0
+GRANTS = {"ada": "researcher", "bob": "researcher", "eve": "viewer", "pia": "project-admin"}
 
 
 async def carry_out(store: EventStore, command_id: str, command: UserCommand, *, actor: Actor = ADMIN) -> int:
-    """Decide and append without gate or service, as a test's given; its sequence."""
+    """Decide and append without gate or service, as a test's given; its sequence (the newest where all is so)."""
     place = target(command)
     assert place is not None
     aggregate = AGGREGATES[place[0]]
     chain = await store.load(aggregate, place[1])
     events = aggregate.decide(command, chain.state, Context(now=NOW, actor=actor, command_id=command_id))
     assert not isinstance(events, Refusal), events
+    if not events:
+        return chain.version
     outcome = await store.append(draft(aggregate, place[1], chain, events, command_id=command_id, actor=actor, now=NOW))
     assert isinstance(outcome, Committed)
     return outcome.commits[0].seq
@@ -63,6 +69,13 @@ class RunningService:
 
     async def _run(self, run: Run, settings: Settings) -> None:
         await run(settings, self.health, self._stop)
+
+    @property
+    def ended(self) -> bool:
+        """By itself; raises what ended it."""
+        if self._task.done():
+            self._task.result()
+        return self._task.done()
 
     async def ready(self) -> "RunningService":
         async with asyncio.timeout(READY_SECONDS):
@@ -111,9 +124,17 @@ class CommandPath:
         assert isinstance(reply, Accepted), reply
         return reply
 
-    async def start(self, name: str) -> RunningService:
+    async def remembered_keys(self) -> int:
+        """How many keys are remembered."""
+        nc = await connect(self.server.settings(EVERYTHING), EVERYTHING)
+        try:
+            return (await nc.jetstream().stream_info("KEYS")).state.messages
+        finally:
+            await nc.close()
+
+    async def start(self, name: str, **more: Any) -> RunningService:
         run = {"ownership": ownership_service.run, "commands": commands_service.run}[name]
-        service = RunningService(run, self.server.settings(name, jwks_file=self.jwks_file), name)
+        service = RunningService(run, self.server.settings(name, jwks_file=self.jwks_file, **more), name)
         self.services.append(service)
         return await service.ready()
 
@@ -142,3 +163,16 @@ async def command_path(server: NatsServer, folder: Path, *, services: tuple[str,
             await service.kill()
         await api.close()
         await commands.close()
+
+
+async def furnish(path: CommandPath) -> tuple[str, str]:
+    """A project with people and a cluster: their ids. Starts the services."""
+    await carry_out(path.store, "root", GrantTenantRole(subject="root", role="administrator"))
+    await path.start("ownership")
+    await path.start("commands")
+    project = (await path.accepted("root", CreateProject(name="vision"), "project")).id
+    cluster = (await path.accepted("root", AddCluster(name="lab", kind="local"), "cluster")).id
+    for subject, role in GRANTS.items():
+        command = GrantProjectRole(project_id=project, subject=subject, role=role)  # pyright: ignore[reportArgumentType]
+        await path.accepted("root", command, f"grant {subject}")
+    return project, cluster

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 import nats
 from nats.aio.client import Client
 
+from services.runtime.connection import inbox_prefix
 from tests.support.servers import NatsServer
 
 
@@ -19,7 +20,12 @@ async def raw(server: NatsServer, user: str) -> AsyncGenerator[tuple[Client, lis
         refusals.append(str(error).lower())
 
     client = await nats.connect(
-        server.url, user=user, password=server.passwords[user], error_cb=on_error, allow_reconnect=False
+        server.url,
+        user=user,
+        password=server.passwords[user],
+        inbox_prefix=inbox_prefix(user).encode(),
+        error_cb=on_error,
+        allow_reconnect=False,
     )
     try:
         yield client, refusals

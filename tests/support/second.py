@@ -1,12 +1,28 @@
 """Second instances of services beside those of a running `muster up`: whoever is first wins, and no harm is done."""
 
 import contextlib
+import signal
 import subprocess
 from collections.abc import Generator
+from typing import Final
+
+import httpx
 
 from muster.embedded.datadir import DataDir
 from muster.embedded.environment import service_environment
-from tests.support.stack import Stack
+from tests.support.stack import Stack, free_port, until
+
+EACH: Final = (
+    "api",
+    "ownership",
+    "commands",
+    "scheduler",
+    "cluster_sync",
+    "auto_deletion",
+    "projector",
+)
+"""All services that may be there twice: the agent of a cluster is one."""
+READY_SECONDS: Final = 180
 
 
 class Second:
@@ -17,32 +33,70 @@ class Second:
         self.service = service
         self.log = stack.folder / f"second-{service}.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.http_port = free_port()
+        """Where it listens, if it is an api."""
+        self.health_port = free_port()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
 
     def start(self) -> None:
         data = DataDir(root=self.stack.data_dir)
-        environment = self.stack.environment | service_environment(data, data.ports())
+        environment = {
+            **self.stack.environment,
+            **service_environment(data, data.ports()),
+            "MUSTER_HTTP_PORT": str(self.http_port),
+            "MUSTER_HEALTH_PORT": str(self.health_port),
+        }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [self.stack.python, "-m", f"services.{self.service}"], env=environment, stderr=log
             )
 
+    def kill(self) -> None:
+        """SIGKILL, and a new one at once."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.start()
+
+    def wait_ready(self) -> None:
+        def ready() -> bool:
+            self.assert_alive()
+            with contextlib.suppress(httpx.TransportError):
+                return httpx.get(f"http://127.0.0.1:{self.health_port}/readyz", trust_env=False).status_code == 200
+            return False
+
+        until(ready, READY_SECONDS, lambda: f"{self.service} does not serve: {self.said()}")
+
+    def said(self) -> str:
+        return self.log.read_text()[-3000:]
+
     def assert_alive(self) -> None:
         assert self.process is not None
-        assert self.process.poll() is None, f"{self.service}: {self.log.read_text()[-3000:]}"
+        assert self.process.poll() is None, f"{self.service}: {self.said()}"
 
     def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(15)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.send_signal(signal.SIGKILL)
+                self.process.wait()
+                raise
 
 
 @contextlib.contextmanager
 def second(stack: Stack, *services: str) -> Generator[list[Second]]:
-    """Run second instances; none may have ended when the block does."""
+    """Run second instances, from when they serve; none may have ended when the block does."""
     seconds = [Second(stack, service) for service in services]
-    for one in seconds:
-        one.start()
     try:
+        for one in seconds:
+            one.start()
+        for one in seconds:
+            one.wait_ready()
         yield seconds
         for one in seconds:
             one.assert_alive()

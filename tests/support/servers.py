@@ -240,6 +240,11 @@ class PostgresServer:
         return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
+        self.spawn()
+        wait_until(self._ready, f"postgres on {self.port}; its log is {self.folder / 'postgres.log'}")
+
+    def spawn(self) -> None:
+        """Start it, and do not wait: it may end at once."""
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -256,7 +261,6 @@ class PostgresServer:
             self.process = self._spawn_container(settings)
         else:
             self.process = self._spawn(wheel / "pginstall" / "bin", settings)
-        wait_until(self._ready, f"postgres on {self.port}; its log is {self.folder / 'postgres.log'}")
 
     def _spawn(self, binaries: Path, settings: dict[str, str]) -> Process:
         if not self.data.exists():

@@ -19,6 +19,9 @@ from typing import Any, Literal, Self
 import httpx
 import psutil
 
+from tests.support.limits import UNLIMITED_ENVIRONMENT
+from tests.support.recording import History, Recording
+
 Part = Literal["control", "workers", "nats", "postgres"]
 PARTS: tuple[Part, ...] = ("control", "workers", "nats", "postgres")
 
@@ -43,7 +46,10 @@ class Stack:
         self.process: subprocess.Popen[str] | None = None
         self.output: list[str] = []
         self.apis: list[Api] = []
+        self.history = History()
+        """Every request of every `api` of this stack."""
         self.environment = os.environ | {
+            **UNLIMITED_ENVIRONMENT,
             "XDG_CONFIG_HOME": str(folder / "config"),
             "MUSTER_DATA_DIR": str(self.data_dir),
             "NO_COLOR": "1",
@@ -122,6 +128,8 @@ class Stack:
             return False
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+        if name == "postgres":
+            self.history.tables_went_back()
         return True
 
     def kill_everything(self) -> None:
@@ -136,6 +144,7 @@ class Stack:
         assert self.process is not None
         self.process.wait(10)
         psutil.wait_procs(processes, timeout=5)
+        self.history.tables_went_back()
 
     def close(self) -> None:
         """End whatever still runs, and forget the data."""
@@ -164,10 +173,11 @@ class Stack:
         assert made.returncode == 0, made.stderr
         return made.stdout.strip()
 
-    def api(self, token: str | None = None) -> "Api":
+    def api(self, token: str | None = None, *, url: str | None = None) -> "Api":
+        """As the context's user, or who has the token; by another api than that of `up` where `url` says so."""
         config = tomllib.loads((self.folder / "config" / "muster" / "config.toml").read_text())
         context = config["contexts"][config["current"]]
-        api = Api(self.url, token or context["token"])
+        api = Api(url or self.url, token or context["token"], self.history)
         self.apis.append(api)
         return api
 
@@ -185,9 +195,13 @@ def _is_part(name: Part, program: str, command: str) -> bool:
 class Api:
     """The HTTP API as a program would use it: retries with the same Idempotency-Key until there is an answer."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, history: History) -> None:
         self.http = httpx.Client(
-            base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=15, trust_env=False
+            base_url=f"{url}/api/v1",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=15,
+            trust_env=False,
+            transport=Recording(history, token),
         )
 
     def get(self, path: str, **query: Any) -> Any:

@@ -4,13 +4,22 @@ import asyncio
 import time
 from typing import Final
 
-from events.subjects import AUDIT_STREAM, EVENTS_STREAM, OBSERVED_STREAM, SNAPSHOTS_STREAM, WANTED_STREAM
+from events.subjects import (
+    AUDIT_STREAM,
+    EVENTS_STREAM,
+    KEYS_STREAM,
+    OBSERVED_STREAM,
+    REFUSALS_STREAM,
+    SNAPSHOTS_STREAM,
+    WANTED_STREAM,
+)
+from services.runtime.calls import call
 from services.runtime.connection import connect
 from services.runtime.settings import Settings
 from services.runtime.streams import StreamError, create_streams
-from tests.support.servers import EVERYTHING
+from tests.support.servers import EVERYTHING, NatsServer
 
-STREAMS = (EVENTS_STREAM, WANTED_STREAM, OBSERVED_STREAM, AUDIT_STREAM, SNAPSHOTS_STREAM)
+STREAMS = (EVENTS_STREAM, WANTED_STREAM, OBSERVED_STREAM, AUDIT_STREAM, REFUSALS_STREAM, SNAPSHOTS_STREAM, KEYS_STREAM)
 RECREATE_SECONDS: Final = 20.0
 ANSWER_SECONDS: Final = 5.0
 
@@ -23,7 +32,7 @@ async def recreate_streams(settings: Settings) -> None:
         while True:
             try:
                 for stream in STREAMS:
-                    await nc.request(f"$JS.API.STREAM.DELETE.{stream}", b"", timeout=ANSWER_SECONDS)
+                    await nc.request(call("STREAM.DELETE", stream), b"", timeout=ANSWER_SECONDS)
                 await create_streams(nc, settings.replicas)
             except (StreamError, TimeoutError):
                 # The server removes a deleted stream's folder in the background, and a new stream of the same name
@@ -34,5 +43,14 @@ async def recreate_streams(settings: Settings) -> None:
                 await asyncio.sleep(0.2)
             else:
                 return
+    finally:
+        await nc.close()
+
+
+async def stored(server: NatsServer) -> dict[str, int]:
+    """How many messages each stream holds."""
+    nc = await connect(server.settings(EVERYTHING), EVERYTHING)
+    try:
+        return {stream: (await nc.jetstream().stream_info(stream)).state.messages for stream in STREAMS}
     finally:
         await nc.close()

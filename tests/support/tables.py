@@ -9,6 +9,7 @@ from events.commit import Commit
 from projections.fold import Entry, EntryKey, fold
 from projections.rows import UseRow
 from projections.tables import derived
+from projections.values import fit
 
 Key = tuple[Any, ...]
 
@@ -56,7 +57,7 @@ def _sum(before: UseRow | None, added: UseRow) -> UseRow:
     if before is None:
         return added
     numbers = {
-        name: getattr(before, name) + getattr(added, name)
+        name: fit(getattr(before, name) + getattr(added, name))
         for name in UseRow.__struct_fields__
         if name not in ("project_id", "phase")
     }

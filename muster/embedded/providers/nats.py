@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import os
 from pathlib import Path
 from typing import Final
 
@@ -9,8 +10,16 @@ from muster.embedded.datadir import DataDir
 from muster.embedded.processes import Spec
 
 NAME: Final = "nats"
-MEMORY_LIMIT: Final = "GOMEMLIMIT=96MiB"
-"""Where the garbage collector begins to work harder; the server may still grow where it has to."""
+LOG_MAX_BYTES: Final = 8 * 1024**3
+"""As `Settings.log_max_bytes`, which the supervisor does not import."""
+LOG_BYTES_PER_SUBJECT: Final = 2048
+"""At least so much of the log belongs to one subject: two commits of some 1 KB."""
+MEMORY_PER_SUBJECT: Final = 250
+"""What the server keeps of each subject, in bytes."""
+MEMORY_BESIDE: Final = 96 * 1024**2
+"""For everything else."""
+GARBAGE: Final = 0.5
+"""Of what is in use, before it is collected: half of Go's own share, so that a small log costs little."""
 PROBE_SECONDS: Final = 1.0
 
 
@@ -24,7 +33,6 @@ def binary() -> Path:
 
 def spec(data: DataDir, port: int) -> Spec:
     """How it is run; its configuration has been written before (prepare.py)."""
-    name, _, value = MEMORY_LIMIT.partition("=")
 
     async def ready(_pid: int) -> bool:
         return await greets(port)
@@ -32,10 +40,19 @@ def spec(data: DataDir, port: int) -> Spec:
     return Spec(
         name=NAME,
         argv=[str(binary()), "--config", str(data.nats / "nats.conf")],
-        env={name: value},
+        env=memory_environment(int(os.environ.get("MUSTER_LOG_MAX_BYTES", LOG_MAX_BYTES))),
         ready=ready,
         keep_fds=data.inherited_fds,
     )
+
+
+def memory_environment(log_max_bytes: int) -> dict[str, str]:
+    """How Go's collector is set. Its limit follows from the subjects that the log can hold: below what they need, it
+    would only collect (at 600,000 subjects, 96 MiB cost 5 % of a core while nothing happened).
+    """
+    subjects = log_max_bytes // LOG_BYTES_PER_SUBJECT
+    limit = MEMORY_BESIDE + int(subjects * MEMORY_PER_SUBJECT * (1 + GARBAGE))
+    return {"GOMEMLIMIT": f"{limit // 1024**2}MiB", "GOGC": f"{GARBAGE * 100:.0f}"}
 
 
 async def greets(port: int) -> bool:

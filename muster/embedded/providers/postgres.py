@@ -15,6 +15,7 @@ from muster.embedded.datadir import DataDir, write_private
 from muster.embedded.processes import Family, Spec
 
 SUPERUSER: Final = "muster"
+READER: Final = "muster_api"
 DATABASE: Final = "postgres"
 """The one that initdb makes: this server holds nothing else."""
 
@@ -68,6 +69,11 @@ def programs() -> Path:
 def url(data: DataDir, port: int) -> str:
     """How services reach it."""
     return f"postgresql://{SUPERUSER}:{data.secret('postgres')}@127.0.0.1:{port}/{DATABASE}"
+
+
+def reader_url(data: DataDir, port: int) -> str:
+    """How the api reaches it, which may only read, and only within what its callers may read."""
+    return f"postgresql://{READER}:{data.secret('postgres-reader')}@127.0.0.1:{port}/{DATABASE}"
 
 
 async def prepare(data: DataDir, port: int, family: Family) -> None:

@@ -48,6 +48,11 @@ class BackendError(Exception):
 class LogsUnavailableError(Exception):
     """There are no logs to give; the message says why."""
 
+    def __init__(self, message: str, *, no_such_run: bool = False) -> None:
+        super().__init__(message)
+        self.no_such_run = no_such_run
+        """It is not that they cannot be read now: the run that was asked for has none."""
+
 
 class Backend(Protocol):
     """One cluster. A run is named by pod key and token; the higher token is the newer run."""
@@ -105,6 +110,12 @@ class Backend(Protocol):
 
     def problem(self) -> str:
         """Why the cluster cannot be worked with now, in words; empty where it can. Nothing is started or ended then."""
+        ...
+
+    def standby(self) -> str:
+        """Which other agent of this cluster acts in our place; empty where we do. Nothing is started, ended or said
+        meanwhile.
+        """
         ...
 
     async def interrupt(self, seconds: float) -> int:

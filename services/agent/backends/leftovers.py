@@ -28,11 +28,15 @@ def kill_left(mark: str, session: ProcessFile | None) -> int:
 
 def _processes_of(mark: str, session: ProcessFile | None) -> set[int]:
     table = shim.process_table()
+    found: set[int] = set()
+    if session is not None and session.first is not None:
+        first = table.get(session.first.pid)
+        if first is not None and first.start_ticks == session.first.start_ticks and first.state != b"Z":
+            found.add(first.pid)
     leader = table.get(session.pid) if session is not None else None
     if session is not None and leader is not None and leader.start_ticks != session.start_ticks:
         # The number belongs to a stranger by now.
         session = None
-    found: set[int] = set()
     for pid, entry in table.items():
         if entry.state == b"Z" or pid == os.getpid():
             continue

@@ -1,7 +1,8 @@
 """This machine as a cluster of one node: really runs each pod's command, by one shim per pod (shim.py).
 
 For development: requests and limits of CPU and memory are recorded and not enforced, images are not pulled, and pods
-share this machine's files and network. Linux only. Everything lives under one data folder that one agent holds locked.
+share this machine's network and its user's files, but not Muster's (isolation.py). Linux only. Everything lives under
+one data folder that one agent holds locked.
 """
 
 import asyncio
@@ -22,13 +23,13 @@ import structlog
 
 from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, UsageSample
 from events.node import NodeFacts
+from events.workload.events import PodRef
 from services.agent.backends import shim
 from services.agent.backends.gpus import Gpus, open_gpus
 from services.agent.backends.interface import (
     LIVE_KINDS,
     BackendError,
     ClusterSettings,
-    LogsUnavailableError,
     Observation,
     Picture,
 )
@@ -47,8 +48,14 @@ from services.agent.backends.run_folder import (
 )
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.usage import UsageMeter
+from services.agent.backends.which_run import which_run
 
-SHIM: Final = Path(shim.__file__)
+PACKAGES: Final = str(Path(shim.__file__).parents[3])
+SHIM: Final = (
+    "import sys; sys.path.append(sys.argv[1]); from services.agent.backends import shim; "
+    "shim.main(sys.argv[2], int(sys.argv[3]))"
+)
+"""Only the standard library and our own packages: what else is installed costs time to be looked through."""
 STATUS_FD: Final = 3
 """Where a shim finds the pipe that it closes once the command runs: the first after the standard streams."""
 FORCE_SECONDS: Final = shim.KILL_SECONDS + shim.DRAIN_SECONDS + 3
@@ -191,11 +198,13 @@ class LocalBackend:
 
     def _write_run(self, run: _Run) -> None:
         pod = run.pod
+        work, isolation = str(run.folder.path / "work"), self._machine.isolation
         what = ShimRun(
             arguments=pod.arguments,
             environment=pod_environment(pod, self._machine, self._gpus),
-            working_dir=pod.working_dir or str(run.folder.path / "work"),
+            working_dir=pod.working_dir or work,
             log_max_bytes=self._machine.log_max_bytes,
+            isolation=None if isolation is None else msgspec.structs.replace(isolation, kept=(work,)),
         )
         content: dict[str, object] = msgspec.to_builtins(RunFile(pod=pod, shim=what))
         shim.write_record(str(run.folder.path), "run.json", content)
@@ -226,7 +235,7 @@ class LocalBackend:
         try:
             pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", "-B", str(SHIM), str(run.folder.path), str(STATUS_FD)],
+                [sys.executable, "-I", "-S", "-B", "-c", SHIM, PACKAGES, str(run.folder.path), str(STATUS_FD)],
                 {"LANG": "C.UTF-8"},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -395,6 +404,9 @@ class LocalBackend:
     def problem(self) -> str:
         return ""
 
+    def standby(self) -> str:
+        return ""
+
     async def interrupt(self, seconds: float) -> int:
         """End all pods for a shutdown; they count as interrupted, and may run again."""
         live = [run for run in self._runs.values() if run.live]
@@ -490,18 +502,15 @@ class LocalBackend:
 
     def _find_logs(self, request: LogsRequest) -> RunFolder:
         """The newest run that the request means: a pod key is shared by all incarnations of a workload's name."""
-        found: list[tuple[int, RunFolder]] = []
+        runs: dict[int, PodRef] = {}
+        folders: dict[int, RunFolder] = {}
         for part in ("settled", "pods"):
             for path in (self._root / part / request.pod_key).glob("*"):
                 folder = RunFolder(path)
                 file = folder.read_run()
-                if file is None or file.pod.workload_id != request.workload_id:
-                    continue
-                if request.pod is None or request.pod == file.pod.pod:
-                    found.append((file.pod.token, folder))
-        if not found:
-            raise LogsUnavailableError("this machine has no logs of that pod: it never ran here, or they were too old")
-        return max(found, key=lambda pair: pair[0])[1]
+                if file is not None and file.pod.workload_id == request.workload_id:
+                    runs[file.pod.token], folders[file.pod.token] = file.pod.pod, folder
+        return folders[which_run(request, runs)]
 
     async def _clean_up(self) -> None:
         while True:

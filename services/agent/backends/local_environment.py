@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 
 from events.cluster_protocol import RunPod
-from events.workload.spec import WHOLE_GPU_MILLI
+from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.gpus import Gpus
+from services.agent.backends.run_folder import Isolation
 
 
 class LocalMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,8 @@ class LocalMachine(msgspec.Struct, frozen=True, kw_only=True):
     log_max_bytes: int
     log_retention_seconds: float
     logs_total_max_bytes: int
+    isolation: Isolation | None
+    """What pods are shut off from; None: from nothing."""
 
 
 def run_mark(machine: LocalMachine, pod: RunPod) -> str:
@@ -55,16 +58,9 @@ def pod_environment(pod: RunPod, machine: LocalMachine, gpus: Gpus) -> dict[str,
 
 
 def _devices(pod: RunPod, gpus: Gpus) -> dict[str, str]:
-    """Which devices to use, and how much of them: told to the program, not enforced."""
+    """Which devices to use, and how much of them."""
     names = ",".join(gpus.devices[share.device].name for share in pod.devices if share.device < len(gpus.devices))
     visible = {"CUDA_VISIBLE_DEVICES": names, "NVIDIA_VISIBLE_DEVICES": names or "void"}
     if not names:
         return visible
-    first = pod.devices[0]
-    memory = gpus.devices[first.device].memory_bytes
-    limit = pod.gpu_memory_bytes or memory * first.milli // WHOLE_GPU_MILLI
-    return {
-        **visible,
-        "GPU_PORTION": f"{first.milli / WHOLE_GPU_MILLI:g}",
-        "GPU_MEMORY_LIMIT_BYTES": str(limit),
-    }
+    return {**visible, **gpu_share(pod, gpus.devices[pod.devices[0].device].memory_bytes)}

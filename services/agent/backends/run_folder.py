@@ -15,6 +15,15 @@ from events.workload.commands import PodFactKind
 from services.agent.backends import shim
 
 
+class Isolation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pods of this machine do not see, or cannot change (isolation.py). Absolute paths of folders."""
+
+    hidden: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    """Below a hidden one, and there all the same."""
+
+
 class ShimRun(msgspec.Struct, frozen=True, kw_only=True):
     """What the shim needs to know."""
 
@@ -22,6 +31,8 @@ class ShimRun(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     working_dir: str
     log_max_bytes: int
+    isolation: Isolation | None = None
+    """None: the command runs among all other processes of this machine, and sees what they see."""
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +57,8 @@ class ProcessFile(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     at: float = 0.0
     """Unix seconds; when the command began."""
+    first: "ProcessFile | None" = None
+    """Of the command's PID namespace, where it has one; all that is in it ends with this process."""
 
 
 class ExitFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

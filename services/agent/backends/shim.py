@@ -1,4 +1,4 @@
-"""Runs one pod's command on this machine, and writes down what became of it. Started as `python -I -S shim.py`.
+"""Runs one pod's command on this machine, and writes down what became of it. A process of its own for each.
 
 It outlives the agent: it keeps the pod's log, carries out a stop with its grace period, kills everything that the
 command started, and leaves `exit.json`. Standard library only, and little of it: its start is part of every pod's.
@@ -18,8 +18,9 @@ import json
 import os
 import select
 import signal
-import sys
 import time
+
+from services.agent.backends import isolation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -253,23 +254,40 @@ class What:
         self.environment: dict[str, str] = fields["environment"]
         self.working_dir: str = fields["working_dir"]
         self.log_max_bytes: int = fields["log_max_bytes"]
+        self.isolation: dict[str, list[str]] | None = fields["isolation"]
 
 
-def start_command(run: "What", out: int, err: int) -> int:
+def cell_for(run: "What") -> "isolation.Cell | None":
+    """The namespaces that the command is to run in, where it is to have its own. Raises StartError."""
+    if run.isolation is None:
+        return None
+    try:
+        return isolation.enter(**run.isolation)
+    except (isolation.IsolationError, OSError) as error:
+        raise StartError(None, "not_isolated", f"this machine cannot shut the pod off from Muster: {error}") from error
+
+
+def start_command(run: "What", cell: "isolation.Cell | None", out: int, err: int) -> int:
     """Start the command in a session of its own; its pid. Raises StartError with what execve(2) said."""
     arguments, environment, working_dir = run.arguments, run.environment, run.working_dir
     libc = ctypes.CDLL(None)
-    shim = os.getpid()
-    told, tell = os.pipe()
+    # Of a child in a PID namespace, a parent outside has no number.
+    shim = 0 if cell else os.getpid()
+    told, tell = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         step = "prepare"
         try:
             os.setsid()
-            # The command dies with its shim; what it started itself is found by its mark (leftovers in local.py).
+            if cell is not None:
+                step = "isolate"
+                cell.join()
+                isolation.give_up_rights()
+            # The command dies with its shim; what it started itself is found by its mark (leftovers.py).
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != shim:
                 os._exit(1)
+            step = "prepare"
             nothing = os.open(os.devnull, os.O_RDONLY)
             for source, target in ((nothing, 0), (out, 1), (err, 2)):
                 os.dup2(source, target)
@@ -296,6 +314,8 @@ def start_command(run: "What", out: int, err: int) -> int:
 def _start_error(said: bytes, command: str, working_dir: str) -> StartError:
     step, number, text = json.loads(said)
     text = os.strerror(number) if number else text
+    if step == "isolate":
+        return StartError(None, "not_isolated", f"this machine cannot shut the pod off from Muster: {text}")
     if step == "chdir":
         return StartError(None, "working_dir", f"cannot enter the working directory {working_dir!r}: {text}")
     if step == "exec" and number == errno.ENOENT:
@@ -335,7 +355,8 @@ class Shim:
             return {"stop": early, "ended_at": time.time()}
         out, err = self._pipe(b"stdout"), self._pipe(b"stderr")
         try:
-            self._main = start_command(self._run, out, err)
+            cell = cell_for(self._run)
+            self._main = start_command(self._run, cell, out, err)
         except StartError as error:
             return {
                 "ended_at": time.time(),
@@ -347,7 +368,8 @@ class Shim:
             os.close(out)
             os.close(err)
         started_at = time.time()
-        write_record(self._directory, "started.json", identity(self._main) | {"at": started_at})
+        first = identity(cell.init_pid) if cell is not None else None
+        write_record(self._directory, "started.json", identity(self._main) | {"at": started_at, "first": first})
         tell(status_fd)
         while self._status is None:
             self._turn(self._wait_ms())
@@ -470,7 +492,3 @@ def main(directory: str, status_fd: int) -> None:
             time.sleep(1)
         else:
             return
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))

@@ -22,11 +22,11 @@ from events.workload.spec import WHOLE_GPU_MILLI
 from services.agent.backends.interface import (
     LIVE_KINDS,
     ClusterSettings,
-    LogsUnavailableError,
     Observation,
     Picture,
 )
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
+from services.agent.backends.which_run import which_run
 from services.agent.clock import Clock
 
 RUNTIME_ANNOTATION: Final = "simulation.muster.dev/runtime-seconds"
@@ -200,6 +200,9 @@ class SimulatedBackend:
     def problem(self) -> str:
         return ""
 
+    def standby(self) -> str:
+        return ""
+
     async def interrupt(self, seconds: float) -> int:  # noqa: ARG002 (there is no machine under simulated pods)
         return 0
 
@@ -236,16 +239,13 @@ class SimulatedBackend:
             self._readers.discard(news)
 
     def _find(self, request: LogsRequest) -> _Run:
-        kept = [
-            run
+        kept = {
+            token: run
             for runs in (self._ended, self._runs)
             for token in self._tokens(request.pod_key, runs)
             if (run := runs[request.pod_key, token]).pod.workload_id == request.workload_id
-            and (request.pod is None or run.pod.pod == request.pod)
-        ]
-        if not kept:
-            raise LogsUnavailableError(f"the simulated cluster has no run of pod {request.pod_key!r} (any more)")
-        return max(kept, key=lambda run: run.pod.token)
+        }
+        return kept[which_run(request, {token: run.pod.pod for token, run in kept.items()})]
 
     def _tokens(self, pod_key: str, runs: dict[tuple[str, int], _Run]) -> list[int]:
         if runs is self._runs:

@@ -90,7 +90,7 @@ class ComputeFields(FieldsModel):
         NaturalNumber | None,
         About(
             label="GPU portion limit",
-            help="Share that the pod may grow to; from the request to 1.",
+            help="Share that it may grow to, at most 1; told in GPU_PORTION_LIMIT, not enforced. Default: the portion.",
             section=SECTION,
             row="S036 R4",
             unit="share of a device",
@@ -112,7 +112,7 @@ class ComputeFields(FieldsModel):
         Quantity | None,
         About(
             label="GPU memory limit",
-            help="GPU memory that the pod may grow to; not less than the request.",
+            help="Memory that it may grow to; told in GPU_MEMORY_LIMIT_BYTES, not enforced. Default: the request.",
             section=SECTION,
             row="S036 R5",
             unit="bytes",

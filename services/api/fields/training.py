@@ -1,6 +1,4 @@
-"""A training: the sections put together, what the contract has beyond them, and the list of fields."""
-
-from typing import Final
+"""A training: the sections put together, and the list of fields."""
 
 from services.api.fields.about import FieldEntry, listed_fields
 from services.api.fields.compute import ComputeFields
@@ -21,38 +19,6 @@ class TrainingCreationRequest(WorkloadCreationMeta):
     """The body of POST /api/v1/workloads/trainings."""
 
     spec: TrainingSpecFields | None = None
-
-
-UNBUILT_FIELDS: Final[dict[str, frozenset[str]]] = {
-    "": frozenset({"templateId"}),
-    "spec": frozenset(
-        {
-            "createHomeDir",
-            "exposedUrls",
-            "imagePullPolicy",
-            "imagePullSecrets",
-            "nodeAffinityRequired",
-            "nodeType",
-            "podAffinity",
-            "ports",
-            "probes",
-            "relatedUrls",
-            "restartPolicy",
-            "security",
-            "stdin",
-            "storage",
-            "terminateAfterPreemption",
-            "tolerations",
-            "tty",
-        }
-    ),
-    "spec.compute": frozenset({"extendedResources", "largeShmRequest"}),
-    "spec.environmentVariables[]": frozenset({"userCredential", "exclude"}),
-    "spec.labels[]": frozenset({"exclude"}),
-    "spec.annotations[]": frozenset({"exclude"}),
-}
-"""Fields of the contract that Muster does not carry out yet, by the path of their object: refused by name, never
-ignored. A test holds this and the models together against the contract."""
 
 
 def training_fields() -> tuple[FieldEntry, ...]:

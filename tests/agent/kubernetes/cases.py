@@ -18,6 +18,7 @@ GOLDENS = Path(__file__).parent / "goldens"
 CLUSTER = "3f0c6f9a-58b1-8c0e-9d41-6d7573746572"
 NAMESPACE = "muster-golden"
 RELAXED = "muster-golden-relaxed"
+STRICT = "muster-golden-strict"
 SYSTEM = "muster-golden-system"
 GIB = 1024**3
 
@@ -104,7 +105,9 @@ def half(**more: Any) -> Manifest:
 def by_memory() -> Manifest:
     shares = (DeviceShare(device=0, milli=250), DeviceShare(device=1, milli=250))
     return pod(
-        run(devices=shares, gpu_memory_bytes=20 * GIB), devices=("GPU-a", "GPU-b"), reservations=("gpu-a", "gpu-b")
+        run(devices=shares, gpu_memory_bytes=20 * GIB, gpu_memory_limit_bytes=30 * GIB),
+        devices=("GPU-a", "GPU-b"),
+        reservations=("gpu-a", "gpu-b"),
     )
 
 
@@ -116,7 +119,8 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-gpu-memory": by_memory,
     "pod-limit-without-request": lambda: pod(run(cpu_limit_milli=1500, memory_limit_bytes=GIB)),
     "pod-rank-1": lambda: pod(rank(1), service="two-ranks-bcdefghijklm"),
-    "pod-baseline": lambda: pod(run(), namespace=RELAXED, security="baseline"),
+    "pod-restricted": lambda: pod(run(pod_security="restricted"), namespace=STRICT, security="restricted"),
+    "pod-restricted-by-project": lambda: pod(run(pod_security="restricted")),
     "pod-privileged": lambda: pod(run(), namespace=RELAXED, security="privileged"),
     "service": lambda: manifests.service_manifest(
         names.service_name(rank(0)),

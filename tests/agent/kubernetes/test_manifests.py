@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from events.project import PodSecurity
 from events.quantities import parse_bytes, parse_quantity
 from events.workload.events import DeviceShare
 from services.agent.backends.kubernetes import names
-from services.agent.backends.kubernetes.manifests import security_of
 from services.agent.backends.kubernetes.objects import Pod
 from services.agent.backends.kubernetes.observe import observed_pod
+from services.agent.backends.kubernetes.security import Security, security_of, with_project
 from tests.agent.kubernetes.cases import CASES, CLUSTER, GOLDENS, golden, pod, run, whole
 
 TEXTS = st.text(max_size=80)
@@ -100,6 +101,33 @@ def test_the_level_of_pod_security_is_the_namespaces_and_the_strictest_where_it_
     assert security_of({names.ENFORCE: "baseline"}) == "baseline"
     assert security_of({names.ENFORCE: "restricted"}) == "restricted"
     assert security_of({}) == "restricted"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "project", "both"),
+    [
+        ("baseline", None, "baseline"),
+        ("baseline", "restricted", "restricted"),
+        ("restricted", "baseline", "restricted"),
+        ("privileged", "baseline", "baseline"),
+        ("privileged", None, "privileged"),
+    ],
+)
+def test_a_project_may_be_stricter_than_its_cluster_and_never_looser(
+    cluster: Security, project: PodSecurity | None, both: Security
+) -> None:
+    assert with_project(cluster, project) == both
+
+
+def test_the_image_decides_about_its_user_unless_the_project_or_the_namespace_is_restricted() -> None:
+    assert "runAsNonRoot" not in PLAIN["spec"]["securityContext"]
+    assert pod(run(pod_security="restricted"))["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert pod(run(), security="restricted")["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert "runAsNonRoot" not in pod(run(pod_security="baseline"), security="privileged")["spec"]["securityContext"]
+
+
+def test_a_grace_period_of_zero_is_sent_as_it_was_asked_for() -> None:
+    assert pod(run(grace_seconds=0))["spec"]["terminationGracePeriodSeconds"] == 0
 
 
 @pytest.mark.parametrize("name", sorted(name for name in CASES if name.startswith("pod")))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from events.agent_bounds import refused
 from events.node import DEFAULT_MAX_PODS, NodeFacts, Taint
 from events.quantities import MAX_QUANTITY
 from services.agent.backends.kubernetes import names
@@ -153,6 +154,11 @@ def test_a_node_is_off_only_where_somebody_says_so_and_it_does_not_answer(ready:
 )
 def test_a_pod_takes_its_effective_requests(made: Pod, cpu: int, memory: int, gpus: int) -> None:
     assert use_of(made) == ForeignUse(cpu_milli=cpu, memory_bytes=memory, gpus=gpus, pods=1)
+
+
+def test_what_foreign_pods_ask_for_beyond_every_node_stays_within_what_an_agent_may_say() -> None:
+    absurd = ForeignUse(cpu_milli=2**63, memory_bytes=2**70, gpus=2**40, pods=2**20)
+    assert refused(observed_node(node(), absurd, ready=True)) is None
 
 
 def test_foreign_is_what_lives_on_a_node_and_is_neither_a_run_nor_a_reservation_of_this_cluster() -> None:

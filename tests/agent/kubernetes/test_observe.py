@@ -34,6 +34,8 @@ def object_of(row: dict[str, Any]) -> Pod:
     made["metadata"] |= {"uid": "u-1", "creationTimestamp": "2026-01-01T12:00:00Z", **row.get("deletion", {})}
     if "asked_to_end_at" in row:
         made["metadata"]["annotations"][names.ASKED_TO_END_AT] = row["asked_to_end_at"]
+    if "restricted_by" in row:
+        made["metadata"]["annotations"][names.RESTRICTED_BY] = row["restricted_by"]
     if "limits" in row:
         made["spec"]["containers"][0]["resources"]["limits"] = row["limits"]
     # By way of text, as the server writes it.
@@ -186,10 +188,18 @@ def test_a_run_on_a_lost_node_was_interrupted() -> None:
     ],
 )
 def test_a_refused_creation_that_is_the_runs_fault_ends_it(status: int, message: str, kind: str, reason: str) -> None:
-    found = creation_refused(run(), status=status, message=message, at=NOW)
+    found = creation_refused(run(), namespace="muster-x", status=status, message=message, at=NOW)
     assert found is not None
     assert (found.kind, found.reason, found.at, found.token) == (kind, reason, NOW, 41)
     assert message in found.message
+
+
+@pytest.mark.parametrize(("enforced", "looser"), [("restricted", "baseline"), ("baseline", "privileged")])
+def test_a_refusal_by_pod_security_says_which_setting_to_change(enforced: str, looser: str) -> None:
+    said = f'pods "x" is forbidden: violates PodSecurity "{enforced}:latest": …'
+    found = creation_refused(run(), namespace="muster-x", status=403, message=said, at=NOW)
+    assert found is not None
+    assert f"namespace muster-x pod-security.kubernetes.io/enforce={looser}" in found.message
 
 
 @pytest.mark.parametrize(
@@ -208,7 +218,7 @@ def test_a_refused_creation_that_is_the_runs_fault_ends_it(status: int, message:
     ],
 )
 def test_a_refused_creation_that_may_pass_later_ends_nothing(status: int, message: str) -> None:
-    assert creation_refused(run(), status=status, message=message, at=NOW) is None
+    assert creation_refused(run(), namespace="muster-x", status=status, message=message, at=NOW) is None
 
 
 # -- Warning Events --------------------------------------------------------------------------------------------------

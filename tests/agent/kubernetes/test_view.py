@@ -131,6 +131,16 @@ def test_when_a_deletion_was_asked_for_is_remembered_after_its_node_has_overwrit
     assert cluster.kinds() == ["interrupted"]
 
 
+@pytest.mark.parametrize(("asked_at", "kind"), [("12:01:30", "succeeded"), ("12:00:08", "interrupted")])
+def test_a_deletion_without_grace_was_asked_for_when_its_time_says_so(asked_at: str, kind: str) -> None:
+    cluster = Cluster()
+    deleted = {"deletionTimestamp": f"2026-01-01T{asked_at}Z", "deletionGracePeriodSeconds": 0}
+    cluster.view.see_pod(with_metadata(a_pod(version=2), deleted))
+    settled = {"deletionTimestamp": "2026-01-01T12:01:31Z", "deletionGracePeriodSeconds": 0}
+    cluster.view.see_pod(with_metadata(a_pod("Succeeded", version=3), settled))
+    assert cluster.kinds() == [kind]
+
+
 def test_an_end_that_was_told_is_for_ever() -> None:
     """What its object says while it is let go, fenced and deleted, is no other end."""
     cluster = Cluster()

@@ -150,11 +150,12 @@ def test_one_of_the_two_keeps_the_device_when_the_other_goes(stack: KubernetesSt
 
 
 def test_a_share_by_gpu_memory_is_told_to_the_pod_in_bytes(stack: KubernetesStack, api: Api) -> None:
-    compute = {"gpuDevicesRequest": 1, "gpuRequestType": "memory", "gpuMemoryRequest": "20Gi"}
+    compute = {"gpuDevicesRequest": 1, "gpuRequestType": "memory", "gpuMemoryRequest": "20Gi", "gpuMemoryLimit": "30Gi"}
     key = stack.submit("by-memory", runtime_seconds=1, compute=compute)["workloadId"]
     pod = the_pod(stack, key)
-    assert environment(pod)["GPU_MEMORY_LIMIT_BYTES"] == str(20 * 2**30)
-    assert environment(pod)["GPU_PORTION"] == "0.25"
+    told_it = environment(pod)
+    assert told_it["GPU_MEMORY_LIMIT_BYTES"] == str(30 * 2**30)
+    assert (told_it["GPU_PORTION"], told_it["GPU_PORTION_LIMIT"]) == ("0.25", "0.375")
     api.wait(key, "Completed")
 
 

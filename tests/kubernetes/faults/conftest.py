@@ -1,6 +1,9 @@
-"""How often each thing is broken: `--percent N` of the full counts, `--short`: a tenth, at least once each."""
+"""How often each thing is broken: `--percent N` of the full counts, `--short`: a tenth, at least once each; `--seed N`
+(tests/conftest.py): what it draws.
+"""
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -42,11 +45,12 @@ class _Worlds:
         self._open = contextlib.ExitStack()
         self.world: World | None = None
 
-    def take(self) -> World:
+    def take(self, chance: random.Random) -> World:
         if self.world is None:
             stack = self._open.enter_context(running_stack(nodes=4, gpus=4))
             recorder = self._open.enter_context(Recorder(stack.plane))
-            self.world = World(stack, recorder, ROWS, foreign=make_foreign_pods(stack))
+            self.world = World(stack, recorder, ROWS, chance, foreign=make_foreign_pods(stack))
+        self.world.chance = chance
         return self.world
 
     def close(self) -> None:
@@ -62,9 +66,9 @@ def worlds() -> Iterator[_Worlds]:
 
 
 @pytest.fixture
-def world(worlds: _Worlds) -> Iterator[World]:
+def world(worlds: _Worlds, chance: random.Random) -> Iterator[World]:
     """Everything runs, and nothing is there but foreign pods."""
-    taken = worlds.take()
+    taken = worlds.take(chance)
     before = len(ROWS)
     yield taken
     if any(row.violations != 0 for row in ROWS[before:]) or foreign_pods(taken.stack) != taken.foreign:

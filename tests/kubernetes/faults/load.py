@@ -2,10 +2,11 @@
 
 import dataclasses
 import heapq
+import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import httpx
@@ -27,23 +28,23 @@ _HALF: Final = {"gpuRequestType": "portion", "gpuPortionRequest": 0.5, "gpuDevic
 class Kind:
     name: str
     weight: int
-    runtime_seconds: Callable[[], float | None]
+    runtime_seconds: Callable[[random.Random], float | None]
     spec: Mapping[str, Any]
     simulation: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
 
-def _short() -> float:
-    return round(random.uniform(0.3, 3.0), 1)
+def _short(chance: random.Random) -> float:
+    return round(chance.uniform(0.3, 3.0), 1)
 
 
-def _endless() -> None:
+def _endless(_: random.Random) -> None:
     return None
 
 
 KINDS: Final = (
     Kind("gpu", 4, _short, {"compute": _GPU}),
     Kind("half", 4, _short, {"compute": _HALF}),
-    Kind("fails", 2, lambda: 0.2, {"compute": _GPU, "backoffLimit": 1}, {"exit-code": "3"}),
+    Kind("fails", 2, lambda _: 0.2, {"compute": _GPU, "backoffLimit": 1}, {"exit-code": "3"}),
     Kind("pair", 2, _short, {"compute": {"cpuCoreRequest": 0.2}, "completions": 2, "parallelism": 2}),
     Kind("long", 3, _endless, {"compute": _GPU}),
     Kind("longhalf", 2, _endless, {"compute": _HALF}),
@@ -58,9 +59,19 @@ PLANS: Final[tuple[tuple[str, ...], ...]] = (
 
 
 class Load:
-    """One person who submits and one who acts upon what runs without end, each in a thread. `per_second` 0: neither."""
+    """One person who submits and one who acts upon what runs without end, each in a thread. `per_second` 0:
+    neither; `urls`: of further apis.
+    """
 
-    def __init__(self, stack: KubernetesStack, prefix: str, *, per_second: float = 3.0) -> None:
+    def __init__(
+        self,
+        stack: KubernetesStack,
+        prefix: str,
+        chance: random.Random,
+        *,
+        per_second: float = 3.0,
+        urls: Sequence[str] = (),
+    ) -> None:
         self.prefix = prefix
         self.acknowledged: dict[str, str] = {}
         """Workload id of every 202, by name."""
@@ -68,8 +79,12 @@ class Load:
         self.repeats = 0
         self.acts = 0
         self._stack = stack
+        self._chance, self._chance_to_act = (random.Random(chance.random()) for _ in range(2))
+        """Each thread draws of its own."""
         self._per_second = per_second
         self._api = stack.client()
+        self._in_turn = itertools.cycle([self._api, *(stack.client(url=url) for url in urls)])
+        """Whoever is asked next: an api that is away is not asked again at once."""
         self._project_id, self._cluster_id = self._api.project(), stack.cluster_id
         self._stop = threading.Event()
         self._due: list[tuple[float, int, str, tuple[str, ...]]] = []
@@ -132,8 +147,11 @@ class Load:
         self._act(workload_id, "delete")
 
     def _count(self, *filters: str, deleted: bool = False) -> int:
-        answer = self._api.get("/workloads/count", search=self.prefix, filterBy=list(filters), deleted=deleted)
-        return int(answer["count"])
+        query = {"search": self.prefix, "filterBy": list(filters), "deleted": deleted}
+        answer = self._until_answered("GET", "/workloads/count", None, key="", params=query)
+        assert answer is not None
+        assert answer.status_code == 200, answer.text
+        return int(answer.json()["count"])
 
     def _submit_all(self) -> None:
         while self._per_second and not self._stop.is_set():
@@ -142,18 +160,19 @@ class Load:
                 continue
             for _ in range(5):
                 self._submit_one()
-                if self._stop.wait(random.expovariate(self._per_second)):
+                if self._stop.wait(self._chance.expovariate(self._per_second)):
                     return
 
     def _submit_one(self) -> None:
-        kind = random.choices(KINDS, [kind.weight for kind in KINDS])[0]
+        kind = self._chance.choices(KINDS, [kind.weight for kind in KINDS])[0]
         self._number += 1
-        runtime = kind.runtime_seconds()
+        runtime = kind.runtime_seconds(self._chance)
         name = f"{self.prefix}-{kind.name}-{self._number}"
         id_ = self.submit(name, runtime_seconds=runtime, simulation=kind.simulation, **kind.spec)
         if id_ and runtime is None:
             with self._lock:
-                heapq.heappush(self._due, (_soon(0.3, 6), self._number, id_, random.choice(PLANS)))
+                plan = self._chance.choice(PLANS)
+                heapq.heappush(self._due, (_soon(self._chance, 0.3, 6), self._number, id_, plan))
 
     def _act_all(self) -> None:
         while True:
@@ -171,7 +190,7 @@ class Load:
             self._act(id_, verb)
             if later:
                 with self._lock:
-                    heapq.heappush(self._due, (_soon(0.1, 4), number, id_, tuple(later)))
+                    heapq.heappush(self._due, (_soon(self._chance_to_act, 0.1, 4), number, id_, tuple(later)))
 
     def _act(self, id_: str, verb: str) -> None:
         path = f"/workloads/trainings/{id_}"
@@ -181,11 +200,14 @@ class Load:
         if answer is None or answer.status_code not in TAKEN | REFUSED:
             self.problems.append(f"{verb} {id_}: {answer and answer.text}")
 
-    def _until_answered(self, method: str, path: str, body: Any, *, key: str) -> httpx.Response | None:
+    def _until_answered(
+        self, method: str, path: str, body: Any, *, key: str, params: Mapping[str, Any] | None = None
+    ) -> httpx.Response | None:
+        headers = {"Idempotency-Key": key} if key else {}
         give_up = time.monotonic() + GIVE_UP_SECONDS
         while time.monotonic() < give_up:
             try:
-                answer = self._api.http.request(method, path, json=body, headers={"Idempotency-Key": key})
+                answer = next(self._in_turn).http.request(method, path, json=body, headers=headers, params=params)
             except httpx.TransportError:
                 pass
             else:
@@ -196,5 +218,5 @@ class Load:
         return None
 
 
-def _soon(least: float, most: float) -> float:
-    return time.monotonic() + random.uniform(least, most)
+def _soon(chance: random.Random, least: float, most: float) -> float:
+    return time.monotonic() + chance.uniform(least, most)

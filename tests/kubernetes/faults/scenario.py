@@ -3,19 +3,23 @@
 import asyncio
 import contextlib
 import json
+import random
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from muster.embedded.control_plane import SHOWN
 from muster.embedded.kubernetes.admin import AdminError
 from services.projector.verify import Difference, verify
 from services.runtime.connection import connect
 from services.runtime.jetstream import JetStreamEventStore
+from tests.checker.log import check
+from tests.checker.records import POD_ENDS, parse, run_name
 from tests.kubernetes.checker import TERMINAL, Recorder, check_all
 from tests.kubernetes.faults.load import Load
 from tests.kubernetes.stack import KubernetesStack
-from tests.support.checker import POD_ENDS, check
+from tests.support.load import Onlooker
 from tests.support.servers import EVERYTHING
 from tests.support.stack import until
 
@@ -61,6 +65,8 @@ class World:
     stack: KubernetesStack
     recorder: Recorder
     rows: list[Row]
+    chance: random.Random
+    """What the scenario that runs draws by."""
     acknowledged: dict[str, str] = field(default_factory=dict[str, str])
     """Of all scenarios so far: one log holds them all."""
     foreign: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -71,18 +77,28 @@ class World:
     """Of the API server's history up to then."""
 
     @contextlib.contextmanager
-    def scenario(self, name: str, *, per_second: float = 3.0) -> Generator[tuple[Row, Load]]:
+    def scenario(self, name: str, *, per_second: float = 3.0, urls: Sequence[str] = ()) -> Generator[tuple[Row, Load]]:
         """A load, running; afterwards everything that was acknowledged has to end, and nothing may be wrong."""
         row, began = Row(name), time.monotonic()
         self.rows.append(row)
-        load = Load(self.stack, f"f{len(self.rows)}x", per_second=per_second)
+        own = random.Random(self.chance.random())
+        load = Load(self.stack, f"f{len(self.rows)}x", own, per_second=per_second, urls=urls)
+        onlooker = Onlooker(
+            [self.stack.client(), *(self.stack.client(url=url) for url in urls)],
+            random.Random(self.chance.random()),
+            "onlooker",
+            made=lambda: list(load.acknowledged.values()),
+        )
         load.start()
+        onlooker.start()
         try:
             try:
                 yield row, load
             finally:
+                onlooker.stop()
                 load.stop()
                 self.acknowledged |= load.acknowledged
+            assert onlooker.problems == []
             self._rest(load)
             self._check(row, load)
         except Exception as error:
@@ -132,7 +148,7 @@ class World:
         before = dict(self.foreign)
         row.workloads, row.acts = len(load.acknowledged), load.acts
         row.violations = 1
-        found = check_all(self.stack, self.recorder, self.acknowledged)
+        found = check_all(self.stack, self.recorder, self.acknowledged, complete=True)
         row.runs, row.events = len(found.server.runs) - self.runs, found.server.events - self.events
         self.runs, self.events = len(found.server.runs), found.server.events
         assert foreign_pods(self.stack) == before, "somebody touched pods that are not ours"
@@ -163,15 +179,12 @@ def ends_in_log(stack: KubernetesStack) -> dict[str, list[dict[str, Any]]]:
     """Events by which runs ended, by `workload id/pod set-index/attempt.try`."""
     ids: dict[str, str] = {}
     ends: dict[str, list[dict[str, Any]]] = {}
-    for message in stack.read_log():
-        _, kind, key = message.subject.split(".")
-        for event in json.loads(message.payload)["events"] if kind == "workload" else ():
+    for record in map(parse, stack.read_log()):
+        for event in record.fields["events"] if record.kind == "workload" else ():
             if event["type"] == "WorkloadCreated":
-                ids[key] = event["data"]["workload_id"]
+                ids[record.key] = event["data"]["workload_id"]
             elif event["type"] in POD_ENDS:
-                pod = event["data"]["pod"]
-                run = f"{ids[key]}/{pod['pod_set']}-{pod['index']}/{pod['attempt']}.{pod['try']}"
-                ends.setdefault(run, []).append(event)
+                ends.setdefault(run_name(ids[record.key], event["data"]["pod"]), []).append(event)
     return ends
 
 
@@ -185,7 +198,10 @@ def foreign_pods(stack: KubernetesStack) -> dict[str, Any]:
 def _touched(metadata: dict[str, Any]) -> dict[str, Any]:
     versions = {"resourceVersion", "managedFields"}
     spec_writers = [entry["manager"] for entry in metadata["managedFields"] if "subresource" not in entry]
-    return {key: value for key, value in metadata.items() if key not in versions} | {"writers": spec_writers}
+    # The stand-in for kubelets, restarted, is shown every pod by an annotation of the tests' own control plane.
+    annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key != SHOWN}
+    touched = {key: value for key, value in metadata.items() if key not in versions}
+    return touched | {"writers": spec_writers, "annotations": annotations}
 
 
 def make_foreign_pods(stack: KubernetesStack) -> dict[str, Any]:

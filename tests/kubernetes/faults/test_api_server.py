@@ -1,6 +1,5 @@
 """The API server and its etcd die and come back, and forget the past, under load."""
 
-import random
 import time
 from collections.abc import Callable
 
@@ -21,9 +20,9 @@ def test_api_server_killed_loses_nothing(world: World, times: Callable[[int], in
     plane = world.stack.plane
     with world.scenario("API server killed") as (row, _):
         while row.count < times(20):
-            time.sleep(random.uniform(0.5, 3.0))
+            time.sleep(world.chance.uniform(0.5, 3.0))
             plane.kill_api_server()
-            time.sleep(random.choice((0.0, random.uniform(0.0, 4.0))))
+            time.sleep(world.chance.choice((0.0, world.chance.uniform(0.0, 4.0))))
             plane.start_api_server()
             row.count += 1
 
@@ -31,7 +30,7 @@ def test_api_server_killed_loses_nothing(world: World, times: Callable[[int], in
 def test_etcd_restarted_loses_nothing(world: World, times: Callable[[int], int]) -> None:
     with world.scenario("etcd restarted") as (row, _):
         while row.count < times(5):
-            time.sleep(random.uniform(1.0, 3.0))
+            time.sleep(world.chance.uniform(1.0, 3.0))
             world.stack.plane.restart_etcd()
             row.count += 1
 
@@ -42,7 +41,7 @@ def test_a_compacted_history_is_listed_anew(world: World, times: Callable[[int],
     agent = world.stack.agent(url=way.url)
     with world.scenario("compaction with API server restart: 410") as (row, _), world.stack.instead(agent):
         while row.count < times(10):
-            time.sleep(random.uniform(0.5, 1.5))
+            time.sleep(world.chance.uniform(0.5, 1.5))
             row.count += _compact(world, way, agent)
         row.remark = f"{_expired(agent)} watches were answered with 410"
 
@@ -56,7 +55,7 @@ def _compact(world: World, way: ProxyThread, agent: Program) -> int:
     until(lambda: proxy.struck[Mode.CUT] > cut, 30, lambda: "no watch had anything to tell")
     proxy.mode = Mode.HOLD
     until(lambda: proxy.struck[Mode.HOLD] >= held + WATCHES, 30, lambda: f"no watches: {agent.said()}")
-    time.sleep(random.uniform(0.5, 1.5))
+    time.sleep(world.chance.uniform(0.5, 1.5))
     plane.compact()
     plane.restart_api_server()
     proxy.mode = Mode.PASS

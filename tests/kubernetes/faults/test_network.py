@@ -38,16 +38,16 @@ def test_a_broken_way_to_the_api_server_loses_nothing(world: World, times: Calla
     agent = world.stack.agent(url=way.url, **IMPATIENT)
     with world.scenario(f"proxy: {fault}") as (row, _), world.stack.instead(agent):
         while row.count < times(50):
-            time.sleep(random.uniform(0.2, 1.0))
-            _strike(way.proxy, mode, random.uniform(0.1, longest_seconds))
+            time.sleep(world.chance.uniform(0.2, 1.0))
+            _strike(way.proxy, mode, world.chance.uniform(0.1, longest_seconds), world.chance)
             row.count += 1
         row.remark = f"{way.proxy.struck[mode]} requests and streams met it"
 
 
-def _strike(proxy: Proxy, mode: Mode, seconds: float) -> None:
+def _strike(proxy: Proxy, mode: Mode, seconds: float, chance: random.Random) -> None:
     """Everybody, or only those who ask, or only those who change something; until it struck at least once."""
     before = proxy.struck[mode]
-    proxy.only = random.choice((_everything, _everything, _asks, _changes))
+    proxy.only = chance.choice((_everything, _everything, _asks, _changes))
     proxy.mode = mode
     try:
         time.sleep(seconds)

@@ -1,6 +1,5 @@
 """People on the cluster: they delete our pods by hand, and have pods of their own."""
 
-import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +16,11 @@ def test_pods_deleted_by_hand_become_facts_and_are_run_again(world: World, times
     deleted: dict[str, str] = {}
     with world.scenario("pods deleted by hand") as (row, load):
         while row.count < times(50):
-            time.sleep(random.uniform(0.1, 0.8))
+            time.sleep(world.chance.uniform(0.1, 0.8))
             victim = _some_running_pod(world)
             if victim is None:
                 continue
-            grace_seconds = random.choice((0, 1, 30))
+            grace_seconds = world.chance.choice((0, 1, 30))
             if _delete(world, victim, grace_seconds):
                 deleted[_run_of(victim)] = victim["metadata"]["labels"]["muster.dev/workload"]
                 row.count += 1
@@ -41,7 +40,7 @@ def _some_running_pod(world: World) -> dict[str, Any] | None:
         and pod["status"]["phase"] in {"Pending", "Running"}
         and "deletionTimestamp" not in pod["metadata"]
     ]
-    return random.choice(pods) if pods else None
+    return world.chance.choice(pods) if pods else None
 
 
 def _delete(world: World, pod: dict[str, Any], grace_seconds: int) -> bool:
@@ -79,7 +78,7 @@ def test_foreign_pods_are_left_alone(world: World, times: Callable[[int], int]) 
     """While everything of ours dies beside them. They are there, and are looked at, in every other scenario, too."""
     with world.scenario("foreign pods beside ours") as (row, _):
         for _ in range(times(10)):
-            time.sleep(random.uniform(0.5, 2.0))
+            time.sleep(world.chance.uniform(0.5, 2.0))
             world.stack.agents[0].kill()
             world.stack.agents[0].start()
         row.count = len(foreign_pods(world.stack))

@@ -1,6 +1,5 @@
 """Two agents of one cluster at once, each of them out of the world for seconds again and again."""
 
-import random
 import time
 from collections.abc import Callable
 
@@ -16,10 +15,10 @@ def test_two_agents_at_once_do_nothing_twice(world: World, times: Callable[[int]
     try:
         with world.scenario("two agents at once, either paused") as (row, _):
             while row.count < times(30):
-                time.sleep(random.uniform(0.2, 2.0))
-                paused = random.choice((world.stack.agents[0], second))
+                time.sleep(world.chance.uniform(0.2, 2.0))
+                paused = world.chance.choice((world.stack.agents[0], second))
                 paused.pause()
-                time.sleep(random.uniform(0.5, 6.0))
+                time.sleep(world.chance.uniform(0.5, 6.0))
                 paused.resume()
                 row.count += 1
     finally:

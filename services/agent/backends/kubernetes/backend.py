@@ -1,9 +1,9 @@
 """The Kubernetes backend: makes the pods that it is told to, and says what the API server says of them.
 
-Three things make it safe whoever else acts, and whenever it dies. A rank has one object name, so the API server itself
-refuses a second live pod of it. A finalizer keeps every object of ours until its end stands in the log, so no run is
-lost from sight or started twice. And what may no longer be started stands in the cluster (fences.py) before anything
-is deleted.
+One agent of a cluster acts at a time (lease.py). Three things keep it safe where that fails, and whenever it dies. A
+rank has one object name, so the API server itself refuses a second live pod of it. A finalizer keeps every object of
+ours until its end stands in the log, so no run is lost from sight or started twice. And what may no longer be started
+stands in the cluster (fences.py) before anything is deleted.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from services.agent.backends.kubernetes.connect import ConnectError, connect
 from services.agent.backends.kubernetes.fences import Fences
 from services.agent.backends.kubernetes.headless import HeadlessServices
 from services.agent.backends.kubernetes.informer import Change, Informer
+from services.agent.backends.kubernetes.lease import Identity, Lease
 from services.agent.backends.kubernetes.logs import PodLogs
 from services.agent.backends.kubernetes.namespaces import Namespaces
 from services.agent.backends.kubernetes.nodes import Readiness
 from services.agent.backends.kubernetes.objects import Event, Node, Pod
 from services.agent.backends.kubernetes.observe import warning_of
-from services.agent.backends.kubernetes.pulse import Pulse
 from services.agent.backends.kubernetes.reservations import Reservations
 from services.agent.backends.kubernetes.runs import Runs, logged_run
 from services.agent.backends.kubernetes.usage import pod_usage
@@ -63,8 +63,14 @@ log = structlog.get_logger(__name__)
 
 
 class KubernetesBackend:
-    def __init__(self, client: KubeClient, logs: PodLogs, cluster_id: str, configuration: Configuration) -> None:
+    def __init__(
+        self, client: KubeClient, logs: PodLogs, cluster_id: str, configuration: Configuration, identity: Identity
+    ) -> None:
         self._client = client
+        self._identity = identity
+        self._lease = Lease(client, namespace=configuration.namespace, cluster_id=cluster_id, identity=identity.name)
+        self._listed_in_term = 0
+        """Of the lease: what was listed before we had it may have changed by whoever acted then."""
         self._logs = logs
         self._cluster_id = cluster_id
         self._configuration = configuration
@@ -86,7 +92,6 @@ class KubernetesBackend:
             silence_seconds=silence,
             fieldSelector="type=Warning,involvedObject.kind=Pod",
         )
-        self._pulse = Pulse()
         self._namespaces = Namespaces(client, cluster_id, configuration)
         self._services = HeadlessServices(client, self._view, cluster_id)
         self._reservations = Reservations(
@@ -95,7 +100,7 @@ class KubernetesBackend:
             cluster_id=cluster_id,
             image=configuration.reservation_image,
             service_account=configuration.reservation_account,
-            pulse=self._pulse,
+            acts=self._is_current,
         )
         self._breaker = Breaker(client, configuration.namespace)
         self._news = asyncio.Event()
@@ -114,14 +119,14 @@ class KubernetesBackend:
             reservations=self._reservations,
             logs=logs,
             is_current=self._is_current,
-            pulse=self._pulse,
             on_news=self._news.set,
         )
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
     async def list_all(self) -> Picture:
-        self._pulse.start()
+        await self._lease.start()
+        term = self._lease.term
         try:
             await self._breaker.read_settings()
             pods, nodes, warnings, _ = await asyncio.gather(
@@ -155,6 +160,7 @@ class KubernetesBackend:
             self._warn(event)
         self._services.doubt()
         self._away_since = None
+        self._listed_in_term = term
         self._ticked_at = time.monotonic()
         picture = self._view.picture(datetime.now(UTC), time.monotonic())
         self._follow_logs(picture.pods)
@@ -239,7 +245,9 @@ class KubernetesBackend:
     async def _clock(self) -> None:
         while True:
             await asyncio.sleep(CLOCK_SECONDS)
-            if not self._is_current():
+            if self._lease.held() and self._lease.term != self._listed_in_term:
+                raise WatchBrokenError("this agent is the one that acts from now on: everything is listed again")
+            if not self._knows_now():
                 seconds = time.monotonic() - self._ticked_at
                 raise WatchBrokenError(f"this process stood still: its clock ticked {seconds:.1f} s ago")
             self._ticked_at = time.monotonic()
@@ -249,6 +257,8 @@ class KubernetesBackend:
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(CLOCK_SECONDS)
+            if not self._is_current():
+                continue
             await self._reservations.tidy(self._view.pods.values())
             await self._services.tidy()
             if self._configuration.replace_lost_pods:
@@ -267,15 +277,19 @@ class KubernetesBackend:
             self._away_since = time.monotonic()
 
     def _is_current(self) -> bool:
-        """Whether all that we know of the cluster is of now. Others may act on it, too: another agent, or we ourselves
-        by a call that was given up and arrives late.
-        """
+        """Whether this agent is the one that acts, and all that it knows of the cluster is of now."""
+        return self._lease.held() and self._lease.term == self._listed_in_term and self._knows_now()
+
+    def _knows_now(self) -> bool:
         return self._away_since is None and time.monotonic() - self._ticked_at < CLOCK_SECONDS + STALLED_SECONDS
 
     def problem(self) -> str:
         if self._away_since is None or time.monotonic() - self._away_since < AWAY_SECONDS:
             return ""
         return self._away_because[:PROBLEM_CHARACTERS]
+
+    def standby(self) -> str:
+        return self._lease.other
 
     # -- what is done ------------------------------------------------------------------------------------------------
 
@@ -301,6 +315,8 @@ class KubernetesBackend:
     # -- the rest ----------------------------------------------------------------------------------------------------
 
     def _follow_logs(self, seen: Sequence[Observation]) -> None:
+        if not self._lease.held():
+            return  # who acts does
         for one in seen:
             pod = self._view.pods.get(one.pod_key) if isinstance(one, ObservedPod) else None
             if pod is None or not isinstance(one, ObservedPod):
@@ -330,11 +346,12 @@ class KubernetesBackend:
         return 0
 
     async def close(self) -> None:
-        await self._pulse.close()
+        await self._lease.close()
         await self._fences.close()
         await self._runs.close()
         await self._logs.close()
         await self._client.close()
+        self._identity.close()
 
 
 class _AllFences(Mapping[str, int]):
@@ -386,4 +403,4 @@ async def open_backend(settings: Settings, cluster: WantedCluster) -> Kubernetes
         total_max_bytes=settings.pod_logs_total_max_bytes,
         followers=settings.pod_log_followers,
     )
-    return KubernetesBackend(client, await logs.open(), cluster.cluster_id, configuration)
+    return KubernetesBackend(client, await logs.open(), cluster.cluster_id, configuration, Identity(folder))

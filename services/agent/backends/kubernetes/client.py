@@ -24,6 +24,8 @@ TRIES: Final = 3
 """How often a call is sent at most, when the server surely has not acted upon it."""
 PAUSE_SECONDS: Final = 0.2
 """Before the second try, doubled before the third; jittered."""
+SURE_CONNECT_SECONDS: Final = 2.0
+"""For a connection on which something is sent that was looked at before: it must not be old news when it arrives."""
 FIELD_MANAGER: Final = "muster-agent"
 """Under which name the server notes what we wrote."""
 
@@ -94,12 +96,22 @@ class KubeClient:
             return False
         return True
 
-    async def create(self, path: str, body: Mapping[str, Any], *, tries: int = TRIES, **query: str) -> bytes:
+    async def create(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        tries: int = TRIES,
+        sure: Callable[[], None] | None = None,
+        **query: str,
+    ) -> bytes:
         """POST to a collection, or to a subresource. With one try it is sent now or never: what was looked at before it
-        holds still.
+        holds still. `sure` is asked whenever it is about to be sent, after every wait; it raises where it may not be.
         """
         query = {"fieldManager": FIELD_MANAGER} | query
-        return await self._call(_Request(method="POST", path=path, query=query, body=dict(body), tries=tries))
+        return await self._call(
+            _Request(method="POST", path=path, query=query, body=dict(body), tries=tries, sure=sure)
+        )
 
     async def patch(
         self, path: str, body: Mapping[str, Any], *, kind: Literal["merge", "apply"] = "merge", **query: str
@@ -160,7 +172,10 @@ class KubeClient:
 
     async def _call(self, request: "_Request") -> bytes:
         seconds = self._timeouts.call_seconds
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=self._timeouts.connect_seconds)
+        connect_seconds = self._timeouts.connect_seconds
+        if request.sure is not None:
+            connect_seconds = min(connect_seconds, SURE_CONNECT_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=connect_seconds)
         async with self._turns:
             try:
                 async with asyncio.timeout(seconds), await self._answer(request, timeout, seconds) as response:
@@ -178,6 +193,8 @@ class KubeClient:
         tries, renewed = 0, False
         while True:
             tries += 1
+            if request.sure is not None:
+                request.sure()
             try:
                 return await self._send(request, timeout)
             except ApiError as error:
@@ -224,6 +241,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     body: dict[str, Any] | None = None
     content_type: str = "application/json"
     tries: int = TRIES
+    sure: Callable[[], None] | None = None
 
 
 class _StatusDetails(msgspec.Struct, rename="camel"):

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from services.agent.backends.kubernetes.manifests import Security
+from services.agent.backends.kubernetes.security import Security
 from services.runtime.settings import Settings
 
 RESERVATION_ACCOUNT: Final = "muster-gpu-reservation"
@@ -17,7 +17,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "muster-system"
     """The agent's own."""
     project_namespace: str = "muster-{project}"
-    pod_security: Security = "restricted"
+    pod_security: Security = "baseline"
+    """Of namespaces that the agent makes, for projects that want no stricter one."""
     reservation_image: str = "muster"
     reservation_account: str = RESERVATION_ACCOUNT
     not_ready_seconds: float = 5.0

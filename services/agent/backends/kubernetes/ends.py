@@ -12,6 +12,7 @@ import msgspec
 from events.quantities import QuantityError, format_bytes, parse_bytes
 from events.workload.commands import PodFactKind
 from services.agent.backends.kubernetes.objects import MAIN, Condition, ContainerStatus, Pod, Terminated
+from services.agent.backends.kubernetes.security import advice_on_refusal, violates
 
 SIGNAL_BASE: Final = 128
 """Exit codes above are 128 + the number of the signal that ended the process."""
@@ -212,12 +213,13 @@ def _condition(pod: Pod, type_: str) -> Condition | None:
 
 def deletion_asked_at(pod: Pod) -> datetime | None:
     """When somebody asked for its deletion, while the object still says so: the timestamp is the end of the grace
-    period. Once the node has ended the pod, both are overwritten with that moment and zero.
+    period. Once the node has ended the pod, both are overwritten with that moment and zero; before that, zero is what
+    somebody asked for.
     """
     meta = pod.metadata
-    if meta.deletion_timestamp is None or not meta.deletion_grace_period_seconds:
+    if meta.deletion_timestamp is None or (pod.ended and not meta.deletion_grace_period_seconds):
         return None
-    return meta.deletion_timestamp - timedelta(seconds=meta.deletion_grace_period_seconds)
+    return meta.deletion_timestamp - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
 
 
 def _delete_asked_at(pod: Pod, seen: datetime | None) -> datetime | None:
@@ -252,7 +254,7 @@ def ended_at(pod: Pod, main: ContainerStatus | None) -> datetime:
     return next((time for time in times if time is not None), pod.metadata.creation_timestamp)
 
 
-def refused_creation(status: int, message: str) -> End | None:
+def refused_creation(status: int, message: str, *, namespace: str) -> End | None:
     """By the words of the API server's admission, which says all of it as 403: rights that we lack, a namespace that is
     going or not quite there yet, and pods that break a rule. Of the last alone the run is at fault.
     """
@@ -260,6 +262,9 @@ def refused_creation(status: int, message: str) -> End | None:
         return End(kind="failed", reason="invalid_pod", message=f"Kubernetes does not take this pod: {message}")
     if status not in _BY_ADMISSION:
         return None
+    if violates(message):
+        said = f"{message}; {advice_on_refusal(message, namespace)}"
+        return End(kind="failed", reason="invalid_pod", message=said)
     for words, kind, reason, advice in _FORBIDDEN_PODS:
         if words.search(message):
             return End(kind=kind, reason=reason, message=f"{message}; {advice}")
@@ -271,12 +276,6 @@ _NEVER: Final = frozenset({413, 422})
 _BY_ADMISSION: Final = frozenset({400, 403})
 """Forbidden; some policy webhooks call it a bad request."""
 _FORBIDDEN_PODS: Final[tuple[tuple[re.Pattern[str], PodFactKind, str, str], ...]] = (
-    (
-        re.compile(r"violates PodSecurity"),
-        "failed",
-        "invalid_pod",
-        "an administrator may allow more on the project's namespace",
-    ),
     (
         re.compile(r"exceeded quota"),
         "refused",

@@ -26,6 +26,7 @@ from services.agent.backends.kubernetes.objects import MAIN
 from services.agent.backends.kubernetes.stored_log import StoredLog
 from services.agent.backends.local_files import delete_old_logs
 from services.agent.backends.log_file import read_log
+from services.agent.backends.which_run import which_run
 
 START_AFTER_SECONDS: Final = 5.0
 """How long a pod runs until it is followed: short ones are read once, at their end."""
@@ -268,8 +269,15 @@ class PodLogs:
     async def logs(self, request: LogsRequest) -> AsyncGenerator[Sequence[LogLine]]:
         """As Backend.logs. Raises LogsUnavailableError."""
         entry = self._live.get(request.pod_key)
-        if entry is None or not _is_meant(entry.run, request):
-            async for batch in self._kept(request):
+        kept = self._kept(request)
+        runs = {run.token: run.pod for run in kept.values()}
+        if entry is not None and entry.run.workload_id == request.workload_id:
+            runs[entry.run.token] = entry.run.pod
+        token = which_run(request, runs)
+        if entry is None or entry.run.token != token or entry.run.workload_id != request.workload_id:
+            (path,) = [path for path, run in kept.items() if run.token == token]
+            lines = read_log(path / "log", tail_lines=request.tail_lines, since=request.since, running=None)
+            async for batch in lines:
                 yield batch
             return
         entry.readers += 1
@@ -307,22 +315,15 @@ class PodLogs:
         entry.caught_up.clear()
         entry.problem = ""
 
-    async def _kept(self, request: LogsRequest) -> AsyncGenerator[Sequence[LogLine]]:
-        found: list[tuple[int, Path]] = []
+    def _kept(self, request: LogsRequest) -> dict[Path, LoggedRun]:
+        """Runs of the pod and workload that have something stored: a pod key is shared by all workloads of a name."""
+        found: dict[Path, LoggedRun] = {}
         for path in (self._folder / request.pod_key).glob("*"):
             with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
                 run = msgspec.json.decode((path / "run.json").read_bytes(), type=LoggedRun)
-                if _is_meant(run, request):
-                    found.append((run.token, path))
-        if not found:
-            raise LogsUnavailableError(
-                "no log of that pod is kept: it does not run yet, never ran, its node could not give its log, "
-                "or it is too long ago"
-            )
-        _, path = max(found)
-        lines = read_log(path / "log", tail_lines=request.tail_lines, since=request.since, running=None)
-        async for batch in lines:
-            yield batch
+                if run.workload_id == request.workload_id:
+                    found[path] = run
+        return found
 
     async def _clean_up(self) -> None:
         while True:
@@ -333,11 +334,6 @@ class PodLogs:
             )
             if count:
                 log.info("old_logs_deleted", runs=count)
-
-
-def _is_meant(run: LoggedRun, request: LogsRequest) -> bool:
-    """Whether the request means this run: a pod key is shared by all incarnations of a workload's name."""
-    return run.workload_id == request.workload_id and request.pod in {None, run.pod}
 
 
 def _path(run: LoggedRun) -> str:

@@ -7,24 +7,24 @@ becomes as large as the limit, and the node would then hold more than the log re
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, assert_never
 
 from events.cluster_protocol import EnvironmentSource, RunPod
 from events.workload.spec import WHOLE_GPU_MILLI
+from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.objects import MAIN
+from services.agent.backends.kubernetes.security import Security, restricted_by, with_project
 
 Manifest = dict[str, Any]
-Security = Literal["restricted", "baseline", "privileged"]
-"""Levels of Pod Security, as the namespace's label `pod-security.kubernetes.io/enforce` names them."""
 
 SCHEDULER: Final = "muster"
 """Nobody runs a scheduler of this name on the cluster: a pod of ours comes with its node, or not at all."""
 GPU: Final = "nvidia.com/gpu"
 NO_DEVICES: Final = "void"
 """Images made for GPUs ask for all devices by default; this word makes NVIDIA's runtime give none."""
-MIN_GRACE_SECONDS: Final = 1
-"""Zero means without waiting for the node: the object could be gone while the process lives."""
+RESERVATION_GRACE_SECONDS: Final = 1
+"""Zero means without waiting for the node: no finalizer keeps this object, which could be gone before its process."""
 RESERVATION_USER: Final = 10001
 """As in deploy/Dockerfile; a number, so that the node can see that it is not root."""
 
@@ -47,17 +47,18 @@ def pod_manifest(
     *,
     cluster_id: str,
     namespace: str,
-    security: Security = "restricted",
+    security: Security = "baseline",
     devices: Sequence[str] = (),
     reservations: Sequence[str] = (),
     device_memory_bytes: int = 0,
     service: str = "",
 ) -> Manifest:
-    """The pod of a run. `devices` (visible device ids), `reservations` (names of the pods that hold them) and
-    `device_memory_bytes` (of one device, 0: unknown) are for a run that shares devices.
+    """The pod of a run. `security`: what its namespace enforces. `devices` (visible device ids), `reservations` (names
+    of the pods that hold them) and `device_memory_bytes` (of one device, 0: unknown) are for a run that shares devices.
     """
     if shares_devices(run) and not devices:
         raise ValueError(f"{run.pod_key}: a run that shares devices must be told which they are")
+    level = with_project(security, run.pod_security)
     container = {
         "name": MAIN,
         "image": run.image,
@@ -65,7 +66,7 @@ def pod_manifest(
         "resources": _resources(run),
         **({"args" if run.keeps_entry_point else "command": list(run.arguments)} if run.arguments else {}),
         **({"workingDir": run.working_dir} if run.working_dir else {}),
-        **_container_security(security),
+        **_container_security(level),
     }
     return {
         "apiVersion": "v1",
@@ -73,7 +74,7 @@ def pod_manifest(
         "metadata": {
             "name": names.pod_name(run),
             "namespace": namespace,
-            **_marks(run, cluster_id, reservations),
+            **_marks(run, cluster_id, reservations, restricted_by(security, run.pod_security)),
             "finalizers": [names.FINALIZER],
         },
         "spec": {
@@ -83,9 +84,9 @@ def pod_manifest(
             "serviceAccountName": "default",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": max(run.grace_seconds, MIN_GRACE_SECONDS),
+            "terminationGracePeriodSeconds": run.grace_seconds,
             "tolerations": _tolerations(),
-            "securityContext": _pod_security(security),
+            "securityContext": _pod_security(level),
             **({"hostname": names.hostname(run), "subdomain": service} if service else {}),
             "containers": [container],
         },
@@ -93,25 +94,14 @@ def pod_manifest(
 
 
 def namespace_manifest(
-    name: str, *, cluster_id: str, project_id: str, project_name: str, security: Security = "restricted"
+    name: str, *, cluster_id: str, project_id: str, project_name: str, security: Security = "baseline"
 ) -> Manifest:
-    labels = {**_managed(cluster_id), names.PROJECT: project_id, names.ENFORCE: security}
+    labels = {**managed_labels(cluster_id), names.PROJECT: project_id, names.ENFORCE: security}
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {"name": name, "labels": labels, "annotations": {names.PROJECT_NAME: project_name}},
     }
-
-
-def security_of(namespace_labels: Mapping[str, str]) -> Security:
-    """The level that a namespace enforces; without one, or with one that we do not know, pods keep the strictest."""
-    match namespace_labels.get(names.ENFORCE):
-        case "baseline":
-            return "baseline"
-        case "privileged":
-            return "privileged"
-        case _:
-            return "restricted"
 
 
 def service_manifest(name: str, *, namespace: str, workload_key: str, workload_name: str, cluster_id: str) -> Manifest:
@@ -126,7 +116,7 @@ def service_manifest(name: str, *, namespace: str, workload_key: str, workload_n
         "metadata": {
             "name": name,
             "namespace": namespace,
-            "labels": {**_managed(cluster_id), **marks},
+            "labels": {**managed_labels(cluster_id), **marks},
             "annotations": {names.WORKLOAD_NAME: workload_name},
         },
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": marks},
@@ -160,7 +150,7 @@ def reservation_manifest(
         "metadata": {
             "name": names.reservation_name(cluster_id, node_name, device),
             "namespace": namespace,
-            "labels": {**_managed(cluster_id), names.GPU_RESERVATION: str(device)},
+            "labels": {**managed_labels(cluster_id), names.GPU_RESERVATION: str(device)},
             "annotations": {names.RESERVED_NODE: node_name},
         },
         "spec": {
@@ -171,7 +161,7 @@ def reservation_manifest(
             "serviceAccountName": service_account or "default",
             "automountServiceAccountToken": bool(service_account),
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": MIN_GRACE_SECONDS,
+            "terminationGracePeriodSeconds": RESERVATION_GRACE_SECONDS,
             "tolerations": _tolerations(),
             "securityContext": {**_pod_security("restricted"), "runAsUser": RESERVATION_USER},
             "containers": [container],
@@ -186,7 +176,7 @@ def fence_map_manifest(*, cluster_id: str, namespace: str, shard: int, data: Map
         "metadata": {
             "name": names.fence_map_name(cluster_id, shard),
             "namespace": namespace,
-            "labels": _managed(cluster_id),
+            "labels": managed_labels(cluster_id),
         },
         "data": dict(data),
     }
@@ -195,16 +185,16 @@ def fence_map_manifest(*, cluster_id: str, namespace: str, shard: int, data: Map
 # -- marks -----------------------------------------------------------------------------------------------------------
 
 
-def _managed(cluster_id: str) -> dict[str, str]:
+def managed_labels(cluster_id: str) -> dict[str, str]:
     return {names.MANAGED_BY: names.MANAGER, names.CLUSTER: cluster_id}
 
 
-def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str]) -> Manifest:
+def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str], restricted: str) -> Manifest:
     """Labels and annotations: the user's where Kubernetes takes them, ours over them."""
     labels = {key: value for key, value in run.labels.items() if _free_key(key) and _label_value(value)}
     annotations = {key: value for key, value in run.annotations.items() if _free_key(key)}
     labels |= {
-        **_managed(cluster_id),
+        **managed_labels(cluster_id),
         names.POD_KEY: run.pod_key,
         names.TOKEN: str(run.token),
         names.WORKLOAD: run.workload_id,
@@ -220,6 +210,8 @@ def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str]) -> Manifes
         annotations[names.LABELS_LEFT_OUT] = json.dumps(left, ensure_ascii=False)
     if left := sorted(run.annotations.keys() - annotations.keys()):
         annotations[names.ANNOTATIONS_LEFT_OUT] = json.dumps(left, ensure_ascii=False)
+    if restricted:
+        annotations[names.RESTRICTED_BY] = restricted
     if reservations:
         annotations[names.RESERVATIONS] = ",".join(reservations)
     return {"labels": labels, "annotations": annotations}
@@ -276,14 +268,12 @@ def _environment(
 
 
 def _devices(run: RunPod, devices: Sequence[str], device_memory_bytes: int) -> dict[str, str]:
-    """Which devices to use, and how much of them: told to the program, not enforced."""
+    """Which devices to use, and how much of them."""
     if not run.devices:
         return {"NVIDIA_VISIBLE_DEVICES": NO_DEVICES}
-    portion = {"GPU_PORTION": f"{run.devices[0].milli / WHOLE_GPU_MILLI:g}"}
-    if limit := run.gpu_memory_bytes or device_memory_bytes * run.devices[0].milli // WHOLE_GPU_MILLI:
-        portion["GPU_MEMORY_LIMIT_BYTES"] = str(limit)
+    share = gpu_share(run, device_memory_bytes)
     # Whole devices are named by the node, which alone knows them.
-    return {"NVIDIA_VISIBLE_DEVICES": ",".join(devices), **portion} if shares_devices(run) else portion
+    return {"NVIDIA_VISIBLE_DEVICES": ",".join(devices), **share} if shares_devices(run) else share
 
 
 def _from_source(source: EnvironmentSource) -> Manifest:

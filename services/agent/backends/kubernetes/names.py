@@ -45,6 +45,8 @@ VISIBLE_DEVICES: Final = "muster.dev/visible-devices"
 DEVICE_PROBLEM: Final = "muster.dev/device-problem"
 """On a reservation pod, written by its own program: why it cannot say which device it has."""
 RESERVED_NODE: Final = "muster.dev/reserved-node"
+RESTRICTED_BY: Final = "muster.dev/restricted-by"
+"""On a pod that keeps to the strictest Pod Security: who wants that, `namespace`, `project` or both, with a comma."""
 
 FINALIZER: Final = "muster.dev/observed"
 """Keeps an ended pod's object until its end stands in the log."""
@@ -99,6 +101,11 @@ def reservation_name(cluster_id: str, node_name: str, device: int) -> str:
 
 def fence_map_name(cluster_id: str, shard: int) -> str:
     return f"muster-fences-{name_key('fences', cluster_id)}-{shard}"
+
+
+def lease_name(cluster_id: str) -> str:
+    """Of the Lease by which one agent at a time acts."""
+    return f"muster-agent-{name_key('lease', cluster_id)}"
 
 
 def _with_ending(text: str, ending: str) -> str:

@@ -1,23 +1,31 @@
 """The namespaces of projects: made when the first pod needs one, marked as ours, never deleted."""
 
+import time
 from typing import Final
 
 import msgspec
 
+from events.cluster_protocol import RunPod
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
 from services.agent.backends.kubernetes.configuration import Configuration
-from services.agent.backends.kubernetes.manifests import Security, namespace_manifest, security_of
+from services.agent.backends.kubernetes.manifests import Manifest, namespace_manifest
 from services.agent.backends.kubernetes.objects import Namespace
+from services.agent.backends.kubernetes.security import Security, security_of, with_project
 
+FRESH_SECONDS: Final = 10.0
+"""For how long a namespace is taken to enforce what it was last seen to: an administrator who changes that waits no
+longer for it to count.
+"""
+_NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 
 
 class Place(msgspec.Struct, frozen=True):
     name: str
     security: Security
-    """What its pods must keep to."""
+    """What it enforces."""
 
 
 class _Namespaces(msgspec.Struct, frozen=True):
@@ -29,42 +37,61 @@ class Namespaces:
         self._client = client
         self._cluster_id = cluster_id
         self._configuration = configuration
-        self._known: dict[str, Place] = {}
+        self._known: dict[str, tuple[Place, float]] = {}
+        """And when each was read (monotonic)."""
 
     async def load(self) -> None:
         """Read again which there are, and what they enforce: an administrator may have changed it. Raises ApiError."""
         answer = await self._client.read("/api/v1/namespaces", labelSelector=f"{names.CLUSTER}={self._cluster_id}")
         found = msgspec.json.decode(answer, type=_Namespaces).items
-        self._known = {one.metadata.name: _place(one) for one in found if one.status.phase == "Active"}
+        now = time.monotonic()
+        self._known = {one.metadata.name: (_place(one), now) for one in found if one.status.phase == "Active"}
 
     def doubt(self, name: str) -> None:
         """It may be gone."""
         self._known.pop(name, None)
 
-    async def ensure(self, project_id: str, project_name: str) -> Place:
-        """The project's namespace, made where it is not there. Raises ApiError, and BackendError where another cluster
-        of Muster has it, or it is being deleted.
+    async def ensure(self, pod: RunPod) -> Place:
+        """The namespace of the pod's project, made where it is not there. Raises ApiError, and BackendError where
+        another cluster of Muster has it, or it is being deleted.
         """
-        name = names.namespace_of(self._configuration.project_namespace, project_name)
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = _place(await self._make(name, project_id, project_name))
-        return known
+        name = names.namespace_of(self._configuration.project_namespace, pod.project_name)
+        place, read_at = self._known.get(name, (None, 0.0))
+        if place is None or time.monotonic() - read_at > FRESH_SECONDS:
+            began = time.monotonic()
+            place = _place(await self._look_or_make(self._manifest(name, pod), expected=place is not None))
+            self._known[name] = (place, began)
+        return place
 
-    async def _make(self, name: str, project_id: str, project_name: str) -> Namespace:
-        manifest = namespace_manifest(
+    async def changed(self, place: Place, pod: RunPod) -> bool:
+        """Whether the namespace is not what it was, looked at now. Raises as `ensure` does."""
+        self.doubt(place.name)
+        return await self.ensure(pod) != place
+
+    def _manifest(self, name: str, pod: RunPod) -> Manifest:
+        return namespace_manifest(
             name,
             cluster_id=self._cluster_id,
-            project_id=project_id,
-            project_name=project_name,
-            security=self._configuration.pod_security,
+            project_id=pod.project_id,
+            project_name=pod.project_name,
+            security=with_project(self._configuration.pod_security, pod.pod_security),
         )
+
+    async def _look_or_make(self, manifest: Manifest, *, expected: bool) -> Namespace:
+        """`expected`: it was there some seconds ago."""
+        name, labels = manifest["metadata"]["name"], manifest["metadata"]["labels"]
+        if expected:
+            try:
+                return await self._adopt(name, labels)
+            except ApiError as error:
+                if error.status != _NOT_FOUND:
+                    raise
         try:
             return _decode(await self._client.create("/api/v1/namespaces", manifest))
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise
-        return await self._adopt(name, manifest["metadata"]["labels"])
+        return await self._adopt(name, labels)
 
     async def _adopt(self, name: str, labels: dict[str, str]) -> Namespace:
         """It was there before: made by an administrator, by an earlier agent, or by another cluster of Muster."""

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_GPUS, MAX_PODS
 from events.cluster_protocol import ObservedNode
 from events.node import NodeFacts, Taint
 from events.quantities import MAX_QUANTITY, QuantityError, parse_quantity
@@ -106,10 +107,11 @@ def observed_node(node: Node, foreign: ForeignUse, *, ready: bool) -> ObservedNo
             taints=tuple(Taint(key=taint.key, value=taint.value, effect=taint.effect) for taint in node.spec.taints),
             ready=ready,
             unschedulable=node.spec.unschedulable,
-            foreign_cpu_milli=foreign.cpu_milli,
-            foreign_memory_bytes=foreign.memory_bytes,
-            foreign_gpus=foreign.gpus,
-            foreign_pods=foreign.pods,
+            # A pod may ask for anything: beyond what any node has, more of it says nothing more.
+            foreign_cpu_milli=min(foreign.cpu_milli, MAX_CPU_MILLI),
+            foreign_memory_bytes=min(foreign.memory_bytes, MAX_BYTES),
+            foreign_gpus=min(foreign.gpus, MAX_GPUS),
+            foreign_pods=min(foreign.pods, MAX_PODS),
         ),
     )
 

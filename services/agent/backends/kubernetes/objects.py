@@ -48,6 +48,8 @@ class OurAnnotations(_Part, frozen=True, kw_only=True):
     asked_to_end_at: str = msgspec.field(name=names.ASKED_TO_END_AT, default="")
     device_problem: str = msgspec.field(name=names.DEVICE_PROBLEM, default="")
     reserved_node: str = msgspec.field(name=names.RESERVED_NODE, default="")
+    restricted_by: str = msgspec.field(name=names.RESTRICTED_BY, default="")
+    project_name: str = msgspec.field(name=names.PROJECT_NAME, default="")
 
 
 NO_LABELS: Final = OurLabels()

@@ -23,6 +23,7 @@ from services.agent.backends.kubernetes.objects import (
     Pod,
     Waiting,
 )
+from services.agent.backends.kubernetes.security import advice_on_root
 
 MAX_MESSAGE: Final = 1000
 """Characters of one sentence of a cluster's that are kept; they stand in the log for ever."""
@@ -103,9 +104,9 @@ def lost_with_node(seen: ObservedPod, *, at: datetime, why: str) -> ObservedPod:
     )
 
 
-def creation_refused(run: RunPod, *, status: int, message: str, at: datetime) -> ObservedPod | None:
+def creation_refused(run: RunPod, *, namespace: str, status: int, message: str, at: datetime) -> ObservedPod | None:
     """The end of a run that the API server refuses to make; None where another try may do (then: BackendError)."""
-    end = refused_creation(status, message)
+    end = refused_creation(status, message, namespace=namespace)
     if end is None:
         return None
     return ObservedPod(
@@ -163,8 +164,8 @@ _SENTENCES: Final = {
     "image_name": ("its image's name is no name of an image", "correct it in the workload"),
     "container_config": ("its container cannot be set up", "make what it refers to in the project's namespace"),
     "container_as_root": (
-        "its image runs as root, which the project's namespace forbids",
-        "use an image that names another user by number, or have an administrator allow more",
+        "its image runs as root, which Pod Security `restricted` of its project or namespace forbids",
+        "",
     ),
     "container_create": ("its container cannot be made", "the node tries again"),
     "container_start": ("its container cannot be started", "check its command and working directory"),
@@ -213,7 +214,8 @@ def _warnings(pod: Pod) -> Iterator[PodWarning]:
         code = None if waiting is None else _waiting_code(waiting)
         if waiting is not None and code is not None and code not in told:
             told.add(code)
-            yield PodWarning(reason=code, message=_sentence(code, waiting.message), at=at)
+            advice = _advice_on_root(pod) if code == "container_as_root" else ""
+            yield PodWarning(reason=code, message=_sentence(code, waiting.message, advice), at=at)
 
 
 def _waiting_code(waiting: Waiting) -> str | None:
@@ -221,8 +223,16 @@ def _waiting_code(waiting: Waiting) -> str | None:
     return "container_as_root" if code == "container_config" and "run as root" in waiting.message else code
 
 
-def _sentence(code: str, said: str) -> str:
-    what, advice = _SENTENCES.get(code, ("", ""))
+def _advice_on_root(pod: Pod) -> str:
+    meta = pod.metadata
+    return advice_on_root(
+        meta.annotations.restricted_by, namespace=meta.namespace, project=meta.annotations.project_name
+    )
+
+
+def _sentence(code: str, said: str, advice: str = "") -> str:
+    what, usual = _SENTENCES.get(code, ("", ""))
+    advice = advice or usual
     # A pull that is put off repeats in front what it waited for.
     said = _BACK_OFF.sub("", said).strip()
     return ": ".join(part for part in (what, said) if part)[:MAX_MESSAGE] + (f"; {advice}" if advice else "")

@@ -6,7 +6,6 @@ agent that starts anew goes on where the last one stopped, and two at once do th
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal
@@ -20,7 +19,6 @@ from services.agent.backends.kubernetes.fences import make_namespace
 from services.agent.backends.kubernetes.manifests import reservation_manifest
 from services.agent.backends.kubernetes.names import CLUSTER, reservation_name
 from services.agent.backends.kubernetes.objects import Pod
-from services.agent.backends.kubernetes.pulse import Pulse
 from services.runtime.failpoints import reached
 
 LOOK_SECONDS: Final = 3.0
@@ -67,8 +65,6 @@ class _Place:
         self.holds = 0
         """Blocks of `hold` that run."""
         self.unused_since: float | None = None
-        self.sure_at = 0.0
-        """When it was sure that somebody needs it (monotonic)."""
         self.told = ""
         """The device that was given out last."""
         self.again_at = 0.0
@@ -103,7 +99,7 @@ class Reservations:
         namespace: str,
         cluster_id: str,
         image: str,
-        pulse: Pulse,
+        acts: Callable[[], bool],
         service_account: str = "",
         wait_seconds: float = 60.0,
         unused_seconds: float = 5.0,
@@ -113,7 +109,8 @@ class Reservations:
         self._cluster_id = cluster_id
         self._image = image
         self._service_account = service_account
-        self._pulse = pulse
+        self._acts = acts
+        """Whether this agent is the one that acts, and knows what is so now."""
         self._wait_seconds = wait_seconds
         self._unused_seconds = unused_seconds
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
@@ -172,21 +169,15 @@ class Reservations:
     # -- for those who start pods --------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def hold(
-        self, node_name: str, devices: Sequence[int], *, sure_at: float | None = None
-    ) -> AsyncGenerator[Held]:
+    async def hold(self, node_name: str, devices: Sequence[int]) -> AsyncGenerator[Held]:
         """Make sure that these logical devices of a node are held, and wait until each says which it is; as long as the
         block runs, none of them is given up. The pod that shares them is created inside. Raises BackendError, and of
         those NoDeviceError where the node has none to give.
-
-        `sure_at` (monotonic): when it was sure that the pod may be made. Who stood still since makes no reservation:
-        the device may be another's by now.
         """
         places = [self._place(node_name, device) for device in devices]
         for place in places:
             place.holds += 1
             place.unused_since = None
-            place.sure_at = max(place.sure_at, time.monotonic() if sure_at is None else sure_at)
         try:
             # All are asked for before one is waited for.
             for place in places:
@@ -285,9 +276,6 @@ class Reservations:
             log.warning("reservation_not_tidied", pod=place.name, reason=str(error))
 
     async def _restore(self, place: _Place, users: Sequence[str]) -> None:
-        if not self._pulse.is_steady():
-            return  # those who use it may be gone
-        place.sure_at = time.monotonic()
         await self._try(place, self._delete)
         if place.state == "missing" and _now() >= place.again_at:
             log.warning(
@@ -314,8 +302,6 @@ class Reservations:
     async def _make(self, place: _Place) -> None:
         if place.pod is not None:
             return
-        if self._pulse.stood_still_since(place.sure_at):
-            raise BackendError(f"{place}: this process stood still, and who has it now is not known")
         manifest = reservation_manifest(
             cluster_id=self._cluster_id,
             namespace=self._namespace,
@@ -324,14 +310,19 @@ class Reservations:
             image=self._image,
             service_account=self._service_account,
         )
+
+        def sure() -> None:
+            if not self._acts():
+                raise BackendError(f"{place}: another agent of this cluster acts, or who has it now is not known")
+
         try:
             try:
-                answer = await self._client.create(self._pods, manifest, tries=1)
+                answer = await self._client.create(self._pods, manifest, tries=1, sure=sure)
             except ApiError as error:
                 if error.status != _NOT_FOUND:
                     raise
                 await make_namespace(self._client, self._namespace)
-                answer = await self._client.create(self._pods, manifest, tries=1)
+                answer = await self._client.create(self._pods, manifest, tries=1, sure=sure)
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise

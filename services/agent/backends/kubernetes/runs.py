@@ -18,21 +18,16 @@ from services.agent.backends.kubernetes.configuration import Configuration
 from services.agent.backends.kubernetes.fences import Fences
 from services.agent.backends.kubernetes.headless import HeadlessServices
 from services.agent.backends.kubernetes.logs import LoggedRun, PodLogs
-from services.agent.backends.kubernetes.manifests import (
-    MIN_GRACE_SECONDS,
-    pod_manifest,
-    shares_devices,
-)
+from services.agent.backends.kubernetes.manifests import pod_manifest, shares_devices
 from services.agent.backends.kubernetes.namespaces import Namespaces, Place
 from services.agent.backends.kubernetes.objects import Pod
 from services.agent.backends.kubernetes.observe import creation_refused
-from services.agent.backends.kubernetes.pulse import STILL_SECONDS, Pulse
 from services.agent.backends.kubernetes.reservations import Held, NoDeviceError, Reservations
+from services.agent.backends.kubernetes.security import violates
 from services.agent.backends.kubernetes.view import View, token_of
 from services.runtime.failpoints import reached
 
 RELEASE_TRIES: Final = 3
-FENCE_LOOKS: Final = 3
 IN_THE_MAKING_SECONDS: Final = 1.0
 """Twice what an agent takes between its last look at what may be made and the call that makes it."""
 NOTHING_HELD: Final = Held(names=(), devices=())
@@ -61,7 +56,6 @@ class Runs:
         reservations: Reservations,
         logs: PodLogs,
         is_current: Callable[[], bool],
-        pulse: Pulse,
         on_news: Callable[[], None],
     ) -> None:
         self._client = client
@@ -74,9 +68,7 @@ class Runs:
         self._reservations = reservations
         self._logs = logs
         self._is_current = is_current
-        """Whether the view, and the fences that were read, show what is so now."""
-        self._pulse = pulse
-        """Whether that holds to the fraction of a second in which a short run can come and go."""
+        """Whether this agent is the one that acts, and the view and the fences that it read show what is so now."""
         self._on_news = on_news
         self._unsure: dict[str, tuple[str, float]] = {}
         """By pod key: paths of objects that may have been made, though no answer came, and when (monotonic)."""
@@ -151,24 +143,22 @@ class Runs:
             raise BackendError(f"pod {before.metadata.name} of an earlier run is still there")
 
     async def _create(self, pod: RunPod) -> None:
-        began = time.monotonic()
-        place = await self._namespaces.ensure(pod.project_id, pod.project_name)
+        place = await self._namespaces.ensure(pod)
         indexes = [share.device for share in pod.devices]
         if shares_devices(pod):
-            if not await self._may_make(pod, began):
+            if not self._may_make(pod):
                 return
-            sure_at = time.monotonic()
             try:
-                async with self._reservations.hold(pod.node_name, indexes, sure_at=sure_at) as held:
-                    await self._post(pod, place, held, sure_at)
+                async with self._reservations.hold(pod.node_name, indexes) as held:
+                    await self._post(pod, place, held)
             except NoDeviceError as error:
                 self._refuse(pod, "no_device", str(error))
             return
         if indexes:
             await self._reservations.vacate(pod.node_name, indexes)
-        await self._post(pod, place, NOTHING_HELD, began)
+        await self._post(pod, place, NOTHING_HELD)
 
-    async def _post(self, pod: RunPod, place: Place, held: Held, sure_at: float) -> None:
+    async def _post(self, pod: RunPod, place: Place, held: Held) -> None:
         manifest = pod_manifest(
             pod,
             cluster_id=self._cluster_id,
@@ -181,12 +171,12 @@ class Runs:
         )
         namespace = place.name
         path = f"/api/v1/namespaces/{namespace}/pods"
-        # Looked at last of all: what was waited for before this may have taken long.
-        if not await self._may_make(pod, sure_at):
+        if not self._may_make(pod):
             return
         try:
-            # Once: sent again some seconds later, it would be from before the look.
-            answer = await self._client.create(path, manifest, tries=1)
+            # Once: sent again some seconds later, it would be from before the look. And looked at last of all, after
+            # the wait for a turn and for credentials.
+            answer = await self._client.create(path, manifest, tries=1, sure=lambda: self._be_sure(pod))
         except ApiError as error:
             if error.unreachable and error.status != _TOO_MANY and error.reason != "Refused":
                 self._unsure[pod.pod_key] = (f"{path}/{names.pod_name(pod)}", time.monotonic())
@@ -196,7 +186,10 @@ class Runs:
                 return
             if error.status == _NOT_FOUND:
                 self._namespaces.doubt(namespace)
-            seen = creation_refused(pod, status=error.status, message=error.message, at=datetime.now(UTC))
+            if violates(error.message) and await self._namespaces.changed(place, pod):
+                raise BackendError(f"namespace {namespace} enforces another Pod Security by now") from error
+            at = datetime.now(UTC)
+            seen = creation_refused(pod, namespace=namespace, status=error.status, message=error.message, at=at)
             if seen is None:
                 raise
             self._end_without_object(seen)
@@ -208,26 +201,19 @@ class Runs:
             # Who keeps order among Services tries again.
             await self._services.ensure(made)
 
-    async def _may_make(self, pod: RunPod, sure_at: float) -> bool:
-        """False: it was made. Raises BackendError where it may not be made, or we do not know enough of now. `sure_at`
-        (monotonic): when it was sure the last time.
-        """
-        if not self._pulse.is_steady() or time.monotonic() - sure_at > STILL_SECONDS:
-            await self._look_at_fence(pod)
+    def _may_make(self, pod: RunPod) -> bool:
+        """False: it was made. Raises BackendError where it may not be made, or we do not know enough of now."""
         if not self._is_current():
-            raise BackendError("what the cluster looks like is not known at the moment: nothing is started")
+            raise BackendError(
+                "another agent of this cluster acts, or what the cluster looks like is not known at the moment: "
+                "nothing is started"
+            )
         return not self._is_over(pod)
 
-    async def _look_at_fence(self, pod: RunPod) -> None:
-        """Another agent may have made, ended and let go this very run while we stood still. Before it does that, it
-        raises the fence: asked of the API server, just now.
-        """
-        for _ in range(FENCE_LOOKS):
-            began = time.monotonic()
-            await self._fences.look(pod.pod_key)
-            if not self._pulse.stood_still_since(began):
-                return
-        raise BackendError("this process stands still too often to know what the fences are now")
+    def _be_sure(self, pod: RunPod) -> None:
+        """Raises BackendError where this run may not be made now."""
+        if not self._may_make(pod):
+            raise BackendError(f"run {pod.token} of {pod.pod_key} was made meanwhile")
 
     async def _take_existing(self, pod: RunPod, path: str) -> None:
         """Something has the name already: this run (made by us before we died, or by another agent), another run of
@@ -264,7 +250,7 @@ class Runs:
             await self._take_away(pod, why="it is no longer in the cluster, or out of service")
             return
         if await self._mark_asked(pod):
-            await self._delete_object(pod, max(grace_seconds, MIN_GRACE_SECONDS))
+            await self._delete_object(pod, grace_seconds)
         reached("pod_deleted")
 
     async def _mark_asked(self, pod: Pod) -> bool:

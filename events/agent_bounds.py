@@ -1,0 +1,224 @@
+"""What an agent may say: bounds of every number, text and list in its messages, and why each is what it is. Pure.
+
+An agent runs where others administrate, and what it says becomes events that stay for ever and that every service
+reads. So each field of each message has a bound here; a test fails where one has none. They are far above what real
+clusters have, and below what numbers of 64 bits, columns, records and the scheduler's time can take.
+"""
+
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import msgspec
+
+from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, UsageReport, UsageSample
+from events.ids import KEY_PATTERN
+from events.node import MOST_DEVICES, NodeFacts, Taint
+from events.workload.commands import PodWarning
+from events.workload.events import PodRef
+
+MAX_NODE_BYTES: Final = 64 * 1024
+"""Of a node's report as JSON: one with 200 labels of usual length has 16 KiB. Every change of a node is a record."""
+MAX_NODES: Final = 20_000
+"""Of one cluster: Kubernetes is tested up to 5,000, and the scheduler looks at all of them."""
+MAX_CPU_MILLI: Final = 100_000_000
+MAX_BYTES: Final = 2**60
+MAX_GPUS: Final = MOST_DEVICES
+MAX_PODS: Final = 10_000
+"""Of one node, each of these; what an administrator may have simulated is held to the same."""
+SHOWN_CHARACTERS: Final = 80
+"""Of a refused value, and of the name of what it was said of."""
+MAX_SHOWN_BITS: Final = 256
+
+EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    least: float = 0
+    most: float
+    why: str
+
+    @property
+    def rule(self) -> str:
+        return f"{self.least:,} to {self.most:,}"
+
+    def wrong(self, value: Any) -> bool:
+        return not self.least <= value <= self.most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    most: int
+    why: str
+    least: int = 0
+    key: bool = False
+    """Whether it must be fit for a subject."""
+
+    @property
+    def rule(self) -> str:
+        if self.key:
+            return "1 to 64 letters, digits, - and _"
+        return f"{self.least} to {self.most:,} characters" if self.least else f"at most {self.most:,} characters"
+
+    def wrong(self, value: Any) -> bool:
+        return not self.least <= len(value) <= self.most or (self.key and not KEY_PATTERN.match(value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    why: str
+
+    @property
+    def rule(self) -> str:
+        return f"a time with its zone, {EARLIEST.year} to {LATEST.year - 1}"
+
+    def wrong(self, value: Any) -> bool:
+        return value.tzinfo is None or not EARLIEST <= value < LATEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Many:
+    """A list, or the entries of a mapping."""
+
+    most: int
+    why: str
+    of: Text | None = None
+    """Bound of each entry (of each value); entries that are messages have bounds of their own."""
+    keys: Text | None = None
+
+    @property
+    def rule(self) -> str:
+        return f"at most {self.most:,} entries"
+
+    def wrong(self, value: Any) -> bool:
+        return len(value) > self.most
+
+
+Bound = Number | Text | Moment | Many
+
+_CODE: Final = Text(most=253, why="codes are short; a Kubernetes reason has at most 128 characters")
+_SENTENCE: Final = Text(most=4_096, why="agents cut what clusters say at 1,000 characters")
+_KEY: Final = Text(least=1, most=64, key=True, why="it stands in subjects")
+_NAME: Final = Text(least=1, most=253, why="Kubernetes allows 253 characters in a name")
+_LABEL_KEY: Final = Text(most=317, why="Kubernetes: a prefix of 253 characters, a slash, a name of 63")
+_LABEL_VALUE: Final = Text(most=63, why="Kubernetes allows 63 characters")
+_CPU: Final = Number(most=MAX_CPU_MILLI, why="100,000 cores; the largest machines have some 2,000")
+_BYTES: Final = Number(most=MAX_BYTES, why="1 EiB; the largest machines have some 64 TiB")
+_GPUS: Final = Number(most=MAX_GPUS, why="the scheduler keeps a column for each; the largest machines have 16 to 72")
+_PODS: Final = Number(most=MAX_PODS, why="kubelets take 110 by default, large machines some 1,000")
+_RUN: Final = Number(most=2**31 - 1, why="attempts and tries are counted one by one")
+_MOMENT: Final = Moment(why="times are compared and subtracted; a clock that was never set says 1970")
+
+BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
+    PodRef: {
+        "pod_set": Text(least=1, most=63, why="a label of Kubernetes"),
+        "index": Number(most=2**31 - 1, why="completions are at most a million"),
+        "attempt": _RUN,
+        "try_": _RUN,
+    },
+    PodWarning: {"reason": _CODE, "message": _SENTENCE, "at": _MOMENT},
+    ObservedPod: {
+        "pod_key": _KEY,
+        "token": Number(most=2**53, why="a sequence of the log; larger ones are no exact numbers in all JSON"),
+        "workload_id": _KEY,
+        "at": _MOMENT,
+        "node_name": Text(most=253, why=_NAME.why),
+        "exit_code": Number(least=-(2**31), most=2**32 - 1, why="32 bits, signed or not"),
+        "reason": _CODE,
+        "message": _SENTENCE,
+        "started_at": _MOMENT,
+        "warnings": Many(most=100, why="each reason is told once; ten of them reach the history"),
+    },
+    Taint: {"key": _LABEL_KEY, "value": _LABEL_VALUE, "effect": _LABEL_VALUE},
+    NodeFacts: {
+        "cpu_milli": _CPU,
+        "memory_bytes": _BYTES,
+        "gpu_count": _GPUS,
+        "gpu_model": Text(most=253, why="a label's value, or what the driver says"),
+        "gpu_memory_bytes": Number(most=MAX_BYTES, why="as the node's own memory"),
+        "max_pods": _PODS,
+        "pool": Text(most=63, why="filled in by cluster_sync, from the labels"),
+        "labels": Many(most=1_000, keys=_LABEL_KEY, of=_LABEL_VALUE, why="feature discovery makes some 200"),
+        "taints": Many(most=100, why="nodes have a handful"),
+        "foreign_cpu_milli": _CPU,
+        "foreign_memory_bytes": _BYTES,
+        "foreign_gpus": _GPUS,
+        "foreign_pods": _PODS,
+    },
+    ObservedNode: {"name": _NAME},
+    ObservedCluster: {
+        "at": _MOMENT,
+        "agent_version": Text(most=63, why="a version"),
+        "nodes": Number(most=1_000_000, why="only counted; how many are taken is another rule"),
+        "problem": _SENTENCE,
+        "orphans": Many(most=100, of=Text(most=100, why="a pod key and a token"), why="agents show a hundred"),
+    },
+    UsageSample: {
+        "workload_id": _KEY,
+        "at": _MOMENT,
+        "cpu_milli": _CPU,
+        "memory_bytes": _BYTES,
+        "gpu_utilization_percent": Number(most=102_400, why="a hundred for each of a node's devices"),
+        "gpu_memory_bytes": Number(most=MAX_BYTES, why="of all of a pod's devices together"),
+    },
+    UsageReport: {"samples": Many(most=1_000, why="agents send 500 in a message")},
+}
+"""By message and field. Yes or no, and words of a closed list, are bounded by being decoded."""
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that is not taken."""
+
+    field: str
+    """Path within the message."""
+    rule: str
+    """What would do."""
+    value: str
+    """What was said, cut."""
+
+
+def refused(message: msgspec.Struct) -> Refused | None:
+    """The first value of a message that is out of its bounds; None where it can be taken."""
+    return next(_refused(message, ""), None)
+
+
+def _refused(message: msgspec.Struct, path: str) -> Iterator[Refused]:
+    bounds = BOUNDS[type(message)]
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if value is not None:
+            yield from _refused_value(value, path + name, bounds.get(name))
+
+
+def _refused_value(value: Any, path: str, bound: Bound | None) -> Iterator[Refused]:
+    if bound is not None and bound.wrong(value):
+        yield Refused(field=path, rule=bound.rule, value=shown(value))
+        return
+    if isinstance(value, msgspec.Struct):
+        yield from _refused(value, f"{path}.")
+    elif isinstance(value, tuple):
+        of = bound.of if isinstance(bound, Many) else None
+        for number, entry in enumerate(cast("tuple[Any, ...]", value)):
+            yield from _refused_value(entry, f"{path}[{number}]", of)
+    elif isinstance(value, dict) and isinstance(bound, Many):
+        # Labels are many, and paths are made only where they are needed.
+        for key, entry in cast("dict[str, str]", value).items():
+            if bound.keys is not None and bound.keys.wrong(key):
+                yield Refused(field=path, rule=bound.keys.rule, value=shown(key))
+            if bound.of is not None and bound.of.wrong(entry):
+                yield Refused(field=f"{path}[{shown(key)}]", rule=bound.of.rule, value=shown(entry))
+
+
+def shown(value: object) -> str:
+    """A value as it may stand in a record and before people: short, and on one line."""
+    if isinstance(value, tuple | dict):
+        text = f"{len(cast(Sized, value)):,} entries"
+    elif isinstance(value, int) and value.bit_length() > MAX_SHOWN_BITS:
+        text = f"a number of {value.bit_length():,} bits"  # Python refuses to write out thousands of digits
+    else:
+        text = str(value)
+    cut = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text[:SHOWN_CHARACTERS])
+    return cut if len(text) <= SHOWN_CHARACTERS else f"{cut}…"

@@ -1,0 +1,77 @@
+"""The container `nats` of docker-compose: runs nats-server, and ends when that cannot write, so that both start again.
+
+`python -m muster.embedded.nats_server CONFIG STORE [PORT]`. SIGHUP has the server read its configuration again.
+Standard library and its neighbours only.
+"""
+
+import asyncio
+import os
+import signal
+import ssl
+import sys
+from pathlib import Path
+from typing import Final
+
+from muster.embedded.canary import Server, look_at, room_of
+from muster.embedded.keeper import Keeper
+from muster.embedded.processes import describe_end, say
+
+PROGRAM: Final = "nats-server"
+PORT: Final = 4222
+STOP_SECONDS: Final = 8.0
+"""Less than a container gets before it is killed; a server that is killed loses nothing."""
+
+
+async def run(config: Path, store: Path, port: int) -> int:
+    """Run the server until it ends, is told to, or cannot write; the exit code."""
+    passwords = Path(os.environ["MUSTER_NATS_PASSWORD_DIR"])
+    server = await asyncio.create_subprocess_exec(
+        PROGRAM, "--config", str(config), env={**os.environ, **environment(passwords)}
+    )
+    cannot_write = asyncio.Event()
+
+    async def end() -> None:
+        cannot_write.set()
+
+    place = Server(
+        port=port,
+        password=(passwords / "keeper").read_text(),
+        store=store,
+        tls=ssl.create_default_context(cafile=os.environ["MUSTER_NATS_CA_FILE"]),
+        tls_name="localhost",
+    )
+    keeper = Keeper(
+        look=lambda room: look_at(place, room), room=lambda: room_of(store), store=store, restart=end, say=say
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, _pass_on, server, number)
+    ended = asyncio.create_task(server.wait())
+    looking = asyncio.create_task(keeper.run())
+    giving_up = asyncio.create_task(cannot_write.wait())
+    await asyncio.wait([ended, giving_up, looking], return_when=asyncio.FIRST_COMPLETED)
+    if not ended.done():
+        _pass_on(server, signal.SIGTERM)
+        await asyncio.wait([ended], timeout=STOP_SECONDS)
+    looking.cancel()
+    giving_up.cancel()
+    await asyncio.gather(looking, giving_up, return_exceptions=True)
+    if not ended.done():
+        server.kill()
+    code = await ended
+    say(f"{PROGRAM} {describe_end(code)}")
+    return 1 if cannot_write.is_set() or code else 0
+
+
+def environment(passwords: Path) -> dict[str, str]:
+    """The variables that the configuration names: one password each."""
+    return {f"MUSTER_NATS_PASSWORD_{file.name.upper()}": file.read_text() for file in passwords.glob("[a-z]*")}
+
+
+def _pass_on(server: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    if server.returncode is None:
+        server.send_signal(number)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else PORT)))

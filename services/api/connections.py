@@ -1,0 +1,163 @@
+"""One connection of a client, bounded: how many there are, how long a head may take, how long a reader may stand still.
+
+uvicorn's own protocol has none of these: it waits for ever for a head that comes byte by byte, and for a client that
+does not read. It knows no endpoint; what a cut stream says at its end stands in the request's state (`LAST_WORDS`).
+"""
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast
+
+import structlog
+from prometheus_client import Counter
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from services.api.errors import ApiError, unavailable
+
+LAST_WORDS: Final = "last_words"
+"""In the state of a request's scope: the line that a stream ends with where its reader stood still."""
+LEAST_PROGRESS_BYTES: Final = 16 * 1024
+"""That a reader must take within the time it has: below, it only keeps memory and a connection of ours."""
+
+CUT: Final = Counter("muster_api_connections_cut", "Connections that were ended by us", ["why"])
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Of one api process."""
+
+    connections: int
+    head_seconds: float
+    """From the first byte of a request, or from the connection on, until its head is there."""
+    stalled_seconds: float
+    """Within which a client that is sent something must take LEAST_PROGRESS_BYTES, or all of it."""
+
+
+def bounded(limits: ConnectionLimits) -> type[asyncio.Protocol]:
+    """What uvicorn is to make for each connection."""
+    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits))
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol and three bounds."""
+
+    def __init__(self, limits: ConnectionLimits, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._limits = limits
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._serving = False
+        """Whether a request's head is there and its answer is not yet out."""
+
+    # -- heads -----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.connections:
+            message = f"{self._limits.connections} connections are open already; try again"
+            self._end_with(unavailable(message, details="too_many_connections"), "too_many")
+        else:
+            self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._serving and not self.transport.is_closing():
+            self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        self._serving = True
+        self._head_timer = _cancelled(self._head_timer)
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        # A request that waits behind this one (pipelined) is being served from here on.
+        self._serving = bool(self.pipeline)
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._watch_writes()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._watch_writes()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_timer = _cancelled(self._head_timer)
+        self._write_timer = _cancelled(self._write_timer)
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._limits.head_seconds, self._head_did_not_come)
+
+    def _head_did_not_come(self) -> None:
+        message = f"the request's head was not there within {self._limits.head_seconds:g} s"
+        self._end_with(ApiError(408, message, details="head_too_slow"), "slow_head")
+
+    def _end_with(self, error: ApiError, why: str) -> None:
+        """Answer without a request, and end the connection."""
+        if self.transport.is_closing():
+            return
+        CUT.labels(why).inc()
+        response = error.response()
+        headers = [*response.raw_headers, (b"connection", b"close")]
+        head = b"".join(b"%s: %s\r\n" % header for header in headers)
+        phrase = {408: b"408 Request Timeout", 503: b"503 Service Unavailable"}[error.status]
+        self.transport.write(b"HTTP/1.1 %s\r\n%s\r\n%s" % (phrase, head, response.body))
+        self.transport.close()
+        self._watch_writes()
+
+    # -- readers that stand still ------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writes()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._write_timer = _cancelled(self._write_timer)
+
+    def _watch_writes(self) -> None:
+        """Look after a while whether what waits to be written has become less."""
+        waiting = self._waiting_bytes()
+        if waiting and self._write_timer is None:
+            self._write_timer = self.loop.call_later(self._limits.stalled_seconds, self._look_at_writes, waiting)
+
+    def _look_at_writes(self, before: int) -> None:
+        self._write_timer = None
+        waiting = self._waiting_bytes()
+        if waiting == 0:
+            return
+        if before - waiting >= LEAST_PROGRESS_BYTES:
+            self._watch_writes()
+        elif self.transport.is_closing():
+            self.transport.abort()
+        else:
+            self._cut()
+
+    def _cut(self) -> None:
+        """End what a client does not read. A stream has the reason as its last line, for a client that reads later."""
+        CUT.labels("stalled_reader").inc()
+        cycle = self.cycle
+        log.info("stalled_reader_cut", path=cycle.scope["path"])
+        cycle.disconnected = True
+        cycle.message_event.set()
+        words: bytes | None = cycle.scope.get("state", {}).get(LAST_WORDS)
+        if words is None or not cycle.chunked_encoding:
+            self.transport.abort()
+        else:
+            self.transport.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(words), words))
+            self.transport.close()
+            self._watch_writes()
+        self.flow.resume_writing()
+
+    def _waiting_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

@@ -1,0 +1,57 @@
+"""What is wrong with a creation because of what there is: its project, its cluster, its name.
+
+Only reads. The deciders have the last word: here is what lets a person mend everything at once.
+"""
+
+from events.aggregate import CLUSTER, WORKLOAD
+from events.ids import incarnation_id, key_of_id, workload_key
+from events.workload.decide import final_name, name_taken
+from services.api.context import Call
+from services.api.fields.training import TrainingCreationRequest, TrainingSpecFields
+from services.api.issues import Issue, shown
+from services.api.places import find_cluster, find_project
+from services.api.rules import check_cluster
+
+
+async def misfits(call: Call, training: TrainingCreationRequest, command_id: str, *, faulty: bool) -> list[Issue]:
+    """What does not go together with what there is.
+
+    Args:
+        training: an empty text in it stands for a field that is missing or wrong; nothing is said of those.
+        faulty: whether it is wrong in itself. Then a taken name is told beside that; alone, the decider tells it.
+    """
+    issues = [*await _of_project(call, training.project_id), *await _of_cluster(call, training)]
+    if not (issues or faulty) or not training.name or not call.may_read(training.project_id):
+        return issues
+    name = final_name(training.name, as_prefix=training.use_given_name_as_prefix, command_id=command_id)
+    key = workload_key(training.project_id, name)
+    wanted = incarnation_id(key, command_id)
+    chain = await call.api.store.load(WORKLOAD, key)
+    if chain.version and not faulty and await call.api.store.load_at(WORKLOAD, key, wanted) is not None:
+        return []  # this very command was carried out, when all of it was there: it is answered as it was then
+    if chain.state.living and chain.state.workload_id != wanted:
+        issues.append(Issue(field="name", details=name_taken(name).message))
+    return issues
+
+
+async def _of_project(call: Call, project_id: str) -> list[Issue]:
+    """C21."""
+    if not project_id or await find_project(call, project_id) is not None:
+        return []
+    return [Issue(field="projectId", details=f"there is no project {shown(project_id)}")]
+
+
+async def _of_cluster(call: Call, training: TrainingCreationRequest) -> list[Issue]:
+    """C21, and what this cluster does not have."""
+    cluster_id, spec = training.cluster_id, training.spec or TrainingSpecFields()
+    if not cluster_id:
+        return []
+    cluster = await find_cluster(call, cluster_id)
+    if cluster is None:
+        return [Issue(field="clusterId", details=f"there is no cluster {shown(cluster_id)}")]
+    issues = [*check_cluster(spec, cluster)]
+    key = key_of_id(cluster_id)
+    if issues and key is not None:
+        # The fold lags: what was added to the cluster a moment ago counts before a refusal.
+        issues = [*check_cluster(spec, (await call.api.store.load(CLUSTER, key)).state)]
+    return issues

@@ -1,0 +1,88 @@
+"""Fields of the contract that Muster does not carry out yet, each with its default: what leaving it out means.
+
+The default is taken, because it asks for nothing; anything else is refused by name, never ignored. Tests hold this and
+the models together against the contract.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+type Default = bool | str | list[Any] | dict[str, Default] | None
+"""None: no value says the same as nothing. A list is empty. An object has a default for each of its fields."""
+
+_STORAGE: Final[dict[str, Default]] = {
+    "configMapVolume": [],
+    "dataVolume": [],
+    "emptyDirVolume": [],
+    "git": [],
+    "hostPath": [],
+    "nfs": [],
+    "pvc": [],
+    "s3": [],
+    "secretVolume": [],
+}
+_SECURITY: Final[dict[str, Default]] = {
+    # What leaving it out means depends on what the project's namespace allows.
+    "allowPrivilegeEscalation": None,
+    "capabilities": [],
+    "hostIpc": False,
+    "hostNetwork": False,
+    "readOnlyRootFilesystem": False,
+    "runAsGid": None,
+    "runAsNonRoot": False,
+    "runAsUid": None,
+    "seccompProfileType": None,
+    # S022: the image's own groups.
+    "supplementalGroups": "",
+    "uidGidSource": "fromTheImage",
+}
+
+UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
+    "": {"templateId": None},
+    "spec": {
+        "createHomeDir": False,
+        "exposedUrls": [],
+        # Kubernetes' own depends on the image's tag.
+        "imagePullPolicy": None,
+        "imagePullSecrets": [],
+        # An empty list of terms would match no node (R15).
+        "nodeAffinityRequired": {"nodeSelectorTerms": None},
+        "nodeType": None,
+        "podAffinity": {"key": None, "type": None},
+        "ports": [],
+        # A readiness probe without a handler is none (R21).
+        "probes": {"readiness": None},
+        "relatedUrls": [],
+        "restartPolicy": None,
+        "security": _SECURITY,
+        "stdin": False,
+        "storage": _STORAGE,
+        "terminateAfterPreemption": False,
+        "tolerations": [],
+        "tty": False,
+    },
+    "spec.compute": {"extendedResources": [], "largeShmRequest": False},
+    "spec.environmentVariables[]": {"userCredential": None, "exclude": False},
+    "spec.labels[]": {"exclude": False},
+    "spec.annotations[]": {"exclude": False},
+}
+"""By the path of their object."""
+
+
+def asked_for(path: str, given: Any, default: Default) -> Iterator[tuple[str, Default]]:
+    """Paths in `given` that ask for what is not built, each with the default that would ask for nothing."""
+    match given:
+        case None:
+            return
+        case dict() if isinstance(default, dict):
+            for name, inner in cast("dict[str, Any]", given).items():
+                if name in default:
+                    yield from asked_for(f"{path}.{name}", inner, default[name])
+                else:
+                    yield f"{path}.{name}", None
+        case list() if isinstance(default, list) and all(item is None for item in cast("list[Any]", given)):
+            return  # a null in a list is no item
+        case _:
+            # False is 0 to Python.
+            if type(given) is not type(default) or given != default:
+                yield path, default

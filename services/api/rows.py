@@ -1,0 +1,98 @@
+"""The row of one workload made from the log, by the projection that also makes the tables: for an answer that is whole
+and of one moment while the tables are behind, or Postgres is away.
+"""
+
+import asyncio
+from collections import OrderedDict
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from events.aggregate import CLUSTER, PROJECT, WORKLOAD, Chain
+from events.ids import key_of_id
+from events.phases import Phase
+from events.workload.state import Workload
+from projections.filters import WAITING_PHASES
+from projections.fold import KINDS
+from projections.row_json import row_to_json
+from projections.rows import WorkloadRow
+from projections.workloads.project import WorkloadEntry
+from services.runtime.directory import Directory
+from services.runtime.store import EventStore
+
+KEPT_ENTRIES: Final = 100
+"""Rows that are kept, the least recently used going first, so that the next read costs only what is new."""
+
+_KIND: Final = KINDS[WORKLOAD.name]
+
+
+class LoggedRows:
+    """Rows of single workloads, made from the log."""
+
+    def __init__(self, store: EventStore, directory: Directory) -> None:
+        self._store = store
+        self._directory = directory
+        self._entries: OrderedDict[str, WorkloadEntry] = OrderedDict()
+
+    async def of(self, chain: Chain[Workload]) -> dict[str, Any]:
+        """What the row says at the chain's version."""
+        state = chain.state
+        entry = self._entries.get(state.workload_id, WorkloadEntry())
+        if entry.row is not None and entry.row.version > chain.version:
+            entry = WorkloadEntry()
+        entry = await self._up_to(entry, state.workload_id, chain.version)
+        self._entries[state.workload_id] = entry
+        self._entries.move_to_end(state.workload_id)
+        while len(self._entries) > KEPT_ENTRIES:
+            self._entries.popitem(last=False)
+        assert entry.row is not None, "a workload that was loaded was created"
+        return row_to_json(
+            msgspec.structs.asdict(entry.row)
+            | _totals(entry.row, datetime.now(UTC))
+            | {
+                "project_name": await self._project_name(state.project_id),
+                "cluster_name": await self._cluster_name(state.cluster_id),
+            }
+        )
+
+    async def _up_to(self, entry: WorkloadEntry, workload_id: str, version: int) -> WorkloadEntry:
+        """The entry with what came since. A chain may begin with other workloads of the same name."""
+        key = key_of_id(workload_id) or ""
+        after_seq = 0 if entry.row is None else entry.row.version
+        async with aclosing(self._store.commits(WORKLOAD, key, after_seq=after_seq, until_seq=version)) as pages:
+            async for commits in pages:
+                for commit in commits:
+                    if _KIND.key(commit) != workload_id:
+                        continue
+                    entry = _KIND.begin_commit(entry, commit)
+                    for event in commit.events:
+                        entry = _KIND.evolve(entry, event, commit)
+                entry = _KIND.settled(entry)
+                await asyncio.sleep(0)  # a long chain must not hold up everybody else
+        return entry
+
+    async def _project_name(self, project_id: str) -> str | None:
+        known, key = self._directory.project(project_id), key_of_id(project_id)
+        if known is not None or key is None:
+            return None if known is None else known.name
+        state = (await self._store.load(PROJECT, key)).state
+        return state.name if state.project_id == project_id else None
+
+    async def _cluster_name(self, cluster_id: str) -> str | None:
+        known, key = self._directory.cluster(cluster_id), key_of_id(cluster_id)
+        if known is not None or key is None:
+            return None if known is None else known.name
+        # A removed cluster keeps its name here, as in the tables.
+        state = (await self._store.load(CLUSTER, key)).state
+        return state.name if state.cluster_id == cluster_id else None
+
+
+def _totals(row: WorkloadRow, now: datetime) -> dict[str, float]:
+    """Past stays, and the present one up to now; as the queries count them."""
+    present = max((now - row.phase_updated_at).total_seconds(), 0.0) if row.deleted_at is None else 0.0
+    return {
+        "total_pending_seconds": row.pending_micros / 1e6 + (present if row.phase in WAITING_PHASES else 0.0),
+        "total_running_seconds": row.running_micros / 1e6 + (present if row.phase == Phase.RUNNING else 0.0),
+    }

@@ -1,0 +1,110 @@
+"""The counts of every project, kept by following the log; and what this process has let through since.
+
+With several replicas each follows the same log: together they let through at most what the others have under way.
+"""
+
+import asyncio
+from contextlib import aclosing
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import structlog
+
+from events.aggregate import WORKLOAD
+from events.codec import UNDECODABLE
+from events.commit import Commit
+from events.refusal import Refusal
+from events.subjects import fold_snapshot
+from services.commands.limits import FOLD_VERSION, ProjectCounts, ProjectLimits, over_limit
+from services.runtime.folding import follow_into
+from services.runtime.snapshots import Snapshots
+from services.runtime.store import EventStore, OnStanding, UnreadableMessageError
+
+SNAPSHOT: Final = fold_snapshot("commands")
+SAVE_COMMITS: Final = 20_000
+"""A start reads at most about so many commits: one second."""
+
+log = structlog.get_logger(__name__)
+
+
+class Counts:
+    """`run` must be awaited, so that a failure is heard."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        limits: ProjectLimits,
+        snapshots: Snapshots | None = None,
+        on_standing: OnStanding = lambda _: None,
+    ) -> None:
+        self.seq = 0
+        self.from_snapshot = False
+        self._on_standing = on_standing
+        self._store = store
+        self._limits = limits
+        self._snapshots = snapshots
+        self._counts = ProjectCounts()
+        self._caught_up = asyncio.Event()
+        self._under_way: dict[str, str] = {}
+        """Project id by command id: let through, and no answer of the log yet."""
+        self._stored: dict[int, str] = {}
+        """Project id by sequence: in the log, and not in the counts yet."""
+
+    async def run(self) -> None:
+        """Follow, for ever. Raises LogGapError and what else ends a follower."""
+        await self._load()
+        newest = await self._store.last_seq(aggregates=(WORKLOAD.name,))
+        saved = self._counts.seq
+        self.seq = saved
+        following = follow_into(self._store, self, on_standing=self._stand, aggregates=(WORKLOAD.name,))
+        async with aclosing(following) as batches:
+            if self._counts.seq >= newest:
+                self._caught_up.set()
+            async for _ in batches:
+                if self._counts.seq >= newest:
+                    self._caught_up.set()
+                if self._counts.seq - saved >= SAVE_COMMITS:
+                    saved = self._counts.seq
+                    await self._save()
+
+    def apply(self, commit: Commit) -> None:
+        """Take in one commit of a workload."""
+        self._counts.apply(commit)
+        self._stored.pop(commit.seq, None)
+
+    def _stand(self, unreadable: UnreadableMessageError | None) -> None:
+        """Limits keep people from each other; while the log waits for its repair, what is counted so far will do."""
+        self._on_standing(unreadable)
+        self._caught_up.set()
+
+    async def admit(self, command_id: str, project_id: str, now: datetime) -> Refusal | None:
+        """Why the project may not create one more; where it may, the creation counts from here on, and `end` must
+        follow. Waits until the counts have caught up with the log once.
+        """
+        await self._caught_up.wait()
+        waiting = (*self._under_way.values(), *self._stored.values())
+        refusal = over_limit(self._counts, self._limits, project_id, now, under_way=waiting.count(project_id))
+        if refusal is None:
+            self._under_way[command_id] = project_id
+        return refusal
+
+    def end(self, command_id: str, seq: int | None) -> None:
+        """The creation, where it was let through, stands in the log at `seq`; None: it does not, or nobody knows."""
+        project_id = self._under_way.pop(command_id, None)
+        if project_id is not None and seq is not None and seq > self._counts.seq:
+            self._stored[seq] = project_id
+
+    async def _load(self) -> None:
+        found = None if self._snapshots is None else await self._snapshots.load(SNAPSHOT, FOLD_VERSION)
+        if found is None:
+            return
+        try:
+            self._counts = msgspec.msgpack.decode(found[1], type=ProjectCounts)
+        except UNDECODABLE as error:
+            log.warning("snapshot_not_understood", name=SNAPSHOT, error=str(error))
+
+    async def _save(self) -> None:
+        if self._snapshots is not None:
+            payload = msgspec.msgpack.encode(self._counts)
+            await self._snapshots.save(SNAPSHOT, FOLD_VERSION, self._counts.seq, payload)

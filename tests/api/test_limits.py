@@ -1,0 +1,233 @@
+"""What one user, or one connection, may use of the API: with limits as small as a test can reach."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Generator, Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import asyncpg
+import httpx
+import pytest
+
+from events.aggregate import WORKLOAD, Aggregate, Chain
+from events.ids import workload_key
+from projections.tables import workloads
+from services.api.context import Call
+from services.api.errors import ApiError
+from services.api.trainings import load_workload
+from services.runtime.memory import MemoryEventStore
+from tests.support.api import Served, serving
+from tests.support.commands import carry_out, training
+from tests.support.servers import NatsServer, PostgresServer
+
+V1 = "/api/v1"
+TRAININGS = f"{V1}/workloads/trainings"
+CONNECTIONS = 12
+
+
+@pytest.fixture(scope="module")
+def served(
+    nats_server: NatsServer, postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    limits = {
+        "requests_per_second": 0.01,
+        "requests_burst": 100,
+        "project_max_living_workloads": 3,
+        "project_max_creations_per_hour": 6,
+        "http_max_connections": CONNECTIONS,
+        "http_max_head_seconds": 1.5,
+        "http_max_stalled_seconds": 2,
+        "follows_per_user": 2,
+    }
+    with serving(nats_server, postgres_server, tmp_path_factory.mktemp("api"), **limits) as running:
+        yield running
+
+
+def connect(served: Served) -> socket.socket:
+    address = httpx.URL(served.url)
+    assert address.port is not None
+    return socket.create_connection((address.host, address.port), timeout=30)
+
+
+@contextlib.contextmanager
+def asking(served: Served, path: str, subject: str = "alice") -> Generator[socket.socket]:
+    """A request whose answer nobody reads, yet."""
+    with connect(served) as connection:
+        head = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.token(subject)}\r\n\r\n"
+        connection.sendall(head.encode())
+        yield connection
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What comes until the other side ends it."""
+    return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+def test_a_user_may_send_a_burst_and_then_so_many_a_second_and_others_are_not_touched(served: Served) -> None:
+    with served.client("rushing") as rushing, served.client("bob") as bob:
+        answers = [rushing.get(f"{V1}/workloads/count") for _ in range(105)]
+        others = bob.get(f"{V1}/workloads/count")
+    assert [answer.status_code for answer in answers[:100]] == [200] * 100
+    refused = answers[-1]
+    assert (refused.status_code, refused.json()["details"], others.status_code) == (429, "rate_limited", 200)
+    assert "0.01 requests a second, and 100 at once" in refused.json()["message"]
+    assert 1 <= int(refused.headers["Retry-After"]) <= 100
+
+
+def test_a_project_is_refused_what_is_beyond_its_limits_with_the_figures(served: Served) -> None:
+    with served.client("alice") as alice:
+        made = [alice.post(TRAININGS, json=served.training()) for _ in range(3)]
+        beyond = alice.post(TRAININGS, json=served.training())
+        others = served.training()
+        others["projectId"] = served.made["other"]
+        with served.client("stranger") as stranger:
+            elsewhere = stranger.post(TRAININGS, json=others)
+        for answer in made:
+            assert alice.delete(f"{TRAININGS}/{answer.json()['workloadId']}").status_code == 202
+        again = [_until_living_allows(alice, served) for _ in range(3)]
+        for answer in again:
+            assert alice.delete(f"{TRAININGS}/{answer.json()['workloadId']}").status_code == 202
+        too_often = _until_living_allows(alice, served)
+    assert (beyond.status_code, beyond.json()["details"]) == (429, "too_many_workloads")
+    assert "has 3 living workloads and may have 3" in beyond.json()["message"]
+    assert elsewhere.status_code == 202, "another project has limits of its own"
+    assert (too_often.status_code, too_often.json()["details"]) == (429, "too_many_creations")
+    assert "created 6 workloads within 60 minutes and may create 6" in too_often.json()["message"]
+    assert 0 < int(too_often.headers["Retry-After"]) <= 3600
+
+
+def _until_living_allows(client: httpx.Client, served: Served) -> httpx.Response:
+    """A deletion counts once the log has been followed up to it: milliseconds."""
+    for _ in range(100):
+        answer = client.post(TRAININGS, json=served.training())
+        if answer.status_code == 202 or answer.json()["details"] != "too_many_workloads":
+            return answer
+        time.sleep(0.05)
+    raise AssertionError("the deleted are still counted")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+def test_a_head_that_does_not_come_is_cut(served: Served, sent: bytes) -> None:
+    with connect(served) as connection:
+        connection.sendall(sent)
+        with contextlib.suppress(OSError):
+            while sent:  # byte by byte, each well before any limit on silence
+                connection.sendall(b"x")
+                time.sleep(0.1)
+                connection.settimeout(0.001)
+                with contextlib.suppress(TimeoutError):
+                    assert connection.recv(12, socket.MSG_PEEK)
+                    break
+                connection.settimeout(30)
+        connection.settimeout(30)
+        answer = everything(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"head was not there within 1.5 s" in answer
+
+
+def test_the_head_of_a_second_request_has_the_same_time(served: Served) -> None:
+    with connect(served) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"GET /healthz HT")
+        assert everything(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_one_connection_too_many_is_told_so_and_a_free_place_is_taken_again(served: Served) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(CONNECTIONS):
+            held.enter_context(connect(served))
+        with connect(served) as refused:
+            answer = everything(refused)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"too_many_connections" in answer
+    for _ in range(100):
+        with contextlib.suppress(httpx.TransportError), served.client(None) as client:
+            if client.get("/healthz").status_code == 200:
+                return
+        time.sleep(0.05)
+    raise AssertionError("no place has become free")
+
+
+def test_exports_that_nobody_reads_are_few_and_end_and_lists_go_on_beside_them(served: Served) -> None:
+    """An export holds a connection of Postgres' pool for as long as it takes."""
+    with served.client("bob") as bob, served.client("stranger") as stranger:
+        made = stranger.post(TRAININGS, json=served.training(projectId=served.made["other"]))
+        listed = stranger.get(f"{V1}/workloads", params={"min_seq": made.headers["X-Log-Sequence"]})
+        assert listed.json()["workloads"]
+        asyncio.run(_many_rows(served))
+        export = f"{V1}/workloads/export"
+        with contextlib.ExitStack() as held:
+            unread = [held.enter_context(asking(served, export, "bob")) for _ in range(2)]
+            heads = [connection.recv(64) for connection in unread]
+            beyond = bob.get(export)
+            listed = bob.get(f"{V1}/workloads", params={"limit": 1})
+            after = _until_a_place_is_free(bob, f"{export}?columns=name")
+            ends = [_last_bytes(connection) for connection in unread]
+    assert all(head.startswith(b"HTTP/1.1 200 ") for head in heads)
+    assert (beyond.status_code, beyond.json()["details"]) == (429, "too_many_streams")
+    assert "2 exports of yours are open, and you may have 2" in beyond.json()["message"]
+    assert listed.status_code == 200
+    assert not any(end.endswith(b"0\r\n\r\n") for end in ends), "a file that was cut must not look whole"
+    assert len(after.text.splitlines()) > ROWS
+
+
+ROWS = 1_000
+"""Some 20 MB as CSV: far more than the kernel keeps for a reader that stands still."""
+
+
+async def _many_rows(served: Served) -> None:
+    connection = await asyncpg.connect(served.settings.postgres_url)
+    schema = await connection.fetchval("SELECT schema_name FROM muster.current_projection")
+    name = f'"{schema}".{workloads.name}'
+    # One row that is there, many times under other ids.
+    await connection.execute(
+        f"INSERT INTO {name} SELECT r.* FROM (SELECT * FROM {name} LIMIT 1) w, generate_series(1, {ROWS}) n, "
+        f"LATERAL jsonb_populate_record(NULL::{name}, to_jsonb(w) || jsonb_build_object("
+        f"'id', w.id || n, 'key', w.key || n, 'project_id', '{served.project}', "
+        f"'phase_message', repeat('x', 20000))) r"
+    )
+    await connection.close()
+
+
+def _until_a_place_is_free(client: httpx.Client, path: str) -> httpx.Response:
+    for _ in range(80):
+        answer = client.get(path)
+        if answer.status_code != 429:
+            return answer
+        time.sleep(0.25)
+    raise AssertionError("readers that stand still keep their places")
+
+
+def _last_bytes(connection: socket.socket) -> bytes:
+    """Of what the kernel had for a reader that was cut off."""
+    last = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(65_536):
+            last = piece
+    return last
+
+
+@pytest.mark.anyio
+async def test_no_chain_is_searched_for_one_who_may_not_read_in_its_project() -> None:
+    """Earlier workloads of a name are found by reading all that ever happened under it."""
+
+    class Store(MemoryEventStore):
+        searched = 0
+
+        async def load_at[S](self, aggregate: Aggregate[S], key: str, workload_id: str) -> Chain[S] | None:
+            self.searched += 1
+            return await super().load_at(aggregate, key, workload_id)
+
+    store = Store()
+    await carry_out(store, "1", training("a", "p", "c"))
+    newest = (await store.load(WORKLOAD, workload_key("p", "a"))).state.workload_id
+    earlier = f"{newest[:-4]}0000"
+    for may_read, searched in ((False, 0), (True, 1)):
+        call = cast("Call", SimpleNamespace(api=SimpleNamespace(store=store), may_read=lambda _, may=may_read: may))
+        with pytest.raises(ApiError, match="there is no workload"):
+            await load_workload(call, earlier)
+        assert store.searched == searched

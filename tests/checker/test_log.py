@@ -1,0 +1,408 @@
+"""The checker of the log finds what is seeded, one broken invariant at a time, and passes whatever deciders do."""
+
+import json
+import random
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from events.codec import encode_commit
+from tests.checker.log import check, check_log
+from tests.checker.records import RawMessage, asked, quantity
+from tests.checker.story import BEGIN, ID, KEY, NODE, Story, pod
+from tests.support.lives import busy_world
+from tests.support.random_lives import random_log
+
+FOLDER = Path(__file__).parent
+DELETE = ("WorkloadDeletionRequested", {"reason": "user"})
+SUSPEND = ("WorkloadSuspended", {})
+PART = {"compute": {"gpuRequestType": "portion", "gpuPortionRequest": 0.6, "gpuDevicesRequest": 1}}
+
+
+def test_every_invariant_of_the_log_is_seeded() -> None:
+    """The names that the checker can give, in its own words, against those that are seeded below."""
+    texts = [(FOLDER / name).read_text() for name in ("log.py", "workloads.py", "nodes.py")]
+    names = {name for text in texts for name in re.findall(r'(?:yield \(?|_wrong\()\s*"([a-z]+)", f"', text)}
+    assert names - {"gap", "chain", "once", "batch", "acknowledged"} <= {expected for expected, _ in SEEDED.values()}
+
+
+def test_a_life_as_it_should_be_is_passed() -> None:
+    report = Story().done().check().report
+    assert report.violations == []
+    assert (report.completed, report.left_reserved, report.left_live) == ({ID}, 0, 0)
+    assert (report.bindings, report.reservations, report.releases) == (1, 1, 1)
+
+
+def test_whatever_deciders_answer_is_passed() -> None:
+    world = busy_world(200)
+    found = check(RawMessage(c.seq, f"ev.{c.aggregate}.{c.key}", encode_commit(c.record)) for c in world.commits)
+    assert found.violations == []
+    assert len(found.completed) == 200
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.randoms(use_true_random=False))
+def test_long_random_lives_of_many_workloads_are_passed(chance: random.Random) -> None:
+    """Everything people, schedulers and clusters may do, in any order, as the deciders take it."""
+    checker = check_log(random_log(chance, steps=150))
+    assert checker.report.violations == []
+
+
+# -- what is seeded ----------------------------------------------------------------------------------------------------
+
+SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
+    "completed with 1 of 3": (
+        "completed",
+        lambda: (s := Story().node().created({"completions": 3}).bound().ran()).says(
+            s.told("PodSucceeded"), s.completed(succeeded=1)
+        ),
+    ),
+    "completed, and says another number": (
+        "completed",
+        lambda: (s := Story().node().created().bound().ran()).says(s.told("PodSucceeded"), s.completed(succeeded=2)),
+    ),
+    "all succeeded, and not completed": (
+        "completed",
+        lambda: (s := Story().node().created().bound().ran()).says(s.told("PodSucceeded")),
+    ),
+    "success of a run that was never bound": (
+        "fact",
+        lambda: (s := Story().node().created()).says(s.told("PodSucceeded"), s.completed()),
+    ),
+    "success of a run that never ran": (
+        "ran",
+        lambda: (s := Story().node().created().bound()).says(s.told("PodSucceeded"), s.completed()),
+    ),
+    "success of an older run": (
+        "fact",
+        lambda: (
+            (s := Story().node().created({"backoffLimit": 2}).bound().ran())
+            .fact("PodFailed", exit_code=1, retry_at=s.text(5))
+            .says(s.told("PodSucceeded"), s.completed())
+        ),
+    ),
+    "bound again after Completed": ("ended", lambda: Story().done().bound(pod(try_=1), queued=True)),
+    "bound while its pod lives": ("bound", lambda: Story().node().created().bound().bound(device=1, queued=True)),
+    "bound again after it succeeded": (
+        "bound",
+        lambda: (
+            (s := Story().node().created({"completions": 2}).bound().ran())
+            .says(s.told("PodSucceeded"))
+            .released()
+            .bound(pod(0, try_=1), queued=True)
+        ),
+    ),
+    "bound beyond its completions": ("bound", lambda: Story().node().created().bound(pod(5))),
+    "bound more than may live at once": (
+        "parallel",
+        lambda: Story().node().created({"completions": 3}).bound(pod(0), pod(1)),
+    ),
+    "bound as a later run than the next": ("bound", lambda: Story().node().created().bound(pod(try_=3))),
+    "bound before its time": (
+        "backoff",
+        lambda: (
+            (s := Story().node().created({"backoffLimit": 2}).bound().ran())
+            .fact("PodFailed", exit_code=1, retry_at=s.text(60))
+            .bound(pod(try_=1), device=1, queued=True)
+        ),
+    ),
+    "bound while it should stop": ("desired", lambda: Story().node().created().says(SUSPEND, by="user").bound()),
+    "a token that is no newer": (
+        "token",
+        lambda: (
+            Story()
+            .node()
+            .created()
+            .says(("PodsBound", {"placements": [], "token": 1}), by="scheduler")
+            .says(("PodsBound", {"placements": [], "token": 1}), by="scheduler")
+        ),
+    ),
+    "deleted while a pod lives": (
+        "deleted",
+        lambda: (s := Story().node().created().bound().ran()).says(
+            DELETE, ("WorkloadDeleted", {"at": s.text()}), by="user"
+        ),
+    ),
+    "something after it was deleted": (
+        "deleted",
+        lambda: (
+            (s := Story().node().created())
+            .says(DELETE, ("WorkloadDeleted", {"at": s.text()}), by="user")
+            .says(("WorkloadQueued", {}), by="scheduler")
+        ),
+    ),
+    "nothing lives, and it is not deleted": ("deleted", lambda: Story().node().created().says(DELETE, by="user")),
+    "a name that two have": ("name", lambda: Story().node().created().created(id_="0190-workload-2")),
+    "stopped while a pod lives": (
+        "stopped",
+        lambda: (s := Story().node().created().bound()).says(SUSPEND, ("WorkloadStopped", {"at": s.text()}), by="user"),
+    ),
+    "nothing lives, and it is not stopped": ("stopped", lambda: Story().node().created().says(SUSPEND, by="user")),
+    "failed with tries left": (
+        "failed",
+        lambda: (s := Story().node().created({"backoffLimit": 2}).bound().ran()).says(
+            s.told("PodFailed", exit_code=3, retry_at=s.text(5)), s.failed()
+        ),
+    ),
+    "tried again beyond its limit": (
+        "failed",
+        lambda: (s := Story().node().created().bound().ran()).says(
+            s.told("PodFailed", exit_code=3, retry_at=s.text(5))
+        ),
+    ),
+    "failed for good, and goes on": (
+        "failed",
+        lambda: (s := Story().node().created().bound().ran()).says(s.told("PodFailed", exit_code=3)),
+    ),
+    "deleted by itself before it is due": (
+        "due",
+        lambda: (
+            (s := Story().done())
+            .later(60)
+            .says(
+                ("WorkloadDeletionRequested", {"reason": "auto_deletion"}),
+                ("WorkloadDeleted", {"at": s.text()}),
+                by="auto_deletion",
+            )
+        ),
+    ),
+    "due at another time than was asked for": (
+        "due",
+        lambda: (s := Story().node().created().bound().ran()).says(s.told("PodSucceeded"), s.completed(seconds=5)),
+    ),
+    "a person who speaks for a cluster": (
+        "author",
+        lambda: Story().node().created().bound().says(("PodStarting", {"pod": pod(), "at": ""}), by="user"),
+    ),
+    "a service that suspends": ("author", lambda: Story().node().created().bound().says(SUSPEND, by="scheduler")),
+    "queued twice": (
+        "queue",
+        lambda: (
+            Story().created().says(("WorkloadQueued", {}), by="scheduler").says(("WorkloadQueued", {}), by="scheduler")
+        ),
+    ),
+    "an event that nobody knows": ("unknown", lambda: Story().created().says(("PodWished", {}), by="user")),
+    # Nodes.
+    "a device that two have": (
+        "devices",
+        lambda: Story().node().created().bound().created(id_="w2", key="bbb").bound(id_="w2", key="bbb"),
+    ),
+    "more of a device than there is": (
+        "devices",
+        lambda: (
+            Story()
+            .node()
+            .created(PART)
+            .bound(milli=600)
+            .created(PART, id_="w2", key="bbb")
+            .bound(id_="w2", key="bbb", milli=600)
+        ),
+    ),
+    "ours and others' devices exceed the node's": (
+        "devices",
+        lambda: (
+            Story()
+            .node()
+            .created()
+            .bound(device=7)
+            .node_says(foreign_gpus=4)
+            .created({"completions": 4, "parallelism": 4}, id_="w2", key="bbb")
+            .bound(*(pod(n) for n in range(4)), id_="w2", key="bbb")
+        ),
+    ),
+    "ours exceed what dead devices leave": (
+        "devices",
+        lambda: (
+            Story()
+            .node()
+            .created()
+            .bound(device=7)
+            .node_says(gpu_count=2)
+            .created({"completions": 2, "parallelism": 2}, id_="w2", key="bbb")
+            .bound(pod(0), pod(1), id_="w2", key="bbb")
+        ),
+    ),
+    "a device that is dead": (
+        "devices",
+        lambda: Story().node().created().node_says(gpu_count=2).bound(device=2),
+    ),
+    "more CPU than there is": (
+        "room",
+        lambda: (
+            Story()
+            .node(cpu_milli=1500)
+            .created({"compute": {"cpuCoreRequest": 2}})
+            .bound(milli=0, held={"cpu_milli": 2000})
+        ),
+    ),
+    "more memory than others leave": (
+        "room",
+        lambda: (
+            Story()
+            .node(foreign_memory_bytes=2**36 - 2**29)
+            .created({"compute": {"cpuMemoryRequest": "1Gi"}})
+            .bound(milli=0, held={"memory_bytes": 2**30})
+        ),
+    ),
+    "more pods than a node takes": (
+        "room",
+        lambda: Story().node(max_pods=1).created({"completions": 2, "parallelism": 2}).bound(pod(0), pod(1)),
+    ),
+    "a node that takes no pods": ("room", lambda: Story().node(unschedulable=True).created().bound()),
+    "a node that is gone": (
+        "room",
+        lambda: (
+            (s := Story().node()).commit(f"ev.node.{NODE}", ("NodeRemoved", {}), by="cluster_sync")
+            and s.created().bound()
+        ),
+    ),
+    "less than was asked for": ("asked", lambda: Story().node().created().bound(milli=500)),
+    "less CPU than was asked for": (
+        "asked",
+        lambda: Story().node().created({"compute": {"cpuCoreRequest": 2}}).bound(milli=0, held={"cpu_milli": 1}),
+    ),
+    "less GPU memory than was asked for": (
+        "asked",
+        lambda: (
+            Story()
+            .node()
+            .created({"compute": {"gpuRequestType": "memory", "gpuMemoryRequest": "32Gi"}})
+            .bound(milli=499)
+        ),
+    ),
+    "released while its pod lives": ("released", lambda: Story().node().created().bound().released()),
+    "released twice": ("released", lambda: Story().done().released()),
+    "reserved twice under one id": (
+        "reserved",
+        lambda: (
+            (s := Story().node().created({"backoffLimit": 2}).bound().ran())
+            .fact("PodFailed", exit_code=1, retry_at=s.text(1))
+            .released()
+            .later(5)
+            .bound(pod(), queued=True)
+        ),
+    ),
+    "in another cluster": (
+        "step",
+        lambda: (
+            (s := Story()).commit(
+                f"ev.node.{NODE}",
+                ("NodeRegistered", {"cluster_id": "c2", "name": "n", "facts": {"cpu_milli": 1, "gpu_count": 1}}),
+                by="cluster_sync",
+            )
+            and s.created().bound()
+        ),
+    ),
+    "bound and not reserved": (
+        "step",
+        lambda: (
+            Story()
+            .node()
+            .created()
+            .says(
+                (
+                    "PodsBound",
+                    {"placements": [{"pod": pod(), "node_key": NODE, "node_name": NODE, "pool": ""}], "token": 2},
+                ),
+                by="scheduler",
+            )
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("seeded", SEEDED)
+def test_what_is_seeded_is_found(seeded: str) -> None:
+    expected, story = SEEDED[seeded]
+    assert expected in story().wrong()
+
+
+def tampered(index: int, **fields: object) -> list[RawMessage]:
+    """A good log with one message changed."""
+    messages = Story().done().messages
+    record = json.loads(messages[index].payload) | fields
+    messages[index] = RawMessage(messages[index].seq, messages[index].subject, json.dumps(record).encode())
+    return messages
+
+
+@pytest.mark.parametrize(
+    ("expected", "messages"),
+    [
+        pytest.param("gap", Story().done().messages[1:], id="the first message is gone"),
+        pytest.param("gap", [m for m in Story().done().messages if m.seq != 5], id="one in the middle is gone"),
+        pytest.param("chain", tampered(4, parent_seq=1), id="a parent that is not the last"),
+        pytest.param("chain", tampered(1, parent_seq=1), id="a parent on a new chain"),
+        pytest.param("once", tampered(5, command_id="command-5"), id="a command that is carried out twice"),
+        pytest.param("batch", tampered(2, batch={"id": "b", "index": 2, "count": 2}), id="a batch without its begin"),
+        pytest.param("batch", tampered(3, batch=None), id="a batch that is cut"),
+        pytest.param("batch", Story().done().messages[:3], id="a log that ends inside a batch"),
+        pytest.param("form", [RawMessage(1, "ev.workload.x", b"\xff{")], id="no commit"),
+    ],
+)
+def test_a_log_that_is_not_whole_is_found(expected: str, messages: list[RawMessage]) -> None:
+    found = check(messages)
+    assert any(f": {expected}: " in text for text in found.violations), found.violations
+
+
+def test_what_cannot_be_read_is_passed_once_somebody_has_voided_it() -> None:
+    story = Story().created()
+    story.messages.append(RawMessage(2, f"ev.workload.{KEY}", b"\xff{"))
+    story.last[f"ev.workload.{KEY}"] = 2
+    assert story.wrong() == {"form"}
+    story.commit("ev.void.2", ("MessageVoided", {"seq": 2}))
+    story.says(("WorkloadQueued", {}), by="scheduler")
+    assert story.wrong() == set()
+
+
+def test_what_was_acknowledged_and_is_not_there_is_found() -> None:
+    good = Story().done().messages
+    assert check(good, {f"name-of-{KEY}": ID}).violations == []
+    assert check(good, {f"name-of-{KEY}": "another"}).violations
+    assert check(good, {"another": ID}).violations
+
+
+def test_a_node_that_shrinks_keeps_what_it_gave_and_takes_what_it_has_room_for() -> None:
+    """A dead device or a foreign pod is a fact; only what is reserved after it must fit."""
+    story = Story().node(gpu_count=4).created().bound(device=3).node_says(gpu_count=2, foreign_gpus=2)
+    assert story.wrong() == set()
+    story.node_says(gpu_count=3, foreign_gpus=1).created(id_="w2", key="bbb").bound(id_="w2", key="bbb", device=0)
+    assert story.wrong() == set()
+
+
+def test_the_same_events_without_stand_ins_say_who_spoke() -> None:
+    story = Story().node().created().bound()
+    story.says(story.told("PodSucceeded"), story.completed(), by="user")
+    assert story.wrong() == {"author", "ran"}
+    assert story.check(stand_ins=True).report.violations == []
+
+
+def test_phases_are_remembered_by_version() -> None:
+    checker = Story().done().check()
+    workload = checker.workloads[ID]
+    assert [each.phase for each in workload.moments] == [
+        "Creating",
+        "Initializing",
+        "Initializing",
+        "Running",
+        "Completed",
+    ]
+    assert workload.moments[0].at == BEGIN
+    assert workload.moments[-1].at - BEGIN == timedelta(seconds=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1Ki", 1024), ("1.5Gi", 1.5 * 2**30), ("2M", 2_000_000), ("2e3", 2000), ("512", 512)]
+)
+def test_quantities_are_read_as_kubernetes_reads_them(text: str, value: float) -> None:
+    assert quantity(text) == value
+
+
+def test_shares_by_memory_are_rounded_up() -> None:
+    wants = asked({"compute": {"gpuRequestType": "memory", "gpuMemoryRequest": "1Gi"}})
+    assert wants.shares(3 * 2**30) == [334]
+    assert wants.shares(0) == []

@@ -1,0 +1,127 @@
+"""Every field of the contract that is not built: its default is taken, anything else is refused by name. Made from the
+contract, so that none is forgotten.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from services.api.fields.unbuilt import UNBUILT_FIELDS, Default
+from services.api.issues import MAX_ISSUES
+from services.api.validate import FaultyTraining, check_training, to_spec
+from tests.contract.schema import Schema, plain
+from tests.contract.test_openapi import CONTRACT, body_of
+
+CREATION: Schema = plain(
+    body_of(CONTRACT["paths"]["/api/v1/workloads/trainings"]["post"]["requestBody"], CONTRACT), CONTRACT
+)
+
+
+def schema_of(path: str) -> Schema:
+    schema = CREATION
+    for part in path.replace("[]", ".[]").split("."):
+        schema = schema if not part else schema["items"] if part == "[]" else schema["properties"][part]
+    return schema
+
+
+def leaves(path: str, default: Default, schema: Schema) -> Iterator[tuple[str, Default, Schema]]:
+    """Each field with a default of its own, the fields of objects among them."""
+    if not isinstance(default, dict):
+        yield path, default, schema
+        return
+    assert default.keys() == schema["properties"].keys(), path
+    yield path, {}, schema
+    for name, inner in default.items():
+        yield from leaves(f"{path}.{name}", inner, schema["properties"][name])
+
+
+LEAVES = [
+    leaf
+    for parent, fields in UNBUILT_FIELDS.items()
+    for name, default in fields.items()
+    for leaf in leaves(f"{parent}.{name}".lstrip("."), default, schema_of(parent)["properties"][name])
+]
+
+
+def sample(schema: Schema, default: Default) -> Any:
+    """What the contract allows and is not the default."""
+    match schema["type"]:
+        case "boolean":
+            return not default
+        case "integer":
+            return 5
+        case "array":
+            return [sample(schema["items"], None)]
+        case "object":
+            return {name: sample(inner, None) for name, inner in schema["properties"].items()}
+        case _:
+            return next(word for word in schema.get("enum", ["x"]) if word != default)
+
+
+def creation(path: str, value: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"name": "n", "projectId": "p", "clusterId": "c", "spec": {"image": "python:3.13"}}
+    holder = body
+    *parents, last = path.split(".")
+    for part in parents:
+        if part.endswith("[]"):
+            item: dict[str, Any] = {"name": "A"}
+            holder[part.removesuffix("[]")] = [item]
+            holder = item
+        else:
+            holder = holder.setdefault(part, {})
+    holder[last] = value
+    return body
+
+
+@pytest.mark.parametrize(("path", "default", "schema"), LEAVES, ids=[leaf[0] for leaf in LEAVES])
+def test_a_default_is_taken_as_if_it_were_not_there_and_anything_else_is_refused_by_name(
+    path: str, default: Default, schema: Schema
+) -> None:
+    without = check_training(creation(path, None))
+    assert not isinstance(without, FaultyTraining), "null is absent"
+    if default is not None:
+        taken = check_training(creation(path, default))
+        assert not isinstance(taken, FaultyTraining), taken
+        assert to_spec(taken.spec) == to_spec(without.spec)
+    refused = check_training(creation(path, sample(schema, default)))
+    assert isinstance(refused, FaultyTraining)
+    shown = path.replace("[]", "[0]")
+    assert all(issue.field == shown or issue.field.startswith(f"{shown}.") for issue in refused.issues)
+    assert all("not built yet" in issue.details for issue in refused.issues)
+
+
+def test_the_contracts_own_defaults_are_those_that_are_taken() -> None:
+    told = {path: (schema["default"], default) for path, default, schema in LEAVES if "default" in schema}
+    assert all(theirs == ours for theirs, ours in told.values()), told
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ({"stdin": False, "tty": False, "ports": [], "storage": {}}, set()),
+        ({"ports": [None], "storage": {"pvc": [], "git": None}, "security": {}, "probes": {}}, set()),
+        ({"stdin": 0}, {"spec.stdin"}),
+        ({"stdin": "false"}, {"spec.stdin"}),
+        ({"ports": {}}, {"spec.ports"}),
+        ({"storage": []}, {"spec.storage"}),
+        ({"security": True}, {"spec.security"}),
+        ({"storage": {"pvc": [{}], "git": [], "nonsense": []}}, {"spec.storage.pvc", "spec.storage.nonsense"}),
+        ({"security": {"hostNetwork": True, "hostIpc": False}}, {"spec.security.hostNetwork"}),
+        ({"compute": {"largeShmRequest": False, "extendedResources": [{}]}}, {"spec.compute.extendedResources"}),
+    ],
+)
+def test_what_asks_for_something_is_named_and_what_asks_for_nothing_passes(
+    spec: dict[str, Any], fields: set[str]
+) -> None:
+    checked = check_training({"name": "n", "projectId": "p", "clusterId": "c", "spec": {"image": "i", **spec}})
+    assert {issue.field for issue in (checked.issues if isinstance(checked, FaultyTraining) else ())} == fields
+
+
+def test_a_fault_behind_more_defaults_than_are_told_in_one_answer_is_found() -> None:
+    labels = [{"name": f"l{number}", "exclude": False} for number in range(2 * MAX_ISSUES)]
+    checked = check_training(
+        {"name": "n", "projectId": "p", "clusterId": "c", "spec": {"image": "i", "labels": labels, "zzz": 1}}
+    )
+    assert isinstance(checked, FaultyTraining)
+    assert [issue.field for issue in checked.issues] == ["spec.zzz"]

@@ -1,0 +1,97 @@
+"""docker-compose.yml, as a document: who sees which secret. That it starts is tried by hand, with an engine."""
+
+import os
+import ssl
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+
+from muster.embedded import first_secrets
+from services.runtime.permissions import PERMISSIONS
+
+COMPOSE: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def sees(volume: str) -> set[str]:
+    """Which services mount a volume."""
+    return {
+        name
+        for name, service in SERVICES.items()
+        if any(str(mounted).startswith(f"{volume}:") for mounted in service.get("volumes", []))
+    }
+
+
+@pytest.mark.parametrize(
+    ("volume", "services"),
+    [
+        ("signing-key", {"setup", "cli"}),
+        ("authority", {"secrets"}),
+        ("postgres-password", {"secrets", "postgres", "setup", "auto_deletion", "projector"}),
+        ("postgres-reader-password", {"secrets", "setup", "api"}),
+        ("nats-data", {"nats"}),
+    ],
+)
+def test_a_secret_is_mounted_by_those_who_need_it_alone(volume: str, services: set[str]) -> None:
+    assert sees(volume) == services
+
+
+def test_every_service_runs_as_the_user_whose_password_it_reads() -> None:
+    assert set(first_secrets.OWNERS) == set(PERMISSIONS)
+    runs_as = {name: str(service.get("user", "")).partition(":")[0] for name, service in SERVICES.items()}
+    for user in PERMISSIONS.keys() - {"operator", "keeper"}:
+        assert runs_as[user] == str(first_secrets.OWNERS[user]), user
+    assert runs_as["nats"] == str(first_secrets.SERVER)
+    # The group that may read all of them is nobody else's.
+    groups = {name: str(service.get("user", "")).partition(":")[2] for name, service in SERVICES.items()}
+    assert [name for name, group in groups.items() if group == str(first_secrets.SERVER)] == ["nats"]
+
+
+def test_the_api_reads_postgres_as_a_role_of_its_own_that_setup_makes() -> None:
+    for service in ("api", "setup"):
+        assert "muster_api@" in SERVICES[service]["environment"]["MUSTER_POSTGRES_READER_URL"]
+    assert "MUSTER_POSTGRES_URL" not in SERVICES["api"]["environment"]
+
+
+def test_no_password_stands_in_the_document_and_no_pod_runs_beside_the_services() -> None:
+    for name, service in SERVICES.items():
+        environment: dict[str, str] = service.get("environment", {})
+        assert not [key for key in environment if key.endswith("PASSWORD")], name
+    assert SERVICES["agent"]["environment"]["MUSTER_AGENT_KINDS"] == "simulated"
+    assert SERVICES["setup"]["environment"]["MUSTER_FIRST_CLUSTER"]
+
+
+def test_secrets_are_made_once_and_for_one_user_each(tmp_path: Path) -> None:
+    first_secrets.main(tmp_path, ("nats.example.com", "10.0.0.7"))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    passwords = {(tmp_path / "nats" / user).read_text() for user in PERMISSIONS}
+    assert len(passwords) == len(PERMISSIONS)
+    assert all(word[0].isalpha() and len(word) > 40 for word in passwords)
+    for user, owner in first_secrets.OWNERS.items():
+        status = (tmp_path / "nats" / user).stat()
+        assert stat.S_IMODE(status.st_mode) == 0o440
+        if os.geteuid() == 0:
+            assert (status.st_uid, status.st_gid) == (owner, first_secrets.SERVER)
+
+    first_secrets.main(tmp_path, ("other.example.com",))
+    after = {path: path.read_bytes() for path in before}
+    changed = {path.name for path in before if before[path] != after[path]}
+    assert changed == {"server.crt", "server.key"}, "only names in the certificate may change"
+    certificate = x509.load_pem_x509_certificate(after[tmp_path / "tls" / "server.crt"])
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["nats", "localhost", "other.example.com"]
+    ssl.create_default_context(cafile=str(tmp_path / "public" / "ca.crt"))
+
+
+def test_certificates_that_were_given_stay(tmp_path: Path) -> None:
+    (tmp_path / "tls").mkdir()
+    for name in ("server.crt", "server.key", "ca.crt"):
+        (tmp_path / "tls" / name).write_text(name)
+    first_secrets.main(tmp_path, ())
+    assert (tmp_path / "tls" / "server.key").read_text() == "server.key"
+    assert (tmp_path / "public" / "ca.crt").read_text() == "ca.crt"
+    assert not (tmp_path / "authority").exists()

@@ -1,0 +1,136 @@
+"""One agent of a cluster acts at a time; another is ready to (a real API server keeps the Lease)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from muster.embedded.control_plane import ControlPlane
+from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
+from services.agent.backends.kubernetes.connect import connect
+from services.agent.backends.kubernetes.lease import DURATION_SECONDS, HELD_SECONDS, Identity, Lease
+from tests.kubernetes.proxy import Mode, proxied
+
+pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
+
+NAMESPACE = "muster-system-leases"
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def client_of(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncGenerator[KubeClient]:
+    client = await connect(kubeconfig or plane.kubeconfig(), None, timeouts=Timeouts(call_seconds=5))
+    try:
+        yield client
+    finally:
+        await client.close()
+        await asyncio.sleep(0.25)
+
+
+def lease(client: KubeClient, cluster_id: str, identity: str, clock: Callable[[], float]) -> Lease:
+    return Lease(client, namespace=NAMESPACE, cluster_id=cluster_id, identity=identity, clock=clock)
+
+
+async def test_the_second_waits_until_the_first_has_been_silent_for_as_long_as_the_lease_lasts(
+    control_plane: ControlPlane,
+) -> None:
+    """By then the first one has stopped acting, whatever it was doing: its own clock says so."""
+    clock = Clock()
+    async with client_of(control_plane) as client:
+        first, second = (lease(client, "silent", name, clock) for name in ("one", "two"))
+        await first._turn()
+        await second._turn()
+        assert (first.held(), second.held(), second.other) == (True, False, "one")
+        clock.now += HELD_SECONDS
+        assert not first.held()
+        clock.now += DURATION_SECONDS - HELD_SECONDS
+        await second._turn()
+        assert not second.held()
+        clock.now += 0.1
+        await second._turn()
+        assert second.held()
+        await first._turn()
+        assert (first.held(), first.other) == (False, "two")
+
+
+async def test_a_lease_that_is_renewed_is_not_taken_however_long_one_waits(control_plane: ControlPlane) -> None:
+    clock = Clock()
+    async with client_of(control_plane) as client:
+        first, second = (lease(client, "renewed", name, clock) for name in ("one", "two"))
+        for _ in range(10):
+            await first._turn()
+            await second._turn()
+            clock.now += HELD_SECONDS / 2
+        assert (first.held(), second.held(), first.term) == (True, False, 1)
+
+
+async def test_who_stood_still_and_finds_it_still_his_lists_everything_again(control_plane: ControlPlane) -> None:
+    """The term says so: in between somebody else may have acted."""
+    clock = Clock()
+    async with client_of(control_plane) as client:
+        only = lease(client, "still", "one", clock)
+        await only._turn()
+        clock.now += 100
+        assert not only.held()
+        await only._turn()
+        assert (only.held(), only.term) == (True, 2)
+
+
+async def test_of_many_that_ask_at_once_one_gets_it(control_plane: ControlPlane) -> None:
+    clock = Clock()
+    async with client_of(control_plane) as client:
+        many = [lease(client, "asked", f"agent-{number}", clock) for number in range(20)]
+        for _ in range(3):
+            await asyncio.gather(*(one._turn() for one in many))
+            assert sum(one.held() for one in many) == 1
+            clock.now += DURATION_SECONDS + 1
+
+
+async def test_who_leaves_in_good_order_keeps_nobody_waiting(control_plane: ControlPlane) -> None:
+    async with client_of(control_plane) as client:
+        first = Lease(client, namespace=NAMESPACE, cluster_id="left", identity="one")
+        await first.start()
+        assert first.held()
+        await first.close()
+        second = Lease(client, namespace=NAMESPACE, cluster_id="left", identity="two")
+        await second.start()
+        assert second.held()
+        await second.close()
+
+
+async def test_an_api_server_that_does_not_answer_ends_the_acting(control_plane: ControlPlane) -> None:
+    clock = Clock()
+    async with (
+        proxied(control_plane) as proxy,
+        client_of(control_plane, control_plane.kubeconfig(url=proxy.url)) as client,
+    ):
+        only = lease(client, "away", "one", clock)
+        await only._turn()
+        proxy.mode = Mode.TOO_MANY
+        with pytest.raises(ApiError):
+            await only._turn()
+        clock.now += HELD_SECONDS
+        assert not only.held()
+        assert only.other == "", "it goes on to speak for its cluster: nobody else does"
+
+
+def test_an_identity_outlives_its_process_and_belongs_to_one(tmp_path: Path) -> None:
+    first = Identity(tmp_path)
+    beside = Identity(tmp_path)
+    assert beside.name != first.name
+    first.close()
+    again = Identity(tmp_path)
+    assert again.name == first.name
+    for one in (beside, again):
+        one.close()

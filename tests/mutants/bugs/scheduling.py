@@ -1,0 +1,125 @@
+"""In the node's decider, the plan, its batches and its releases."""
+
+from typing import Any, Final
+
+from tests.mutants.mutant import Mutant
+
+
+def _room_for_everything(_: Any) -> Any:
+    return lambda *_args, **_kwargs: None
+
+
+def _without_others(original: Any) -> Any:
+    return lambda self: original(self) + self.facts.foreign_gpus
+
+
+def _rounded_down(original: Any) -> Any:
+    def share_milli(self: Any, request: Any, rows: Any) -> Any:
+        import numpy as np
+
+        if not request.gpu_memory_bytes:
+            return original(self, request, rows)
+        sizes = [int(size) for size in self.nodes.gpu_memory_bytes[rows]]
+        shares = [max(min(1000 * request.gpu_memory_bytes // n, 2000), 1) if n > 0 else 2000 for n in sizes]
+        return np.array(shares, dtype=np.int64)
+
+    return share_milli
+
+
+def _in_any_pool(original: Any) -> Any:
+    def pools_to_try(snapshot: Any, kind: Any) -> Any:
+        cluster = snapshot.clusters.get(kind.cluster_id)
+        return original(snapshot, kind) or (() if cluster is None else cluster.pools)
+
+    return pools_to_try
+
+
+def _before_the_end(phase: str) -> Any:
+    """Releases what runs in this phase hold."""
+
+    def make(original: Any) -> Any:
+        def settle_workload(self: Any, key: str, now: Any) -> None:
+            from events.node import reservation_id
+
+            original(self, key, now)
+            if (chain := self.workloads.get(key)) is None:
+                return
+            state, held = chain.state, self._held.get(key, {})
+            for (name, index), pod in state.pods.items():
+                id_ = reservation_id(state.workload_id, name, index, pod.attempt, pod.try_)
+                if pod.phase == phase and id_ in held and id_ not in self._stale:
+                    self._stale[id_] = held[id_]
+                    self.freed += 1
+
+        return settle_workload
+
+    return make
+
+
+def _only_with_bindings(original: Any) -> Any:
+    def batches(plan: Any, *, max_messages: int) -> Any:
+        found, _ = original(plan, max_messages=max_messages)
+        return found, {}
+
+    return batches
+
+
+SCHEDULING: Final[list[Mutant]] = [
+    Mutant(
+        name="room-for-everything",
+        function="events.node:_shortage",
+        invariant="room",
+        bug="A node never says that it lacks something, and reserves whatever is asked of it.",
+        make=_room_for_everything,
+    ),
+    Mutant(
+        name="devices-of-others",
+        function="events.node:Node.free_devices",
+        invariant="room",
+        bug="Devices that pods of others hold count as free.",
+        make=_without_others,
+    ),
+    Mutant(
+        name="shares-are-rounded-down",
+        function="services.scheduler.room:Room.share_milli",
+        invariant="room",
+        bug="A share that is asked for by memory is rounded down, so that two fit which together want more than the "
+        "device has.",
+        make=_rounded_down,
+    ),
+    Mutant(
+        name="any-pool-will-do",
+        function="services.scheduler.reasons:pools_to_try",
+        invariant="asked",
+        bug="A workload none of whose node pools is there is placed in any other.",
+        make=_in_any_pool,
+    ),
+    Mutant(
+        name="kept-for-gpus-and-taken-by-all",
+        function="services.scheduler.room:Room.usable",
+        invariant="asked",
+        bug="Pods that ask for no GPU are placed on nodes that a taint keeps for those that do.",
+        make=lambda _: lambda self, request: self.nodes.gpu_usable,
+    ),
+    Mutant(
+        name="released-when-told-to-go",
+        function="services.scheduler.fold:Fold._settle_workload",
+        invariant="released",
+        bug="What a run holds is released when the run is told to go, not when it is gone.",
+        make=_before_the_end("Stopping"),
+    ),
+    Mutant(
+        name="released-when-out-of-sight",
+        function="services.scheduler.fold:Fold._settle_workload",
+        invariant="released",
+        bug="What a run holds on a node that does not answer is released, though the run may live.",
+        make=_before_the_end("Unknown"),
+    ),
+    Mutant(
+        name="released-only-for-the-next",
+        function="services.scheduler.batches:batches",
+        invariant="released",
+        bug="What is over on a node is let go of only with the next reservation there.",
+        make=_only_with_bindings,
+    ),
+]

@@ -1,0 +1,144 @@
+"""In cluster_sync: what clusters are told, and what is taken of what they say."""
+
+from typing import Any, Final
+
+from tests.mutants.mutant import Mutant
+
+
+def _forgets_the_last(original: Any) -> Any:
+    def desired_pod(*args: Any, **kwargs: Any) -> Any:
+        desired = original(*args, **kwargs)
+        return None if desired is not None and desired.stop else desired
+
+    return desired_pod
+
+
+def _older_over_newer(original: Any) -> Any:
+    def reconcile(subjects: Any, desired: Any, held: Any) -> Any:
+        older = {s: h for s, h in held.items() if s not in desired or h.token <= desired[s].token}
+        return original(subjects, desired, older)
+
+    return reconcile
+
+
+def _never_lost(original: Any) -> Any:
+    async def check(self: Any) -> None:
+        self._newest_seq = 0
+        await original(self)
+
+    return check
+
+
+def _zero_is_thirty(original: Any) -> Any:
+    def grace_seconds(state: Any) -> int:
+        from events.workload.spec import DEFAULT_GRACE_SECONDS
+
+        return original(state) or DEFAULT_GRACE_SECONDS
+
+    return grace_seconds
+
+
+def _end_alone(original: Any) -> Any:
+    def facts_of(observed: Any, pod: Any) -> Any:
+        return original(observed, pod)[-1:]
+
+    return facts_of
+
+
+def _said_before(original: Any) -> Any:
+    return lambda version, facts: original(0, facts)
+
+
+def _of_any_cluster(original: Any) -> Any:
+    def hear_pod(self: Any, cluster_id: str, key: str, observed: Any) -> None:
+        chain = self._fold.workloads.get(key.rsplit("-", 2)[0])
+        original(self, cluster_id if chain is None else chain.state.cluster_id, key, observed)
+
+    return hear_pod
+
+
+def _nodes_stay(original: Any) -> Any:
+    def place_lost(self: Any, state: Any, pod: Any) -> str:
+        reason = original(self, state, pod)
+        return "" if reason == "node_lost" else reason
+
+    return place_lost
+
+
+def _by_age_alone(original: Any) -> Any:
+    def left_unsaid(nodes: Any, heard: Any, newest: Any, now: float) -> Any:
+        from msgspec.structs import replace
+
+        from services.cluster_sync.observe import UNSAID_SECONDS
+
+        lately = sum(now - at <= UNSAID_SECONDS for at in heard.values())
+        return original(nodes, heard, replace(newest, nodes=lately), now)
+
+    return left_unsaid
+
+
+SYNC: Final[list[Mutant]] = [
+    Mutant(
+        name="stops-are-not-wanted",
+        function="services.cluster_sync.reconcile:desired_pod",
+        invariant="wanted",
+        bug="An agent is never told to stop a run, only that it is settled.",
+        make=_forgets_the_last,
+    ),
+    Mutant(
+        name="an-old-word-over-a-newer",
+        function="services.cluster_sync.reconcile:reconcile",
+        invariant="wanted",
+        bug="An instance that is behind takes back what another one said of a newer run.",
+        make=_older_over_newer,
+    ),
+    Mutant(
+        name="an-empty-wanted-is-fine",
+        function="services.cluster_sync.wanted:Wanted.check",
+        invariant="wanted",
+        bug="That WANTED was emptied is not noticed.",
+        make=_never_lost,
+    ),
+    Mutant(
+        name="no-grace-is-thirty-seconds",
+        function="services.cluster_sync.reconcile:_grace_seconds",
+        invariant="asked",
+        bug="A grace period of 0 s is taken for none given, and becomes 30 s.",
+        make=_zero_is_thirty,
+    ),
+    Mutant(
+        name="starts-are-lost",
+        function="services.cluster_sync.observe:facts_of",
+        invariant="facts",
+        bug="A run whose start was never reported ends without having run.",
+        make=_end_alone,
+    ),
+    Mutant(
+        name="said-before-is-done-before",
+        function="services.cluster_sync.report:_identity",
+        invariant="facts",
+        bug="Words that were said before are the same command as then, although they have an effect again.",
+        make=_said_before,
+    ),
+    Mutant(
+        name="pods-of-other-clusters",
+        function="services.cluster_sync.service:ClusterSync._hear_pod",
+        invariant="facts",
+        bug="An agent is believed about pods that another cluster has.",
+        make=_of_any_cluster,
+    ),
+    Mutant(
+        name="unsaid-is-gone",
+        function="services.cluster_sync.observe:left_unsaid",
+        invariant="facts",
+        bug="A node that was not spoken of lately is taken for gone, although its agent counts more nodes than that.",
+        make=_by_age_alone,
+    ),
+    Mutant(
+        name="runs-of-a-node-that-is-gone",
+        function="services.cluster_sync.fold:Fold.place_lost",
+        invariant="released",
+        bug="A run whose node is gone from its cluster is waited for as before.",
+        make=_nodes_stay,
+    ),
+]

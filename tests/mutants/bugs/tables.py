@@ -1,0 +1,99 @@
+"""In projections, the projector and the rebuild."""
+
+from typing import Any, Final
+
+from tests.mutants.mutant import Mutant
+
+
+def _deleted_still_count(original: Any) -> Any:
+    def use_changes(changes: Any) -> Any:
+        return original([(b, a) for b, a in changes if a is None or a.deleted_at is None])
+
+    return use_changes
+
+
+def _devices_stay(original: Any) -> Any:
+    def released(row: Any, held: Any, event: Any) -> Any:
+        from msgspec.structs import replace
+
+        entry = original(row, held, event)
+        return replace(entry, row=replace(entry.row, used_device_milli=row.used_device_milli))
+
+    return released
+
+
+def _from_wherever_it_is(original: Any) -> Any:
+    async def write(self: Any, changes: Any, old_seq: int, new: Any) -> None:
+        await original(self, changes, (await self.checkpoint()).seq, new)
+
+    return write
+
+
+def _ended_vanish(original: Any) -> Any:
+    def workload_changes(into: Any, before: Any, after: Any) -> None:
+        from msgspec.structs import replace
+
+        original(into, before, replace(after, ended=()))
+
+    return workload_changes
+
+
+def _not_retired(original: Any) -> Any:
+    async def swap(connection: Any, engine: Any, schema: str, batches: Any) -> None:
+        from projections.tables import SHAPE
+
+        old = await connection.fetchval("SELECT schema_name FROM muster.current_projection")
+        await original(connection, engine, schema, batches)
+        await connection.execute(f'UPDATE "{old}".checkpoint SET version = $1', SHAPE)
+
+    return swap
+
+
+def _any_log(original: Any) -> Any:
+    return lambda first, seq, last_commit_id: original(first, seq, first.record.commit_id)
+
+
+TABLES: Final[list[Mutant]] = [
+    Mutant(
+        name="deleted-ones-still-count",
+        function="projections.projects.project:use_changes",
+        invariant="tables",
+        bug="What a project uses does not go down when a workload is deleted.",
+        make=_deleted_still_count,
+    ),
+    Mutant(
+        name="devices-stay-taken",
+        function="projections.nodes.project:_released",
+        invariant="tables",
+        bug="A node's row keeps the shares of devices that were released.",
+        make=_devices_stay,
+    ),
+    Mutant(
+        name="checkpoint-from-anywhere",
+        function="services.projector.writer:Writer.write",
+        invariant="tables",
+        bug="A batch is written from wherever the checkpoint is: two projectors write the same commits.",
+        make=_from_wherever_it_is,
+    ),
+    Mutant(
+        name="ended-runs-vanish",
+        function="projections.fold:_workload_changes",
+        invariant="tables",
+        bug="The row of a run is removed when the run ends.",
+        make=_ended_vanish,
+    ),
+    Mutant(
+        name="the-old-schema-is-not-retired",
+        function="services.projector.rebuild:_swap",
+        invariant="tables",
+        bug="After a rebuild the projector goes on with the schema that was replaced.",
+        make=_not_retired,
+    ),
+    Mutant(
+        name="any-log-is-the-log",
+        function="services.projector.service:check_same_log",
+        invariant="tables",
+        bug="The tables are carried on from a log that went on differently before their checkpoint.",
+        make=_any_log,
+    ),
+]

@@ -1,0 +1,306 @@
+"""In what a workload decides, and in its fold."""
+
+from typing import Any, Final
+
+from tests.mutants.mutant import Mutant
+
+
+def _one_is_enough(_: Any) -> Any:
+    return lambda state: state.succeeded >= 1
+
+
+def _one_more_failure(original: Any) -> Any:
+    def failed(fact: Any, state: Any, now: Any) -> Any:
+        from msgspec.structs import replace
+
+        from events.workload.spec import DEFAULT_BACKOFF_LIMIT
+
+        limit = DEFAULT_BACKOFF_LIMIT if state.spec.backoff_limit is None else state.spec.backoff_limit
+        if state.failures == limit:
+            state = replace(state, spec=replace(state.spec, backoff_limit=limit + 1))
+        return original(fact, state, now)
+
+    return failed
+
+
+def _counts_interruptions(original: Any) -> Any:
+    def run_again(state: Any, ref: Any, retry_at: Any, event: Any) -> Any:
+        from msgspec.structs import replace
+
+        from events.workload.events import PodInterrupted
+
+        after = original(state, ref, retry_at, event)
+        return replace(after, failures=after.failures + 1) if isinstance(event, PodInterrupted) else after
+
+    return run_again
+
+
+def _keeps_failures(original: Any) -> Any:
+    def resumed(state: Any, event: Any) -> Any:
+        from msgspec.structs import replace
+
+        return replace(original(state, event), failures=state.failures)
+
+    return resumed
+
+
+def _at_any_time(original: Any) -> Any:
+    def bindable(state: Any, now: Any) -> Any:
+        from datetime import UTC, datetime
+
+        return original(state, datetime.max.replace(tzinfo=UTC))
+
+    return bindable
+
+
+def _waiting_leaves_room(original: Any) -> Any:
+    def bindable(state: Any, now: Any) -> Any:
+        from msgspec.structs import replace
+
+        pods = {pod_id: pod for pod_id, pod in state.pods.items() if pod.not_before is None or pod.not_before <= now}
+        return original(replace(state, pods=pods), now)
+
+    return bindable
+
+
+def _deleted_at_once(original: Any) -> Any:
+    def delete(command: Any, state: Any, context: Any) -> Any:
+        from events.workload.events import WorkloadDeleted
+
+        decided = original(command, state, context)
+        return (*decided, WorkloadDeleted(at=context.now)) if len(decided) == 1 else decided
+
+    return delete
+
+
+def _stopped_before_its_pods(original: Any) -> Any:
+    def suspend(state: Any, context: Any) -> Any:
+        from events.phases import PodPhase
+        from events.workload.events import WorkloadStopped
+
+        decided = original(state, context)
+        begun = any(pod.phase is PodPhase.RUNNING for pod in state.pods.values())
+        if isinstance(decided, tuple) and len(decided) == 1 and not begun:
+            return (*decided, WorkloadStopped(at=context.now))
+        return decided
+
+    return suspend
+
+
+def _running_comes_first(original: Any) -> Any:
+    def derived(state: Any) -> Any:
+        from msgspec.structs import replace
+
+        from events.phases import Phase, PodPhase
+
+        after = original(state)
+        running = any(pod.phase is PodPhase.RUNNING for pod in after.pods.values())
+        if after.phase is Phase.UNKNOWN and running:
+            return replace(after, phase=Phase.RUNNING, reason="", message="")
+        return after
+
+    return derived
+
+
+def _same_attempt(original: Any) -> Any:
+    def resume(state: Any) -> Any:
+        from events.workload.events import WorkloadResumed
+
+        decided = original(state)
+        if isinstance(decided, tuple) and decided:
+            return (WorkloadResumed(attempt=state.attempt),)
+        return decided
+
+    return resume
+
+
+def _token_of_the_attempt(original: Any) -> Any:
+    def place(command: Any, state: Any, context: Any) -> Any:
+        from msgspec.structs import replace
+
+        from events.workload.events import PodsBound
+
+        decided = original(command, state, context)
+        if not isinstance(decided, tuple):
+            return decided
+        return tuple(replace(e, token=state.attempt) if isinstance(e, PodsBound) else e for e in decided)
+
+    return place
+
+
+def _any_run(_: Any) -> Any:
+    def newest_run(fact: Any, state: Any) -> Any:
+        from events.workload.state import LIVE_POD_PHASES
+
+        pod = state.pods.get((fact.pod.pod_set, fact.pod.index))
+        return pod if pod is not None and pod.phase in LIVE_POD_PHASES else None
+
+    return newest_run
+
+
+def _due_whatever_changed(original: Any) -> Any:
+    def delete(command: Any, state: Any, context: Any) -> Any:
+        from msgspec.structs import replace
+
+        if command.generation is None:
+            return original(command, state, context)
+        moved_on = replace(command, generation=state.generation)
+        return original(moved_on, replace(state, delete_at=context.now), context)
+
+    return delete
+
+
+def _keeps_the_due_time(original: Any) -> Any:
+    def change(command: Any, state: Any, context: Any) -> Any:
+        from msgspec.structs import replace
+
+        decided = original(command, state, context)
+        return tuple(replace(event, delete_at=None) for event in decided) if isinstance(decided, tuple) else decided
+
+    return change
+
+
+def _keeps_the_generation(original: Any) -> Any:
+    def changed(state: Any, event: Any) -> Any:
+        from msgspec.structs import replace
+
+        return replace(original(state, event), generation=state.generation)
+
+    return changed
+
+
+def _one_device(original: Any) -> Any:
+    def pod_request(compute: Any) -> Any:
+        from msgspec.structs import replace
+
+        request = original(compute)
+        if compute is None or compute.gpu_request_type is None:
+            return request
+        return replace(request, gpu_devices=min(request.gpu_devices, 1))
+
+    return pod_request
+
+
+WORKLOADS: Final[list[Mutant]] = [
+    Mutant(
+        name="one-completion-is-enough",
+        function="events.workload.state:all_succeeded",
+        invariant="completions",
+        bug="A workload is Completed as soon as one of its pods has succeeded.",
+        make=_one_is_enough,
+    ),
+    Mutant(
+        name="one-retry-too-many",
+        function="events.workload.decide:_failed",
+        invariant="completions",
+        bug="A workload fails only when one more run has failed than its backoff limit allows.",
+        make=_one_more_failure,
+    ),
+    Mutant(
+        name="interruptions-spend-retries",
+        function="events.workload.state:_run_again",
+        invariant="completions",
+        bug="A run that was interrupted through no fault of its own counts against the backoff limit.",
+        make=_counts_interruptions,
+    ),
+    Mutant(
+        name="resume-keeps-failures",
+        function="events.workload.state:_resumed",
+        invariant="completions",
+        bug="A resumed workload begins with the failures of the attempt before, not with a fresh budget.",
+        make=_keeps_failures,
+    ),
+    Mutant(
+        name="retries-do-not-wait",
+        function="events.workload.state:bindable",
+        invariant="completions",
+        bug="A failed pod is placed again at once, whatever time it is to wait.",
+        make=_at_any_time,
+    ),
+    Mutant(
+        name="waiting-pods-leave-parallelism",
+        function="events.workload.state:bindable",
+        invariant="asked",
+        bug="A pod that waits for its retry does not count: another index takes its place, and then more run at once "
+        "than the parallelism allows.",
+        make=_waiting_leaves_room,
+    ),
+    Mutant(
+        name="deleted-at-once",
+        function="events.workload.decide:_delete",
+        invariant="life",
+        bug="A workload is deleted in the moment in which that is asked for, though its pods are still there.",
+        make=_deleted_at_once,
+    ),
+    Mutant(
+        name="stopped-before-its-pods",
+        function="events.workload.decide:_suspend",
+        invariant="life",
+        bug="A suspended workload whose pods are bound and do not run yet is Stopped before they are gone.",
+        make=_stopped_before_its_pods,
+    ),
+    Mutant(
+        name="unseen-pods-are-hidden",
+        function="events.workload.state:_derived",
+        invariant="life",
+        bug="A workload is Running, not Unknown, while one of its pods is out of sight and another runs.",
+        make=_running_comes_first,
+    ),
+    Mutant(
+        name="resume-keeps-the-attempt",
+        function="events.workload.decide:_resume",
+        invariant="one run",
+        bug="Resuming does not raise the attempt, so runs from before are not told from those after.",
+        make=_same_attempt,
+    ),
+    Mutant(
+        name="token-of-the-attempt",
+        function="events.workload.decide:_place",
+        invariant="one run",
+        bug="The token of a run is its attempt's number: it does not rise with tries, nor with the next workload of "
+        "the name.",
+        make=_token_of_the_attempt,
+    ),
+    Mutant(
+        name="old-runs-are-believed",
+        function="events.workload.decide:_newest_run",
+        invariant="facts",
+        bug="A fact about an earlier run of a pod is taken for one about the run of now.",
+        make=_any_run,
+    ),
+    Mutant(
+        name="due-whatever-changed",
+        function="events.workload.decide:_delete",
+        invariant="due",
+        bug="An auto-deletion is carried out although the due time was moved after it was sent.",
+        make=_due_whatever_changed,
+    ),
+    Mutant(
+        name="the-old-due-time-stays",
+        function="events.workload.decide:_change",
+        invariant="due",
+        bug="Changing the auto-deletion of a workload that has ended leaves the time at which it is due.",
+        make=_keeps_the_due_time,
+    ),
+    Mutant(
+        name="change-without-a-generation",
+        function="events.workload.state:_changed",
+        invariant="due",
+        bug="The fold moves the due time without the generation, so the deletion that is due then is ignored.",
+        make=_keeps_the_generation,
+    ),
+    Mutant(
+        name="zero-is-not-given",
+        function="events.workload.spec:_or",
+        invariant="due",
+        bug="A 0 counts as not given: what is to be deleted at its end stays for thirty days.",
+        make=lambda _: lambda value, default: value or default,
+    ),
+    Mutant(
+        name="one-device-of-many",
+        function="events.workload.spec:pod_request",
+        invariant="asked",
+        bug="Who asks for shares of several devices gets a share of one.",
+        make=_one_device,
+    ),
+]

@@ -1,0 +1,66 @@
+"""Four workloads in two projects, as commits and in the tables: for tests that only read."""
+
+import asyncpg
+
+from events.workload.commands import DeleteWorkload, PlacePods
+from events.workload.spec import ComputeSpec, TrainingSpec
+from projections.migrate import prepare
+from services.projector.engine import Engine, open_pool
+from services.projector.writer import Writer
+from tests.support.lives import FIRST, SCHEDULER, World
+from tests.support.servers import PostgresServer
+
+
+def small_world() -> World:
+    """Four workloads: `alpha` runs, `beta` completed, `gamma_50%` of another project waits, `old` is deleted."""
+    world = World()
+    cluster_id, project_id = world.cluster(), world.project()
+    other = world.project("other")
+    node = world.node(cluster_id, "node-1")
+    gpu = ComputeSpec(gpu_devices_request=2, cpu_core_request=0.5, cpu_memory_request="1Gi")
+    alpha = world.training(
+        "alpha", project_id, cluster_id, TrainingSpec(image="Repo/Train:1", compute=gpu, priority_class="high")
+    )
+    world.later(10)
+    beta = world.training("beta", project_id, cluster_id, TrainingSpec(image="b", node_pools=("fast", "slow")))
+    world.later(10)
+    gamma = world.training("gamma_50%", other, cluster_id, TrainingSpec(category="Explore\\d"))
+    world.later(10)
+    old = world.training("old", project_id, cluster_id)
+    world.do("workload", old, DeleteWorkload(workload_id=world.state("workload", old).workload_id))
+    world.place([(alpha, FIRST, node, 0), (beta, FIRST, node, 1)])
+    for key in (alpha, beta):
+        world.later(5)
+        world.report(key, FIRST, "running")
+    world.later(5)
+    world.report(beta, FIRST, "succeeded")
+    waiting = PlacePods(
+        workload_id=world.state("workload", gamma).workload_id,
+        waiting_reason="insufficient_gpu",
+        waiting_message="3 nodes of pool default have no free GPU",
+    )
+    world.do("workload", gamma, waiting, SCHEDULER)
+    return world
+
+
+WORLD = small_world()
+PROJECTS = {
+    name: WORLD.state(*key).project_id
+    for key in WORLD.chains
+    for name in [WORLD.state(*key).name]
+    if key[0] == "project"
+}
+
+
+async def fill(server: PostgresServer, database: str, reader_url: str) -> None:
+    """A new database with the tables of WORLD."""
+    connection = await asyncpg.connect(server.url())
+    await connection.execute(f'CREATE DATABASE "{database}"')
+    await connection.close()
+    await prepare(server.url(database), reader_url)
+    pool = await open_pool(server.url(database))
+    writer = Writer(pool, "muster_v1")
+    engine = Engine(writer, await writer.checkpoint())
+    await engine.apply(WORLD.commits)
+    await engine.flush()
+    await pool.close()

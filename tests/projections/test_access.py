@@ -1,0 +1,159 @@
+"""The second barrier: what Postgres itself shows of other projects to a query that forgets to ask whose they are."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from projections.access import OPEN, POLICIES, scope_values
+from projections.filters import WorkloadQuery
+from projections.queries import ProjectionsUnavailableError, Queries
+from projections.tables import derived
+from tests.projections.small_world import PROJECTS, WORLD
+from tests.support.lives import BEGIN
+
+pytestmark = pytest.mark.anyio
+
+FORGETFUL = WorkloadQuery(projects=None, sort_by="name", descending=False)
+DELETED = WorkloadQuery(projects=None, deleted=True)
+OURS, THEIRS = PROJECTS["default"], PROJECTS["other"]
+
+
+@pytest.fixture
+async def pool(reader_database: str) -> AsyncIterator[Queries]:
+    queries = Queries(reader_database)
+    yield queries
+    await queries.close()
+
+
+@pytest.fixture
+async def connection(reader_database: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(reader_database)
+    yield connection
+    await connection.close()
+
+
+def id_of(name: str) -> str:
+    ids = {
+        state.name: state.workload_id for key in WORLD.chains if key[0] == "workload" for state in [WORLD.state(*key)]
+    }
+    return ids[name]
+
+
+async def names(queries: Queries) -> set[str]:
+    listed = {row["name"] for query in (FORGETFUL, DELETED) for row in (await queries.workloads(query)).rows}
+    async with queries.stream(FORGETFUL) as exported:
+        assert {row["name"] async for row in exported.rows} <= listed
+    counted = (await queries.count(FORGETFUL)).count + (await queries.count(DELETED)).count
+    assert counted == len(listed)
+    return listed
+
+
+@pytest.mark.parametrize(
+    ("readable", "seen"),
+    [
+        (frozenset[str](), set[str]()),
+        (frozenset({OURS}), {"alpha", "beta", "old"}),
+        (frozenset({THEIRS}), {"gamma_50%"}),
+        (frozenset({OURS, THEIRS}), {"alpha", "beta", "old", "gamma_50%"}),
+        (frozenset({"muster", "*", "x,y"}), set[str]()),
+        (None, {"alpha", "beta", "old", "gamma_50%"}),
+    ],
+)
+async def test_a_query_that_forgets_its_filter_is_told_nothing_of_other_projects(
+    pool: Queries, readable: frozenset[str] | None, seen: set[str]
+) -> None:
+    queries = pool.within(readable)
+    assert await names(queries) == seen
+    for name in ("alpha", "beta", "gamma_50%"):
+        found = await queries.workload(id_of(name)), await queries.pods(id_of(name))
+        assert bool(found[0].rows) is (name in seen)
+        assert bool(found[1].rows) is (name in seen and name != "gamma_50%")
+        assert bool((await queries.history(id_of(name))).rows) is (name in seen)
+    use = set((await queries.project_use()).projects)
+    assert use == ({OURS, THEIRS} if readable is None else {OURS, THEIRS} & readable)
+
+
+async def test_without_a_reader_there_is_nothing(pool: Queries) -> None:
+    assert await names(pool) == set()
+
+
+async def test_one_readers_projects_are_gone_when_the_next_asks_on_the_same_connection(pool: Queries) -> None:
+    for _ in range(5):
+        assert await names(pool.within(frozenset({OURS}))) == {"alpha", "beta", "old"}
+        assert await names(pool) == set()
+        assert await names(pool.within(frozenset({THEIRS}))) == {"gamma_50%"}
+
+
+async def test_the_same_holds_where_the_api_connects_as_the_owner(database: str) -> None:
+    queries = Queries(database)
+    assert await names(queries) == set()
+    assert await names(queries.within(frozenset({THEIRS}))) == {"gamma_50%"}
+    await queries.close()
+
+
+@pytest.mark.parametrize("table", [*POLICIES, *OPEN, "due", "reservations"])
+async def test_the_apis_role_itself_may_read_and_write_nothing(connection: asyncpg.Connection, table: str) -> None:
+    for statement in (f"SELECT * FROM muster_v1.{table}", f"DELETE FROM muster_v1.{table}"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(statement)
+
+
+@pytest.mark.parametrize("readable", [frozenset({OURS}), None])
+async def test_a_reader_may_change_nothing_and_become_nobody_else(
+    connection: asyncpg.Connection, readable: frozenset[str] | None
+) -> None:
+    for statement in (
+        "DELETE FROM muster_v1.workloads",
+        "SELECT * FROM muster_v1.due",
+        "SELECT * FROM muster_v1.reservations",
+        "UPDATE muster.current_projection SET schema_name = 'x'",
+        "SET ROLE postgres",
+    ):
+        await connection.execute("BEGIN")
+        for name, value in scope_values(readable).items():
+            await connection.execute("SELECT set_config($1, $2, true)", name, value)
+        with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.InvalidParameterValueError)):
+            await connection.execute(statement)
+        await connection.execute("ROLLBACK")
+
+
+async def test_samples_and_commands_are_those_of_the_one_asked_for(database: str, pool: Queries) -> None:
+    owner = await asyncpg.connect(database)
+    await owner.execute(
+        "INSERT INTO muster.usage_samples (cluster_id, workload_id, pod_set, index, attempt, try_, at, cpu_milli, "
+        "memory_bytes) SELECT cluster_id, id, 'main', 0, 1, 0, $1, 1, 1 FROM muster_v1.workloads",
+        BEGIN,
+    )
+    commands = await owner.fetch("SELECT command_id FROM muster_v1.commands")
+    await owner.close()
+    ours, theirs = pool.within(frozenset({OURS})), pool.within(frozenset({THEIRS}))
+    for queries, name, there in ((ours, "alpha", True), (ours, "gamma_50%", False), (theirs, "gamma_50%", True)):
+        series = await queries.usage(id_of(name), BEGIN, BEGIN + timedelta(seconds=10))
+        assert bool(series) is there
+    assert await ours.command(commands[0]["command_id"]) is not None
+    assert await ours.command("") is None
+
+
+def test_every_table_with_something_of_a_project_is_behind_a_policy_or_closed() -> None:
+    of_projects = {
+        table.name for table in derived.sorted_tables if {"project_id", "workload_id"} & set(table.columns.keys())
+    }
+    assert not of_projects & set(OPEN)
+    assert {"workloads", "pods", "history", "project_use"} <= of_projects & set(POLICIES)
+
+
+async def test_a_database_that_was_not_prepared_for_the_api_is_said_to_be_unavailable(
+    database: str, reader_database: str
+) -> None:
+    owner = await asyncpg.connect(database)
+    queries = Queries(reader_database).within(None)
+    await owner.execute("REVOKE ALL ON muster.current_projection FROM muster_tenant_reader")
+    try:
+        with pytest.raises(ProjectionsUnavailableError):
+            await queries.status()
+    finally:
+        await owner.execute("GRANT SELECT ON muster.current_projection TO muster_tenant_reader")
+        await owner.close()
+        await queries.close()

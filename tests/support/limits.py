@@ -1,0 +1,10 @@
+"""The limits on use, raised: tests, fault runs and benchmarks send more from one user than a person may by default."""
+
+UNLIMITED: dict[str, object] = {
+    "requests_per_second": 1_000_000,
+    "requests_burst": 1_000_000,
+    "project_max_living_workloads": 1_000_000_000,
+    "project_max_creations_per_hour": 1_000_000_000,
+    "follows_per_user": 1_000,
+}
+UNLIMITED_ENVIRONMENT = {f"MUSTER_{name.upper()}": str(value) for name, value in UNLIMITED.items()}
