@@ -30,7 +30,7 @@ ALL_ROOMS: Final = "muster.room.*"
 LOG_STATE: Final = "muster.log"
 """Whether the log takes what is written, as `commands` says it a few times a minute."""
 SERVER_HEALTH: Final = "muster.servers.health"
-"""Where every server says whether its streams can be written; imported from the system account (permissions.py)."""
+"""Where every server says whether its streams can be written; imported from the system account (nats_config.py)."""
 
 
 def aggregate_subject(aggregate: str, key: str) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 from muster.embedded.datadir import DataDir, write_private
 from services.runtime.connection import agent_user
 from services.runtime.local_keys import load_or_create_key, write_jwks
-from services.runtime.permissions import PERMISSIONS, render_nats_config
+from services.runtime.nats_config import render_nats_config
+from services.runtime.permissions import PERMISSIONS
 
 
 def main(root: Path, nats_port: int) -> None:

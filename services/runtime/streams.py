@@ -42,7 +42,7 @@ MINIMUM_VERSION: Final = (2, 15)
 SYNC_TAG: Final = "sync:always"
 """Servers wear it; EVENTS is placed on no other."""
 SERVER_REPORT_SUBJECT: Final = "muster.servers.jetstream"
-"""Where the account asks every server how its JetStream is set; imported from the system account (permissions.py)."""
+"""Where the account asks every server how its JetStream is set; imported from the system account (nats_config.py)."""
 REQUEST_SECONDS: Final = 5.0
 STARTUP_SECONDS: Final = 30.0
 """How long a cluster that has just started may take to elect the streams' leaders."""

@@ -13,7 +13,8 @@ from muster.embedded import first_secrets
 from muster.embedded.providers import nats
 from services.runtime.connection import ConnectionLostError, connect
 from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.permissions import PERMISSIONS, render_nats_config
+from services.runtime.nats_config import render_nats_config
+from services.runtime.permissions import PERMISSIONS
 from services.runtime.settings import Settings
 from services.runtime.store import Committed
 from tests.support.drafts import grant

@@ -26,7 +26,7 @@ from services.runtime.connection import (
     inbox_prefix,
     logs_inbox,
 )
-from services.runtime.permissions import AGENTS_FILE, agent_user_block, render_nats_config
+from services.runtime.nats_config import AGENTS_FILE, agent_user_block, render_nats_config
 from tests.support.refusals import raw, refused, settle
 from tests.support.servers import EVERYTHING, NatsCluster, NatsServer
 from tests.support.streams import recreate_streams

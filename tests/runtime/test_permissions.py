@@ -12,7 +12,8 @@ import pytest
 from services.runtime.calls import FEW_CONSUMERS, call
 from services.runtime.connection import ConnectionLostError, connect, inbox_prefix
 from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.permissions import PERMISSIONS, deployed_nats_config, render_nats_config
+from services.runtime.nats_config import deployed_nats_config, render_nats_config
+from services.runtime.permissions import PERMISSIONS
 from services.runtime.streams import assert_streams
 from tests.support.drafts import grant
 from tests.support.refusals import raw, refused, settle
@@ -162,7 +163,7 @@ async def test_a_wrong_password_ends_the_attempt_at_once_and_says_which_user(fre
 
 
 def test_the_configuration_in_deploy_is_what_the_permissions_say() -> None:
-    """Rendered by `python -m services.runtime.permissions > deploy/nats/nats.conf`."""
+    """Rendered by `python -m services.runtime.nats_config > deploy/nats/nats.conf`."""
     committed = Path(__file__).parents[2] / "deploy" / "nats" / "nats.conf"
     assert committed.read_text() == deployed_nats_config()
 

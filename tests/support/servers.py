@@ -21,7 +21,8 @@ from pathlib import Path
 import asyncpg
 
 from services.runtime.connection import agent_user
-from services.runtime.permissions import PERMISSIONS, ClusterMember, render_nats_config
+from services.runtime.nats_config import ClusterMember, render_nats_config
+from services.runtime.permissions import PERMISSIONS
 from services.runtime.settings import Settings
 from tests.support.containers import NATS_IMAGE, POSTGRES_IMAGE, ServerContainer
 
