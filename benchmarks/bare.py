@@ -1,6 +1,10 @@
-"""The bare baselines: what nats-py alone does on a server with our settings."""
+"""The bare baselines: what nats-py alone does on a server with our settings.
+
+Muster's streams are in accounts that no user is in, so a bare client has an account of its own on the same server.
+"""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,25 +14,38 @@ from uuid import uuid4
 
 import nats
 from nats.aio.client import Client
-from nats.js.api import StreamConfig
 
-from tests.support.servers import EVERYTHING, NatsServer
+from events.subjects import EVENTS_STREAM
+from services.runtime.streams import DECLARED
+from tests.support.servers import NatsServer
 
+ACCOUNT, USER, PASSWORD = "BARE", "bare", "bare"
+STREAM = "BARE"
 PAYLOAD = b"x" * 900
 """As long as the commit record of a small training."""
 GUARD = "Nats-Expected-Last-Subject-Sequence"
 
 
+def server_with_bare_account(folder: Path) -> NatsServer:
+    """One nats-server as every deployment configures it, and an account for the bare client beside the others."""
+    server = NatsServer(folder)
+    account = f"  {ACCOUNT} {{ jetstream: enabled, users: [{{ user: {USER}, password: {PASSWORD} }}] }}"
+    before, accounts, after = server.config.partition("accounts {\n")
+    assert accounts, "the configuration has no accounts"
+    server.configure(f"{before}{accounts}{account}\n{after}")
+    return server
+
+
 @asynccontextmanager
 async def bare_client(server: NatsServer) -> AsyncGenerator[Client]:
     """A nats-py client as its documentation opens one, and a stream with the settings of EVENTS."""
-    client = await nats.connect(server.url, user=EVERYTHING, password=server.passwords[EVERYTHING])
-    stream = StreamConfig(
-        name="BARE", subjects=["bare.*"], allow_direct=True, allow_atomic=True, deny_delete=True, deny_purge=True
-    )
-    await client.jetstream().add_stream(stream)
+    client = await nats.connect(server.url, user=USER, password=PASSWORD)
+    events = next(declared for declared in DECLARED if declared.name == EVENTS_STREAM)
+    config = events.config(replicas=1) | {"name": STREAM, "subjects": ["bare.*"]}
+    made = await client.request(f"$JS.API.STREAM.CREATE.{STREAM}", json.dumps(config).encode(), timeout=5)
+    assert b'"error"' not in made.data, made.data
     yield client
-    await client.jetstream().delete_stream("BARE")
+    await client.jetstream().delete_stream(STREAM)
     await client.close()
 
 
@@ -73,7 +90,7 @@ def bare_appends(*, in_flight: int, seconds: float) -> float:
             return await appends(client, in_flight=in_flight, seconds=seconds)
 
     with TemporaryDirectory(prefix="muster-bench-") as folder:
-        server = NatsServer(Path(folder))
+        server = server_with_bare_account(Path(folder))
         server.start()
         try:
             return asyncio.run(measure(server))

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-from benchmarks.bare import appends, bare_client, batches
+from benchmarks.bare import appends, bare_client, batches, server_with_bare_account
 from benchmarks.report import Figure, Report
 from events.aggregate import WORKLOAD, Chain, Draft, draft
 from events.commit import Actor
@@ -107,7 +107,7 @@ async def _measure(report: Report, server: NatsServer, seconds: float) -> None:
 def run(report: Report, *, short: bool) -> None:
     """Print the figures of the store."""
     with TemporaryDirectory(prefix="muster-bench-") as folder:
-        server = NatsServer(Path(folder))
+        server = server_with_bare_account(Path(folder))
         server.start()
         try:
             asyncio.run(_measure(report, server, 0.5 if short else 2.0))
