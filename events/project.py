@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from events.decision import Context, Decision
 from events.ids import incarnation_id, project_key
 from events.refusal import Refusal
-from events.roles import with_role, without_role
+from events.roles import not_held, with_role, without_role
 
 ProjectRole = Literal["project-admin", "researcher", "viewer"]
 PodSecurity = Literal["baseline", "restricted"]
@@ -180,8 +180,10 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             held = command.role in state.roles.get(command.subject, ())
             return () if held else (ProjectRoleGranted(subject=command.subject, role=command.role),)
         case RevokeProjectRole():
-            held = command.role in state.roles.get(command.subject, ())
-            return (ProjectRoleRevoked(subject=command.subject, role=command.role),) if held else ()
+            held = state.roles.get(command.subject, ())
+            if command.role not in held:
+                return not_held(held, command.subject, command.role, f"in project {state.name!r}")
+            return (ProjectRoleRevoked(subject=command.subject, role=command.role),)
         case _:
             assert_never(command)
 

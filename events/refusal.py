@@ -32,6 +32,7 @@ REFUSALS: Final[dict[str, str]] = {
     "unknown_project": "no project has this id",
     "unknown_cluster": "no cluster has this id",
     "set_by_cluster": "the cluster's own configuration says otherwise, and it wins",
+    "role_not_held": "the role that shall be taken away is none that they have there",
     "last_administrator": "somebody must remain who can administer",
     "pods_not_isolated": "pods of the local cluster could read Muster's keys: roles are not given to other people",
     "invalid": "a value breaks a rule",

@@ -1,5 +1,7 @@
 """Roles by subject, as the tenant and projects hold them."""
 
+from events.refusal import Refusal
+
 
 def with_role[R](roles: dict[str, tuple[R, ...]], subject: str, role: R) -> dict[str, tuple[R, ...]]:
     return roles | {subject: (*roles.get(subject, ()), role)}
@@ -10,3 +12,18 @@ def without_role[R](roles: dict[str, tuple[R, ...]], subject: str, role: R) -> d
     kept = tuple(held for held in roles.get(subject, ()) if held != role)
     others = {other: held for other, held in roles.items() if other != subject}
     return others | ({subject: kept} if kept else {})
+
+
+def not_held(held: tuple[str, ...], subject: str, role: str, where: str) -> Refusal:
+    """A role that shall be taken away is none of those that they have.
+
+    Args:
+        where: such as `everywhere`.
+    """
+    has = f"has only: {', '.join(held)}" if held else "has no role"
+    return Refusal(
+        code="role_not_held",
+        field="roleName",
+        message=f"{subject!r} does not have the role {role} {where}, and so it cannot be taken away; {subject!r} {has} "
+        f"{'there' if where != 'everywhere' else where}",
+    )

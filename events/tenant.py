@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.refusal import Refusal
-from events.roles import with_role, without_role
+from events.roles import not_held, with_role, without_role
 
 TenantRole = Literal["administrator", "researcher", "viewer"]
 
@@ -80,6 +80,8 @@ def decide(command: TenantCommand, state: Tenant, _: Context) -> Decision[Tenant
                     code="last_administrator",
                     message=f"{command.subject!r} is the only administrator; make another one first",
                 )
-            return (TenantRoleRevoked(subject=command.subject, role=command.role),) if held else ()
+            if not held:
+                return not_held(state.roles.get(command.subject, ()), command.subject, command.role, "everywhere")
+            return (TenantRoleRevoked(subject=command.subject, role=command.role),)
         case _:
             assert_never(command)

@@ -72,7 +72,7 @@ def name_taken(name: str) -> Refusal:
         code="name_taken",
         field="name",
         message=f"the project already has a workload named {name!r}; choose another name, delete that one, "
-        "or set useGivenNameAsPrefix",
+        "or ask for a name that begins with it (useGivenNameAsPrefix; on the command line --name-prefix)",
     )
 
 

@@ -5,6 +5,7 @@ Holds no knowledge of output. httpx takes a third of a second to import, so only
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ MOST_RETRY_AFTER_SECONDS: Final = 5.0
 PAGE_ROWS: Final = 500
 """The most that one page may hold."""
 
+_IDEMPOTENCY_KEY: Final = re.compile(r"^[!-~]{1,255}\Z")
+"""As the API has it: of another one, not all could even be sent."""
 _RETRIED: Final = frozenset({429, 502, 503, 504})
 
 NOT_FOUND: Final = 404
@@ -100,6 +103,9 @@ class Api:
         if_match: int | None = None,
     ) -> Answer:
         """A change. Repeated with the same Idempotency-Key until the outcome is known, or the waits are spent."""
+        if idempotency_key is not None and not _IDEMPOTENCY_KEY.match(idempotency_key):
+            told = "must be 1 to 255 printable ASCII characters without spaces"
+            raise Problem(f"--idempotency-key: {told}, got {idempotency_key[:80]!a}", code=ExitCode.USAGE)
         headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
         if if_match is not None:
             headers["If-Match"] = str(if_match)
@@ -127,16 +133,20 @@ class Api:
         request = self._http.build_request(
             "GET", API_PREFIX + path, params=_parameters(parameters), headers={"Accept": accept}, timeout=timeout
         )
+        begun = False
         try:
             response = self._http.send(request, stream=True)
             try:
                 if response.is_error:
                     response.read()
                     raise problem_of(response)
+                begun = True
                 yield response
             finally:
                 response.close()
         except httpx.TransportError as error:
+            if begun:
+                raise self._broken_off(error) from error
             raise self._unreachable(error) from error
 
     def _call(
@@ -177,6 +187,14 @@ class Api:
             raise problem_of(response, (headers or {}).get("Idempotency-Key"))
         return response
 
+    def _broken_off(self, error: httpx.TransportError) -> Problem:
+        return Problem(
+            f"Muster at {self.url} broke off in the middle",
+            why=(str(error) or type(error).__name__,),
+            todo="it was stopped or restarted, or the line was cut: ask again; `muster doctor` shows if it is there",
+            code=ExitCode.UNREACHABLE,
+        )
+
     def _unreachable(self, error: httpx.TransportError, idempotency_key: str | None = None) -> Problem:
         sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
         why = [str(error) or type(error).__name__]
@@ -194,6 +212,7 @@ _STATUS_EXIT: Final[dict[int, ExitCode]] = {
     403: ExitCode.DENIED,
     404: ExitCode.NOT_FOUND,
     409: ExitCode.CONFLICT,
+    410: ExitCode.NOT_FOUND,
     412: ExitCode.CONFLICT,
     413: ExitCode.REJECTED,
     422: ExitCode.REJECTED,
@@ -263,11 +282,27 @@ def _why_not(response: httpx.Response | None) -> str:
     return text_of(_body(response), "message") or f"the server answered {response.status_code}"
 
 
+_OTHER_FLAGS: Final = {
+    "nodePools": "--node-pools",
+    "gpuQuota": "--gpu-quota",
+    "podSecurity": "--pod-security",
+    "priorityClass": "--priority",
+    "autoDeletionTimeAfterCompletionSeconds": "--auto-deletion-time-after-completion",
+    "simulatedNodes": "--simulated",
+    "subjectId": "USER",
+    "roleName": "ROLE",
+    "Idempotency-Key": "--idempotency-key",
+    "If-Match": "--if-match",
+}
+"""As FLAG_OF_FIELD, of the other commands."""
+
+
 def _issue(issue: Mapping[str, Json]) -> str:
     from muster.cli.training_flags import FLAG_OF_FIELD
 
     path = str(issue.get("field", ""))
-    flag = FLAG_OF_FIELD.get(path.split("[", maxsplit=1)[0])
+    field = path.split("[", maxsplit=1)[0]
+    flag = FLAG_OF_FIELD.get(field) or _OTHER_FLAGS.get(field)
     where = f"{path} ({flag})" if flag else path
     return f"{where}: {issue.get('details', '')}" if where else str(issue.get("details", ""))
 

@@ -7,6 +7,7 @@ import typer
 
 from muster.cli.command import Session, command, group
 from muster.cli.exits import usage
+from muster.cli.log_stream import print_logs
 from muster.cli.names import find_project, workload_filters, workload_id
 from muster.cli.options import ProjectOption, WatchOption, WorkloadArgument, duration_option
 from muster.cli.output import Column, Format, Output, plain_text
@@ -155,9 +156,7 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         parameters += [("previous", "true")] if previous else []
         parameters += [("attempt", attempt)] if attempt is not None else []
         parameters += [("try", try_)] if try_ is not None else []
-        with session.api.stream(f"/workloads/{identifier}/logs", parameters, accept="text/plain") as response:
-            for text in response.iter_text():
-                session.out.write(text)
+        print_logs(session, f"/workloads/{identifier}/logs", parameters)
 
 
 def add_views(app: typer.Typer) -> None:

@@ -173,7 +173,8 @@ _WORKLOADS: Final = (
         "",
         media=("text/plain",),
         query=logs.LOGS,
-        errors=(404,),
+        headers=((logs.CUT_MARK, "How a line begins that says why not all is told; another one each time."),),
+        errors=(404, 410),
     ),
     _get(
         f"{WORKLOAD}/metrics",

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import re
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,11 +30,14 @@ from services.runtime.authentication import Authenticator, Identity
 from services.runtime.bus import CommandClient
 from services.runtime.directory import KINDS, Directory
 from services.runtime.requests import Requests
-from services.runtime.store import EventStore
+from services.runtime.store import EventStore, LogUnavailableError
 
 MAX_WAIT_SECONDS: Final = 2.0
-"""How long a read waits for `min_seq`; then it answers with what there is, marked X-Log-Stale."""
-IDEMPOTENCY_KEY: Final = re.compile(r"^[!-~]{1,255}$")
+"""How long a read waits for `min_seq`; then it answers with what there is, marked X-Log-Stale. What the log itself has
+not come to by then is refused."""
+END_PAUSE_SECONDS: Final = 0.2
+"""Between two looks whether the log has come to what somebody knows to be in it."""
+IDEMPOTENCY_KEY: Final = re.compile(r"^[!-~]{1,255}\Z")
 """Printable ASCII without spaces: what a header carries unharmed."""
 SEQUENCE_HEADER: Final = "x-log-sequence"
 MAX_BIGINT: Final = 2**63 - 1
@@ -101,6 +105,8 @@ class Operation:
     body: type[FieldsModel] | None = None
     errors: tuple[int, ...] = ()
     """Beside those that every operation has."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Of a good answer, and what each says; beside those that every operation has."""
     public: bool = False
     mutates: bool = False
 
@@ -179,7 +185,7 @@ class Call:
         if key is None:
             return str(uuid4())
         if not IDEMPOTENCY_KEY.match(key):
-            details = "must be 1 to 255 printable ASCII characters without spaces"
+            details = f"must be 1 to 255 printable ASCII characters without spaces, got {shown(key)}"
             raise bad_request([Issue(field="Idempotency-Key", details=details)])
         who = self.identity
         return idempotent_command_id(who.iss, who.sub, self.operation.method, self.request.url.path, key)
@@ -200,14 +206,38 @@ class Call:
         """What the caller knows to be in the log: from `min_seq`, or from X-Log-Sequence of an earlier answer. Raises
         400.
         """
-        wanted: int = self.values.get("min_seq") or 0
+        return max(self.values.get("min_seq") or 0, self._given_sequence)
+
+    @property
+    def _given_sequence(self) -> int:
         given = self.request.headers.get(SEQUENCE_HEADER)
         if given is None:
-            return wanted
+            return 0
         if not (given.isascii() and given.isdigit()) or len(given) > MAX_DIGITS or int(given) > MAX_BIGINT:
             details = f"must be a sequence, a whole number as in an answer's X-Log-Sequence, got {shown(given)}"
             raise bad_request([Issue(field="X-Log-Sequence", details=details)])
-        return max(wanted, int(given))
+        return int(given)
+
+    async def check_min_seq(self) -> None:
+        """Raises 400 where the log has not come to what the caller knows to be in it. A leader that stood still gets
+        MAX_WAIT_SECONDS to learn better; a log that does not answer is for whoever asks it next.
+        """
+        wanted, store = self.min_seq, self.api.store
+        if wanted <= store.known_seq:
+            return
+        end, deadline = 0, time.monotonic() + MAX_WAIT_SECONDS
+        try:
+            while (end := await store.last_seq()) < wanted and time.monotonic() < deadline:
+                await asyncio.sleep(END_PAUSE_SECONDS)
+        except LogUnavailableError:
+            return
+        if end < wanted:
+            field = "X-Log-Sequence" if self._given_sequence == wanted else "min_seq"
+            details = (
+                f"must be a sequence that the log has: the log ends at {end}, got {wanted}; nothing was decided. Give "
+                "the X-Log-Sequence of an answer of this Muster, or leave it out"
+            )
+            raise bad_request([Issue(field=field, details=details, rule="max")])
 
     async def send(self, command: UserCommand, *, command_id: str | None = None, creation: bool = False) -> Accepted:
         """Have a command decided. Raises what a refusal, a lost answer or an absent gate is over HTTP."""

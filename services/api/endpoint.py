@@ -122,6 +122,8 @@ async def _serve(api: Api, operation: Operation, request: Request) -> Response:
         call.raw = await _body(request)
         if operation.body is None and call.raw.strip() not in {b"", b"{}"}:
             raise bad_request([Issue(field="body", details="this request takes no body; leave it out")])
+    if not operation.public:
+        await call.check_min_seq()
     return await operation.handler(call)
 
 

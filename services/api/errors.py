@@ -27,6 +27,7 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "unknown_project": 400,
     "unknown_cluster": 400,
     "set_by_cluster": 409,
+    "role_not_held": 404,
     "last_administrator": 409,
     "pods_not_isolated": 409,
     "invalid": 400,

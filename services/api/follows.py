@@ -5,7 +5,7 @@ last line says why.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from typing import Final
@@ -37,12 +37,13 @@ def followed_answer(
     permission: Permission,
     project_id: str | None,
     last_line: LastLine,
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
     """A stream of pieces, for as long as the caller has the permission. Raises 429 where too many are open."""
     held = AsyncExitStack()
     held.callback(call.take_slot(call.api.follows, "follows"))
     content = _while_permitted(call, pieces, permission, project_id, last_line)
-    return Streamed(content, media_type=media_type, held=held, last_words=last_line(STALLED))
+    return Streamed(content, media_type=media_type, held=held, last_words=last_line(STALLED), headers=headers)
 
 
 async def _while_permitted(

@@ -7,6 +7,7 @@ were taken: so the slowest reader sets the pace, and nothing piles up. Nothing i
 import asyncio
 import hashlib
 import re
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,7 @@ from services.api.context import Call, Query, rfc3339
 from services.api.errors import ApiError, bad_request, unavailable
 from services.api.follows import STALLED, followed_answer
 from services.api.issues import Issue, shown
+from services.api.places import Removal, removal_of
 from services.api.streamed import Streamed
 from services.api.trainings import load_workload
 from services.api.workloads import parse_moment
@@ -50,6 +52,8 @@ WAITING_BYTES: Final = 4 * 1024 * 1024
 """Of one run: more than an agent that keeps to its window sends; what one sends beyond it is dropped."""
 TEXT: Final = "text/plain; charset=utf-8"
 MAX_TAIL_LINES: Final = 1_000_000
+CUT_MARK: Final = "X-Cut-Mark"
+"""Header: how a line begins that says why not all is told."""
 LOGS: Final = (
     Query(name="follow", type="boolean", default=False, help="Go on until the workload's pods have ended."),
     Query(name="tail", type="integer", most=MAX_TAIL_LINES, help="Only the last lines of each pod."),
@@ -85,6 +89,8 @@ async def workload_logs(call: Call) -> Response:
     _check_run(call)
     state = (await load_workload(call, call.id)).state
     wanted = _wanted_pod(call, state)
+    if removal := await removal_of(call, state.cluster_id):
+        raise _gone(removal)
     asked = _Asked(call, state, since, name_pods=wanted is None and sum(s.count for s in pod_sets(state.spec)) > 1)
     if call.values["follow"]:
         return followed_answer(
@@ -93,7 +99,8 @@ async def workload_logs(call: Call) -> Response:
             media_type=TEXT,
             permission=Permission.READ,
             project_id=state.project_id,
-            last_line=_last_line,
+            last_line=asked.cut,
+            headers=asked.headers,
         )
     pods = [wanted] if wanted is not None else started_pods(state)
     pieces = _kept(asked, pods)
@@ -107,16 +114,23 @@ async def workload_logs(call: Call) -> Response:
 
     async def body() -> AsyncGenerator[bytes]:
         yield head
-        async for piece in _told(pieces):
+        async for piece in _told(asked, pieces):
             yield piece
 
     held = AsyncExitStack()
     held.push_async_callback(pieces.aclose)
-    return Streamed(body(), media_type=TEXT, held=held, last_words=_last_line(STALLED))
+    return Streamed(body(), media_type=TEXT, held=held, last_words=asked.cut(STALLED), headers=asked.headers)
 
 
-def _last_line(reason: Refusal) -> bytes:
-    return f"muster: this ends here: {reason.message}\n".encode()
+def _gone(removal: Removal) -> ApiError:
+    """No answer can come any more: no agent is asked."""
+    return ApiError(
+        410,
+        f"cluster {removal.name!r} was removed on {removal.at:%Y-%m-%d at %H:%M:%S} UTC by {removal.by}: Muster no "
+        "longer reaches the logs of its pods. What is left of them is where it was: in MUSTER_DATA_DIR of the agent of "
+        "that cluster, and on Kubernetes, as long as a pod is there, behind `kubectl logs`",
+        details="cluster_removed",
+    )
 
 
 class _Asked:
@@ -127,8 +141,18 @@ class _Asked:
         self.state = state
         self._since = since
         self._name_pods = name_pods
+        self._mark = f"muster {secrets.token_hex(4)}: this ends here"
         who = call.identity
         self._reader = hashlib.sha256(f"{who.iss}\n{who.sub}".encode()).hexdigest()[:READER_DIGITS]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What tells a cut from what a pod wrote: no pod can know it."""
+        return {CUT_MARK: self._mark}
+
+    def cut(self, reason: Refusal) -> bytes:
+        """The line that says why not all is told."""
+        return f"{self._mark} ({reason.code}): {reason.message}\n".encode()
 
     async def lines(self, pod: PodId, run: PodRef | None, *, follow: bool) -> AsyncIterator[bytes]:
         """The text of one pod's run, in pieces. Raises _AgentError."""
@@ -213,13 +237,13 @@ async def _followed(asked: _Asked, wanted: PodId | None) -> AsyncGenerator[bytes
     runs: dict[PodRef, asyncio.Task[None]] = {}
 
     async def read(run: PodRef) -> None:
-        async for piece in _told(asked.lines((run.pod_set, run.index), run, follow=True)):
+        async for piece in _told(asked, asked.lines((run.pod_set, run.index), run, follow=True)):
             await pieces.put(piece)
 
     loop = asyncio.get_running_loop()
     over_since: float | None = None
     try:
-        async for piece in _told(_ended_before(asked, wanted)):
+        async for piece in _told(asked, _ended_before(asked, wanted)):
             yield piece
         while True:
             state = (await load_workload(asked.call, asked.call.id, creation=True)).state
@@ -249,13 +273,13 @@ async def _followed(asked: _Asked, wanted: PodId | None) -> AsyncGenerator[bytes
         await asyncio.gather(*runs.values(), return_exceptions=True)
 
 
-async def _told(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _told(asked: _Asked, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The same; what the agent cannot tell becomes the last line."""
     try:
         async for piece in pieces:
             yield piece
     except _AgentError as error:
-        yield _last_line(Refusal(code="logs_unavailable", message=str(error)))
+        yield asked.cut(Refusal(code="logs_unavailable", message=str(error)))
 
 
 def _ended_before(asked: _Asked, wanted: PodId | None) -> AsyncIterator[bytes]:

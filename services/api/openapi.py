@@ -23,6 +23,7 @@ ERROR_TEXTS: Final[dict[int, str]] = {
     404: "There is no such thing, or it is not the caller's to see",
     408: "The body came too slowly; nothing was done",
     409: "It contradicts what is: an Idempotency-Key that came with another body, a workload that has ended",
+    410: "It was there, and is gone for good",
     412: "If-Match names a version that is no longer the newest",
     413: "The body is larger than 512 KiB",
     415: "The body is no application/json",
@@ -185,6 +186,7 @@ def _good(op: Operation) -> Schema:
             "schema": {"type": "integer"},
             "description": "Up to which sequence of the log the answer speaks, or which it made.",
         }
+    headers |= {name: {"schema": {"type": "string"}, "description": told} for name, told in op.headers}
     return {
         "description": op.summary,
         "content": {

@@ -1,6 +1,6 @@
 """Projects, and who has which role where."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from events.aggregate import TENANT
 from events.authorize import Permission
+from events.cluster import DEFAULT_POOL, pool_names
 from events.envelope import UserCommand
 from events.ids import TENANT_KEY, key_of_id
 from events.project import (
@@ -28,7 +29,7 @@ from services.api.errors import bad_request, not_found
 from services.api.fields.about import FieldsModel
 from services.api.issues import Issue, PolicyRule, shown
 from services.api.places import directory_caught_up, directory_fresh, find_project
-from services.api.rules import check_name
+from services.api.rules import check_name, listed_pools
 from services.api.validate import check
 
 MAX_GPU_QUOTA: Final = 10_000_000
@@ -96,12 +97,18 @@ async def get_project(call: Call) -> Response:
 
 
 async def create_project(call: Call) -> Response:
+    allowed = call.grants.allows(Permission.MANAGE_PROJECTS, None)
+    pools = await _pools_there_are(call)
+
+    def wrong(project: ProjectCreation) -> Iterator[Issue]:
+        yield from check_name(project.name, as_prefix=False)
+        yield from _pool_issues(project.node_pools, pools if allowed else None)
+
     def taken(project: ProjectCreation) -> Iterator[Issue]:
-        known = call.api.directory.project_named(project.name)
-        if known is not None and call.grants.allows(Permission.MANAGE_PROJECTS, None):
+        if allowed and call.api.directory.project_named(project.name) is not None:
             yield Issue(field="name", details=name_taken(project.name).message)
 
-    given = call.fields(ProjectCreation, _issues_of_project, taken)
+    given = call.fields(ProjectCreation, wrong, taken)
     command = CreateProject(
         name=given.name,
         gpu_quota_milli=_milli(given.gpu_quota),
@@ -114,8 +121,11 @@ async def create_project(call: Call) -> Response:
 
 
 async def set_project(call: Call) -> Response:
-    given = call.fields(ProjectSettings, lambda settings: _pool_issues(settings.node_pools))
-    await _readable(call)
+    project = await _readable(call)
+    # A pool that was removed meanwhile must not stand in the way of what else is changed.
+    pools = {*await _pools_there_are(call), *project.node_pools}
+    known = pools if call.grants.allows(Permission.MANAGE_PROJECTS, None) else None
+    given = call.fields(ProjectSettings, lambda settings: _pool_issues(settings.node_pools, known))
     command = ChangeProject(
         project_id=call.id,
         gpu_quota_milli=_milli(given.gpu_quota),
@@ -215,16 +225,23 @@ def _rules(roles: dict[str, Any], scope_type: str, scope_id: str | None) -> list
     ]
 
 
-def _issues_of_project(project: ProjectCreation) -> list[Issue]:
-    return [*check_name(project.name, as_prefix=False), *_pool_issues(project.node_pools)]
+def _pool_issues(pools: tuple[str, ...], known: Collection[str] | None) -> Iterator[Issue]:
+    """What is wrong with a list of node pools; where it is not `known` which there are, only that in itself."""
+    for index, pool in enumerate(pools):
+        if pool in pools[:index]:
+            yield Issue(field=f"nodePools[{index}]", details=f"{shown(pool)} is given twice; leave one out")
+        elif known is not None and pool not in known:
+            details = f"no cluster has a node pool {shown(pool)}; there are {listed_pools(sorted(known))}"
+            yield Issue(field=f"nodePools[{index}]", details=details, rule="options")
 
 
-def _pool_issues(pools: tuple[str, ...]) -> list[Issue]:
-    return [
-        Issue(field=f"nodePools[{index}]", details=f"{shown(pool)} is given twice; leave one out")
-        for index, pool in enumerate(pools)
-        if pool in pools[:index]
-    ]
+async def _pools_there_are(call: Call) -> set[str]:
+    """Of all clusters: a project is for all of them."""
+    await directory_fresh(call)
+    pools = {DEFAULT_POOL}
+    for cluster in call.api.directory.clusters.values():
+        pools.update(pool_names(cluster))
+    return pools
 
 
 async def _readable(call: Call) -> Project:

@@ -1,9 +1,12 @@
 """Projects and clusters as the api knows them: its own fold of the log, and the log itself where the fold lags."""
 
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from events.aggregate import CLUSTER, PROJECT
-from events.cluster import Cluster
+from events.cluster import Cluster, ClusterAdded, ClusterRemoved
 from events.envelope import Accepted
 from events.ids import key_of_id
 from events.project import Project
@@ -30,6 +33,34 @@ async def find_cluster(call: Call, cluster_id: str) -> Cluster | None:
         return known
     state = (await call.api.store.load(CLUSTER, key)).state
     return state if state.cluster_id == cluster_id and state.exists else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """That a cluster was taken out."""
+
+    name: str
+    at: datetime
+    by: str
+    """Subject of who did it."""
+
+
+async def removal_of(call: Call, cluster_id: str) -> Removal | None:
+    """Of a cluster that was removed, also where another one has its name now; None of any other."""
+    key = key_of_id(cluster_id)
+    if key is None or call.api.directory.cluster(cluster_id) is not None:
+        return None
+    version = (await call.api.store.load(CLUSTER, key)).version
+    name: str | None = None
+    async with aclosing(call.api.store.commits(CLUSTER, key, after_seq=0, until_seq=version)) as pages:
+        async for commits in pages:
+            for commit in commits:
+                for event in commit.events:
+                    if isinstance(event, ClusterAdded):
+                        name = event.name if event.cluster_id == cluster_id else None
+                    elif isinstance(event, ClusterRemoved) and name is not None:
+                        return Removal(name=name, at=commit.record.occurred_at, by=commit.record.actor.sub)
+    return None
 
 
 async def directory_caught_up(call: Call, reply: Accepted) -> None:

@@ -5,7 +5,7 @@ Every rule names the field at fault, and the fields it looked at.
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from events.cluster import Cluster, ClusterKind, pool_names
@@ -35,7 +35,7 @@ MAX_GPU_DEVICES: Final = 1_000_000
 MAX_GRACE_SECONDS: Final = MAX_AUTO_DELETION_SECONDS
 """A longer one cannot be a wish; timers and calendars overflow beyond it."""
 MAX_SHOWN_POOLS: Final = 20
-"""Of a cluster, in one sentence."""
+"""In one sentence."""
 
 _ENVIRONMENT_NAME: Final = re.compile(r"^[ -<>-~]+\Z")
 """Kubernetes since 1.34: printable ASCII but `=`."""
@@ -160,12 +160,17 @@ def check_cluster(spec: TrainingSpecFields, cluster: Cluster) -> Iterator[Issue]
     """What this cluster does not have: by its kind, and by its node pools (S039)."""
     yield from check_kind(spec, cluster.kind)
     pools = pool_names(cluster)
-    more = len(pools) - MAX_SHOWN_POOLS
-    has = ", ".join(pools[:MAX_SHOWN_POOLS]) + (f" and {more} more" if more > 0 else "")
+    has = listed_pools(pools)
     for index, pool in enumerate(spec.node_pools or ()):
         if pool not in pools:
             details = f"cluster {cluster.name} has no node pool {shown(pool)}; it has {has}"
             yield _issue(f"spec.nodePools[{index}]", details, "options", "clusterId")
+
+
+def listed_pools(pools: Sequence[str]) -> str:
+    """Names of node pools, for a sentence."""
+    more = len(pools) - MAX_SHOWN_POOLS
+    return ", ".join(pools[:MAX_SHOWN_POOLS]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_kind(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:

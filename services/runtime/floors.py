@@ -47,6 +47,11 @@ class Floors:
     def of(self, subject: str) -> int:
         return self._floors.get(subject, 0)
 
+    @property
+    def known_seq(self) -> int:
+        """The newest sequence of the whole log that this process knows of."""
+        return self.of(_WHOLE_LOG)
+
     def saw(self, subject: str, seq: int) -> None:
         """A commit of this subject is in the log, as far as anybody has acknowledged, delivered or read it."""
         aggregate, _ = split_aggregate_subject(subject)

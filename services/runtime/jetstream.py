@@ -280,6 +280,10 @@ class JetStreamEventStore:
     async def examine(self, seq: int) -> Unreadable | None:
         return await self._chains.examine(seq)
 
+    @property
+    def known_seq(self) -> int:
+        return self.floors.known_seq
+
     async def last_seq(self, *, aggregates: Sequence[str] = ()) -> int:
         if not aggregates:
             return await self.floors.last_seq(seconds=READ_SECONDS)

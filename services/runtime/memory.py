@@ -99,6 +99,10 @@ class MemoryEventStore:
             raise KeyError(seq)
         return None
 
+    @property
+    def known_seq(self) -> int:
+        return len(self._log)
+
     async def last_seq(self, *, aggregates: Sequence[str] = ()) -> int:
         if not aggregates:
             return len(self._log)

@@ -123,6 +123,11 @@ class EventStore(Protocol):
         """One chain's commits after a sequence and up to another, at which it has one, some hundreds at a time."""
         ...
 
+    @property
+    def known_seq(self) -> int:
+        """A sequence that the log is known to have come to, without asking; 0: nothing is known of it."""
+        ...
+
     async def last_seq(self, *, aggregates: Sequence[str] = ()) -> int:
         """Sequence of the newest message (of these kinds, where some are named), as the leader has it; 0: none."""
         ...

@@ -150,11 +150,11 @@ def test_a_repeated_creation_is_answered_as_the_first_although_its_pool_has_gone
     [
         (
             "/org-unit/projects",
-            {"name": "third", "gpuQuota": "many", "nodePools": ["a", "a"]},
+            {"name": "third", "gpuQuota": "many", "nodePools": ["default", "default"]},
             {"name", "gpuQuota", "nodePools[1]"},
         ),
         ("/org-unit/projects", {"name": " third", "gpuQuota": -1}, {"name", "gpuQuota"}),
-        ("/org-unit/projects", {"gpuQuota": -1, "nodePools": ["a", "a"]}, {"name", "gpuQuota"}),
+        ("/org-unit/projects", {"gpuQuota": -1, "nodePools": ["default", "default"]}, {"name", "gpuQuota"}),
         (
             "/clusters",
             {"name": "second", "kind": "kubernetes", "simulatedNodes": [{"cpuCores": 1, "memoryBytes": 1}], "bogus": 1},

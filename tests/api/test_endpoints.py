@@ -407,7 +407,10 @@ def test_clusters_pools_projects_and_roles_are_made_seen_and_taken_away(served: 
     assert admin.delete(path).status_code == 202
     assert admin.get(path).status_code == 404
     project = admin.post(f"{V1}/org-unit/projects", json={"name": "third", "gpuQuota": 1.5}).json()["id"]
-    assert admin.put(f"{V1}/org-unit/projects/{project}", json={"gpuQuota": 2, "nodePools": ["a"]}).status_code == 202
+    assert (
+        admin.put(f"{V1}/org-unit/projects/{project}", json={"gpuQuota": 2, "nodePools": ["default"]}).status_code
+        == 202
+    )
     assert admin.get(f"{V1}/org-unit/projects/{project}").json()["gpuQuota"] == 2
     looser = admin.put(f"{V1}/org-unit/projects/{project}", json={"podSecurity": "privileged"})
     assert looser.status_code == 400

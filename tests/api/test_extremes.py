@@ -139,11 +139,9 @@ def test_a_list_that_no_later_commit_is_about_is_not_stale(served: Served, path:
     with served.client() as admin:
         made = admin.post(TRAININGS, json=served.training()).headers["x-log-sequence"]
         fresh = admin.get(f"/api/v1{path}", params={"min_seq": made})
-        beyond = admin.get(f"/api/v1{path}", params={"min_seq": int(made) + 1000})
     assert fresh.status_code == 200
     assert "x-log-stale" not in fresh.headers
     assert int(fresh.headers["x-log-sequence"]) >= int(made)
-    assert beyond.headers["x-log-stale"] == "true"
 
 
 def test_a_body_that_does_not_come_is_the_clients_fault_and_told_in_time(served: Served) -> None:

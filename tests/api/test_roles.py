@@ -117,6 +117,8 @@ def aimed(
         path = path.replace("{name}", "fast")
     assert "{" not in path, f"{name}: say here what {path} is aimed at"
     rule = {"subjectId": f"s-{fresh}", "roleName": "viewer", "scopeType": "project", "scopeId": project}
+    if name == "revoke_role":
+        assert admin.post("/api/v1/authorization/access-rules", json=rule).status_code == 202
     bodies: dict[str, Any] = {
         "create_training1": served.training(projectId=project),
         "change_workload": {"priorityClass": "high"},

@@ -105,10 +105,15 @@ def test_clusters_pools_nodes_and_projects(admin: Served, muster: Any) -> None:
     assert muster("cluster", "describe", "demo").code == 0
     assert muster("cluster", "remove", "demo", "-y").code == 0
     assert muster("cluster", "describe", "demo").code == 3
-    assert muster("project", "create", "vision", "--gpu-quota", "2.5", "--node-pools", "a").code == 0
-    assert muster("project", "set", "vision", "--node-pools", "b,a").code == 0
+    assert muster("nodepool", "add", "a100", "--cluster", "local", "--label", "gpu=a100").code == 0
+    for verb in ("create", "set"):
+        nowhere = muster("project", verb, "default" if verb == "set" else "vision", "--node-pools", "default,nope")
+        assert nowhere.code == 6
+        assert "nodePools[1] (--node-pools): no cluster has a node pool 'nope'; there are a100, default" in nowhere.err
+    assert muster("project", "create", "vision", "--gpu-quota", "2.5", "--node-pools", "a100").code == 0
+    assert muster("project", "set", "vision", "--node-pools", "default,a100").code == 0
     project = muster("project", "describe", "vision", "-o", "json").json()
-    assert (project["gpuQuota"], project["nodePools"]) == (2.5, ["b", "a"])
+    assert (project["gpuQuota"], project["nodePools"]) == (2.5, ["default", "a100"])
     assert muster("project", "set", "vision", "--gpu-quota", "none", "--pod-security", "restricted").code == 0
     assert muster("project", "describe", "vision", "-o", "json").json()["podSecurity"] == "restricted"
     assert muster("project", "describe", "vision").code == 0

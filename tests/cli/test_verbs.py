@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from muster.cli.log_stream import without_cuts
 from tests.support.shapes import WORKLOAD_ID, Reply, Request, ShapeServer, workload_row
 
 ACCEPTED = Reply(202, {"code": 202, "message": "accepted"})
@@ -123,6 +124,47 @@ def test_logs_are_passed_on_as_they_are(api: ShapeServer, muster: Any) -> None:
     assert {key: value[0] for key, value in query.items()} == {
         "follow": "true", "tail": "5", "since": "600s", "timestamps": "true", "pod": "main-0",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [("not_in_project", 4), ("not_authenticated", 4), ("stalled", 1), ("logs_unavailable", 9), ("unheard_of", 1)],
+)
+def test_logs_that_the_server_cut_are_no_success(api: ShapeServer, muster: Any, code: str, exit_code: int) -> None:
+    mark = "muster 1f2e: this ends here"
+    text = f"one\nmuster 0000: this ends here, says a pod\nmuster 1f\n{mark} ({code}): it had to (be): so\n"
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text=text, headers={"X-Cut-Mark": mark}))
+    for follow in ((), ("-f",)):
+        ran = muster("training", "logs", "hello", *follow)
+        assert ran.code == exit_code
+        assert ran.out == "one\nmuster 0000: this ends here, says a pod\nmuster 1f\n", "what pods wrote, and only that"
+        assert "not whole" in ran.err
+        assert "it had to (be): so" in ran.err
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 400])
+def test_a_cut_is_seen_however_the_text_comes(size: int) -> None:
+    text = "one\nmuster x\n\nmuster 1: no\r\nmuster 1 (a): b\nmuster 1 is not ended"
+    cuts: list[str] = []
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    told = "".join(without_cuts(pieces, "muster 1 (", cuts))
+    assert (told, cuts) == ("one\nmuster x\n\nmuster 1: no\r\nmuster 1 is not ended", ["a): b"])
+
+
+def test_logs_that_break_off_are_no_success(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text="one\n", broken_off=True))
+    ran = muster("training", "logs", "hello", "-f")
+    assert (ran.code, ran.out) == (9, "one\n")
+    assert f"Muster at {api.url} broke off in the middle" in ran.err
+
+
+def test_logs_of_a_removed_cluster_are_not_found_and_not_asked_for_again(api: ShapeServer, muster: Any) -> None:
+    gone = {"code": 410, "message": "cluster 'demo' was removed on Monday", "details": "cluster_removed"}
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(410, gone))
+    ran = muster("training", "logs", "hello")
+    assert ran.code == 3
+    assert "was removed on Monday" in ran.err
+    assert len(api.asked("GET", f"/workloads/{WORKLOAD_ID}/logs")) == 1
 
 
 @pytest.mark.parametrize("nouns", ["workload", "training"])

@@ -38,6 +38,8 @@ class Reply:
     text: str | None = None
     hang_up: bool = False
     """Cut the connection instead of answering."""
+    broken_off: bool = False
+    """Cut the connection before the end of the text."""
 
 
 type Route = Reply | list[Reply] | Callable[[Request], Reply]
@@ -75,7 +77,8 @@ class ShapeServer:
                 content = reply.text if reply.text is not None else json.dumps(reply.body)
                 # Without the standard headers, so that a test may set its own Date.
                 self.send_response_only(reply.status)
-                self.send_header("Content-Length", str(len(content.encode())))
+                self.send_header("Content-Length", str(len(content.encode()) + reply.broken_off))
+                self.close_connection = self.close_connection or reply.broken_off
                 for key, value in reply.headers.items():
                     self.send_header(key, value)
                 self.end_headers()

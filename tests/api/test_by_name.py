@@ -1,0 +1,114 @@
+"""What is asked for and cannot be is refused by name: a sequence beyond the log, a key that is none, a role that nobody
+has, a pool that is nowhere.
+"""
+
+import secrets
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.api import Served
+
+V1 = "/api/v1"
+TRAININGS = f"{V1}/workloads/trainings"
+PROJECTS = f"{V1}/org-unit/projects"
+RULES = f"{V1}/authorization/access-rules"
+BEYOND = 5_000_000
+
+
+def end_of_log(admin: httpx.Client) -> int:
+    return int(admin.get(f"{V1}/events", params={"limit": 1}).headers["X-Log-Sequence"])
+
+
+def the_issue(answer: httpx.Response) -> tuple[str, str]:
+    assert answer.status_code == 400, answer.text
+    (issue,) = answer.json()["complianceIssues"]
+    return issue["field"], issue["details"]
+
+
+def test_a_command_with_a_sequence_beyond_the_log_is_refused_and_nothing_is_decided(served: Served) -> None:
+    with served.client() as admin:
+        made = admin.post(TRAININGS, json=served.training()).json()["workloadId"]
+        before = end_of_log(admin)
+        ahead = {"X-Log-Sequence": str(BEYOND)}
+        asked: list[tuple[str, str, dict[str, Any]]] = [
+            ("POST", TRAININGS, {"json": served.training()}),
+            ("POST", f"{TRAININGS}/{made}/suspend", {}),
+            ("PATCH", f"{V1}/workloads/{made}", {"json": {"priorityClass": "high"}}),
+            ("PUT", f"{PROJECTS}/{served.project}", {"json": {"gpuQuota": 7}}),
+            ("DELETE", f"{TRAININGS}/{made}", {}),
+        ]
+        for method, path, options in asked:
+            field, details = the_issue(admin.request(method, path, headers=ahead, **options))
+            assert field == "X-Log-Sequence"
+            assert f"the log ends at {before}, got {BEYOND}" in details
+            assert "leave it out" in details
+        assert end_of_log(admin) == before, "nothing was decided"
+
+
+@pytest.mark.parametrize("path", [f"{V1}/workloads", TRAININGS + "/{}", PROJECTS, f"{V1}/clusters", f"{V1}/nodes"])
+def test_a_read_of_what_the_log_has_not_come_to_says_where_it_ends(served: Served, path: str) -> None:
+    with served.client() as admin:
+        made = admin.post(TRAININGS, json=served.training()).json()["workloadId"]
+        end = end_of_log(admin)
+        field, details = the_issue(admin.get(path.format(made), params={"min_seq": BEYOND}))
+        assert field == "min_seq"
+        assert f"the log ends at {end}, got {BEYOND}" in details
+        assert admin.get(path.format(made), params={"min_seq": end}).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "two words", "caf\xe9"])
+def test_an_idempotency_key_that_is_none_is_refused_by_name(served: Served, key: str) -> None:
+    with served.client("alice") as alice:
+        before = alice.get(f"{V1}/workloads/count").json()
+        sent = alice.post(
+            TRAININGS,
+            json=served.training(),
+            headers={"Idempotency-Key": key.encode("latin-1")},  # pyright: ignore[reportArgumentType]
+        )
+        field, details = the_issue(sent)
+        assert field == "Idempotency-Key"
+        assert "1 to 255 printable ASCII characters without spaces" in details
+        assert alice.get(f"{V1}/workloads/count").json() == before
+
+
+@pytest.mark.parametrize("scope", ["tenant", "project"])
+def test_a_role_that_nobody_has_cannot_be_revoked_and_those_that_they_have_are_told(served: Served, scope: str) -> None:
+    where = {"scopeType": scope} | ({"scopeId": served.project} if scope == "project" else {})
+    ann = {"subjectId": f"ann-{secrets.token_hex(4)}", **where}
+    with served.client() as admin:
+        never = admin.delete(RULES, params={**ann, "roleName": "viewer"})
+        assert (never.status_code, never.json()["details"]) == (404, "role_not_held")
+        assert "has no role" in never.json()["message"]
+        for role in ("viewer", "researcher"):
+            assert admin.post(RULES, json={**ann, "roleName": role}).status_code == 202
+        assert admin.delete(RULES, params={**ann, "roleName": "viewer"}).status_code == 202
+        before = end_of_log(admin)
+        again = admin.delete(RULES, params={**ann, "roleName": "viewer"})
+        assert (again.status_code, again.json()["details"]) == (404, "role_not_held")
+        assert "has only: researcher" in again.json()["message"]
+        assert admin.post(RULES, json={**ann, "roleName": "researcher"}).status_code == 202, "it is so already"
+        assert end_of_log(admin) == before, "neither is an event"
+
+
+def test_a_project_s_node_pools_are_those_that_some_cluster_has(served: Served) -> None:
+    name = f"p-{secrets.token_hex(4)}"
+    pool = f"fast-{secrets.token_hex(4)}"
+    with served.client() as admin:
+        settings = {"gpuQuota": None, "nodePools": ["default", "nope"]}
+        for answer in (
+            admin.post(PROJECTS, json={"name": name, **settings}),
+            admin.put(f"{PROJECTS}/{served.project}", json=settings),
+        ):
+            field, details = the_issue(answer)
+            assert field == "nodePools[1]"
+            assert "no cluster has a node pool 'nope'" in details
+            assert "default" in details
+        made = {"clusterId": served.cluster, "name": pool, "labelKey": "gpu", "labelValue": pool}
+        assert admin.post(f"{V1}/node-pools", json=made).status_code == 202
+        made = admin.post(PROJECTS, json={"name": name, "nodePools": [pool, "default"]})
+        assert made.status_code == 202, made.text
+        assert admin.delete(f"{V1}/node-pools/{served.cluster}/{pool}").status_code == 202
+        kept = admin.put(f"{PROJECTS}/{made.json()['id']}", json={"gpuQuota": 3, "nodePools": [pool]})
+        assert kept.status_code == 202, "what the project has already may stay while something else is changed"
