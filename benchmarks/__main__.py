@@ -10,6 +10,7 @@ import sys
 
 from benchmarks.report import Report
 from muster.embedded.kubernetes.programs import ToolsMissingError, find_tools
+from tests.support.limits import UNLIMITED
 
 BENCHMARKS = ("store", "http", "projector", "memory", "kubernetes")
 """In the order in which they run; one module each."""
@@ -26,7 +27,9 @@ def main() -> None:
             sys.exit(missing)
         print(f"kubernetes is left out: {missing}")
         names.remove("kubernetes")
-    print(f"{os.cpu_count()} cores; goals are for two cores with everything on them\n")
+    print(f"{os.cpu_count()} cores; goals are for two cores with everything on them")
+    print("limits on use, raised for one user who sends all: " + ", ".join(f"{k} {v:,}" for k, v in UNLIMITED.items()))
+    print(f"load at the start: {os.getloadavg()[0]:.1f}\n")
     report = Report()
     for name in names:
         importlib.import_module(f"benchmarks.{name}").run(report, short=arguments.short)
