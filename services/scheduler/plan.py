@@ -89,28 +89,30 @@ class _Planner:
         cluster = self.snapshot.clusters.get(kind.cluster_id)
         if cluster is None or not cluster.exists or not cluster.connected:
             return Shortfall()
-        for pool in pools_to_try(self.snapshot, kind):
-            place = self.snapshot.nodes.places.get((kind.cluster_id, pool))
-            spot = None if place is None else self.room.find(kind.request, place)
+        places = self.snapshot.nodes.places
+        pools = [pool for pool in pools_to_try(self.snapshot, kind) if (kind.cluster_id, pool) in places]
+        left_milli = self._quota_left(kind)
+        for pool in pools:
+            spot = self.room.find(kind.request, places[kind.cluster_id, pool], most_gpu_milli=left_milli)
             if spot is None:
                 continue
-            if shortfall := self._over_quota(kind, spot.gpu_milli):
-                return shortfall
             self.room.take(spot, kind.request)
             if not kind.preemptible and kind.project_id in self.used:
                 self.used[kind.project_id] += spot.gpu_milli
             self._bind(kind, entry, pod, pool, spot)
             return None
-        return Shortfall()
+        if left_milli is None:
+            return Shortfall()
+        needs = [self.room.least_gpu_milli(kind.request, places[kind.cluster_id, pool]) for pool in pools]
+        least = min((need for need in needs if need is not None), default=0)
+        return Shortfall(quota_need_milli=least, quota_used_milli=self.used[kind.project_id])
 
-    def _over_quota(self, kind: Kind, need_milli: int) -> Shortfall | None:
+    def _quota_left(self, kind: Kind) -> int | None:
+        """What the project's quota still allows such a pod; None where it does not bound it."""
         project = self.snapshot.projects.get(kind.project_id)
-        if kind.preemptible or not need_milli or project is None or project.quota_milli is None:
+        if kind.preemptible or not kind.request.gpu_devices or project is None or project.quota_milli is None:
             return None
-        used = self.used[kind.project_id]
-        if used + need_milli <= project.quota_milli:
-            return None
-        return Shortfall(quota_need_milli=need_milli, quota_used_milli=used)
+        return project.quota_milli - self.used[kind.project_id]
 
     def _bind(self, kind: Kind, entry: Pending, pod: PodRef, pool: str, spot: Spot) -> None:
         nodes, request = self.snapshot.nodes, kind.request

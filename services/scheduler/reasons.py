@@ -16,9 +16,10 @@ from services.scheduler.snapshot import Booleans, ClusterView, Integers, Kind, S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """What stopped a pod: the quota, where a node would have had room; else the nodes."""
+    """What stopped a pod: the quota, where nodes would have had room; else the nodes."""
 
     quota_need_milli: int = 0
+    """The least that such a node would have given it."""
     quota_used_milli: int = 0
 
 
@@ -60,7 +61,8 @@ def why(snapshot: Snapshot, room: Room, kind: Kind, shortfall: Shortfall) -> Wai
     if waiting := _of_nodes(room, kind.request, rows, _where(pools, cluster)):
         return waiting
     if shortfall.quota_need_milli:
-        return _quota_used(snapshot, kind, shortfall)
+        least = kind.request.gpu_devices * int(room.share_milli(kind.request, rows).min())
+        return _quota_used(snapshot, kind, shortfall, least, _where(pools, cluster))
     return _of_free_room(room, kind.request, rows, _where(pools, cluster))
 
 
@@ -153,12 +155,14 @@ def _quota_too_small(snapshot: Snapshot, kind: Kind) -> Waiting | None:
     )
 
 
-def _quota_used(snapshot: Snapshot, kind: Kind, shortfall: Shortfall) -> Waiting:
+def _quota_used(snapshot: Snapshot, kind: Kind, shortfall: Shortfall, least_milli: int, where: str) -> Waiting:
+    """`least_milli`: what a pod takes on the node with the largest devices, whether there is room or not."""
     project = snapshot.projects[kind.project_id]
     quota = project.quota_milli or 0
     return Waiting(
-        reason=WaitingReason.QUOTA_USED if shortfall.quota_need_milli <= quota else WaitingReason.QUOTA_TOO_SMALL,
-        message=f"a pod needs {_gpus(shortfall.quota_need_milli)}, and non-preemptible workloads of project "
+        reason=WaitingReason.QUOTA_USED if least_milli <= quota else WaitingReason.QUOTA_TOO_SMALL,
+        message=f"a pod needs at least {_gpus(shortfall.quota_need_milli)} where there is room in {where}, and "
+        f"non-preemptible workloads of project "
         f"{project.name} hold {_gpus(shortfall.quota_used_milli)} of its quota of {_gpus(quota)}",
     )
 

@@ -39,6 +39,8 @@ class Spot:
 class _Candidates:
     rows: Integers
     scores: Integers
+    gpu_milli: Integers
+    """What a pod takes of each node's devices, in all."""
     seen: int
     """How far the journal of changed rows has been taken over."""
 
@@ -62,16 +64,24 @@ class Room:
                 held = release.reservation
                 self._move(release.row, held.cpu_milli, held.memory_bytes, held.devices, sign=+1)
 
-    def find(self, request: PodRequest, place: int) -> Spot | None:
-        """The best spot in one pool of one cluster; nothing is taken yet."""
+    def find(self, request: PodRequest, place: int, *, most_gpu_milli: int | None = None) -> Spot | None:
+        """The best spot in one pool of one cluster that takes at most so much of GPUs; nothing is taken yet."""
         candidates = self._up_to_date(request, place)
         if not len(candidates.rows):
             return None
-        best = int(candidates.scores.argmin())
-        if candidates.scores[best] == NEVER:
+        scores = candidates.scores
+        if most_gpu_milli is not None:
+            scores = np.where(candidates.gpu_milli > most_gpu_milli, NEVER, scores)
+        best = int(scores.argmin())
+        if scores[best] == NEVER:
             return None
         row = int(candidates.rows[best])
         return Spot(row=row, devices=self._tightest(request, row))
+
+    def least_gpu_milli(self, request: PodRequest, place: int) -> int | None:
+        """The least of GPUs that a node of this pool which has room would give in all; None where none has room."""
+        candidates = self._up_to_date(request, place)
+        return min(map(int, candidates.gpu_milli[candidates.scores != NEVER]), default=None)
 
     def take(self, spot: Spot, request: PodRequest) -> None:
         self._move(spot.row, request.cpu_milli, request.memory_bytes, spot.devices, sign=-1)
@@ -116,7 +126,8 @@ class Room:
         candidates = self._candidates.get((request, place))
         if candidates is None:
             rows = np.flatnonzero((self.nodes.place == place) & self.usable(request))
-            candidates = _Candidates(rows, self._scores(request, rows), len(self._journal))
+            gpu_milli = request.gpu_devices * self.share_milli(request, rows)
+            candidates = _Candidates(rows, self._scores(request, rows), gpu_milli, len(self._journal))
             self._candidates[request, place] = candidates
             return candidates
         if candidates.seen < len(self._journal) and len(candidates.rows):

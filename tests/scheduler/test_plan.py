@@ -482,6 +482,25 @@ class TestQuota:
         assert [bool(world.places(key)) for key in (half, memory, more)] == [True, True, False]
         assert world.workload(more).reason == "quota_used"
 
+    def test_a_pool_or_node_whose_devices_are_dearer_than_what_the_quota_leaves_does_not_hide_the_next(self):
+        """GPU memory is a share of the device it lands on, so the same request counts for less on a larger one."""
+        world = World()
+        world.cluster(pools=("small", "mixed"))
+        project_id = world.project("tight", quota=500)
+        world.node("a", pool="small", gpu_count=1, gpu_memory_bytes=40 * GIB)
+        world.node("b", pool="mixed", gpu_count=1, gpu_memory_bytes=40 * GIB)
+        world.node("c", pool="mixed", gpu_count=8, gpu_memory_bytes=80 * GIB)
+        wish = {"gpu_request_type": "memory", "gpu_memory_request": "30Gi", "preemptibility": "non-preemptible"}
+        first, second = (world.submit(f"w{n}", project_id=project_id, **wish) for n in range(2))
+        world.settle()
+        assert world.places(first)[0] == ("c", [(0, 375)])
+        assert not world.places(second)
+        assert world.workload(second).reason == "quota_used"
+        assert world.workload(second).message == (
+            "a pod needs at least 0.375 GPU where there is room in pools default, mixed, small of cluster local, and "
+            "non-preemptible workloads of project tight hold 0.375 GPU of its quota of 0.5 GPU"
+        )
+
     def test_work_without_gpus_is_not_bounded(self, world: World):
         world.node("a")
         project_id = world.project("none", quota=0)
