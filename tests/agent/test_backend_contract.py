@@ -3,6 +3,7 @@ backend pass the same tests, on a real API server.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from events.cluster_protocol import LogLine, LogsRequest
 from events.workload.events import DeviceShare
-from services.agent.backends.interface import LIVE_KINDS, LogsUnavailableError
+from services.agent.backends.interface import LIVE_KINDS, BackendError, LogsUnavailableError
 from tests.agent.given import KEY, OPENERS, WORKLOAD, Watched, log_text, ref
 
 pytestmark = pytest.mark.anyio
@@ -112,6 +113,29 @@ async def test_starting_forgetting_and_deleting_move_the_fence_and_never_back(cl
     assert cluster.backend.fences()[KEY] == 4
     await cluster.backend.delete(KEY, 2, 0)
     assert cluster.backend.fences()[KEY] == 4
+
+
+async def test_a_run_below_the_fence_is_refused_whoever_asks_for_it(cluster: Watched) -> None:
+    """The agent looks at the fence first; the backend is the last gate."""
+    await cluster.backend.delete(KEY, 2, 0)
+    with pytest.raises(BackendError, match=f"run 2 of {KEY} may not be started any more"):
+        await cluster.backend.apply(cluster.pod(token=2))
+    await cluster.backend.apply(cluster.pod(token=3, seconds=0.05))
+    await cluster.until("succeeded", token=3)
+    await cluster.backend.forget(KEY, 3)
+    with pytest.raises(BackendError, match=f"run 3 of {KEY} may not be started any more"):
+        await cluster.backend.apply(cluster.pod(token=3))
+    assert not (await cluster.backend.list_all()).pods
+    assert cluster.backend.fences()[KEY] == 4
+
+
+async def test_an_older_run_is_never_started_beside_a_newer_one(cluster: Watched) -> None:
+    await cluster.backend.apply(cluster.pod(token=3))
+    await cluster.until("running", token=3)
+    with contextlib.suppress(BackendError):
+        await cluster.backend.apply(cluster.pod(token=2))
+    assert [(pod.kind, pod.token) for pod in (await cluster.backend.list_all()).pods] == [("running", 3)]
+    assert cluster.newest(token=2) is None
 
 
 async def test_an_ended_run_is_listed_until_it_is_forgotten_and_a_live_one_cannot_be(cluster: Watched) -> None:

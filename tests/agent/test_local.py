@@ -1,10 +1,12 @@
 """Pods on this machine: exit codes, signals, output, restarts of the agent, and shims that are killed."""
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -382,6 +384,42 @@ def test_fences_outlive_their_process_and_a_torn_last_line(tmp_path: Path) -> No
     again = Fences(tmp_path / "fences")
     assert again.tokens == {"a": 3, "b": 1}
     again.close()
+
+
+@contextlib.contextmanager
+def no_file_grows_beyond(size: int) -> Iterator[None]:
+    """As where the disk is full: what is written is cut short, then refused."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("room", [0, 3, len("b 2 17"), len("b 2 1700000000")])
+def test_a_fence_that_the_disk_did_not_take_is_not_raised_and_takes_no_other_with_it(tmp_path: Path, room: int) -> None:
+    fences = Fences(tmp_path / "fences")
+    fences.raise_to("a", 1)
+    with no_file_grows_beyond((tmp_path / "fences").stat().st_size + room), pytest.raises(OSError):  # noqa: PT011
+        fences.raise_to("b", 2)
+    assert fences.tokens == {"a": 1}
+    fences.raise_to("c", 3)
+    fences.raise_to("b", 2)
+    fences.close()
+    again = Fences(tmp_path / "fences")
+    assert again.tokens == {"a": 1, "b": 2, "c": 3}
+    again.close()
+
+
+async def test_a_full_disk_lets_pods_be_ended_later_not_never(local: Watched, data: Path) -> None:
+    with no_file_grows_beyond((data / "fences").stat().st_size):
+        with pytest.raises(BackendError, match=r"too large|No space"):
+            await local.backend.delete(KEY, 1, 0)
+        with pytest.raises(BackendError, match=r"too large|No space"):
+            await local.backend.forget(KEY, 1)
+    await local.backend.delete(KEY, 1, 0)
+    assert local.backend.fences()[KEY] == 2
 
 
 def test_old_logs_go_first_and_by_age_and_by_size(tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ class Backend(Protocol):
 
     async def apply(self, pod: RunPod) -> None:
         """Start this run; already there, it stays as it is. What is wrong with the run itself (no command, no such
-        device) is no error but an observation of its end. Its token becomes the fence first. Raises BackendError.
+        device) is no error but an observation of its end. Its token becomes the fence first. One below the fence is
+        never started, whoever asks. Raises BackendError.
         """
         ...
 

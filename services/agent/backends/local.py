@@ -170,6 +170,8 @@ class LocalBackend:
     async def apply(self, pod: RunPod) -> None:
         if (pod.pod_key, pod.token) in self._runs:
             return
+        if pod.token < self._fences.tokens.get(pod.pod_key, 0):
+            raise BackendError(f"run {pod.token} of {pod.pod_key} may not be started any more")
         folder = RunFolder(self._root / "pods" / pod.pod_key / str(pod.token))
         seen = ObservedPod(
             pod_key=pod.pod_key,
@@ -393,7 +395,7 @@ class LocalBackend:
     # -- stopping --------------------------------------------------------------------------------------------------
 
     async def delete(self, pod_key: str, token: int, grace_seconds: int) -> None:
-        self._fences.raise_to(pod_key, token + 1)
+        self._raise_fence(pod_key, token + 1)
         for run in self._of(pod_key, token):
             if run.live:
                 self._ask_to_end(run, StopFile(kind="stopped", grace_seconds=grace_seconds))
@@ -452,7 +454,7 @@ class LocalBackend:
                 signal.pidfd_send_signal(run.pid_fd, signal.SIGKILL)
 
     async def forget(self, pod_key: str, token: int) -> None:
-        self._fences.raise_to(pod_key, token + 1)
+        self._raise_fence(pod_key, token + 1)
         for run in self._of(pod_key, token):
             if run.live:
                 continue
@@ -468,6 +470,12 @@ class LocalBackend:
                 (self._root / "pods" / pod_key).rmdir()
             # A pod's scratch folder goes with the pod, as a container's files do.
             self._spawn(asyncio.to_thread(shutil.rmtree, target / "work", ignore_errors=True))
+
+    def _raise_fence(self, pod_key: str, token: int) -> None:
+        try:
+            self._fences.raise_to(pod_key, token)
+        except OSError as error:
+            raise BackendError(f"pod {pod_key}: {error}") from error
 
     def _of(self, pod_key: str, up_to: int) -> Sequence[_Run]:
         return [run for (key, token), run in self._runs.items() if key == pod_key and token <= up_to]

@@ -1,6 +1,7 @@
 """Files of the local cluster beside the runs' own: the fences, and the clearing away of old logs."""
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -19,12 +20,13 @@ class Fences:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self.tokens: dict[str, int] = {}
         moved: dict[str, float] = {}
         oldest = time.time() - FENCE_SECONDS
         with contextlib.suppress(FileNotFoundError):
             for line in path.read_text().splitlines():
-                # The last line may be torn.
+                # A line may be torn. What is left of its time is then long ago.
                 with contextlib.suppress(ValueError):
                     key, token, at = line.split(" ")
                     if float(at) >= oldest:
@@ -36,9 +38,13 @@ class Fences:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def raise_to(self, pod_key: str, token: int) -> None:
+        """Raises OSError where the disk does not take it; then it is not raised."""
         if self.tokens.get(pod_key, 0) >= token:
             return
-        os.write(self._file, f"{pod_key} {token} {time.time():.0f}\n".encode())
+        # On a line of its own also after one that was torn: a full disk may take a part.
+        line = f"\n{pod_key} {token} {time.time():.0f}\n".encode()
+        if os.write(self._file, line) < len(line):
+            raise OSError(errno.ENOSPC, f"{self._path}: {os.strerror(errno.ENOSPC)}")
         self.tokens[pod_key] = token
 
     def close(self) -> None:

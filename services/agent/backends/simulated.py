@@ -21,6 +21,7 @@ from events.workload.commands import PodFactKind
 from events.workload.spec import WHOLE_GPU_MILLI
 from services.agent.backends.interface import (
     LIVE_KINDS,
+    BackendError,
     ClusterSettings,
     Observation,
     Picture,
@@ -138,6 +139,8 @@ class SimulatedBackend:
     async def apply(self, pod: RunPod) -> None:
         if (pod.pod_key, pod.token) in self._runs:
             return
+        if pod.token < self._fences.get(pod.pod_key, 0):
+            raise BackendError(f"run {pod.token} of {pod.pod_key} may not be started any more")
         self._raise_fence(pod.pod_key, pod.token)
         self._advance()
         run = _Run(pod=pod, seen=_seen(pod, "starting", self._clock.now()))
