@@ -300,7 +300,11 @@ def _shortage(before: Node, reserve: tuple[Reservation, ...]) -> str | None:
     """
     if any(r.id in before.reservations for r in reserve):
         return "already holds another reservation under this id"
+    ids: set[str] = set()
     for r in reserve:
+        if r.id in ids:
+            return f"cannot hold {r.id} twice"
+        ids.add(r.id)
         if len({share.device for share in r.devices}) < len(r.devices):
             return "cannot give a device twice to one pod"
     shares = tuple(share for r in reserve for share in r.devices)

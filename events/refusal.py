@@ -37,6 +37,7 @@ REFUSALS: Final[dict[str, str]] = {
     "pods_not_isolated": "pods of the local cluster could read Muster's keys: roles are not given to other people",
     "invalid": "a value breaks a rule",
     "stale_placement": "the pod moved on since the plan was made",
+    "placed_twice": "one run of a pod was given two places at once",
     "capacity_exceeded": "the node has not that much left",
     "node_not_schedulable": "the node takes no new pods",
     "too_many_workloads": "the project has as many living workloads as it may",

@@ -21,6 +21,7 @@ from events.workload.commands import (
 from events.workload.events import (
     PodFailed,
     PodInterrupted,
+    PodRef,
     PodRunning,
     PodsBound,
     PodStarting,
@@ -211,9 +212,18 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
     if not schedulable(state):
         return Refusal(code="stale_placement", message=f"{state.name!r} is {state.phase} and takes no placement")
     may_bind = set(bindable(state, context.now))
+    placed: dict[PodRef, str] = {}
     for placement in command.placements:
-        if placement.pod not in may_bind:
-            return Refusal(code="stale_placement", message=f"{placement.pod} may not be bound (any more)")
+        pod = placement.pod
+        if pod not in may_bind:
+            return Refusal(code="stale_placement", message=f"{pod} may not be bound (any more)")
+        if pod in placed:
+            return Refusal(
+                code="placed_twice",
+                message=f"run {pod.try_} of pod {pod.pod_set}-{pod.index} in attempt {pod.attempt} stands twice in one "
+                f"placement: on {placed[pod]} and on {placement.node_name}",
+            )
+        placed[pod] = placement.node_name
     events: list[WorkloadEvent] = []
     if not state.queued:
         events.append(WorkloadQueued())

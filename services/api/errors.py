@@ -32,6 +32,7 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "pods_not_isolated": 409,
     "invalid": 400,
     "stale_placement": 409,
+    "placed_twice": 409,
     "capacity_exceeded": 409,
     "node_not_schedulable": 409,
     "too_many_workloads": 429,

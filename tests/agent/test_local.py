@@ -401,7 +401,7 @@ def no_file_grows_beyond(size: int) -> Iterator[None]:
 def test_a_fence_that_the_disk_did_not_take_is_not_raised_and_takes_no_other_with_it(tmp_path: Path, room: int) -> None:
     fences = Fences(tmp_path / "fences")
     fences.raise_to("a", 1)
-    with no_file_grows_beyond((tmp_path / "fences").stat().st_size + room), pytest.raises(OSError):  # noqa: PT011
+    with no_file_grows_beyond((tmp_path / "fences").stat().st_size + room), pytest.raises(OSError):
         fences.raise_to("b", 2)
     assert fences.tokens == {"a": 1}
     fences.raise_to("c", 3)

@@ -60,6 +60,7 @@ def reserve(state: Node, *reservations: Reservation, release: tuple[str, ...] = 
         ((hold(0, (0, 600)), hold(1, (0, 500))), "lacks 100 thousandths of device 0"),
         ((hold(0, (2, 1000)),), "has no device 2"),
         (tuple(hold(number) for number in range(4)), "takes at most 3 pods"),
+        ((hold(0, (0, 500)), hold(0, (1, 500))), f"cannot hold {hold(0).id} twice"),
     ],
 )
 def test_what_fits_is_reserved_and_what_does_not_is_refused_with_numbers(

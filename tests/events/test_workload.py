@@ -466,6 +466,13 @@ def test_a_placement_made_from_an_older_view_is_refused() -> None:
     assert stopped.refused(PlacePods(workload_id=ID, placements=(placement(ref()),))).code == "stale_placement"
 
 
+def test_one_run_is_placed_once_in_one_command() -> None:
+    twice = (placement(ref()), replace(placement(ref()), node_key="n2", node_name="node-2"))
+    refusal = Story().created().refused(PlacePods(workload_id=ID, placements=twice))
+    assert refusal.code == "placed_twice"
+    assert refusal.message == "run 0 of pod main-0 in attempt 1 stands twice in one placement: on node-1 and on node-2"
+
+
 def test_a_waiting_reason_is_told_once() -> None:
     story = Story().created()
     waiting = PlacePods(workload_id=ID, waiting_reason="insufficient_gpu", waiting_message="2 nodes lack GPU")
