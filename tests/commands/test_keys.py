@@ -5,8 +5,6 @@ Requirement rows: C21; docs/adr/0028.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -17,31 +15,12 @@ from events.cluster import SetOwnershipProtection
 from events.envelope import Accepted, CommandReply, CommandRequest, OutcomeUnknown, Refused, UserCommand
 from events.ids import key_of_id
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
-from tests.support.commands import CommandPath, carry_out, command_path, furnish, training
-from tests.support.servers import NatsServer
+from tests.support.commands import CommandPath, carry_out, code, training
 
 pytestmark = pytest.mark.anyio
 
 FORGOTTEN = 70
 """Commits after which a chain itself no longer remembers a command."""
-
-
-@pytest.fixture
-async def path(fresh_log: NatsServer, tmp_path: Path) -> AsyncIterator[CommandPath]:
-    async with command_path(fresh_log, tmp_path, services=()) as made:
-        yield made
-
-
-@pytest.fixture
-async def place(path: CommandPath) -> tuple[str, str]:
-    """A project with people and a cluster: their ids. The services run."""
-    return await furnish(path)
-
-
-def code(reply: CommandReply) -> str:
-    return (
-        reply.refusal.code if isinstance(reply, Refused) else "admitted" if isinstance(reply, Accepted) else "unknown"
-    )
 
 
 async def much_happens_to(path: CommandPath, workload_id: str) -> None:

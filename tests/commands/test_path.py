@@ -5,7 +5,6 @@ Requirement rows: S083 to S085, C14, C21; log.md sections 2.1, 2.2 and 6.1 to 6.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -34,30 +33,12 @@ from services.commands.watch import LOOK_SECONDS
 from services.runtime.bus import CommandClient, GateAwayError
 from services.runtime.calls import call
 from services.runtime.connection import connect
-from tests.support.commands import CommandPath, carry_out, command_path, furnish, training
+from tests.support.commands import CommandPath, carry_out, code, command_path, furnish, training
 from tests.support.refusals import raw, settle
 from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.streams import recreate_streams, stored
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def path(fresh_log: NatsServer, tmp_path: Path) -> AsyncIterator[CommandPath]:
-    async with command_path(fresh_log, tmp_path, services=()) as made:
-        yield made
-
-
-@pytest.fixture
-async def place(path: CommandPath) -> tuple[str, str]:
-    """A project with people and a cluster: their ids. The services run."""
-    return await furnish(path)
-
-
-def code(reply: CommandReply) -> str:
-    return (
-        reply.refusal.code if isinstance(reply, Refused) else "admitted" if isinstance(reply, Accepted) else "unknown"
-    )
 
 
 async def audited(server: NatsServer) -> list[AuditRecord]:

@@ -23,13 +23,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def client(fresh_log: NatsServer) -> AsyncIterator[Client]:
-    made = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
 def store(client: Client) -> EventStore:
     return JetStreamEventStore(client)
 

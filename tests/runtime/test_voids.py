@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 
 import pytest
 from nats.aio.client import Client
@@ -18,17 +17,10 @@ from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.store import Committed, UnreadableMessageError
 from tests.support.drafts import ACTOR, NOW, grant
 from tests.support.poison import UNREADABLE, VIEWER, put, record
-from tests.support.servers import EVERYTHING, NatsServer
+from tests.support.servers import NatsServer
 from tests.support.stores import collect, flat
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def client(fresh_log: NatsServer) -> AsyncIterator[Client]:
-    made = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
-    yield made
-    await made.close()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from events.aggregate import AGGREGATES, draft
 from events.cluster import AddCluster
 from events.commit import Actor
 from events.decision import Context
-from events.envelope import Accepted, CommandReply, CommandRequest, UserCommand, target
+from events.envelope import Accepted, CommandReply, CommandRequest, Refused, UserCommand, target
 from events.ids import derived_command_id
 from events.project import CreateProject, GrantProjectRole
 from events.refusal import Refusal
@@ -52,6 +52,13 @@ async def carry_out(store: EventStore, command_id: str, command: UserCommand, *,
     outcome = await store.append(draft(aggregate, place[1], chain, events, command_id=command_id, actor=actor, now=NOW))
     assert isinstance(outcome, Committed)
     return outcome.commits[0].seq
+
+
+def code(reply: CommandReply) -> str:
+    """Why it was refused, `admitted`, or `unknown`."""
+    return (
+        reply.refusal.code if isinstance(reply, Refused) else "admitted" if isinstance(reply, Accepted) else "unknown"
+    )
 
 
 def training(name: str, project_id: str, cluster_id: str) -> CreateTraining:

@@ -1,0 +1,16 @@
+"""What tests of the runtime begin with."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from nats.aio.client import Client
+
+from services.runtime.connection import connect
+from tests.support.servers import EVERYTHING, NatsServer
+
+
+@pytest.fixture
+async def client(fresh_log: NatsServer) -> AsyncIterator[Client]:
+    made = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
+    yield made
+    await made.close()
