@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -387,7 +387,7 @@ def test_fences_outlive_their_process_and_a_torn_last_line(tmp_path: Path) -> No
 
 
 @contextlib.contextmanager
-def no_file_grows_beyond(size: int) -> Iterator[None]:
+def no_file_grows_beyond(size: int) -> Generator[None]:
     """As where the disk is full: what is written is cut short, then refused."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))

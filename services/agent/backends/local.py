@@ -13,7 +13,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -23,9 +23,10 @@ import structlog
 
 from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, UsageSample
 from events.node import NodeFacts
+from events.workload.commands import PodWarning
 from events.workload.events import PodRef
 from services.agent.backends import shim
-from services.agent.backends.gpus import Gpus, open_gpus
+from services.agent.backends.gpus import Gpus, NoSuchDeviceError, choose, open_gpus
 from services.agent.backends.interface import (
     LIVE_KINDS,
     BackendError,
@@ -34,7 +35,7 @@ from services.agent.backends.interface import (
     Picture,
 )
 from services.agent.backends.leftovers import kill_left
-from services.agent.backends.local_environment import LocalMachine, pod_environment, run_mark
+from services.agent.backends.local_environment import LocalMachine, held_devices, pod_environment, run_mark
 from services.agent.backends.local_files import Fences, delete_old_logs
 from services.agent.backends.log_file import read_log
 from services.agent.backends.run_folder import (
@@ -68,6 +69,7 @@ CLEAN_SECONDS: Final = 3600.0
 """How often logs that are too old or too many are looked for."""
 END_MARGIN_SECONDS: Final = 1.0
 """Of the time for an interruption: what is kept back for killing and for writing down the ends."""
+DEVICE_LOST: Final = "device_lost"
 
 log = structlog.get_logger(__name__)
 
@@ -79,6 +81,8 @@ class _Run(msgspec.Struct, kw_only=True):
     pid_fd: int | None = None
     """Of the shim; None once it is gone."""
     shim_pid: int = 0
+    devices: dict[int, str] = {}
+    """Names of the devices that it holds, by their number on this node."""
     status_fd: int | None = None
     force: asyncio.TimerHandle | None = None
 
@@ -88,8 +92,9 @@ class _Run(msgspec.Struct, kw_only=True):
 
 
 class LocalBackend:
-    def __init__(self, machine: LocalMachine) -> None:
+    def __init__(self, machine: LocalMachine, open_gpus: Callable[[int], Gpus] = open_gpus) -> None:
         self._machine = machine
+        self._open_gpus = open_gpus
         self._root = machine.data_dir
         self._node_name = socket.gethostname()
         self._runs: dict[tuple[str, int], _Run] = {}
@@ -106,7 +111,7 @@ class LocalBackend:
         for folder in ("pods", "settled"):
             (self._root / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         await self._lock()
-        self._gpus = open_gpus(self._machine.stand_in_gpus)
+        self._gpus = self._open_gpus(self._machine.stand_in_gpus)
         self._usage = UsageMeter(self._gpus)
         self._fences = Fences(self._root / "fences")
         for path in sorted((self._root / "pods").glob("*/*")):
@@ -133,8 +138,19 @@ class LocalBackend:
     async def list_all(self) -> Picture:
         while not self._news.empty():
             self._news.get_nowait()
+        await asyncio.to_thread(self._gpus.look)
+        self._warn_of_lost_devices()
         node = ObservedNode(name=self._node_name, facts=self._facts())
         return Picture(pods=tuple(run.seen for run in self._runs.values()), nodes=(node,))
+
+    def _warn_of_lost_devices(self) -> None:
+        working = {gpu.name for gpu in self._gpus.devices}
+        for run in self._runs.values():
+            lost = [f"device {number} is {name}" for number, name in run.devices.items() if name not in working]
+            if run.live and lost and all(told.reason != DEVICE_LOST for told in run.seen.warnings):
+                message = f"{', '.join(lost)}, and does not work any more"
+                warning = PodWarning(reason=DEVICE_LOST, message=message, at=_now())
+                run.seen = msgspec.structs.replace(run.seen, warnings=(*run.seen.warnings, warning))
 
     async def watch(self) -> AsyncIterator[Sequence[Observation]]:
         while True:
@@ -150,7 +166,11 @@ class LocalBackend:
         return ClusterSettings()
 
     async def usage(self) -> Sequence[UsageSample]:
-        running = [(run.pod, run.seen, run.shim_pid) for run in self._runs.values() if run.seen.kind == "running"]
+        running = [
+            (run.pod, run.seen, run.shim_pid, tuple(run.devices.values()))
+            for run in self._runs.values()
+            if run.seen.kind == "running"
+        ]
         return await asyncio.to_thread(self._usage.sample, running) if running else []
 
     def _facts(self) -> NodeFacts:
@@ -173,23 +193,16 @@ class LocalBackend:
         if pod.token < self._fences.tokens.get(pod.pod_key, 0):
             raise BackendError(f"run {pod.token} of {pod.pod_key} may not be started any more")
         folder = RunFolder(self._root / "pods" / pod.pod_key / str(pod.token))
-        seen = ObservedPod(
-            pod_key=pod.pod_key,
-            token=pod.token,
-            workload_id=pod.workload_id,
-            pod=pod.pod,
-            kind="starting",
-            at=_now(),
-            node_name=self._node_name,
-            message=f"image {pod.image!r} is recorded, not pulled; CPU and memory limits are not enforced here",
-        )
+        said = f"image {pod.image!r} is recorded, not pulled; CPU and memory limits are not enforced here"
+        seen = self._starting(pod, said)
         run = _Run(pod=pod, folder=folder, seen=seen)
         try:
             self._fences.raise_to(pod.pod_key, pod.token)
             (folder.path / "work").mkdir(parents=True, exist_ok=True)
+            refusal = self._refusal(run)
             self._write_run(run)
             self._runs[pod.pod_key, pod.token] = run
-            if refusal := self._refusal(pod):
+            if refusal is not None:
                 self._end(run, folder.write_exit(refusal))
                 return
             self._start_shim(run)
@@ -198,12 +211,24 @@ class LocalBackend:
             raise BackendError(f"pod {pod.pod_key}: {error}") from error
         self._news.put_nowait(seen)
 
+    def _starting(self, pod: RunPod, message: str = "") -> ObservedPod:
+        return ObservedPod(
+            pod_key=pod.pod_key,
+            token=pod.token,
+            workload_id=pod.workload_id,
+            pod=pod.pod,
+            kind="starting",
+            at=_now(),
+            node_name=self._node_name,
+            message=message,
+        )
+
     def _write_run(self, run: _Run) -> None:
-        pod = run.pod
+        pod, gpus = run.pod, {gpu.name: gpu for gpu in self._gpus.devices}
         work, isolation = str(run.folder.path / "work"), self._machine.isolation
         what = ShimRun(
             arguments=pod.arguments,
-            environment=pod_environment(pod, self._machine, self._gpus),
+            environment=pod_environment(pod, self._machine, [gpus[name] for name in run.devices.values()]),
             working_dir=pod.working_dir or work,
             log_max_bytes=self._machine.log_max_bytes,
             isolation=None if isolation is None else msgspec.structs.replace(isolation, kept=(work,)),
@@ -211,16 +236,18 @@ class LocalBackend:
         content: dict[str, object] = msgspec.to_builtins(RunFile(pod=pod, shim=what))
         shim.write_record(str(run.folder.path), "run.json", content)
 
-    def _refusal(self, pod: RunPod) -> ExitFile | None:
-        """Why this run cannot be started here, as its end."""
-        now = _now().timestamp()
+    def _refusal(self, run: _Run) -> ExitFile | None:
+        """Why this run cannot be started here, as its end; else it holds its devices."""
+        now, pod = _now().timestamp(), run.pod
         if pod.node_name != self._node_name:
             message = f"this cluster's only node is {self._node_name!r}, not {pod.node_name!r}"
             return ExitFile(ended_at=now, kind="refused", reason="no_such_node", message=message)
-        missing = [share.device for share in pod.devices if share.device >= len(self._gpus.devices)]
-        if missing:
-            message = f"this machine has {len(self._gpus.devices)} devices, and no device {missing[0]}"
-            return ExitFile(ended_at=now, kind="refused", reason="no_such_device", message=message)
+        numbers = [share.device for share in pod.devices]
+        held = {number: name for other in self._runs.values() if other.live for number, name in other.devices.items()}
+        try:
+            names = choose(numbers, held, [gpu.name for gpu in self._gpus.devices])
+        except NoSuchDeviceError as error:
+            return ExitFile(ended_at=now, kind="refused", reason="no_such_device", message=str(error))
         if not pod.arguments:
             message = (
                 f"the local cluster pulls no images, so it cannot know the entry point of {pod.image!r}: "
@@ -229,6 +256,7 @@ class LocalBackend:
             return ExitFile(ended_at=now, kind="failed", reason="no_command", message=message)
         if message := missing_sources(pod, "local"):
             return ExitFile(ended_at=now, kind="failed", reason=NO_SUCH_SOURCE, message=message)
+        run.devices = dict(zip(numbers, names, strict=True))
         return None
 
     def _start_shim(self, run: _Run) -> None:
@@ -272,16 +300,8 @@ class LocalBackend:
             shutil.rmtree(folder.path, ignore_errors=True)
             return
         pod = file.pod
-        seen = ObservedPod(
-            pod_key=pod.pod_key,
-            token=pod.token,
-            workload_id=pod.workload_id,
-            pod=pod.pod,
-            kind="starting",
-            at=_now(),
-            node_name=self._node_name,
-        )
-        run = _Run(pod=pod, folder=folder, seen=seen)
+        seen = self._starting(pod)
+        run = _Run(pod=pod, folder=folder, seen=seen, devices=held_devices(pod, file.shim.environment))
         if begun := folder.read_started():
             run.seen = started(seen, begun.at)
         self._runs[pod.pod_key, pod.token] = run

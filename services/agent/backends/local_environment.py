@@ -1,12 +1,13 @@
 """What a pod on this machine finds in its environment. Pure."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from events.cluster_protocol import RunPod
 from services.agent.backends.gpu_share import gpu_share
-from services.agent.backends.gpus import Gpus
+from services.agent.backends.gpus import Gpu
 from services.agent.backends.run_folder import Isolation
 
 
@@ -34,8 +35,11 @@ def run_mark(machine: LocalMachine, pod: RunPod) -> str:
     return f"MUSTER_RUN={machine.cluster_id}/{pod.pod_key}/{pod.token}"
 
 
-def pod_environment(pod: RunPod, machine: LocalMachine, gpus: Gpus) -> dict[str, str]:
-    """A clean base, then the workload's own, then what Muster says, which nobody may change."""
+def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu]) -> dict[str, str]:
+    """A clean base, then the workload's own, then what Muster says, which nobody may change.
+
+    `devices`: those that stand behind the pod's shares, in their order; empty where it cannot be started.
+    """
     key, _, value = run_mark(machine, pod).partition("=")
     return {
         "PATH": machine.path,
@@ -53,14 +57,20 @@ def pod_environment(pod: RunPod, machine: LocalMachine, gpus: Gpus) -> dict[str,
         # As Kubernetes' indexed Jobs call it.
         "JOB_COMPLETION_INDEX": str(pod.pod.index),
         key: value,
-        **_devices(pod, gpus),
+        **_devices(pod, devices),
     }
 
 
-def _devices(pod: RunPod, gpus: Gpus) -> dict[str, str]:
+def held_devices(pod: RunPod, environment: Mapping[str, str]) -> dict[int, str]:
+    """Which device stands behind each number of this run: the names in its environment, for it cannot change them."""
+    names = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return {share.device: name for share, name in zip(pod.devices, names, strict=False) if name}
+
+
+def _devices(pod: RunPod, devices: Sequence[Gpu]) -> dict[str, str]:
     """Which devices to use, and how much of them."""
-    names = ",".join(gpus.devices[share.device].name for share in pod.devices if share.device < len(gpus.devices))
+    names = ",".join(gpu.name for gpu in devices)
     visible = {"CUDA_VISIBLE_DEVICES": names, "NVIDIA_VISIBLE_DEVICES": names or "void"}
     if not names:
         return visible
-    return {**visible, **gpu_share(pod, gpus.devices[pod.devices[0].device].memory_bytes)}
+    return {**visible, **gpu_share(pod, devices[0].memory_bytes)}

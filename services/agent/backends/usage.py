@@ -25,12 +25,14 @@ class UsageMeter:
         self._gpus = gpus
         self._before: dict[RunKey, tuple[float, int]] = {}
 
-    def sample(self, running: Sequence[tuple[RunPod, ObservedPod, int]]) -> list[UsageSample]:
-        """One sample per pod; the process table is read once for all. Blocks for some milliseconds."""
+    def sample(self, running: Sequence[tuple[RunPod, ObservedPod, int, Sequence[str]]]) -> list[UsageSample]:
+        """One sample per pod, given with its shim's process id and the names of its devices. The process table is read
+        once for all. Blocks for some milliseconds.
+        """
         table = shim.process_table()
         children = shim.children_of(table)
         samples: list[UsageSample] = []
-        for pod, seen, shim_pid in running:
+        for pod, seen, shim_pid, devices in running:
             if shim_pid not in table:
                 continue
             pids = shim.descendants(shim_pid, table, children)
@@ -43,7 +45,7 @@ class UsageMeter:
                 continue
             self._before[pod.pod_key, pod.token] = (now, ticks)
             seconds = max(ticks - ticks_before, 0) / _TICKS_PER_SECOND
-            use = self._gpus.use([share.device for share in pod.devices], set(pids)) if pod.devices else None
+            use = self._gpus.use(devices, set(pids)) if devices else None
             samples.append(
                 UsageSample(
                     workload_id=pod.workload_id,
