@@ -1,0 +1,124 @@
+"""Nothing is declared that nothing reads: settings, variables of the deployments, options of commands."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from services.runtime.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = ("events", "projections", "services", "muster")
+SETTINGS = ROOT / "services" / "runtime" / "settings.py"
+COMPOSE = sorted(ROOT.glob("docker-compose*.yml"))
+EXAMPLE = ROOT / "deploy" / "env.example"
+VARIABLE = re.compile(r"\bMUSTER_[A-Z0-9_]*[A-Z0-9]\b")
+OTHERS = frozenset({"GOMEMLIMIT", "GOGC", "POSTGRES_USER", "POSTGRES_DB", "PATH", "HOME"})
+"""Of programs that are not ours."""
+
+
+@cache
+def sources() -> dict[Path, ast.Module]:
+    return {file: ast.parse(file.read_text()) for folder in PRODUCT for file in (ROOT / folder).rglob("*.py")}
+
+
+@cache
+def read_of_settings() -> frozenset[str]:
+    """Names that are read of something called settings; within its own module, of itself."""
+    found: set[str] = set()
+    for file, module in sources().items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                holder = ast.unparse(node.value).lower().removesuffix("()")
+                if holder.endswith("settings") or (file == SETTINGS and holder == "self"):
+                    found.add(node.attr)
+    return frozenset(found)
+
+
+@cache
+def words() -> frozenset[str]:
+    """Every whole text in the product."""
+    return frozenset(
+        node.value
+        for module in sources().values()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def is_read(variable: str) -> bool:
+    setting = variable.removeprefix("MUSTER_").lower()
+    return setting in Settings.model_fields or variable in words() or variable in OTHERS
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_read(name: str) -> None:
+    assert name in read_of_settings()
+
+
+def given_in_compose(file: Path) -> Iterator[tuple[str, str]]:
+    for name, service in yaml.safe_load(file.read_text())["services"].items():
+        for variable in service.get("environment", {}):
+            yield name, variable
+
+
+def given_on_kubernetes() -> Iterator[tuple[str, str]]:
+    for file in sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml")):
+        for document in yaml.safe_load_all(file.read_text()):
+            if document["kind"] == "ConfigMap":
+                yield from ((file.name, variable) for variable in document["data"])
+            spec = document.get("spec", {}).get("template", {}).get("spec", {}) if "spec" in document else {}
+            for container in spec.get("containers", ()):
+                yield from ((file.name, variable["name"]) for variable in container.get("env", ()))
+
+
+def given_in_image() -> Iterator[tuple[str, str]]:
+    yield from (("Dockerfile", name) for name in VARIABLE.findall((ROOT / "deploy" / "Dockerfile").read_text()))
+
+
+def test_every_variable_of_a_deployment_is_read() -> None:
+    given = {pair for file in COMPOSE for pair in given_in_compose(file)}
+    given |= {*given_on_kubernetes(), *given_in_image()}
+    assert len(given) > 50
+    assert [pair for pair in sorted(given) if not is_read(pair[1])] == []
+
+
+def test_what_the_example_of_compose_sets_is_taken_and_what_is_taken_stands_there() -> None:
+    taken = {name for file in COMPOSE for name in re.findall(r"\$\{([A-Z0-9_]+)", file.read_text())}
+    shown = set(re.findall(r"^#? ?([A-Z0-9_]+)=", EXAMPLE.read_text(), re.MULTILINE))
+    assert taken == shown
+
+
+def options_of_commands() -> Iterator[tuple[str, ast.FunctionDef]]:
+    for file in (ROOT / "muster" / "cli").glob("*.py"):
+        for node in ast.walk(sources()[file]):
+            if isinstance(node, ast.FunctionDef) and any(
+                isinstance(mark, ast.Call) and ast.unparse(mark.func) == "command" for mark in node.decorator_list
+            ):
+                yield f"{file.stem}.{node.name}", node
+
+
+def test_every_option_of_a_command_is_read() -> None:
+    functions = dict(options_of_commands())
+    assert len(functions) > 30
+    for name, function in functions.items():
+        given = {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
+        read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        assert given <= read, name
+
+
+def test_every_option_of_the_supervisor_is_read() -> None:
+    module = sources()[ROOT / "muster" / "embedded" / "up.py"]
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+    flags = {
+        ast.literal_eval(call.args[0]).removeprefix("--").replace("-", "_")
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
+    }
+    read = {node.attr for node in ast.walk(module) if isinstance(node, ast.Attribute)}
+    assert len(flags) > 5
+    assert flags <= read
