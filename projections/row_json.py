@@ -103,7 +103,7 @@ def pod_to_json(row: Row) -> Json:
         "podSet": row["pod_set"],
         "index": row["index"],
         "attempt": row["attempt"],
-        "try": row["try_"],
+        "run": row["try_"] + 1,  # people count from 1, as the history does
         "phase": row["phase"],
         "node": row["node_name"] or None,
         "nodePool": row["node_pool"] or None,

@@ -227,7 +227,9 @@ _STATUS_TODO: Final[dict[int, str]] = {
     404: "`muster workload list -A` shows what you may see; with --deleted also what is gone",
     412: "read it again and repeat",
     429: "wait a little and repeat",
+    502: "what stands before Muster cannot reach it: is it running? Repeat in a moment",
     503: "repeat in a moment; `muster doctor` looks for the cause",
+    504: "what stands before Muster got no answer from it in time: repeat in a moment",
 }
 
 
@@ -247,6 +249,8 @@ def problem_of(response: httpx.Response, idempotency_key: str | None = None) -> 
     code = _STATUS_EXIT.get(status, ExitCode.FAILURE)
     if code is ExitCode.REJECTED and _is_name_conflict(body):
         code = ExitCode.CONFLICT
+    if code is ExitCode.UNREACHABLE:
+        why.append(f"so says {_base_of(response)}")
     todo = _todo(status, details, response.request.url.path)
     if idempotency_key is not None and code is ExitCode.UNREACHABLE:
         todo = f"repeat with --idempotency-key {idempotency_key}: it is then done once at most"
@@ -261,7 +265,7 @@ def problem_of(response: httpx.Response, idempotency_key: str | None = None) -> 
 
 def _todo(status: int, details: str, path: str) -> str | None:
     if details == "no_such_run":
-        return "`muster workload pods NAME` lists attempts and tries"
+        return "`muster workload pods NAME` lists attempts and runs"
     if status == NOT_FOUND and "/workloads" not in path:
         return None
     return _STATUS_TODO.get(status)
@@ -315,7 +319,21 @@ def _is_name_conflict(body: Row) -> bool:
     return "name_taken" in text_of(body, "details")
 
 
+def _base_of(response: httpx.Response) -> str:
+    url = response.request.url
+    return f"{url.scheme}://{url.netloc.decode()}"
+
+
 def _answer(response: httpx.Response) -> Answer:
+    """Raises Problem where what was answered is none of Muster's."""
+    if response.is_redirect or (response.content and not _is_json(response)):
+        kind = response.headers.get("Content-Type", "no type")
+        raise Problem(
+            f"what answers at {_base_of(response)} is no Muster",
+            why=(f"{response.request.method} {response.request.url.path} was answered {response.status_code}, {kind}",),
+            todo="`muster context list` shows which URL is asked; --url or MUSTER_URL names another",
+            code=ExitCode.UNREACHABLE,
+        )
     sequence = response.headers.get("X-Log-Sequence", "")
     return Answer(
         status=response.status_code,
@@ -332,7 +350,8 @@ def _body(response: httpx.Response) -> Row:
     try:
         body: Json = json.loads(response.content) if response.content else {}
     except ValueError:
-        return {"message": response.text[:500]}
+        # A page of a proxy's is for browsers.
+        return {} if response.text.lstrip().startswith("<") else {"message": response.text[:500]}
     match body:
         case dict():
             return body
@@ -340,6 +359,14 @@ def _body(response: httpx.Response) -> Row:
             return {"items": body}
         case _:
             return {"value": body}
+
+
+def _is_json(response: httpx.Response) -> bool:
+    try:
+        json.loads(response.content)
+    except ValueError:
+        return False
+    return True
 
 
 def _parameters(parameters: Parameters) -> httpx.QueryParams:

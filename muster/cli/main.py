@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from muster.cli.audit import add_audit
 from muster.cli.cluster import add_cluster, add_nodes
 from muster.cli.command import (
     Connection,
@@ -28,6 +29,7 @@ from muster.cli.exits import EXIT_CODE_MEANING, ExitCode, Problem
 from muster.cli.operate import add_log, add_projections
 from muster.cli.project import add_project
 from muster.cli.report import report
+from muster.cli.roles import add_role, add_user
 from muster.cli.tokens import add_token
 from muster.cli.training import add_training
 from muster.cli.workload import add_workload
@@ -71,9 +73,12 @@ def command_line() -> "TyperGroup":
     add_project(app)
     add_cluster(app)
     add_nodes(app)
+    add_role(app)
+    add_user(app)
     add_token(app)
     add_context(app)
     add_events(app)
+    add_audit(app)
     add_projections(app)
     add_log(app)
     add_doctor(app)

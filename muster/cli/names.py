@@ -20,6 +20,8 @@ _ID_PREFIX = re.compile(r"^[0-9a-f]{4,8}(-[0-9a-f-]{0,27})?$")
 """At least four digits: shorter ones are more likely a name's typing error."""
 _LAG_SECONDS: Final = 0.3
 """More than the p99 from event to row."""
+_MOST_NAMED: Final = 20
+"""Names in one sentence."""
 _SHOWN: Final = 5
 """Candidates that an ambiguity names."""
 
@@ -27,6 +29,8 @@ _SHOWN: Final = 5
 def workload_id(session: "Session", given: str, project: str | None, *, deleted: bool = False) -> str:
     """The id of the workload that `given` names; `deleted` looks among what is gone, too. Raises Problem."""
     if _UUID.match(given.lower()):
+        if project:
+            find_project(session.api, project)
         return given.lower()
     found = _find_workloads(session.api, given, session.project(project), deleted=deleted)
     if not found:
@@ -42,6 +46,8 @@ def workload_id(session: "Session", given: str, project: str | None, *, deleted:
             todo="give the project (-p), or the id",
             code=ExitCode.USAGE,
         )
+    if scope := session.project(project):
+        find_project(session.api, scope)  # in a project that is not there, there is none, either
     raise Problem(
         f"there is no workload {given!r}" + _in_project(session.project(project)),
         todo="`muster workload list -A` shows what you may see; with --deleted what is gone",
@@ -106,7 +112,7 @@ def default_project(session: "Session", given: str | None) -> Row:
     if not projects:
         raise Problem(
             "you have no role in any project",
-            todo="ask an administrator: `muster token create --user YOU --role researcher --project P`",
+            todo="ask an administrator: `muster role grant YOU researcher -p PROJECT`",
             code=ExitCode.DENIED,
         )
     names = ", ".join(text_of(project, "name") for project in projects)
@@ -146,8 +152,18 @@ def _find_named(
     names = [text_of(thing, "name") for thing in things]
     raise Problem(
         f"there is no {what} {given!r}, or it is not yours to see",
-        todo=did_you_mean(given, names) or (f"{what}s: {', '.join(sorted(names))}" if names else None),
+        why=(_listed(what, names),),
+        todo=did_you_mean(given, names),
         code=ExitCode.NOT_FOUND,
+    )
+
+
+def _listed(what: str, names: list[str]) -> str:
+    if not names:
+        return f"there is no {what} that you may see"
+    more = len(names) - _MOST_NAMED
+    return f"{what}s that you may see: {', '.join(sorted(names)[:_MOST_NAMED])}" + (
+        f" and {more} more" if more > 0 else ""
     )
 
 

@@ -115,9 +115,7 @@ def _add_changes(app: typer.Typer) -> None:
         """Create a project."""
         body: Row = {"name": name, **_settings(gpu_quota, node_pools, pod_security)}
         session.api.mutate("POST", "/org-unit/projects", body, idempotency_key=idempotency_key)
-        session.out.talk(
-            f"project {name} created; bind people to it: muster token create --user U --project {quote(name)}"
-        )
+        session.out.talk(f"project {name} created; let people in: muster role grant USER researcher -p {quote(name)}")
 
     @command(
         app,

@@ -3,7 +3,7 @@
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 
@@ -11,17 +11,12 @@ from muster.cli.command import Session, command, group
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import find_project
 from muster.cli.options import duration_option
-from muster.cli.values import Row, text_of
+from muster.cli.roles import ADMINISTRATOR, ROLES, check_role, give, role_names, told
 
-ROLES: Final = ("administrator", "project-admin", "researcher", "viewer")
 DEFAULT_PROJECT: Final = "default"
 """The project that `muster up` makes."""
 ADMINISTRATOR_SECONDS: Final = 60
 """Life of the token that writes the binding: as long as one call with its retries may take."""
-
-
-def roles(incomplete: str) -> list[str]:
-    return [role for role in ROLES if role.startswith(incomplete)]
 
 
 def add_token(root: typer.Typer) -> None:
@@ -43,7 +38,7 @@ def add_token(root: typer.Typer) -> None:
         user: Annotated[str, typer.Option("--user", "-u", help="Subject of the token.")],
         role: Annotated[
             str | None,
-            typer.Option("--role", help=f"Also bind this role: {', '.join(ROLES)}.", autocompletion=roles),
+            typer.Option("--role", help=f"Also bind this role: {', '.join(ROLES)}.", autocompletion=role_names),
         ] = None,
         project: Annotated[
             str | None,
@@ -82,9 +77,8 @@ def wanted_role(role: str | None, project: str | None) -> str | None:
     """The role to bind, if any. Raises Problem where role and project do not go together."""
     if role is None:
         return "researcher" if project else None
-    if role not in ROLES:
-        raise usage(f"--role: there is no role {role!r}", todo="roles: " + ", ".join(ROLES))
-    if role == "administrator" and project:
+    check_role(role)
+    if role == ADMINISTRATOR and project:
         raise usage(
             "an administrator is one everywhere, not in a project", todo="leave --project out, or bind project-admin"
         )
@@ -145,15 +139,11 @@ class Signer:
 
 
 def bind(session: Session, signer: Signer, user: str, role: str, project: str) -> None:
-    """Writes the role binding through the API, as the administrator. Bound already is fine."""
+    """Gives the role as `muster role grant` does, but as the administrator, with a token made for it."""
     from muster.cli.client import Api
 
     token = signer.sign(signer.settings.admin_subject, ADMINISTRATOR_SECONDS)
-    scope: Literal["tenant", "project"] = "tenant" if role == "administrator" else "project"
-    rule: Row = {"subjectId": user, "roleName": role, "scopeType": scope}
     with closing(Api(session.api.url, token, talk=session.out.talk)) as administrator:
-        if scope == "project":
-            rule["scopeId"] = text_of(find_project(administrator, project), "id")
-        administrator.mutate("POST", "/authorization/access-rules", rule)
-    where = "everywhere" if scope == "tenant" else f"in project {project}"
-    session.out.talk(f"{user} is {role} {where}")
+        where = None if role == ADMINISTRATOR else find_project(administrator, project)
+        give(administrator, user, role, where)
+    session.out.talk(f"{user} is {role} {told(where)}")

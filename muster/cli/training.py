@@ -21,6 +21,7 @@ from muster.cli.workload_acts import add_acts
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
+    from yaml import YAMLError
 
 _SUBMITTED_COLUMNS = (
     Column("NAME", "name"),
@@ -156,7 +157,7 @@ def _file_request(file: str | None) -> Row:
     except (OSError, UnicodeDecodeError) as error:
         raise usage(f"--file: {file} cannot be read: {error}") from error
     except yaml.YAMLError as error:
-        raise usage(f"--file: {file} is neither YAML nor JSON: {error}") from error
+        raise usage(f"--file: {file} is neither YAML nor JSON: {_fault(error)}") from error
     if not isinstance(document, dict):
         raise usage(
             f"--file: {file} holds no request", todo="it begins with name: and spec:, as --dry-run=client prints it"
@@ -166,6 +167,15 @@ def _file_request(file: str | None) -> Row:
         if key not in known:
             raise usage(f"--file: {file}: unknown field {key!r}", todo=did_you_mean(str(key), known))
     return document
+
+
+def _fault(error: "YAMLError") -> str:
+    """Where the parser stood and what it met, as one sentence."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    met = ", ".join(part for name in ("context", "problem") if (part := getattr(error, name, None)))
+    return f"line {mark.line + 1}, column {mark.column + 1}: {met}"
 
 
 def _dry_run(session: Session, request: Row, where: str) -> ExitCode:

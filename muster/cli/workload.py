@@ -65,6 +65,8 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         watch: WatchOption = False,
     ) -> None:
         """List workloads."""
+        if everything and project:
+            raise usage("--all and --project exclude each other", todo="leave one of them out")
         scope = None if everything else session.project(project)
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
@@ -120,7 +122,7 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         muster {noun} logs hello -f --tail 20
         muster {noun} logs hello --since 10m --timestamps --pod POD
         muster {noun} logs hello --previous                  # why the run before this one ended
-        muster {noun} logs hello --attempt 1 --try 0         # `pods` lists attempts and tries
+        muster {noun} logs hello --attempt 1 --run 1         # `pods` lists attempts and runs
         """,
     )
     def logs(
@@ -142,8 +144,8 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         attempt: Annotated[
             int | None, typer.Option("--attempt", metavar="N", help="The newest run of this attempt.", min=1)
         ] = None,
-        try_: Annotated[
-            int | None, typer.Option("--try", metavar="N", help="With --attempt: this try of it, from 0.", min=0)
+        run: Annotated[
+            int | None, typer.Option("--run", metavar="N", help="With --attempt: this run of it, from 1.", min=1)
         ] = None,
     ) -> None:
         """Print what a workload's pods wrote; kept after the pods are gone."""
@@ -155,7 +157,7 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         parameters += [("pod", pod)] if pod else []
         parameters += [("previous", "true")] if previous else []
         parameters += [("attempt", attempt)] if attempt is not None else []
-        parameters += [("try", try_)] if try_ is not None else []
+        parameters += [("run", run)] if run is not None else []
         print_logs(session, f"/workloads/{identifier}/logs", parameters)
 
 

@@ -93,7 +93,7 @@ POD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("NODE", "node"),
     Column("GPUS", "devices", show=_devices),
     Column("ATTEMPT", "attempt"),
-    Column("TRY", "try"),
+    Column("RUN", "run"),
     Column("STARTED", "startedAt", time=True),
     Column("ENDED", "finishedAt", time=True),
     Column("EXIT", "exitCode"),

@@ -62,7 +62,7 @@ LOGS: Final = (
     Query(name="timestamps", type="boolean", default=False, help="Each line after its time."),
     Query(name="previous", type="boolean", default=False, help="Of each pod the run before its newest one."),
     Query(name="attempt", type="integer", least=1, help="Of each pod the newest run of this attempt."),
-    Query(name="try", type="integer", help="With attempt: this try of it, from 0."),
+    Query(name="run", type="integer", least=1, help="With attempt: this run of it, from 1."),
 )
 
 READER_DIGITS: Final = 16
@@ -85,7 +85,7 @@ class _AgentError(Exception):
 
 
 async def workload_logs(call: Call) -> Response:
-    since = _since(call)
+    since = since_of(call)
     _check_run(call)
     state = (await load_workload(call, call.id)).state
     wanted = _wanted_pod(call, state)
@@ -166,7 +166,7 @@ class _Asked:
             since=self._since,
             previous=self.call.values["previous"],
             attempt=self.call.values["attempt"],
-            try_=self.call.values["try"],
+            try_=None if self.call.values["run"] is None else self.call.values["run"] - 1,
             reader=self._reader,
         )
         prefix = f"{name}-{index}: " if self._name_pods else ""
@@ -332,19 +332,20 @@ def _wanted_pod(call: Call, state: Workload) -> PodId | None:
 
 def _check_run(call: Call) -> None:
     """Raises 400 where the parameters that choose a run do not go together."""
-    chosen = [name for name in ("previous", "attempt", "try") if call.values[name] not in {None, False}]
+    chosen = [name for name in ("previous", "attempt", "run") if call.values[name] not in {None, False}]
     issues: list[Issue] = []
     if call.values["follow"] and chosen:
         issues.append(Issue(field=chosen[0], details="does not go with follow, which tells of every run from now on"))
-    if call.values["try"] is not None and call.values["attempt"] is None:
-        issues.append(Issue(field="try", details="needs attempt: each attempt counts its tries from 0"))
+    if call.values["run"] is not None and call.values["attempt"] is None:
+        issues.append(Issue(field="run", details="needs attempt: each attempt counts its runs from 1"))
     if call.values["previous"] and call.values["attempt"] is not None:
         issues.append(Issue(field="previous", details="does not go with attempt; leave one of them out"))
     if issues:
         raise bad_request(issues)
 
 
-def _since(call: Call) -> datetime | None:
+def since_of(call: Call) -> datetime | None:
+    """The time that the parameter `since` names. Raises 400."""
     given: str | None = call.values["since"]
     if given is None:
         return None

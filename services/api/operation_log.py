@@ -1,9 +1,11 @@
 """For administrators: the log itself and its repair, what was refused, and how far the projections have come."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from datetime import UTC
-from typing import Annotated, Any, Final
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 from pydantic import Field
@@ -13,6 +15,7 @@ from events.audit import AuditRecord
 from events.authorize import Permission
 from events.codec import UNDECODABLE
 from events.commit import Commit
+from events.envelope import UserCommand
 from events.refusal import Refusal
 from events.subjects import AUDIT_STREAM, REFUSALS_STREAM
 from events.void import VoidMessage
@@ -22,6 +25,7 @@ from services.api.errors import bad_request
 from services.api.fields.about import FieldsModel
 from services.api.follows import followed_answer
 from services.api.issues import Issue
+from services.api.logs import since_of
 from services.runtime.fullness import ALARM_SHARE, fullness
 from services.runtime.jetstream_api import StoredMessage, message_at, stream_info
 from services.runtime.store import UnreadableMessageError
@@ -46,6 +50,11 @@ EVENTS: Final = (
     ),
     Query(name="follow", type="boolean", default=False, help="One JSON object a line, for as long as you listen."),
 )
+COMMANDS: Final = tuple(sorted(command.__name__ for command in get_args(UserCommand)))
+AUDIT_AT_ONCE: Final = 50
+"""Records that are asked for together."""
+MOST_SEARCHED: Final = 20_000
+"""Records of each stream that one request looks at: some two seconds."""
 _AUDIT_DECODER: Final = msgspec.json.Decoder(AuditRecord)
 _AUDIT_STREAMS: Final = {"admitted": AUDIT_STREAM, "refused": REFUSALS_STREAM}
 """Kept apart: however much is refused, what administrators did stays."""
@@ -56,6 +65,9 @@ AUDIT: Final = (
         options=("admitted", "refused"),
         help="Only administrative acts that were admitted, or only refusals. Default: both.",
     ),
+    Query(name="since", help="RFC 3339, or a time ago such as 90s, 10m, 2h or 1d."),
+    Query(name="actor", help="Only what this user asked for: the subject of their token."),
+    Query(name="type", type="choice", options=COMMANDS, help="Only this kind of command."),
     Query(name="limit", type="integer", default=100, least=1, most=MAX_AUDIT, help="Newest records, 1 to 500."),
 )
 
@@ -154,22 +166,47 @@ async def list_audit(call: Call) -> Response:
     outcome: str | None = call.values["outcome"]
     streams = [stream for name, stream in _AUDIT_STREAMS.items() if outcome in (None, name)]
     limit: int = call.values["limit"]
-    found = [record for stream in streams for record in await _newest(call, stream, limit)]
-    found.sort(key=lambda record: record["at"], reverse=True)
-    return json_response({"records": found[:limit]})
+    since = since_of(call)
+    newest = [await _newest(call, stream, since, limit) for stream in streams]
+    found = sorted((record for of in newest for record in of.records), key=lambda record: record["at"], reverse=True)
+    searched = max((of.searched_back_to for of in newest if of.searched_back_to is not None), default=None)
+    return json_response({"records": found[:limit], "searchedBackTo": rfc3339(searched)})
 
 
-async def _newest(call: Call, stream: str, limit: int) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Newest:
+    records: list[dict[str, Any]]
+    """Those that were asked for, newest first."""
+    searched_back_to: datetime | None = None
+    """None where nothing older could be among them."""
+
+
+async def _newest(call: Call, stream: str, since: datetime | None, limit: int) -> _Newest:
     requests = call.api.requests
     state = (await stream_info(requests, stream, seconds=STREAM_API_SECONDS)).state
+    first = max(state.first_seq, 1, state.last_seq - MOST_SEARCHED + 1)
     records: list[dict[str, Any]] = []
-    sequence = state.last_seq
-    while sequence >= max(state.first_seq, 1) and len(records) < limit:
-        stored = await message_at(requests, stream, sequence, seconds=STREAM_API_SECONDS)
-        if stored is not None:
-            records.append({"sequence": stored.seq, **_audited(stored)})
-        sequence -= 1
-    return records
+    oldest: datetime | None = None
+    for newest in range(state.last_seq, first - 1, -AUDIT_AT_ONCE):
+        sequences = range(newest, max(newest - AUDIT_AT_ONCE, first - 1), -1)
+        asked = (message_at(requests, stream, seq, seconds=STREAM_API_SECONDS) for seq in sequences)
+        for stored in await asyncio.gather(*asked):
+            if stored is None:
+                continue
+            if len(records) == limit or (since is not None and stored.time < since):
+                return _Newest(records=records)
+            record = _audited(stored)
+            oldest = stored.time
+            if _is_wanted(call, record):
+                records.append({"sequence": stored.seq, **record})
+    whole = first <= max(state.first_seq, 1) or len(records) == limit
+    return _Newest(records=records, searched_back_to=None if whole else oldest)
+
+
+def _is_wanted(call: Call, record: dict[str, Any]) -> bool:
+    actor: str | None = call.values["actor"]
+    kind: str | None = call.values["type"]
+    return kind in {None, record["command"]} and actor in {None, record.get("actor", {}).get("sub")}
 
 
 def _audited(stored: StoredMessage) -> dict[str, Any]:

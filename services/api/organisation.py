@@ -162,7 +162,7 @@ async def grant_role(call: Call) -> Response:
         command = GrantTenantRole(subject=rule.subject_id, role=rule.role_name)  # pyright: ignore[reportArgumentType] - checked
     else:
         command = GrantProjectRole(project_id=rule.scope_id or "", subject=rule.subject_id, role=rule.role_name)  # pyright: ignore[reportArgumentType] - checked
-    return await _send(call, rule, command, "has")
+    return await _send(call, rule, command, "has", "has already")
 
 
 async def revoke_role(call: Call) -> Response:
@@ -173,7 +173,7 @@ async def revoke_role(call: Call) -> Response:
         command = RevokeTenantRole(subject=rule.subject_id, role=rule.role_name)  # pyright: ignore[reportArgumentType] - checked
     else:
         command = RevokeProjectRole(project_id=rule.scope_id or "", subject=rule.subject_id, role=rule.role_name)  # pyright: ignore[reportArgumentType] - checked
-    return await _send(call, rule, command, "no longer has")
+    return await _send(call, rule, command, "no longer has", "no longer has")
 
 
 async def who_am_i(call: Call) -> Response:
@@ -186,9 +186,10 @@ async def who_am_i(call: Call) -> Response:
     return read_response(body, call.api.directory.seq, {})
 
 
-async def _send(call: Call, rule: AccessRule, command: UserCommand, word: str) -> Response:
+async def _send(call: Call, rule: AccessRule, command: UserCommand, done: str, already: str) -> Response:
     reply = await call.send(command)
     await directory_caught_up(call, reply)
+    word = done if reply.changed else already
     where = "everywhere" if rule.scope_type == "tenant" else f"in project {rule.scope_id}"
     return call.accepted(reply, f"{rule.subject_id} {word} role {rule.role_name} {where}")
 

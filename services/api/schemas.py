@@ -198,7 +198,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             podSet=_TEXT,
             index=_INTEGER,
             attempt=_INTEGER,
-            **{"try": _INTEGER},
+            run=_INTEGER,
             phase=_TEXT,
             node=_null(_TEXT),
             nodePool=_null(_TEXT),
@@ -321,6 +321,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             message=_TEXT,
             correlationId=_TEXT,
         ),
+        searchedBackTo=_null(_TIME),
     ),
     "ProjectionStatus": _object(
         "schema",

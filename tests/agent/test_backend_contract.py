@@ -211,7 +211,7 @@ async def test_logs_of_earlier_runs_are_given_to_who_asks_for_them(cluster: Watc
     assert await told() == await told(attempt=2) == of[3]
     assert await told(previous=True) == await told(attempt=1) == of[2]
     assert await told(attempt=1, **{"try": 0}) == of[1]
-    with pytest.raises(LogsUnavailableError, match=r"attempt 7 .* attempt 1 try 0, attempt 1 try 1, attempt 2 try 0"):
+    with pytest.raises(LogsUnavailableError, match=r"attempt 7 .* attempt 1 run 1, attempt 1 run 2, attempt 2 run 1"):
         await told(attempt=7)
 
 

@@ -119,6 +119,36 @@ def test_clusters_pools_nodes_and_projects(admin: Served, muster: Any) -> None:
     assert muster("project", "describe", "vision").code == 0
 
 
+def test_roles_are_given_shown_and_taken_away_and_the_audit_tells(admin: Served, muster: Any) -> None:
+    assert muster("role", "grant", "eve", "researcher", "-p", "default").code == 0
+    assert muster("role", "grant", "eve", "researcher", "-p", "default").code == 0, "it is so already"
+    assert muster("role", "grant", "eve", "viewer", "--everywhere").code == 0
+    listed = muster("role", "list", "--user", "eve", "-o", "json").json()
+    assert {(row["role"], row["where"]) for row in listed} == {("researcher", "default"), ("viewer", "everywhere")}
+    in_project = muster("role", "list", "-p", "default", "-o", "json").json()
+    assert "eve" in {row["user"] for row in in_project}
+    assert {row["where"] for row in in_project} == {"default"}
+    users = {row["user"]: row["roles"] for row in muster("user", "list", "-o", "json").json()}
+    assert users["eve"] == ["viewer everywhere", "researcher in default"]
+    assert users["admin"] == ["administrator everywhere"]
+    assert "eve" in muster("user", "list").out
+    assert muster("role", "revoke", "eve", "researcher", "-p", "default").code == 0
+    again = muster("role", "revoke", "eve", "researcher", "-p", "default")
+    assert again.code == 3
+    assert "'eve' does not have the role researcher in project 'default'" in again.err
+    assert muster("role", "revoke", "eve", "project-admin", "--everywhere").code == 6
+    assert muster("role", "grant", "eve", "viewer", "-p", "nowhere").code == 3
+    told = muster(
+        "audit", "list", "--type", "RevokeProjectRole", "--actor", "admin", "--since", "1h", "-o", "json"
+    ).json()
+    assert told[0]["command"] == "RevokeProjectRole"
+    assert "RevokeProjectRole" in muster("audit", "list", "--limit", "500").out
+    assert muster("audit", "list", "--actor", "nobody").out.splitlines()[1:] == []
+    unknown = muster("audit", "list", "--type", "Revoke")
+    assert unknown.code == 6
+    assert "RevokeProjectRole" in unknown.err
+
+
 def test_the_log_is_listed_whole_and_the_doctor_sees_the_rest(admin: Served, muster: Any) -> None:
     rows = [json.loads(line) for line in muster("events", "list", "--limit", "0", "-o", "jsonl").out.splitlines()]
     assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +67,8 @@ def test_0_when_all_is_well(api: ShapeServer, muster: Any) -> None:
         ("workload", "list", "-o", "xml"),
         ("workload", "list", "--limit", "-1"),
         ("workload", "list", "--json", "--yaml"),
+        ("workload", "list", "-A", "-p", "default"),
+        ("training", "logs", "hello", "--attempt", "1", "--run", "0"),
         ("training", "submit"),
         ("training", "submit", "hello", "--name-prefix", "other"),
         ("training", "submit", "hello", "extra"),
@@ -84,6 +87,11 @@ def test_0_when_all_is_well(api: ShapeServer, muster: Any) -> None:
         ("cluster", "add", "demo", "--simulated", "8"),
         ("cluster", "set", "local", "--ownership-protection", "maybe"),
         ("token", "create", "--user", "ann", "--role", "king"),
+        ("role", "grant", "ann", "king"),
+        ("role", "grant", "ann", "administrator", "-p", "default"),
+        ("role", "revoke", "ann", "viewer", "--everywhere", "-p", "default"),
+        ("audit", "list", "--limit", "501"),
+        ("audit", "list", "--since", "soon"),
         ("token", "create", "--user", "ann", "--role", "administrator", "--project", "p"),
         ("token", "create", "--user", "ann"),
         ("projections", "rebuild"),
@@ -265,3 +273,57 @@ def test_no_time_is_spent_on_a_server_that_asks_for_too_long(api: ShapeServer, m
     assert muster("cluster", "list").code == 9
     assert len(api.asked("GET", "/clusters")) == 1
     assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("name: hello\nspec:\n  image: [a\n", "line 4, column 1: "),
+        ("name: a: b\n", "line 1, column 8: mapping values are not allowed here"),
+        ("name: \x07\n", "special characters are not allowed"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_told_by_line_and_column(
+    api: ShapeServer, muster: Any, tmp_path: Path, text: str, told: str
+) -> None:
+    file = tmp_path / "training.yaml"
+    file.write_text(text)
+    ran = muster("training", "submit", "-f", str(file))
+    assert ran.code == 2
+    assert told in ran.err
+    assert "\\n" not in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+SUBMIT_ELSEWHERE = ("training", "submit", "hello", "-i", "x", "-p", "default", "--cluster", "local", "--", "x")
+
+
+@pytest.mark.parametrize("arguments", [SUBMIT_ELSEWHERE, ("workload", "list"), ("project", "create", "vision")])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(503, {"code": 503, "message": "commands are not taken now", "details": "gate_away"}, LATER),
+        Reply(502, text="<html>bad gateway</html>", headers=LATER),
+        Reply(hang_up=True),
+    ],
+    ids=["gate away", "behind a proxy", "cut off"],
+)
+def test_a_server_that_is_away_or_starting_again_is_named_with_what_to_do(
+    api: ShapeServer, muster: Any, arguments: tuple[str, ...], reply: Reply
+) -> None:
+    for method, path in (("POST", "/workloads/trainings"), ("GET", "/workloads"), ("POST", "/org-unit/projects")):
+        api.on(method, path, reply)
+    ran = muster(*arguments)
+    assert (ran.code, ran.out) == (9, "")
+    assert api.url in ran.err
+    assert "\n  → " in ran.err
+    assert ("--idempotency-key" in ran.err) == (arguments[1] != "list"), "a change is repeated safely"
+
+
+def test_something_else_that_answers_at_the_url_is_no_muster(api: ShapeServer, muster: Any) -> None:
+    for reply in (Reply(text="<html>hello</html>"), Reply(302, text="", headers={"Location": "/login"})):
+        api.on("GET", "/workloads", reply)
+        ran = muster("workload", "list")
+        assert (ran.code, ran.out) == (9, "")
+        assert f"what answers at {api.url} is no Muster" in ran.err
+        assert "muster context list" in ran.err

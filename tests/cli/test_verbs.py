@@ -177,6 +177,35 @@ def test_a_project_that_is_not_there_is_no_empty_list(api: ShapeServer, muster: 
     assert muster(nouns, "list", "-p", "default").code == 0
 
 
+VERBS_OF_ONE = ("describe", "logs", "suspend", "resume", "delete", "history", "pods", "metrics", "set")
+
+
+@pytest.mark.parametrize("verb", VERBS_OF_ONE)
+@pytest.mark.parametrize("workload", ["hello", WORKLOAD_ID])
+def test_a_verb_in_a_project_that_is_not_there_says_so_and_which_there_are(
+    api: ShapeServer, muster: Any, verb: str, workload: str
+) -> None:
+    def listed(request: Request) -> Reply:
+        known = "projectName==defualt" not in request.query.get("filterBy", [])
+        return Reply(body={"workloads": [workload_row()] if known else [], "next": None})
+
+    api.on("GET", "/workloads", listed)
+    more = ("--priority", "high") if verb == "set" else ()
+    ran = muster("workload", verb, workload, "-p", "defualt", *more)
+    assert (ran.code, ran.out) == (3, "")
+    assert "there is no project 'defualt'" in ran.err
+    assert "projects that you may see: default" in ran.err
+    assert "did you mean 'default'?" in ran.err
+    assert all(request.method == "GET" for request in api.requests), "nothing was done"
+
+
+def test_submitting_to_a_project_that_is_not_there_sends_nothing(api: ShapeServer, muster: Any) -> None:
+    ran = muster("training", "submit", "x", "-i", "a", "-p", "vision", "--", "x")
+    assert (ran.code, ran.out) == (3, "")
+    assert "projects that you may see: default" in ran.err
+    assert api.asked("POST", "/workloads/trainings") == []
+
+
 def test_a_list_is_kept_to_a_project_by_its_id_too(api: ShapeServer, muster: Any) -> None:
     identifier = "0a1b2c3d-4e5f-8a6b-9c7d-0123456789ff"
     assert muster("workload", "list", "-p", identifier).code == 0
@@ -184,7 +213,7 @@ def test_a_list_is_kept_to_a_project_by_its_id_too(api: ShapeServer, muster: Any
 
 
 def test_a_run_whose_log_is_not_there_leads_to_the_runs_that_are(api: ShapeServer, muster: Any) -> None:
-    row = {"name": "main-0", "attempt": 3, "try": 7, "phase": "Failed"}
+    row = {"name": "main-0", "attempt": 3, "run": 7, "phase": "Failed"}
     api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": [row]}))
     none = {"code": 404, "message": "no log of attempt 9 of pod main-0 is kept", "details": "no_such_run"}
     api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(404, none))
@@ -192,7 +221,7 @@ def test_a_run_whose_log_is_not_there_leads_to_the_runs_that_are(api: ShapeServe
     assert ran.code == 3
     assert "muster workload pods" in ran.err
     header, line = muster("workload", "pods", "hello").out.splitlines()
-    assert header.split()[4:6] == ["ATTEMPT", "TRY"]
+    assert header.split()[4:6] == ["ATTEMPT", "RUN"]
     assert line.split()[2:4] == ["3", "7"]
 
 

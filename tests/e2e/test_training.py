@@ -68,12 +68,12 @@ def test_a_failing_command_is_retried_up_to_its_backoff_limit_and_ends_failed_wi
         return answer.status_code, answer.text
 
     assert logs() == (200, "this is try 2\n")
-    assert logs(previous=True) == logs(attempt=1, **{"try": 1}) == (200, "this is try 1\n")
+    assert logs(previous=True) == logs(attempt=1, run=2) == (200, "this is try 1\n")
     assert logs(attempt=1) == (200, "this is try 2\n")
     status, text = logs(attempt=4)
-    assert (status, "no_such_run" in text, "attempt 1 try 0, attempt 1 try 1" in text) == (404, True, True)
+    assert (status, "no_such_run" in text, "attempt 1 run 1, attempt 1 run 2" in text) == (404, True, True)
     assert logs(previous=True, follow=True)[0] == logs(previous=True, attempt=1)[0] == 400
-    told = stack.muster("training", "logs", "fails", "--attempt", "1", "--try", "0")
+    told = stack.muster("training", "logs", "fails", "--attempt", "1", "--run", "1")
     assert (told.returncode, told.stdout) == (0, "this is try 0\n"), told.stderr
     told = stack.muster("training", "logs", "fails", "--previous")
     assert (told.returncode, told.stdout) == (0, "this is try 1\n"), told.stderr

@@ -301,7 +301,7 @@ async def test_another_incarnation_or_attempt_is_never_given_for_the_one_asked_f
         assert "second" in await texts(agent, request(second))
         assert await texts(agent, request(second, previous=True)) == ["first"]
         assert await texts(agent, request(second, attempt=1, try_=1)) == ["first"]
-        with pytest.raises(LogsUnavailableError, match="kept are those of attempt 1 try 1, attempt 1 try 2"):
+        with pytest.raises(LogsUnavailableError, match="kept are those of attempt 1 run 2, attempt 1 run 3"):
             await texts(agent, request(second, attempt=2))
 
 

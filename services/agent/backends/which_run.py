@@ -53,4 +53,5 @@ def _none(request: LogsRequest, runs: Mapping[int, PodRef]) -> str:
 
 
 def _named(attempt: int, try_: int | None) -> str:
-    return f"attempt {attempt}" if try_ is None else f"attempt {attempt} try {try_}"
+    """As people count: runs from 1."""
+    return f"attempt {attempt}" if try_ is None else f"attempt {attempt} run {try_ + 1}"

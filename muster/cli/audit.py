@@ -1,0 +1,67 @@
+"""`muster audit`: what took a special right, and what was refused."""
+
+from typing import Annotated, Final
+
+import typer
+
+from muster.cli.command import Session, command, group
+from muster.cli.options import duration_option
+from muster.cli.output import Column
+from muster.cli.values import rows_of, text_of
+
+AUDIT_COLUMNS: Final = (
+    Column("WHEN", "at", time=True),
+    Column("WHO", "actor.sub"),
+    Column("OUTCOME", "outcome"),
+    Column("TYPE", "command"),
+    Column("TARGET", "target"),
+    Column("CODE", "code"),
+    Column("MESSAGE", "message"),
+    Column("PROJECT", "projectId", wide=True),
+    Column("COMMAND", "commandId", wide=True),
+    Column("CORRELATION", "correlationId", wide=True),
+)
+
+
+def add_audit(root: typer.Typer) -> None:
+    app = group("Audit: administrative acts, and what was refused. For administrators.")
+
+    @command(
+        app,
+        "list",
+        examples="""
+        muster audit list
+        muster audit list --since 2h --outcome refused
+        muster audit list --actor ann --type DeleteWorkload --limit 20 -o json
+        """,
+    )
+    def list_(
+        session: Session,
+        *,
+        since: Annotated[
+            str | None, typer.Option("--since", metavar="DURATION", help="Only of this last time, such as 10m.")
+        ] = None,
+        actor: Annotated[str | None, typer.Option("--actor", metavar="USER", help="Only by this user.")] = None,
+        type_: Annotated[
+            str | None, typer.Option("--type", metavar="COMMAND", help="Only this kind of command: GrantTenantRole …")
+        ] = None,
+        outcome: Annotated[
+            str | None, typer.Option("--outcome", metavar="admitted|refused", help="Only these. Default: both.")
+        ] = None,
+        limit: Annotated[int, typer.Option("--limit", help="Most records.", min=1, max=500)] = 100,
+    ) -> None:
+        """List administrative acts and refusals, newest first."""
+        parameters: list[tuple[str, str | int]] = [("limit", limit)]
+        parameters += [("since", f"{duration_option('--since', since)}s")] if since else []
+        parameters += [("actor", actor)] if actor is not None else []
+        parameters += [("type", type_)] if type_ else []
+        parameters += [("outcome", outcome)] if outcome else []
+        answer = session.api.get("/audit", parameters)
+        rows = rows_of(answer, "records")
+        session.out.rows(rows, AUDIT_COLUMNS, name="sequence", empty="nothing such stands in the audit")
+        if searched := text_of(answer, "searchedBackTo"):
+            session.out.talk(f"searched back to {searched}; older records may be there, too: narrow it with --since")
+        elif len(rows) == limit:
+            session.out.talk(f"the newest {limit} are shown; --limit shows up to 500")
+
+    root.add_typer(app, name="audit")
