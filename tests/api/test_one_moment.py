@@ -159,7 +159,8 @@ def test_history_and_pods_show_what_a_read_before_has_shown(served: Served, nats
         asking.join()
         history, pods = answers
         assert [record["type"] for record in history.json()["records"]][-1] == "PodRunning"
-        assert [pod["phase"] for pod in pods.json()["pods"]] == ["Running"]
+        assert [(pod["phase"], pod["run"]) for pod in pods.json()["pods"]] == [("Running", 1)], "as the history counts"
+        assert history.json()["records"][-1]["message"].startswith("run 1 of pod main-0")
         assert not any("X-Log-Stale" in answer.headers for answer in answers)
 
 
