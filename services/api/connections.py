@@ -1,10 +1,12 @@
-"""One connection of a client, bounded: how many there are, how long a head may take, how long a reader may stand still.
+"""One connection of a client, bounded: how many there are, in all and from one address, how long a head may take, how
+long a reader may stand still.
 
 uvicorn's own protocol has none of these: it waits for ever for a head that comes byte by byte, and for a client that
 does not read. It knows no endpoint; what a cut stream says at its end stands in the request's state (`LAST_WORDS`).
 """
 
 import asyncio
+import ipaddress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
@@ -13,7 +15,7 @@ import structlog
 from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from services.api.errors import ApiError, unavailable
+from services.api.errors import RETRY_AFTER_SECONDS, ApiError, unavailable
 
 LAST_WORDS: Final = "last_words"
 """In the state of a request's scope: the line that a stream ends with where its reader stood still."""
@@ -30,6 +32,8 @@ class ConnectionLimits:
     """Of one api process."""
 
     connections: int
+    per_address: int
+    """From one place (`address_of`), so that no client takes the places of all others."""
     head_seconds: float
     """From the first byte of a request, or from the connection on, until its head is there."""
     stalled_seconds: float
@@ -42,7 +46,7 @@ def bounded(limits: ConnectionLimits) -> type[asyncio.Protocol]:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol and three bounds."""
+    """uvicorn's protocol and four bounds."""
 
     def __init__(self, limits: ConnectionLimits, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -59,8 +63,25 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.connections) > self._limits.connections:
             message = f"{self._limits.connections} connections are open already; try again"
             self._end_with(unavailable(message, details="too_many_connections"), "too_many")
+        elif self._are_from_here() > self._limits.per_address:
+            message = (
+                f"{self._limits.per_address} connections are open from your address already; close some, or, behind a "
+                "proxy, have MUSTER_HTTP_MAX_CONNECTIONS_PER_ADDRESS raised"
+            )
+            error = ApiError(
+                429, message, details="too_many_connections_of_address", headers={"Retry-After": RETRY_AFTER_SECONDS}
+            )
+            self._end_with(error, "too_many_of_address")
         else:
             self._expect_head()
+
+    def _are_from_here(self) -> int:
+        """Connections from this one's place, with this one; 0 on a socket without addresses."""
+        here = address_of(self.client)
+        if here is None:
+            return 0
+        others = cast("set[HttpToolsProtocol]", self.connections)
+        return sum(address_of(other.client) == here for other in others)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -104,7 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
         response = error.response()
         headers = [*response.raw_headers, (b"connection", b"close")]
         head = b"".join(b"%s: %s\r\n" % header for header in headers)
-        phrase = {408: b"408 Request Timeout", 503: b"503 Service Unavailable"}[error.status]
+        phrase = {408: b"408 Request Timeout", 429: b"429 Too Many Requests", 503: b"503 Service Unavailable"}[error.status]
         self.transport.write(b"HTTP/1.1 %s\r\n%s\r\n%s" % (phrase, head, response.body))
         self.transport.close()
         self._watch_writes()
@@ -156,6 +177,21 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _waiting_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
+
+
+def address_of(client: tuple[str, int] | None) -> str | None:
+    """What counts as one place: an IPv4 address, or the /64 that any one host of IPv6 has all of."""
+    if client is None:
+        return None
+    try:
+        address = ipaddress.ip_address(client[0].partition("%")[0])
+    except ValueError:
+        return client[0]
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(address) >> 64 << 64))
 
 
 def _cancelled(timer: asyncio.TimerHandle | None) -> None:

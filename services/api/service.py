@@ -84,6 +84,7 @@ async def _serve(api: Api, settings: Settings, health: Health, stop: asyncio.Eve
             http=bounded(
                 ConnectionLimits(
                     connections=settings.http_max_connections,
+                    per_address=settings.http_max_connections_per_address,
                     head_seconds=settings.http_max_head_seconds,
                     stalled_seconds=settings.http_max_stalled_seconds,
                 )

@@ -58,6 +58,9 @@ class Settings(BaseSettings):
     """Open `logs?follow` and `events?follow` of one user, at each `api` process."""
     http_max_connections: int = Field(default=1_000, ge=1)
     """Connections of clients that an `api` process keeps open; one more is answered 503 and closed."""
+    http_max_connections_per_address: int = Field(default=200, ge=1)
+    """Of these, from one address (of IPv6, one /64); one more is answered 429 and closed. Behind a proxy, all come from
+    the proxy's address: give it as many as `http_max_connections`, and have the proxy bound its clients."""
     http_max_head_seconds: float = Field(default=10.0, gt=0)
     """Within which the head of a request must be there, from its first byte or from the connection on."""
     http_max_stalled_seconds: float = Field(default=30.0, gt=0)

@@ -15,6 +15,7 @@ import pytest
 from events.aggregate import WORKLOAD, Aggregate, Chain
 from events.ids import workload_key
 from projections.tables import workloads
+from services.api.connections import address_of
 from services.api.context import Call
 from services.api.errors import ApiError
 from services.api.trainings import load_workload
@@ -26,6 +27,7 @@ from tests.support.servers import NatsServer, PostgresServer
 V1 = "/api/v1"
 TRAININGS = f"{V1}/workloads/trainings"
 CONNECTIONS = 12
+OF_ONE_ADDRESS = 8
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,7 @@ def served(
         "project_max_living_workloads": 3,
         "project_max_creations_per_hour": 6,
         "http_max_connections": CONNECTIONS,
+        "http_max_connections_per_address": OF_ONE_ADDRESS,
         "http_max_head_seconds": 1.5,
         "http_max_stalled_seconds": 2,
         "follows_per_user": 2,
@@ -46,10 +49,11 @@ def served(
         yield running
 
 
-def connect(served: Served) -> socket.socket:
+def connect(served: Served, *, of: str = "127.0.0.1") -> socket.socket:
+    """From one of this machine's own addresses."""
     address = httpx.URL(served.url)
     assert address.port is not None
-    return socket.create_connection((address.host, address.port), timeout=30)
+    return socket.create_connection((address.host, address.port), timeout=30, source_address=(of, 0))
 
 
 @contextlib.contextmanager
@@ -138,18 +142,54 @@ def test_the_head_of_a_second_request_has_the_same_time(served: Served) -> None:
 
 def test_one_connection_too_many_is_told_so_and_a_free_place_is_taken_again(served: Served) -> None:
     with contextlib.ExitStack() as held:
-        for _ in range(CONNECTIONS):
-            held.enter_context(connect(served))
+        for number in range(CONNECTIONS):
+            held.enter_context(connect(served, of=f"127.0.0.{2 + number % 2}"))
         with connect(served) as refused:
             answer = everything(refused)
     assert answer.startswith(b"HTTP/1.1 503 ")
-    assert b"too_many_connections" in answer
+    assert b'"too_many_connections"' in answer
+    _until_served(served)
+
+
+def _until_served(served: Served) -> None:
     for _ in range(100):
         with contextlib.suppress(httpx.TransportError), served.client(None) as client:
             if client.get("/healthz").status_code == 200:
                 return
         time.sleep(0.05)
     raise AssertionError("no place has become free")
+
+
+def test_one_address_takes_only_its_share_of_the_connections_and_all_others_are_served(served: Served) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(OF_ONE_ADDRESS):
+            held.enter_context(connect(served))
+        for _ in range(3):
+            with connect(served) as refused:
+                answer = everything(refused)
+            assert answer.startswith(b"HTTP/1.1 429 ")
+            assert b'"too_many_connections_of_address"' in answer
+            assert b"8 connections are open from your address" in answer
+            assert b"MUSTER_HTTP_MAX_CONNECTIONS_PER_ADDRESS" in answer
+        with connect(served, of="127.0.0.2") as another:
+            another.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert another.recv(4096).startswith(b"HTTP/1.1 200 ")
+    _until_served(served)
+
+
+@pytest.mark.parametrize(
+    ("client", "place"),
+    [
+        (("192.0.2.7", 1), "192.0.2.7"),
+        (("::ffff:192.0.2.7", 1), "192.0.2.7"),
+        (("2001:db8:1:2:3:4:5:6", 1), "2001:db8:1:2::"),
+        (("2001:db8:1:2::9", 1), "2001:db8:1:2::"),
+        (("fe80::1%eth0", 1), "fe80::"),
+        (None, None),
+    ],
+)
+def test_what_counts_as_one_address(client: tuple[str, int] | None, place: str | None) -> None:
+    assert address_of(client) == place
 
 
 def test_exports_that_nobody_reads_are_few_and_end_and_lists_go_on_beside_them(served: Served) -> None:

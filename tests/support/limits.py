@@ -6,5 +6,6 @@ UNLIMITED: dict[str, object] = {
     "project_max_living_workloads": 1_000_000_000,
     "project_max_creations_per_hour": 1_000_000_000,
     "follows_per_user": 1_000,
+    "http_max_connections_per_address": 1_000,
 }
 UNLIMITED_ENVIRONMENT = {f"MUSTER_{name.upper()}": str(value) for name, value in UNLIMITED.items()}
