@@ -151,7 +151,9 @@ DECLARED: Final = (
         name=SNAPSHOTS_STREAM,
         subjects=(ALL_SNAPSHOTS,),
         max_bytes=512 * _MIB,
-        settings={**_NOTHING_EXPIRES, **_LAST_PER_SUBJECT, "storage": "file"},
+        # The oldest goes first: what is there can be made again, and nobody may stop others from saving theirs for ever
+        # by filling it.
+        settings={**_NOTHING_EXPIRES, **_LAST_PER_SUBJECT, "discard": "old", "storage": "file"},
     ),
     Declared(
         name=KEYS_STREAM,
@@ -173,6 +175,8 @@ DECLARED: Final = (
 
 DERIVED_STREAMS: Final = (WANTED_STREAM, OBSERVED_STREAM)
 """In memory: they are gone with the last server that held them, and can be filled again."""
+DISPOSABLE_STREAMS: Final = (*DERIVED_STREAMS, SNAPSHOTS_STREAM)
+"""What a change of their settings drops is said, or made, again."""
 
 _REASONS: Final = {
     "discard": "or the server acknowledges what it throws away",

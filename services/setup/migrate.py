@@ -17,7 +17,7 @@ from services.runtime.connection import connect
 from services.runtime.settings import Settings
 from services.runtime.streams import (
     DECLARED,
-    DERIVED_STREAMS,
+    DISPOSABLE_STREAMS,
     Config,
     Declared,
     StreamError,
@@ -76,8 +76,8 @@ def changes(declared: Declared, actual: Config, replicas: int, log_max_bytes: in
     found = differences(declared, actual, replicas)
     if declared.name == EVENTS_STREAM and 0 < actual.get("max_bytes", -1) < log_max_bytes:
         found["max_bytes"] = (actual["max_bytes"], log_max_bytes)
-    if declared.name in DERIVED_STREAMS:
-        return found  # whatever it drops is said again
+    if declared.name in DISPOSABLE_STREAMS:
+        return found
     loose = [
         f"stream {declared.name}: {key} is {shown(before)} and must be {shown(after)}: no migration makes that change, "
         "since it could lose what is stored, or let more be done to it; make the log anew from a backup."

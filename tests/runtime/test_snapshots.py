@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -157,4 +158,29 @@ async def test_without_the_stream_nothing_is_saved_and_nothing_breaks(fresh_log:
     assert not await Snapshots(client).save("chain.tenant.x", 1, 10, b"x")
     assert await Snapshots(client).load("chain.tenant.x", 1) is None
     await recreate_streams(fresh_log.settings(EVERYTHING))
+    await everything.close()
+
+
+async def test_whoever_may_write_snapshots_cannot_keep_others_from_saving_theirs(
+    fresh_log: NatsServer, client: Client
+) -> None:
+    everything = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
+    streams = everything.jetstream()
+    config = (await streams.stream_info("SNAPSHOTS")).config
+    await streams.update_stream(config.evolve(max_bytes=1024 * 1024))
+    flooder = await connect(fresh_log.settings("scheduler"), "scheduler")
+    for number, size in enumerate((*[100_000] * 20, *[1_000] * 120)):
+        await flooder.request(f"snap.chain.workload.junk{number}.0", b"x" * size, timeout=5)
+    assert (await streams.stream_info("SNAPSHOTS")).state.bytes > 1_000_000, "there is no more room"
+
+    snapshots = Snapshots(client)
+    name, payload = fold_snapshot("commands"), secrets.token_bytes(50_000)
+    for seq in (10, 20):  # the second one stands beside the first until it is whole
+        assert await snapshots.save(name, 1, seq, payload)
+        assert await snapshots.load(name, 1) == (seq, payload)
+    answer = json.loads((await client.request("snap.canary.commands", b"x" * 4_096, timeout=5)).data)
+    assert "error" not in answer, "nor is the log taken for one that cannot be written"
+
+    await streams.update_stream(config)
+    await flooder.close()
     await everything.close()
