@@ -29,7 +29,7 @@ class MessageVoided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     reason: str
     """The administrator's words."""
     parent_seq: int = 0
-    """Sequence of the message before it on its subject; 0 where there is none."""
+    """Sequence of the message before it on its subject; 0 where there is none. Readers look themselves."""
     about: About = About()
     """What its aggregate was about before it, and still is."""
 
@@ -52,25 +52,6 @@ def evolve(_: Void, event: VoidEvent) -> Void:
             assert_never(event)
 
 
-def nothing_at(void: Commit) -> Commit:
-    """What stands in the log in the voided message's place: a commit without events, on the same chain."""
-    event: MessageVoided = void.events[0]
-    try:
-        aggregate, key = split_aggregate_subject(event.subject)
-    except ValueError:
-        aggregate = key = ""
-    record = CommitRecord(
-        commit_id=f"void-{event.seq}",
-        command_id=void.record.command_id,
-        actor=void.record.actor,
-        occurred_at=void.record.occurred_at,
-        parent_seq=event.parent_seq,
-        events=(),
-        about=event.about,
-    )
-    return Commit(aggregate=aggregate, key=key, seq=event.seq, record=record, events=())
-
-
 # -- commands and decide ---------------------------------------------------------------------------------------------
 
 
@@ -81,6 +62,24 @@ class Unreadable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: str
     parent_seq: int = 0
     about: About = About()
+
+
+def nothing_at(seq: int, found: Unreadable, void: Commit) -> Commit:
+    """What stands in the log in the voided message's place: a commit without events, on the same chain."""
+    try:
+        aggregate, key = split_aggregate_subject(found.subject)
+    except ValueError:
+        aggregate = key = ""
+    record = CommitRecord(
+        commit_id=f"void-{seq}",
+        command_id=void.record.command_id,
+        actor=void.record.actor,
+        occurred_at=void.record.occurred_at,
+        parent_seq=found.parent_seq,
+        events=(),
+        about=found.about,
+    )
+    return Commit(aggregate=aggregate, key=key, seq=seq, record=record, events=())
 
 
 class VoidMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -96,7 +95,7 @@ VoidCommand = VoidMessage
 def decide(command: VoidCommand, state: Void, _: Context) -> Decision[VoidEvent]:
     match command:
         case VoidMessage():
-            if state.seq:
+            if state.seq == command.seq:
                 return ()
             found = command.found
             if found is None:

@@ -121,7 +121,7 @@ def add_log(root: typer.Typer) -> None:
 
                 found = await verify_all(store, postgres_url, heard)
             end = await store.last_seq()
-            voids.extend(store.voids.told())
+            voids.extend((*store.voids.told(), *store.voids.doubted()))
             differences.extend(
                 {
                     "table": one.table,

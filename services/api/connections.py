@@ -125,7 +125,9 @@ class BoundedProtocol(HttpToolsProtocol):
         response = error.response()
         headers = [*response.raw_headers, (b"connection", b"close")]
         head = b"".join(b"%s: %s\r\n" % header for header in headers)
-        phrase = {408: b"408 Request Timeout", 429: b"429 Too Many Requests", 503: b"503 Service Unavailable"}[error.status]
+        phrase = {408: b"408 Request Timeout", 429: b"429 Too Many Requests", 503: b"503 Service Unavailable"}[
+            error.status
+        ]
         self.transport.write(b"HTTP/1.1 %s\r\n%s\r\n%s" % (phrase, head, response.body))
         self.transport.close()
         self._watch_writes()

@@ -64,7 +64,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             exports=Slots(most=EXPORTS, each=EXPORTS_EACH),
             follows=Slots(most=FOLLOWS, each=settings.follows_per_user),
             ready=lambda: health.serving and connection.is_connected,
-            alarm=lambda: health.alarm,
+            alarm=lambda: ". ".join(filter(None, (health.alarm, *store.voids.doubted()))),
         )
         await _serve(api, settings, health, stop)
     finally:

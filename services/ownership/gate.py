@@ -78,7 +78,7 @@ def about_reader(store: JetStreamEventStore) -> ReadAbout:
         if message is None:
             return None
         about = None
-        if message.seq not in store.voids:
+        if not await store.voids.honours(message.seq):
             with contextlib.suppress(*UNDECODABLE):
                 about = _LAST_DECODER.decode(message.data).about
         if about is None or about.id is None:

@@ -26,8 +26,8 @@ from services.runtime.calls import CONSUMER_SECONDS, call
 from services.runtime.connection import user_of
 from services.runtime.jetstream_api import JetStreamError, consumer_info, create_consumer, stream_info
 from services.runtime.requests import Requests, UnansweredError
-from services.runtime.store import LogGapError, UnreadableMessageError
-from services.runtime.voids import Voids
+from services.runtime.store import LogGapError, LogUnavailableError, UnreadableMessageError
+from services.runtime.voids import UndecidedVoidError, Voids
 
 PULL_MESSAGES: Final = 1_000
 """Asked for at once."""
@@ -103,6 +103,9 @@ class Follower:
         self._held: list[Commit] = []
         """The front part of an atomic batch."""
         self._ready: list[Commit] = []
+        self._declared: list[int] = []
+        """Messages that were declared void, by records met since the last look: looked at also where they were passed
+        long ago, so that a record that is to be doubted is told of."""
         self._unreadable: UnreadableMessageError | None = None
         """What nothing is taken in behind."""
         self._pump: asyncio.Task[None] | None = None
@@ -114,7 +117,7 @@ class Follower:
         clock = asyncio.get_running_loop().time
         deadline = clock() + idle_seconds
         while True:
-            self._take_in()
+            await self._take_in()
             if self._ready:
                 ready, self._ready = self._ready, []
                 return ready
@@ -141,13 +144,21 @@ class Follower:
 
     # What arrives, in order.
 
-    def _take_in(self) -> None:
+    async def _take_in(self) -> None:
         """Decode what has arrived, up to a bound; move whole batches to what is ready."""
         self._arrived.clear()
         buffer = self._buffer
         try:
             while buffer and self._unreadable is None and len(self._ready) < HANDED_OUT_COMMITS:
-                self._take(buffer.popleft())
+                try:
+                    self._take(buffer[0])
+                except UndecidedVoidError as undecided:
+                    await self._judge(undecided.seq)  # and then see what the buffer holds by now
+                else:
+                    buffer.popleft()
+            while self._declared:
+                with contextlib.suppress(LogUnavailableError):  # it is judged where it is met, or by another reader
+                    await self._voids.honours(self._declared.pop())
         except _BrokenError as error:
             self._break(str(error))
         except UnreadableMessageError as error:
@@ -156,6 +167,16 @@ class Follower:
             self._arrived.set()
         if len(buffer) + self._requested <= UNREAD_MESSAGES - PULL_MESSAGES:
             self._wake_pump.set()
+
+    async def _judge(self, seq: int) -> None:
+        """Raises UnreadableMessageError."""
+        try:
+            await self._voids.honours(seq)
+        except UnreadableMessageError:
+            raise
+        except LogUnavailableError as error:
+            log.info("void_not_judged", seq=seq, error=str(error))
+            await asyncio.sleep(FIRST_PAUSE_SECONDS)
 
     def _take(self, message: Msg) -> None:
         tokens = message.reply.split(".")
@@ -169,7 +190,9 @@ class Follower:
         if self._filters:
             self._check_parent(message.subject, commit)
         if commit.aggregate == VOID.name:
-            self._voids.learn(commit)
+            about = self._voids.learn(commit)
+            if about is not None:
+                self._declared.append(about)
         self._consumer_seq = consumer_seq
         self._pending_at_server = int(tokens[offset + 8])
         self._position = seq

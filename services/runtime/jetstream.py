@@ -22,6 +22,7 @@ from events.subjects import EVENTS_STREAM, aggregate_filter, aggregate_subject
 from events.void import Unreadable
 from services.runtime.chains import CACHED_CHAINS, Chains
 from services.runtime.connection import user_of
+from services.runtime.examination import decoded
 from services.runtime.floors import Floors
 from services.runtime.follower import Follower
 from services.runtime.jetstream_api import (
@@ -244,7 +245,7 @@ class JetStreamEventStore:
     def _fate(self, stored: StoredMessage, drafts: Sequence[Draft], draft: Draft) -> Committed | Conflict:
         """What the message that stands where `draft` would stand means for all `drafts`."""
         try:
-            commit = self.voids.commit(stored.subject, stored.seq, stored.data)
+            commit = decoded(stored.subject, stored.seq, stored.data)
         except UnreadableMessageError:
             return Conflict()  # none of ours: we can read what we write
         if commit.record.command_id != draft.record.command_id or commit.aggregate != draft.aggregate:

@@ -2,7 +2,7 @@
 
 A void is a record on `ev.void.<sequence>`. Readers know all voids from before they read; one that meets a message it
 cannot read stops before it, and looks from time to time whether it was declared void meanwhile. Nothing else is passed
-by.
+by: each reader looks itself whether what was declared void can be read, and doubts the record where it can.
 """
 
 import asyncio
@@ -12,24 +12,31 @@ import structlog
 from prometheus_client import Gauge
 
 from events.aggregate import VOID
-from events.codec import decode_commit
 from events.commit import Commit
 from events.subjects import EVENTS_STREAM, aggregate_filter
 from events.void import nothing_at
-from services.runtime.jetstream_api import next_message
+from services.runtime.examination import READ_SECONDS, decoded, why_unreadable
+from services.runtime.jetstream_api import StoredMessage, message_at, next_message
 from services.runtime.requests import Requests
-from services.runtime.store import MAX_BATCH, LogUnavailableError, OnStanding, UnreadableMessageError
+from services.runtime.store import LogUnavailableError, OnStanding, UnreadableMessageError
 
-READ_SECONDS: Final = 5.0
 FIRST_PAUSE_SECONDS: Final = 0.25
 LONGEST_PAUSE_SECONDS: Final = 5.0
 """Between two looks for the void of a message that nothing can go on without. A person takes minutes."""
-CAUSE_CHARACTERS: Final = 500
-"""Of an error's text, which may repeat what stands in the message."""
+DOUBTED_TODO: Final = "somebody wrote the record past `commands`; give that service new credentials"
 
 _STANDS: Final = Gauge("muster_log_unreadable_sequence", "Message of the log that this process stands before; 0: none")
+_DOUBTED: Final = Gauge("muster_log_doubted_voids", "Records that declare void what can be read; they are not honoured")
 
 log = structlog.get_logger(__name__)
+
+
+class UndecidedVoidError(Exception):
+    """A message was declared void, and nobody here has looked at it yet: `Voids.honours` does."""
+
+    def __init__(self, seq: int) -> None:
+        super().__init__(f"message {seq} was declared void, which is not looked at yet")
+        self.seq = seq
 
 
 class Voids:
@@ -37,8 +44,10 @@ class Voids:
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._nothing: dict[int, Commit] = {}
         self._declared: dict[int, Commit] = {}
+        """The record of each."""
+        self._judged: dict[int, Commit | None] = {}
+        """Nothing, to stand in the place of what cannot be read; None where it can be, and the record is doubted."""
         self._seen_seq = 0
         """Of the newest void that was read."""
         self._read_once = False
@@ -50,50 +59,85 @@ class Voids:
         ):
             self._seen_seq = message.seq
             try:
-                void = decode_commit(message.subject, message.seq, message.data)
-            except Exception as error:  # noqa: BLE001 - whatever it is: this one declares nothing
+                void = decoded(message.subject, message.seq, message.data)
+            except UnreadableMessageError as error:  # this one declares nothing
                 log.warning("void_not_read", seq=message.seq, error=str(error))
                 continue
             self.learn(void)
         self._read_once = True
 
-    def learn(self, void: Commit) -> None:
-        """Take in a record that a follower of the log met."""
-        if void.events and void.key == str(void.events[0].seq):
-            nothing = nothing_at(void)
-            self._nothing.setdefault(nothing.seq, nothing)
-            self._declared.setdefault(nothing.seq, void)
+    def learn(self, void: Commit) -> int | None:
+        """Take in a record that a follower of the log met; the message that it is about."""
+        for event in void.events:
+            if void.key == str(event.seq):
+                self._declared.setdefault(event.seq, void)
+                return event.seq
+        return None
 
     async def read_once(self) -> None:
         """As `read`, where it was never done."""
         if not self._read_once:
             await self.read()
 
-    def __contains__(self, seq: int) -> bool:
-        return seq in self._nothing
+    async def honours(self, seq: int) -> bool:
+        """Whether a message is void: it was declared so, and cannot be read. Raises UnreadableMessageError where one
+        before it on the same subject cannot be read either, LogUnavailableError.
+        """
+        if seq not in self._declared:
+            return False
+        if seq not in self._judged:
+            await self._judge(seq)
+        return self._judged[seq] is not None
+
+    async def _judge(self, seq: int) -> None:
+        """What stands in its place follows from the log, not from what the record says of it."""
+        message = await message_at(self._requests, EVENTS_STREAM, seq, seconds=READ_SECONDS)
+        if message is None:
+            raise LogUnavailableError(f"message {seq}, which was declared void, is not in the log")
+        found = await why_unreadable(self._requests, message, self.read_commit)
+        void = self._declared[seq]
+        if found is not None:
+            self._judged[seq] = nothing_at(seq, found, void)
+        elif seq not in self._judged:
+            self._judged[seq] = None
+            log.error("void_doubted", seq=seq, subject=message.subject, void_seq=void.seq, todo=DOUBTED_TODO)
+            _DOUBTED.inc()
 
     def told(self) -> list[str]:
-        """A sentence about each."""
+        """A sentence about each that is honoured."""
+        return [self._told(seq) for seq in sorted(self._judged) if self._judged[seq] is not None]
+
+    def doubted(self) -> list[str]:
+        """A sentence about each that is not."""
         return [
-            f"message {seq} ({void.events[0].subject}) was declared void by {void.record.actor.sub} at "
-            f"{void.record.occurred_at:%Y-%m-%d %H:%M:%S} UTC: {void.events[0].reason}"
-            for seq, void in sorted(self._declared.items())
+            f"{self._told(seq)} (record {self._declared[seq].seq}). But it can be read, and counts: {DOUBTED_TODO}"
+            for seq in sorted(self._judged)
+            if self._judged[seq] is None
         ]
 
+    def _told(self, seq: int) -> str:
+        void = self._declared[seq]
+        event = next(event for event in void.events if event.seq == seq)
+        return (
+            f"message {seq} ({event.subject}) was declared void by {void.record.actor.sub} at "
+            f"{void.record.occurred_at:%Y-%m-%d %H:%M:%S} UTC: {event.reason}"
+        )
+
     def commit(self, subject: str, seq: int, payload: bytes) -> Commit:
-        """A message of the log, or nothing in its place where it is void. Raises UnreadableMessageError."""
-        void = self._nothing.get(seq)
-        if void is not None:
-            return void
-        try:
-            commit = decode_commit(subject, seq, payload)
-        except Exception as error:
-            # Codecs, upcasters and the interpreter's own limits fail in many ways, and all mean the same here.
-            raise UnreadableMessageError(seq, subject, f"{type(error).__name__}: {error}"[:CAUSE_CHARACTERS]) from error
-        part = commit.record.batch
-        if part is not None and not 1 <= part.index <= part.count <= MAX_BATCH:
-            raise UnreadableMessageError(seq, subject, f"part {part.index} of {part.count} of an atomic batch")
-        return commit
+        """A message of the log, or nothing in its place where it is void. Raises UnreadableMessageError,
+        UndecidedVoidError.
+        """
+        if seq in self._declared:
+            if seq not in self._judged:
+                raise UndecidedVoidError(seq)
+            if nothing := self._judged[seq]:
+                return nothing
+        return decoded(subject, seq, payload)
+
+    async def read_commit(self, message: StoredMessage) -> Commit:
+        """As `commit`, having looked at what was declared void. Raises UnreadableMessageError, LogUnavailableError."""
+        await self.honours(message.seq)
+        return self.commit(message.subject, message.seq, message.data)
 
     async def stand_before(self, unreadable: UnreadableMessageError, on_standing: OnStanding) -> None:
         """Alarm, and wait until the message is declared void."""
@@ -107,13 +151,17 @@ class Voids:
         _STANDS.set(unreadable.seq)
         on_standing(unreadable)
         pause = FIRST_PAUSE_SECONDS
-        while unreadable.seq not in self._nothing:
+        while not await self._is_void_now(unreadable.seq):
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            try:
-                await self.read()
-            except LogUnavailableError as error:
-                log.info("voids_not_read", error=str(error))
         _STANDS.set(0)
         on_standing(None)
         log.warning("log_goes_on", seq=unreadable.seq)
+
+    async def _is_void_now(self, seq: int) -> bool:
+        try:
+            await self.read()
+            return await self.honours(seq)
+        except LogUnavailableError as error:
+            log.info("voids_not_read", error=str(error))
+            return False

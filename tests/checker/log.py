@@ -182,7 +182,8 @@ class LogChecker:
             type_, data = event["type"], event["data"]
             self._author(record, type_)
             if type_ == "MessageVoided":
-                self._unreadable.pop(data["seq"], None)
+                if self._unreadable.pop(data["seq"], None) is None:
+                    self._wrong("void", f"{record.seq} declares {data['seq']} void, which can be read")
             elif record.kind == "node":
                 self._all_wrong(self.nodes.take(record.key, type_, data, record.seq))
             elif record.kind == "workload":

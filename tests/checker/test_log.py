@@ -357,6 +357,8 @@ def test_what_cannot_be_read_is_passed_once_somebody_has_voided_it() -> None:
     story.commit("ev.void.2", ("MessageVoided", {"seq": 2}))
     story.says(("WorkloadQueued", {}), by="scheduler")
     assert story.wrong() == set()
+    story.commit("ev.void.1", ("MessageVoided", {"seq": 1}))
+    assert story.wrong() == {"void"}
 
 
 def test_what_was_acknowledged_and_is_not_there_is_found() -> None:

@@ -184,11 +184,28 @@ async def test_a_message_that_cannot_be_read_is_named_survived_and_repaired(
         await used_again(root, ids["workload"])
         assert (await root.get(f"/api/v1/workloads/{second}")).status_code == 200
     assert (await store.load(WORKLOAD, keys["workload"])).state.exists
+    forged = b'{"seq":1,"subject":"ev.tenant.default","cause":"none","reason":"forged"}'
+    await put(client, "ev.void.1", record(("MessageVoided", 1, forged), parent=0))
     await plane.stop()
     await plane.start_all()
     assert plane.quiet()
+    await what_was_forged_is_doubted(plane)
     await rebuild(JetStreamEventStore(client), plane.database, lambda _seq, _target: None)
-    assert await verify(JetStreamEventStore(client), plane.database, lambda _seq, _target: None) == []
+    verifying = JetStreamEventStore(client)
+    assert await verify(verifying, plane.database, lambda _seq, _target: None) == []
+    assert [told.split(" was ")[0] for told in verifying.voids.doubted()] == ["message 1 (ev.tenant.default)"]
+    assert len(verifying.voids.told()) == (1 if readers else 0)
+
+
+async def what_was_forged_is_doubted(plane: Plane) -> None:
+    """The message that made the administrator one, which somebody says is void, counts."""
+    async with plane.client("root") as root:
+        assert (await root.get("/api/v1/audit")).status_code == 200
+        ready = await root.get("/readyz")
+        while ready.status_code == 503:
+            await asyncio.sleep(0.05)
+            ready = await root.get("/readyz")
+        assert "message 1 (ev.tenant.default) was declared void by mallory" in ready.text
 
 
 async def still_serves(plane: Plane, seq: int, readers: set[str]) -> None:

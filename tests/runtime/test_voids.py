@@ -3,14 +3,16 @@
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 from nats.aio.client import Client
 
 from events.aggregate import TENANT, VOID, Chain, draft
 from events.commit import BatchPart
+from events.decision import Context
 from events.ids import incarnation_id, project_key
 from events.tenant import TenantRoleGranted
-from events.void import MessageVoided
+from events.void import MessageVoided, VoidMessage, decide
 from services.runtime.connection import connect
 from services.runtime.directory import Directory
 from services.runtime.jetstream import JetStreamEventStore
@@ -219,7 +221,7 @@ async def test_a_void_record_that_cannot_be_read_itself_declares_nothing_and_can
     )
     with pytest.raises(UnreadableMessageError, match="message 1 "):
         await collect(store, 0, 1)
-    assert 1 not in store.voids
+    assert not await store.voids.honours(1)
     await declare_void(store, 2)
     found = await store.examine(1)
     assert found is not None
@@ -258,3 +260,90 @@ async def test_two_voids_of_one_message_are_one(client: Client, store: JetStream
     with contextlib.suppress(AssertionError):
         await declare_void(store, 1)
     assert await store.last_seq() == 2
+
+
+def forged(seq: int, *, parent: int, subject: str = "ev.tenant.default") -> bytes:
+    """A record as somebody with the credential of `commands` could write it, past `commands` itself."""
+    fields = {"seq": seq, "subject": subject, "cause": "none", "reason": "forged", "parent_seq": parent}
+    return record(("MessageVoided", 1, msgspec.json.encode(fields)), parent=0)
+
+
+@pytest.mark.parametrize("forged_first", [False, True], ids=["afterwards", "beforehand"])
+async def test_a_void_of_what_can_be_read_is_doubted_by_every_reader(
+    client: Client, store: JetStreamEventStore, *, forged_first: bool
+) -> None:
+    directory = Directory(store)
+    await directory.start()
+    target = 3 if forged_first else 2
+    if forged_first:
+        await put(client, f"ev.void.{target}", forged(target, parent=1))
+    first = await store.append(grant("default", 0, subject="ada"))
+    assert isinstance(first, Committed)
+    await store.append(grant("default", first.commits[0].seq, subject="bob"))
+    if not forged_first:
+        await put(client, f"ev.void.{target}", forged(target, parent=1))
+    third = await store.append(grant("default", target, subject="eve"))
+    assert isinstance(third, Committed)
+    everybody, end = {"ada", "bob", "eve"}, third.commits[0].seq
+
+    assert await directory.reached(end, timeout_seconds=10)
+    for reader in (store, JetStreamEventStore(client), JetStreamEventStore(client, cached_chains=0)):
+        assert set((await reader.load(TENANT, "default")).state.roles) == everybody
+        assert [len(commit.events) for commit in flat(await collect(reader, 0, end))] == [1] * end
+        async with contextlib.aclosing(reader.commits(TENANT, "default", after_seq=0, until_seq=end)) as pages:
+            assert [len(commit.events) async for commits in pages for commit in commits] == [1] * 3
+        assert await reader.examine(target) is None
+        assert reader.voids.told() == []
+        (told,) = reader.voids.doubted()
+        assert told.startswith(f"message {target} (ev.tenant.default) was declared void by mallory")
+        assert "it can be read, and counts" in told
+    assert directory.grants("bob").tenant_roles, "who follows from before, too"
+    later = Directory(JetStreamEventStore(client))
+    await later.start()
+    assert later.grants("bob").tenant_roles
+    await later.close()
+    await directory.close()
+
+
+async def test_a_forged_void_of_what_was_passed_long_ago_is_told_at_once(
+    client: Client, store: JetStreamEventStore
+) -> None:
+    await store.append(grant("default", 0, subject="ada"))
+    directory = Directory(store)
+    await directory.start()
+    await put(client, "ev.void.1", forged(1, parent=0))
+    async with asyncio.timeout(HEALED_SECONDS):
+        while not store.voids.doubted():
+            await asyncio.sleep(0.01)
+    await directory.close()
+
+
+async def test_what_a_void_record_says_of_the_chain_is_not_believed(client: Client, store: JetStreamEventStore) -> None:
+    await store.append(grant("default", 0, subject="ada"))
+    await put(client, "ev.tenant.default", b"x")
+    await put(client, "ev.void.2", forged(2, parent=999, subject="ev.tenant.other"))
+    assert isinstance(await store.append(grant("default", 2, subject="bob")), Committed)
+    for reader in (store, JetStreamEventStore(client)):
+        assert set((await reader.load(TENANT, "default")).state.roles) == {"ada", "bob"}
+        nothing = flat(await collect(reader, 0, 4))[1]
+        assert (nothing.aggregate, nothing.key, nothing.record.parent_seq) == ("tenant", "default", 1)
+
+
+async def test_a_record_about_another_message_does_not_keep_a_message_from_being_declared_void(
+    client: Client, store: JetStreamEventStore
+) -> None:
+    await put(client, "ev.tenant.default", b"x")
+    await put(client, "ev.void.1", forged(7, parent=0))
+    found = await store.examine(1)
+    assert found is not None
+    command = VoidMessage(seq=1, reason="broken", found=found)
+    chain = await store.load(VOID, "1")
+    events = decide(command, chain.state, context(chain.version))
+    assert isinstance(events, tuple)
+    assert [event.seq for event in events] == [1]
+    await store.append(draft(VOID, "1", chain, events, command_id="c", actor=ACTOR, now=NOW))
+    assert [len(commit.events) for commit in flat(await collect(store, 0, 3))] == [0, 1, 1]
+
+
+def context(version: int) -> Context:
+    return Context(now=NOW, actor=ACTOR, command_id="c", version=version)

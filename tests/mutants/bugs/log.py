@@ -63,11 +63,12 @@ def _one_guard(original: Any) -> Any:
 
 def _whoever_it_is(original: Any) -> Any:
     def fate(self: Any, stored: Any, drafts: Any, draft: Any) -> Any:
+        from services.runtime.examination import decoded
         from services.runtime.store import Committed, Conflict
 
         decided = original(self, stored, drafts, draft)
         if isinstance(decided, Conflict) and len(drafts) == 1:
-            return Committed((self.voids.commit(stored.subject, stored.seq, stored.data),))
+            return Committed((decoded(stored.subject, stored.seq, stored.data),))
         return decided
 
     return fate
