@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 
 import structlog
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
+from prometheus_client import Gauge
 
 from events.agent_bounds import MAX_NODES, shown
 from events.aggregate import BrokenChainError
@@ -16,10 +19,11 @@ from events.cluster import RefusedReport
 from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod
 from events.ids import key_of_id
 from events.node import Node, ReportNodeGone
-from events.subjects import ALL_OBSERVED, OBSERVED_STREAM, wanted_subject
+from events.subjects import OBSERVED_STREAM, observed_filter, wanted_subject
 from services.cluster_sync.budget import answers_budget, changes_budget, facts_budget
 from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE, Fold
 from services.cluster_sync.hear import Heard, NotTakenError, understand
+from services.cluster_sync.lanes import Lane, Lanes
 from services.cluster_sync.observe import (
     cluster_command,
     facts_of,
@@ -54,6 +58,8 @@ RETRY_SECONDS: Final = 0.5
 STALLED_SECONDS: Final = 60.0
 """The log has more, but nothing came for so long: something is wrong."""
 
+_LOUD: Final = Gauge("muster_cluster_sync_loud_clusters", "Clusters whose agents say so much that they are read apart")
+
 log = structlog.get_logger(__name__)
 
 
@@ -67,7 +73,11 @@ class ClusterSync:
         requests = self._requests = Requests(nc)
         self._fold = Fold()
         self._wanted = Wanted(nc, requests)
-        self._observed = Latest(nc, requests, OBSERVED_STREAM, ALL_OBSERVED)
+        self._lanes = Lanes()
+        self._observed: dict[Lane, Latest] = {
+            "quiet": Latest(nc, requests, OBSERVED_STREAM),
+            "loud": Latest(nc, requests, OBSERVED_STREAM),
+        }
         self._reporter: Reporter
         self._tell = asyncio.Event()
         self._tell_everything = True
@@ -101,9 +111,12 @@ class ClusterSync:
         try:
             if not await self._catch_up(following, health, stop):
                 return
-            self._observed.start()
+            for reader in self._observed.values():
+                reader.start()
+            self._fill_lanes()
             self._lost_places()
-            tasks |= {asyncio.create_task(job()) for job in (self._keep_wanted, self._observe, self._tick)}
+            tasks |= {asyncio.create_task(job()) for job in (self._keep_wanted, self._tick)}
+            tasks |= {asyncio.create_task(self._observe(reader)) for reader in self._observed.values()}
             tasks.add(asyncio.create_task(self._watch_fullness(Alarms(health))))
             health.ready()
             stopping = asyncio.create_task(stop.wait())
@@ -117,7 +130,8 @@ class ClusterSync:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._reporter.close()
-            await self._observed.close()
+            for reader in self._observed.values():
+                await reader.close()
         await self._snapshots.save(self._fold.seq, self._fold.chains, datetime.now(UTC))
 
     # -- the log -----------------------------------------------------------------------------------------------------
@@ -157,6 +171,8 @@ class ClusterSync:
         changed = self._fold.changed
         if changed.pods or changed.clusters:
             self._tell.set()
+        if changed.clusters:
+            self._fill_lanes()
         if changed.removed_nodes:
             changed.removed_nodes.clear()
             self._lost_places()
@@ -211,9 +227,17 @@ class ClusterSync:
 
     # -- OBSERVED ----------------------------------------------------------------------------------------------------
 
-    async def _observe(self) -> None:
+    def _fill_lanes(self) -> None:
+        clusters = [chain.state for chain in self._fold.clusters.values()]
+        self._lanes.know(cluster.cluster_id for cluster in clusters if cluster.cluster_id)
+        for lane, reader in self._observed.items():
+            reader.refilter({observed_filter(cluster_id) for cluster_id in self._lanes.heard_in(lane)})
+        _LOUD.set(len(self._lanes.heard_in("loud")))
+
+    async def _observe(self, reader: Latest) -> None:
         while True:
-            newest = {message.subject: message for message in await self._observed.next(idle_seconds=30)}
+            messages = await reader.next(idle_seconds=30)
+            newest = {message.subject: message for message in messages}
             for message in newest.values():
                 try:
                     self._hear(message, understand(message.subject, message.data))
@@ -222,6 +246,17 @@ class ClusterSync:
                 except Exception:
                     # Whatever an agent said: it is no reason to stop for all others.
                     log.exception("observation_not_understood", subject=message.subject)
+            self._count_words(message for message in messages if not message.told_again)
+            await asyncio.sleep(0)  # the other lane's turn
+
+    def _count_words(self, messages: Iterable[LatestMessage]) -> None:
+        """Who says more than others should wait for is read apart from now on."""
+        words = Counter(message.subject.split(".")[1] for message in messages)
+        now = time.monotonic()
+        loud = [cluster_id for cluster_id, count in words.items() if self._lanes.said(cluster_id, count, now)]
+        if loud:
+            log.warning("cluster_is_loud", clusters=loud)
+            self._fill_lanes()
 
     def _hear(self, message: LatestMessage, heard: Heard) -> None:
         cluster_id, key, said = heard.cluster_id, heard.key, heard.said
@@ -348,6 +383,9 @@ class ClusterSync:
                 if chain.state.connected or chain.state.refused:
                     self._report_cluster(chain.state.cluster_id)
             self._nodes_left_unsaid()
+            if calm := self._lanes.calm(time.monotonic()):
+                log.info("cluster_is_calm", clusters=calm)
+                self._fill_lanes()
             await self._check_wanted()
             now = datetime.now(UTC)
             if self._snapshots.due(self._fold.seq, now):

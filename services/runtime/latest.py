@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
@@ -23,6 +24,8 @@ from services.runtime.jetstream_api import JetStreamError, create_consumer
 from services.runtime.requests import Requests, UnansweredError
 
 PULL_MESSAGES: Final = 1_000
+PULL_BYTES: Final = 8 * 1024 * 1024
+"""Of one pull, whoever wrote the messages: they wait in this process's memory."""
 PULL_SECONDS: Final = 30
 """How long an unanswered pull stands: an idle reader costs one request in this time."""
 HEARTBEAT_SECONDS: Final = 5
@@ -32,6 +35,8 @@ WATCH_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 3.0
 LONGEST_PAUSE_SECONDS: Final = 2.0
 HANDED_OUT_MESSAGES: Final = 2_000
+_PULL_ENDED: Final = ("Message Size Exceeds MaxBytes", "Batch Completed")
+"""Ends of a pull after which the consumer is still good."""
 _SHORT_REPLY_TOKENS: Final = 9
 """`$JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time>.<pending>`; the longer form has the
 domain and the account before the stream."""
@@ -53,13 +58,15 @@ class LatestMessage(msgspec.Struct, frozen=True):
 class Latest:
     """One reader. `start` and `close` it; `next` hands out what arrived."""
 
-    def __init__(self, nc: Client, requests: Requests, stream: str, filter_subject: str) -> None:
+    def __init__(self, nc: Client, requests: Requests, stream: str, *filters: str) -> None:
+        """Without filters it waits for some (`refilter`)."""
         self.round = 0
         """Rises whenever everything is told anew, as after a restart of the server."""
         self._nc = nc
         self._requests = requests
         self._stream = stream
-        self._filter = filter_subject
+        self._filters = frozenset(filters)
+        self._filtered = asyncio.Event()
         self._buffer: deque[Msg] = deque()
         self._expected = 0
         """Messages that the newest round still owes of what was there when it began."""
@@ -77,6 +84,15 @@ class Latest:
     def complete(self) -> bool:
         """Whether all that was there when the round began has been handed out."""
         return self.round > 0 and self._expected <= 0
+
+    def refilter(self, filters: AbstractSet[str]) -> None:
+        """Read these subjects from now on, beginning with all that is there."""
+        if filters == self._filters:
+            return
+        self._filters = frozenset(filters)
+        self._broken = "it shall read other subjects"
+        self._wake.set()
+        self._filtered.set()
 
     def start(self) -> None:
         self._pump = asyncio.create_task(self._run(), name=f"latest-{self._stream}")
@@ -125,13 +141,17 @@ class Latest:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _begin(self) -> None:
+        while not self._filters:
+            self._filtered.clear()
+            self._buffer.clear()
+            await self._filtered.wait()
         self._reconnects = self._nc.stats["reconnects"]
         self._broken = ""
         self._requested = 0
         self._subscription = await self._nc.subscribe(self._nc.new_inbox(), cb=self._on_message)  # pyright: ignore[reportUnknownMemberType]
         config: dict[str, object] = {
             "deliver_policy": "last_per_subject",
-            "filter_subject": self._filter,
+            "filter_subjects": sorted(self._filters),
             "ack_policy": "none",
             "replay_policy": "instant",
             "mem_storage": True,
@@ -167,6 +187,7 @@ class Latest:
         assert self._subscription is not None
         request = {
             "batch": PULL_MESSAGES,
+            "max_bytes": PULL_BYTES,
             "expires": PULL_SECONDS * 1_000_000_000,
             "idle_heartbeat": HEARTBEAT_SECONDS * 1_000_000_000,
         }
@@ -187,7 +208,7 @@ class Latest:
         status = headers["Status"]
         if status == "100":
             return
-        if status in {"404", "408"}:
+        if status in {"404", "408"} or headers.get("Description", "").startswith(_PULL_ENDED):
             self._requested = max(0, self._requested - int(headers.get("Nats-Pending-Messages", "0")))
         else:
             self._broken = f"{status} {headers.get('Description', '')}"

@@ -128,6 +128,9 @@ DECLARED: Final = (
         settings={
             **_NOTHING_EXPIRES,
             **_LAST_PER_SUBJECT,
+            # The oldest goes first: who says very much must not keep others from being heard. What goes unread is
+            # said again.
+            "discard": "old",
             "storage": "memory",
             "max_age": OBSERVED_SECONDS * _NANOSECONDS,
         },

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from nats.aio.client import Client
+from nats.js.api import DiscardPolicy
 
 from events.cluster_protocol import ObservedCluster, ObservedPod
 from events.subjects import OBSERVED_STREAM, observed_cluster_subject
@@ -82,11 +83,11 @@ async def test_a_start_with_something_to_tell_is_told_at_once(nc: Client, plane:
 
 @contextlib.asynccontextmanager
 async def full(nc: Client) -> AsyncGenerator[None]:
-    """OBSERVED takes no new subject while the block lasts."""
+    """OBSERVED takes no new subject while the block lasts, as where it is away."""
     stream = nc.jetstream()
     config = (await stream.stream_info(OBSERVED_STREAM)).config
     await stream.publish(observed_cluster_subject("another"), b"{}")
-    await stream.update_stream(config.evolve(max_msgs=1))
+    await stream.update_stream(config.evolve(max_msgs=1, discard=DiscardPolicy.NEW))
     yield
     await stream.update_stream(config)
 

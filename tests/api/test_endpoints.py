@@ -179,8 +179,8 @@ def test_another_projects_workload_is_as_if_it_were_not_there(served: Served, al
 
 def test_administrators_see_how_full_the_streams_are(admin: httpx.Client) -> None:
     streams = {stream["name"]: stream for stream in admin.get(f"{V1}/streams").json()["streams"]}
-    assert {"EVENTS", "OBSERVED", "WANTED"} <= set(streams)
-    assert (streams["OBSERVED"]["nearlyFull"], streams["OBSERVED"]["maxBytes"]) == (False, 256 * 1024**2)
+    assert set(streams) == {"EVENTS", "WANTED"}
+    assert (streams["WANTED"]["nearlyFull"], streams["WANTED"]["maxBytes"]) == (False, 256 * 1024**2)
 
 
 @pytest.mark.parametrize("path", ["/events", "/audit", "/streams", "/authorization/access-rules"])

@@ -38,6 +38,7 @@ from events.workload.state import bindable
 from services.cluster_sync.service import run
 from services.runtime.host import Health
 from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.jetstream_api import PubAck, decode_ack
 from services.runtime.latest import read_latest
 from services.runtime.requests import Requests
 from services.runtime.store import Committed
@@ -103,8 +104,8 @@ class World:
             command = PlacePods(workload_id=state.workload_id, placements=part)
             await self.decide(WORKLOAD, KEY, command, f"bind-{start}-{datetime.now(UTC).isoformat()}")
 
-    async def say(self, subject: str, message: msgspec.Struct) -> None:
-        await self.requests.ask(subject, msgspec.json.encode(message), seconds=3)
+    async def say(self, subject: str, message: msgspec.Struct) -> PubAck:
+        return decode_ack(await self.requests.ask(subject, msgspec.json.encode(message), seconds=3))
 
     async def heartbeat(self, protection: bool | None = None) -> None:
         beat = ObservedCluster(at=datetime.now(UTC), agent_version="1", ownership_protection=protection)
@@ -112,7 +113,7 @@ class World:
 
     async def report(
         self, word: RunPod | StopPod, kind: PodFactKind, *, at: datetime | None = None, **more: Any
-    ) -> None:
+    ) -> PubAck:
         observed = ObservedPod(
             pod_key=word.pod_key,
             token=word.token,
@@ -122,7 +123,7 @@ class World:
             at=at or datetime.now(UTC),
             **more,
         )
-        await self.say(observed_pod_subject(CLUSTER_ID, word.pod_key), observed)
+        return await self.say(observed_pod_subject(CLUSTER_ID, word.pod_key), observed)
 
     async def wanted(self, pod: str = POD) -> Any:
         found = await read_latest(self.nc, self.requests, WANTED_STREAM, wanted_filter(CLUSTER_ID))

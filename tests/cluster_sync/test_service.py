@@ -23,6 +23,7 @@ from events.cluster_protocol import (
 from events.ids import cluster_key, incarnation_id, node_key
 from events.phases import Phase
 from events.subjects import (
+    OBSERVED_STREAM,
     WANTED_STREAM,
     observed_cluster_subject,
     observed_node_subject,
@@ -33,6 +34,7 @@ from events.subjects import (
 from events.workload.commands import DeleteWorkload, PodFactKind, SuspendWorkload
 from events.workload.state import bindable
 from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE
+from services.runtime.connection import connect
 from services.runtime.fold_snapshots import FoldSnapshots
 from services.runtime.latest import read_latest
 from services.runtime.streams import create_streams
@@ -426,3 +428,56 @@ async def test_an_old_heartbeat_that_is_told_again_connects_nothing(
             return (await world.store.load(CLUSTER, cluster_key("c"))).state.connected
 
         await eventually(connected)
+
+
+async def test_an_agent_that_floods_observed_keeps_no_other_cluster_waiting(world: World) -> None:
+    """Ten times what the stream holds, and on and on; the other cluster's pod runs and ends meanwhile."""
+    flooder = incarnation_id(cluster_key("flooder"), "add-flooder")
+    await world.decide(CLUSTER, cluster_key("flooder"), AddCluster(name="flooder", kind="simulated"), "add-flooder")
+    stream = world.nc.jetstream()
+    config = (await stream.stream_info(OBSERVED_STREAM)).config
+    await stream.update_stream(config.evolve(max_bytes=256 * 1024))
+    agent = await connect(world.server.settings("agent"), "agent")
+    flooded = 0
+
+    async def flood() -> None:
+        nonlocal flooded
+        while True:
+            for _ in range(200):
+                await agent.publish(f"obs.{flooder}.pod.p{flooded}", b"x" * 50)
+                flooded += 1
+            await agent.flush()
+
+    async with serving(world.server):
+        flooding = asyncio.create_task(flood())
+        async with asyncio.timeout(60):
+            while flooded < 30_000:
+                await asyncio.sleep(0.02)
+        await world.create(command="true")
+        await world.bind()
+        word = await world.wanted_is(RunPod)
+        await said_until(world, word, "running", Phase.RUNNING)
+        await said_until(world, word, "succeeded", Phase.COMPLETED)
+        assert not flooding.done()
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)
+
+        async def connected() -> bool:
+            beat = ObservedCluster(at=datetime.now(UTC), agent_version="1")
+            await world.say(observed_cluster_subject(flooder), beat)
+            return (await world.store.load(CLUSTER, cluster_key("flooder"))).state.connected
+
+        await eventually(connected)
+    await stream.update_stream(config)
+    await agent.close()
+
+
+async def said_until(world: World, word: RunPod, kind: PodFactKind, phase: Phase) -> None:
+    """As an agent does: said, and taken, and said again while it does not stand in the log."""
+
+    async def known() -> bool:
+        ack = await world.report(word, kind)
+        assert ack.error is None, ack
+        return (await world.workload()).phase is phase
+
+    await eventually(known, 60)

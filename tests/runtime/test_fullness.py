@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from events.subjects import AUDIT_STREAM, EVENTS_STREAM, OBSERVED_STREAM, WANTED_STREAM
+from events.subjects import AUDIT_STREAM, EVENTS_STREAM, OBSERVED_STREAM, SNAPSHOTS_STREAM, WANTED_STREAM
 from services.runtime.connection import connect
 from services.runtime.fullness import WATCHED, Alarms, Fullness, fullness
 from services.runtime.host import Health
@@ -24,25 +24,25 @@ async def nc(fresh_log: NatsServer) -> AsyncIterator[Any]:
 
 async def test_a_stream_that_is_four_fifths_full_raises_an_alarm_until_there_is_room(nc: Any) -> None:
     stream, requests, health = nc.jetstream(), Requests(nc), Health("cluster_sync")
-    config = (await stream.stream_info(OBSERVED_STREAM)).config
+    config = (await stream.stream_info(WANTED_STREAM)).config
     await stream.update_stream(config.evolve(max_bytes=10_000))
     alarms = Alarms(health)
     alarms.look(await fullness(requests))
     assert health.warnings == {}
     for number in range(9):
-        await stream.publish(f"obs.c.pod.{number}", b"x" * 950)
+        await stream.publish(f"want.c.pod.{number}", b"x" * 950)
     alarms.look(await fullness(requests))
-    assert list(health.warnings) == [f"stream {OBSERVED_STREAM}"]
-    assert "of 10,000 bytes are used" in health.warnings[f"stream {OBSERVED_STREAM}"]
-    await stream.purge_stream(OBSERVED_STREAM)
+    assert list(health.warnings) == [f"stream {WANTED_STREAM}"]
+    assert "of 10,000 bytes are used" in health.warnings[f"stream {WANTED_STREAM}"]
+    await stream.purge_stream(WANTED_STREAM)
     alarms.look(await fullness(requests))
     assert health.warnings == {}
     await stream.update_stream(config)
 
 
 def test_what_lets_go_of_the_oldest_is_full_in_good_order() -> None:
-    assert {EVENTS_STREAM, OBSERVED_STREAM, WANTED_STREAM} <= set(WATCHED)
-    assert AUDIT_STREAM not in WATCHED
+    assert set(WATCHED) == {EVENTS_STREAM, WANTED_STREAM}
+    assert not {AUDIT_STREAM, OBSERVED_STREAM, SNAPSHOTS_STREAM} & set(WATCHED)
 
 
 def test_around_the_mark_an_alarm_stays() -> None:
