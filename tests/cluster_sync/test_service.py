@@ -450,17 +450,19 @@ async def test_an_agent_that_floods_observed_keeps_no_other_cluster_waiting(worl
 
     async with serving(world.server):
         flooding = asyncio.create_task(flood())
-        async with asyncio.timeout(60):
-            while flooded < 30_000:
-                await asyncio.sleep(0.02)
-        await world.create(command="true")
-        await world.bind()
-        word = await world.wanted_is(RunPod)
-        await said_until(world, word, "running", Phase.RUNNING)
-        await said_until(world, word, "succeeded", Phase.COMPLETED)
-        assert not flooding.done()
-        flooding.cancel()
-        await asyncio.gather(flooding, return_exceptions=True)
+        try:
+            async with asyncio.timeout(60):
+                while flooded < 30_000:
+                    await asyncio.sleep(0.02)
+            await world.create(command="true")
+            await world.bind()
+            word = await world.wanted_is(RunPod)
+            await said_until(world, word, "running", Phase.RUNNING)
+            await said_until(world, word, "succeeded", Phase.COMPLETED)
+            assert not flooding.done()
+        finally:
+            flooding.cancel()
+            await asyncio.gather(flooding, return_exceptions=True)
 
         async def connected() -> bool:
             beat = ObservedCluster(at=datetime.now(UTC), agent_version="1")
