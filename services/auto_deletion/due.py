@@ -29,7 +29,8 @@ def plan(
     due: Sequence[Due], sent: Mapping[Due, datetime], now: datetime, *, most: int
 ) -> tuple[list[Due], dict[Due, datetime]]:
     """What to send now, at most so many, and what counts as sent afterwards (what is long past is forgotten)."""
-    recent = {row: at for row, at in sent.items() if now - at < RESEND_AFTER}
+    # A clock that was put back must not hold anything back until it has caught up.
+    recent = {row: at for row, at in sent.items() if timedelta() <= now - at < RESEND_AFTER}
     to_send = [row for row in dict.fromkeys(due) if row not in recent][:most]
     return to_send, recent | dict.fromkeys(to_send, now)
 

@@ -35,6 +35,8 @@ A, B = Due("a", 1), Due("b", 1)
         ([], {A: NOW - RESEND_AFTER}, [], {}),
         ([Due("a", 2)], {A: NOW}, [Due("a", 2)], {A: NOW, Due("a", 2): NOW}),
         ([A, A], {}, [A], {A: NOW}),
+        # The clock was put back since: by it, that was sent in the future.
+        ([A, B], {A: NOW + timedelta(hours=1)}, [A, B], {A: NOW, B: NOW}),
     ],
 )
 def test_what_was_sent_just_now_is_not_sent_again(
