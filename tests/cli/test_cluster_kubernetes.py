@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.servers import free_port
+from tests.support.ports import free_port
 from tests.support.shapes import Reply, ShapeServer
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
@@ -60,7 +60,7 @@ def test_a_kubeconfig_needs_the_muster_up_of_this_machine(
 @pytest.mark.parametrize(
     "wrong",
     [
-        (f"https://127.0.0.1:{free_port()}", [], 9, "does not take this kubeconfig"),
+        ("https://127.0.0.1:{free}", [], 9, "does not take this kubeconfig"),
         ("http://127.0.0.1:1", [], 2, "must begin with https://"),
         ("https://127.0.0.1:1", ["--context", "there"], 2, "no context there; there are: here"),
     ],
@@ -74,7 +74,9 @@ def test_a_kubeconfig_that_leads_nowhere_adds_nothing(
 ) -> None:
     server, options, code, said = wrong
     data = data_folder(tmp_path, monkeypatch)
-    ran = muster("cluster", "add", "lab", "--kubeconfig", str(kubeconfig(tmp_path, server)), *options)
+    ran = muster(
+        "cluster", "add", "lab", "--kubeconfig", str(kubeconfig(tmp_path, server.format(free=free_port()))), *options
+    )
     assert (ran.code, said in ran.err) == (code, True), ran.err
     assert not (data / "clusters").exists()
     assert api.requests == []

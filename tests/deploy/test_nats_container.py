@@ -18,7 +18,8 @@ from services.runtime.permissions import PERMISSIONS
 from services.runtime.settings import Settings
 from services.runtime.store import Committed
 from tests.support.drafts import grant
-from tests.support.servers import EVERYTHING, free_port, listens
+from tests.support.ports import free_port
+from tests.support.servers import EVERYTHING, listens
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.streams import recreate_streams
 

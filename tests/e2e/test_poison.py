@@ -29,7 +29,8 @@ from services.runtime.local_keys import load_or_create_key, sign_token, write_jw
 from services.scheduler.service import run as scheduler
 from tests.support.commands import RunningService, carry_out
 from tests.support.poison import VIEWER, put, record
-from tests.support.servers import EVERYTHING, NatsServer, free_port
+from tests.support.ports import free_port
+from tests.support.servers import EVERYTHING, NatsServer
 
 pytestmark = pytest.mark.anyio
 

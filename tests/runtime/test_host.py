@@ -13,7 +13,8 @@ from nats.aio.client import Client
 from services.runtime.connection import ConnectionLostError, connect
 from services.runtime.host import Health, Run, run_services
 from services.runtime.settings import Settings
-from tests.support.servers import EVERYTHING, NatsServer, free_port
+from tests.support.ports import free_port
+from tests.support.servers import EVERYTHING, NatsServer
 
 pytestmark = pytest.mark.anyio
 

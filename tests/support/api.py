@@ -30,7 +30,8 @@ from services.runtime.local_keys import load_or_create_key, sign_token, write_jw
 from services.runtime.settings import Settings
 from services.runtime.store import Committed
 from tests.support.limits import UNLIMITED
-from tests.support.servers import EVERYTHING, NatsServer, PostgresServer, free_port
+from tests.support.ports import free_port
+from tests.support.servers import EVERYTHING, NatsServer, PostgresServer
 from tests.support.streams import recreate_streams
 
 START_SECONDS = 30

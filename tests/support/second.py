@@ -10,7 +10,8 @@ import httpx
 
 from muster.embedded.datadir import DataDir
 from muster.embedded.environment import service_environment
-from tests.support.stack import Stack, free_port, until
+from tests.support.ports import free_port
+from tests.support.stack import Stack, until
 
 EACH: Final = (
     "api",

@@ -25,16 +25,11 @@ from services.runtime.nats_config import ClusterMember, render_nats_config
 from services.runtime.permissions import PERMISSIONS
 from services.runtime.settings import Settings
 from tests.support.containers import NATS_IMAGE, POSTGRES_IMAGE, ServerContainer
+from tests.support.ports import free_port
 
 START_SECONDS = 30.0
 EVERYTHING = "everything"
 """A user of the tests who may do everything in the account, such as deleting streams between tests."""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = START_SECONDS) -> None:

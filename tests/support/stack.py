@@ -5,7 +5,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,18 +19,13 @@ import httpx
 import psutil
 
 from tests.support.limits import UNLIMITED_ENVIRONMENT
+from tests.support.ports import free_port
 from tests.support.recording import History, Recording
 
 Part = Literal["control", "workers", "nats", "postgres"]
 PARTS: tuple[Part, ...] = ("control", "workers", "nats", "postgres")
 
 ENDED = frozenset({"Completed", "Failed"})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Stack:
@@ -193,7 +187,7 @@ def _is_part(name: Part, program: str, command: str) -> bool:
 
 
 class Api:
-    """The HTTP API as a program would use it: retries with the same Idempotency-Key until there is an answer."""
+    """The HTTP API as a program would use it, each request sent once: who breaks something beside it asks again."""
 
     def __init__(self, url: str, token: str, history: History) -> None:
         self.http = httpx.Client(
