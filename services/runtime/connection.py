@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
-from nats.aio.client import PING_PROTO, Client
+from nats.aio.client import PING_PROTO, Client, Srv
 from nats.js import JetStreamContext
 
 from services.runtime.calls import PREFIX
@@ -50,6 +50,14 @@ class ServiceClient(Client):
         self._pongs.append(future or asyncio.Future())  # pyright: ignore[reportUnknownMemberType]
         await self._send_command(PING_PROTO)
         await self._flush_pending()
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        """First close the last connection. The library (nats-py 2.16) forgets one that broke before the server let it
+        in: its socket stayed open until Python found it.
+        """
+        if self._transport is not None:
+            self._transport.close()
+        await super()._connect_to_server(s)
 
     def jetstream(self, **options: Any) -> JetStreamContext:
         """The library's, which asks for the streams where they are found here."""

@@ -1,8 +1,13 @@
 """What a service may rely on of its connection to NATS."""
 
+import asyncio
+import gc
+
 import pytest
 
 from services.runtime.connection import connect
+from tests.support.ports import free_port
+from tests.support.proxy import proxied
 from tests.support.servers import EVERYTHING, NatsServer
 
 pytestmark = pytest.mark.anyio
@@ -24,3 +29,24 @@ async def test_after_a_flush_the_server_has_heard_of_every_subscription(nats_ser
     finally:
         await hears.close()
         await speaks.close()
+
+
+async def test_a_connection_that_ends_before_the_server_lets_it_in_is_closed_before_the_next_is_tried(
+    nats_server: NatsServer,
+) -> None:
+    """Else its socket stays open until Python finds it, and says so in a warning: which is an error here."""
+    async with proxied(nats_server.port) as proxy:
+        client = await connect(nats_server.settings(EVERYTHING, nats_url=proxy.url), EVERYTHING)
+        proxy.target_port = free_port()  # the proxy takes connections, and ends them without a word
+        proxy.cut_after_bytes = 0
+        await client.subscribe("usage.cut")
+        await client.publish("usage.cut", b"has the server send something")
+        async with asyncio.timeout(20):
+            while proxy.cuts == 0 or client._server_pool[0].reconnects < 3:
+                await asyncio.sleep(0.05)
+            proxy.target_port, proxy.cut_after_bytes = nats_server.port, None
+            while not client.is_connected:
+                await asyncio.sleep(0.05)
+        await client.flush()
+        await client.close()
+        gc.collect()
