@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+import os
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -22,6 +23,8 @@ from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+CLUSTER = f"c{os.getpid()}"
+"""Of this process alone: whatever on this machine carries the mark of a run, its cluster's agent finds, and kills."""
 KEY = "abcdefghijkl-main-0"
 WORKLOAD = "w-1"
 GIB = 1024**3
@@ -73,7 +76,7 @@ def machine(folder: Path, **more: Any) -> LocalMachine:
     """Its data is in `folder`, and its pods do not see that."""
     fields: dict[str, Any] = {
         "data_dir": folder,
-        "cluster_id": "c1",
+        "cluster_id": CLUSTER,
         "cpu_milli": 2000,
         "memory_bytes": 4 * GIB,
         "stand_in_gpus": 2,

@@ -21,7 +21,7 @@ from services.runtime.connection import connect
 from services.runtime.settings import Settings
 from services.runtime.streams import create_streams
 from tests.agent.control_plane import ControlPlane, RunningService, control_plane, running_service
-from tests.agent.given import GIB, KEY, WORKLOAD, ref, run_pod, settled, stop_pod
+from tests.agent.given import CLUSTER, GIB, KEY, WORKLOAD, ref, run_pod, settled, stop_pod
 from tests.support.poison import UNDECODABLE_JSON
 from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.streams import recreate_streams
@@ -33,7 +33,7 @@ _CLUSTERS = itertools.count()
 
 @pytest.fixture
 async def plane(fresh_log: NatsServer) -> AsyncIterator[ControlPlane]:
-    async with control_plane(fresh_log, f"c{next(_CLUSTERS)}") as plane:
+    async with control_plane(fresh_log, f"{CLUSTER}n{next(_CLUSTERS)}") as plane:
         yield plane
 
 
@@ -139,7 +139,7 @@ async def test_with_nats_killed_pods_run_on_and_everything_is_said_again_when_it
     server.start()
     await recreate_streams(server.settings(EVERYTHING))
     try:
-        async with running_service(server, tmp_path / "data"), control_plane(server, "c1") as plane:
+        async with running_service(server, tmp_path / "data"), control_plane(server, CLUSTER) as plane:
             await plane.want_cluster("local")
             await plane.want(local(f"sleep 2; echo done > {tmp_path}/done; sleep 1000"))
             await plane.want(local("sleep 1; exit 5", key="ends-main-0"))
