@@ -14,7 +14,7 @@ up: venv ## run everything on this machine (Ctrl-C stops it)
 up-kubernetes: venv kube-tools ## the same, with a Kubernetes cluster of simulated nodes (ARGS='--kubernetes 8': eight)
 	@exec .venv/bin/muster up --kubernetes 4 $(ARGS)
 test: venv ## all tests but the long fault runs and those on Kubernetes
-	@exec $(PY) -m pytest -m "not faults and not kubernetes and not kubernetes_faults" $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest -n auto --dist worksteal -m "not faults and not kubernetes and not kubernetes_faults" $(ARGS)
 test-faults: venv ## kill real processes under load (ARGS='--rounds 20' for the full counts)
 	@exec $(PY) -m pytest tests/faults -m faults --timeout 3600 $(ARGS)
 kube-tools: ## build a Kubernetes control plane for tests (once per machine, some ten minutes; needs Go)

@@ -1,5 +1,7 @@
 """Fixtures for every test: real servers, started once per session, and a fresh log or database per test.
 
+`make test` is several sessions side by side, each in a process of its own: they share nothing, servers included.
+
 `nats_server`      one JetStream server with our configuration and permissions (session)
 `fresh_log`        the same server with empty streams, for a test that writes (per test)
 `nats_cluster`     three servers in a cluster (session)
@@ -9,6 +11,7 @@
 """
 
 import asyncio
+import os
 import random
 import secrets
 import tempfile
@@ -18,9 +21,16 @@ from typing import Any
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.servers import EVERYTHING, NatsCluster, NatsServer, PostgresServer
 from tests.support.streams import recreate_streams
+
+# No assertion on how long something took: a draw is no worse where the machine has much else to do.
+settings.register_profile(
+    "patient", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,7 +39,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.seed is None:
-        config.option.seed = secrets.randbelow(2**32)
+        # A process of a run takes the run's own.
+        config.option.seed = getattr(config, "workerinput", {}).get("seed", secrets.randbelow(2**32))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A process of the run is about to be started."""
+    node.workerinput["seed"] = node.config.option.seed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """`-n auto`: in how many processes. Tests mostly wait, hence two for each processor.
+
+    In this one alone where a part of the suite is asked for, which need not pay for their start, and where a person
+    looks on (`-s`; xdist itself sees to `--pdb`).
+    """
+    part = config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.keyword
+    return 0 if part or config.option.capture == "no" else min(2 * (os.cpu_count() or 1), 8)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
