@@ -9,20 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from projections import tables
 from projections.postgres import Connection
-from projections.tables import (
-    checkpoint,
-    clusters,
-    commands,
-    current_projection,
-    history,
-    nodes,
-    pods,
-    project_use,
-    projects,
-    usage_samples,
-    workloads,
-)
 
 PROJECT_READER: Final = "muster_project_reader"
 TENANT_READER: Final = "muster_tenant_reader"
@@ -32,21 +20,38 @@ _MINE: Final = "= ANY ((SELECT string_to_array(current_setting('app.projects', t
 """In a subquery, so that it is worked out once for a statement and not once for a row."""
 _OF_A_WORKLOAD: Final = 'EXISTS (SELECT 1 FROM "{schema}".workloads w WHERE w.id = workload_id)'
 """Those that the reader sees: the policy on workloads holds within policies, too."""
-_ASKED_COMMAND: Final = "command_id = (SELECT current_setting('app.command', true))"
 _ASKED_WORKLOAD: Final = "workload_id = (SELECT current_setting('app.workload', true))"
 
 POLICIES: Final[Mapping[str, tuple[str, str]]] = {
-    workloads.name: (f"project_id {_MINE}", "true"),
-    project_use.name: (f"project_id {_MINE}", "true"),
-    projects.name: (f"id {_MINE}", "true"),
-    pods.name: (_OF_A_WORKLOAD, "true"),
-    history.name: (_OF_A_WORKLOAD, "true"),
-    # Who knows the id of a command has given it.
-    commands.name: (_ASKED_COMMAND, _ASKED_COMMAND),
+    tables.workloads.name: (f"project_id {_MINE}", "true"),
+    tables.project_use.name: (f"project_id {_MINE}", "true"),
+    tables.projects.name: (f"id {_MINE}", "true"),
+    tables.pods.name: (_OF_A_WORKLOAD, "true"),
+    tables.history.name: (_OF_A_WORKLOAD, "true"),
 }
 """Which rows PROJECT_READER and TENANT_READER see, by derived table."""
-OPEN: Final = (checkpoint.name, nodes.name, clusters.name)
+OPEN: Final = (tables.checkpoint.name, tables.nodes.name, tables.clusters.name)
 """Derived tables that belong to no project. Those that stand nowhere here the api cannot read at all."""
+
+FEWEST_CONNECTIONS: Final = 8
+MOST_CONNECTIONS: Final = 40
+"""Two apis with full pools, and a few for restarts."""
+OTHERS_CONNECTIONS: Final = 16
+"""Of all that the server takes, kept for projectors, auto_deletion, setup and a person."""
+READER_SETTINGS: Final[Mapping[str, str]] = {
+    "statement_timeout": "10s",
+    "lock_timeout": "2s",
+    "idle_in_transaction_session_timeout": "15s",
+    "default_transaction_read_only": "on",
+}
+TEMP_FILES: Final = "1GB"
+"""Of one session's sorts on disk: beyond the largest export."""
+_HARMFUL: Final = """
+    SELECT oid::regprocedure::text AS function FROM pg_proc
+    WHERE pronamespace = 'pg_catalog'::regnamespace AND has_function_privilege($1, oid, 'EXECUTE')
+      AND (proname ~ '^pg_(try_)?advisory_(xact_)?lock' OR proname IN ('lo_create', 'lo_creat', 'lo_from_bytea'))
+"""
+"""What everybody may call: locks that a migration or a rebuild waits for, and objects that fill the disk."""
 
 _ROLES: Final = """
     DO $$
@@ -62,12 +67,11 @@ _ROLES: Final = """
 """
 
 
-def scope_values(projects_read: frozenset[str] | None, *, command: str = "", workload: str = "") -> dict[str, str]:
+def scope_values(projects_read: frozenset[str] | None, *, workload: str = "") -> dict[str, str]:
     """Settings of one transaction, for `set_config`. `projects_read`: ids; None: the whole tenant."""
     return {
         "role": TENANT_READER if projects_read is None else PROJECT_READER,
         "app.projects": ",".join(sorted(projects_read or ())),
-        "app.command": command,
         "app.workload": workload,
     }
 
@@ -77,9 +81,11 @@ async def guard_lasting(connection: Connection) -> None:
     await connection.execute(_ROLES.format(readers="','".join(READERS)))
     if await _is_guarded(connection, "muster"):
         return
-    samples = f"muster.{usage_samples.name}"
+    samples = f"muster.{tables.usage_samples.name}"
     await connection.execute(f"GRANT USAGE ON SCHEMA muster TO {', '.join(READERS)}")
-    await connection.execute(f"GRANT SELECT ON muster.{current_projection.name}, {samples} TO {', '.join(READERS)}")
+    await connection.execute(
+        f"GRANT SELECT ON muster.{tables.current_projection.name}, {samples} TO {', '.join(READERS)}"
+    )
     await _guard(connection, samples, (_ASKED_WORKLOAD, _ASKED_WORKLOAD))
 
 
@@ -109,9 +115,31 @@ async def make_reader(connection: Connection, reader_url: str) -> None:
         f"SELECT format('{verb} ROLE %I LOGIN NOINHERIT PASSWORD %L', $1::text, $2::text)", user, password
     )
     await connection.execute(statement)
-    await connection.execute(
-        await connection.fetchval(f"SELECT format('GRANT {', '.join(READERS)} TO %I', $1::text)", user)
-    )
+    await _execute(connection, f"GRANT {', '.join(READERS)} TO %I", user)
+    await _bound(connection, user)
+
+
+async def _bound(connection: Connection, user: str) -> None:
+    """Narrow what its connections can take from others. What Postgres lets a session set anew for itself (the timeouts)
+    keeps our own mistakes short; what it does not (all the rest) holds for a stolen password, too.
+    """
+    every = int(await connection.fetchval("SELECT current_setting('max_connections')"))
+    limit = max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, every - OTHERS_CONNECTIONS))
+    await _execute(connection, f"ALTER ROLE %I CONNECTION LIMIT {limit}", user)
+    for name, value in READER_SETTINGS.items():
+        await _execute(connection, f"ALTER ROLE %I SET {name} = '{value}'", user)
+    database = await connection.fetchval("SELECT current_database()")
+    await _execute(connection, "REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC", database)
+    if not await connection.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = current_user"):
+        return  # the next may only be done by a superuser
+    await _execute(connection, f"ALTER ROLE %I SET temp_file_limit = '{TEMP_FILES}'", user)
+    for record in await connection.fetch(_HARMFUL, user):
+        await connection.execute(f"REVOKE EXECUTE ON FUNCTION {record['function']} FROM PUBLIC")
+
+
+async def _execute(connection: Connection, statement: str, name: str) -> None:
+    """A statement about something whose name stands for its %I."""
+    await connection.execute(await connection.fetchval("SELECT format($1::text, $2::text)", statement, name))
 
 
 async def _guard(connection: Connection, table: str, conditions: tuple[str, str]) -> None:

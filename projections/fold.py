@@ -20,7 +20,7 @@ from projections.clusters import project as clusters
 from projections.nodes import project as nodes
 from projections.projects import project as projects
 from projections.projects.project import use_changes
-from projections.rows import CommandRow, HistoryRow, UseRow, WorkloadRow
+from projections.rows import HistoryRow, UseRow, WorkloadRow
 from projections.workloads import project as workloads
 from projections.workloads.history import history_row
 from projections.workloads.project import WorkloadEntry, due_row
@@ -38,7 +38,6 @@ class Changes:
     put: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     removed: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     history: list[HistoryRow] = field(default_factory=list[HistoryRow])
-    commands: list[CommandRow] = field(default_factory=list[CommandRow])
     use: dict[tuple[str, str], UseRow] = field(default_factory=dict[tuple[str, str], UseRow])
     """To be added to what stands there."""
 
@@ -200,7 +199,6 @@ class Fold:
     def _add(self, commit: Commit) -> None:
         key = entry_key(commit)
         if key is None:
-            self._command(commit, "")
             return
         kind = KINDS[commit.aggregate]
         entry = self.after.get(key)
@@ -215,22 +213,6 @@ class Fold:
             if commit.aggregate == "workload" and entry is not before:
                 self._changes.history.append(history_row(before, event, entry, commit, index))
         self.after[key] = entry
-        self._command(commit, commit.record.about.id or "")
-
-    def _command(self, commit: Commit, id_: str) -> None:
-        record = commit.record
-        if not record.body_hash:
-            return
-        self._changes.commands.append(
-            CommandRow(
-                command_id=record.command_id,
-                aggregate=commit.aggregate,
-                key=commit.key,
-                id=id_,
-                seq=commit.seq,
-                body_hash=record.body_hash,
-            )
-        )
 
     def finish(self) -> Changes:
         """What to write; `after` then holds the entries as they are kept."""

@@ -25,7 +25,6 @@ from projections.tables import (
     REBUILD_LOCK,
     checkpoint,
     clusters,
-    commands,
     current_projection,
     history,
     nodes,
@@ -131,19 +130,6 @@ class UsagePoint:
     memory_bytes: float
     gpu_utilization_percent: float | None
     gpu_memory_bytes: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandAnswer:
-    """A command that changed something."""
-
-    command_id: str
-    aggregate: str
-    key: str
-    id: str
-    """Of the thing it was about."""
-    seq: int
-    body_hash: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,13 +280,6 @@ class Queries:
             series.setdefault(pod, UsageSeries(pod=pod, points=[])).points.append(point)
         return list(series.values())
 
-    async def command(self, command_id: str) -> CommandAnswer | None:
-        """The user's command of this id, where it changed something (Idempotency-Key)."""
-        statement = select(commands).where(commands.c.command_id == command_id)
-        async with self._snapshot(command=command_id) as (connection, _):
-            row = (await connection.execute(statement)).mappings().one_or_none()
-        return None if row is None else CommandAnswer(**row)
-
     async def status(self) -> Status:
         async with self._snapshot() as (connection, seq):
             row = (await connection.execute(select(current_projection))).mappings().one()
@@ -331,9 +310,9 @@ class Queries:
             wait = min(wait * 2, LONGEST_WAIT_SECONDS)
 
     @asynccontextmanager
-    async def _snapshot(self, *, command: str = "", workload: str = "") -> AsyncGenerator[tuple[AsyncConnection, int]]:
+    async def _snapshot(self, *, workload: str = "") -> AsyncGenerator[tuple[AsyncConnection, int]]:
         """A read-only snapshot of the current schema, and its sequence."""
-        scope = scope_values(self._projects, command=command, workload=workload)
+        scope = scope_values(self._projects, workload=workload)
         try:
             async with self._engine.connect() as connection:
                 yield await _on_current_schema(connection, scope)

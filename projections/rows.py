@@ -169,8 +169,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class ReservationRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one run of a pod holds of a node."""
 
-    id: str
     node_key: str
+    id: str
     workload_id: str
     workload_key: str
     cpu_milli: int
@@ -219,15 +219,3 @@ class UseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     non_preemptible_gpu_milli: int = 0
     cpu_milli: int = 0
     memory_bytes: int = 0
-
-
-class CommandRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A user's command that changed something: what a repeated Idempotency-Key is compared with."""
-
-    command_id: str
-    aggregate: str
-    key: str
-    id: str
-    """Of the thing it was about, after it; empty where it has none."""
-    seq: int
-    body_hash: str

@@ -35,7 +35,7 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 2
+SHAPE: Final = 3
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 
@@ -247,15 +247,15 @@ nodes: Final = Table(
 reservations: Final = Table(
     "reservations",
     derived,
+    # Of its node alone: two nodes may hold the same id, where somebody wrote what no scheduler decides.
+    _text("node_key", key=True),
     _text("id", key=True),
-    _text("node_key"),
     _text("workload_id"),
     _text("workload_key"),
     _int("cpu_milli"),
     _int("memory_bytes"),
     _json("devices"),
 )
-Index("reservations_by_node", reservations.c.node_key)
 
 clusters: Final = Table(
     "clusters",
@@ -299,17 +299,6 @@ project_use: Final = Table(
     _int("cpu_milli"),
     _int("memory_bytes"),
     postgresql_with={"fillfactor": UPDATED_FILL_PERCENT},
-)
-
-commands: Final = Table(
-    "commands",
-    derived,
-    _text("command_id", key=True),
-    _text("aggregate"),
-    _text("key"),
-    _text("id"),
-    _int("seq"),
-    _text("body_hash"),
 )
 
 # -- lasting ---------------------------------------------------------------------------------------------------------

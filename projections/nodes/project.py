@@ -20,7 +20,7 @@ from events.node import (
     holdable,
 )
 from projections.rows import NodeRow, ReservationRow
-from projections.values import clean, fit, to_json
+from projections.values import clean, fit, indexed, to_json
 
 
 class NodeEntry(msgspec.Struct, frozen=True):
@@ -118,7 +118,7 @@ def _reserved(row: NodeRow, held: dict[str, ReservationRow], event: PodsReserved
     milli = list(row.used_device_milli)
     cpu, memory = row.used_cpu_milli, row.used_memory_bytes
     for reservation in event.reservations:
-        id_ = clean(reservation.id)
+        id_ = indexed(reservation.id)
         more = max(cpu + reservation.cpu_milli, memory + reservation.memory_bytes)
         if id_ in held or more > MOST_RESERVED or not holdable(reservation):
             continue
@@ -136,7 +136,7 @@ def _released(row: NodeRow, held: dict[str, ReservationRow], event: Reservations
     milli = list(row.used_device_milli)
     cpu, memory = row.used_cpu_milli, row.used_memory_bytes
     for id_ in event.ids:
-        gone = held.pop(clean(id_), None)
+        gone = held.pop(indexed(id_), None)
         if gone is None:
             continue
         cpu -= gone.cpu_milli
@@ -159,7 +159,7 @@ def _using(row: NodeRow, held: dict[str, ReservationRow], cpu: int, memory: int,
 
 def _reservation_row(reservation: Reservation, key: str) -> ReservationRow:
     return ReservationRow(
-        id=clean(reservation.id),
+        id=indexed(reservation.id),
         node_key=key,
         workload_id=clean(reservation.workload_id),
         workload_key=clean(reservation.workload_key),

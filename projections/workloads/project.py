@@ -40,7 +40,7 @@ from events.workload.events import (
 )
 from events.workload.spec import PRIORITY_RANK, pod_sets, with_defaults
 from projections.rows import DueRow, PodRow, WorkloadRow
-from projections.values import clean, fit, to_json
+from projections.values import clean, fit, indexed, to_json
 
 RunKey = tuple[str, int, int, int]
 """(pod set, index, attempt, try)."""
@@ -172,12 +172,12 @@ def _created(event: WorkloadCreated, commit: Commit) -> WorkloadRow:
         id=event.workload_id,
         key=commit.key,
         version=commit.seq,
-        name=clean(event.name),
+        name=indexed(event.name),
         requested_name=clean(event.requested_name),
         type=clean(event.kind),
-        project_id=clean(event.project_id),
+        project_id=indexed(event.project_id),
         cluster_id=clean(event.cluster_id),
-        submitted_by=clean(event.owner),
+        submitted_by=indexed(event.owner),
         phase=Phase.CREATING.value,
         phase_reason="",
         phase_message="",
@@ -276,7 +276,7 @@ def _moved(row: WorkloadRow, phase: Phase | None, at: datetime) -> WorkloadRow:
 
 
 def _run_key(ref: PodRef) -> RunKey:
-    return clean(ref.pod_set), ref.index, ref.attempt, ref.try_
+    return indexed(ref.pod_set), ref.index, ref.attempt, ref.try_
 
 
 def _bound(workload_id: str, pods: dict[RunKey, PodRow], event: PodsBound, at: datetime) -> dict[RunKey, PodRow]:
@@ -289,7 +289,7 @@ def _bound(workload_id: str, pods: dict[RunKey, PodRow], event: PodsBound, at: d
             continue
         pods[key] = PodRow(
             workload_id=workload_id,
-            pod_set=clean(placement.pod.pod_set),
+            pod_set=indexed(placement.pod.pod_set),
             index=placement.pod.index,
             attempt=placement.pod.attempt,
             try_=placement.pod.try_,

@@ -14,7 +14,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from events.commit import Commit
 from projections.fold import Changes, Entry, EntryKey, Fold, needed
 from projections.postgres import Pool, create_pool
-from services.projector.writer import Checkpoint, Writer
+from services.projector.writer import REFUSALS, Checkpoint, RefusedByTablesError, Writer
 from services.runtime.store import LogGapError
 
 CACHED_ENTRIES: Final = 20_000
@@ -77,8 +77,8 @@ class Engine:
     async def apply(self, commits: Sequence[Commit]) -> None:
         """Take in whole batches of commits that follow `seq`.
 
-        Raises LogGapError, BrokenChainError, CheckpointMovedError, and what asyncpg raises; an error of the batch
-        before may appear here.
+        Raises LogGapError, BrokenChainError, RefusedByTablesError, CheckpointMovedError, and what asyncpg raises; an
+        error of the batch before may appear here.
         """
         start = 0
         while start < len(commits):
@@ -119,18 +119,20 @@ class Engine:
             await asyncio.sleep(0)
         changes = fold.finish()
         await self.flush()
-        new = Checkpoint(seq=commits[-1].seq, last_commit_id=commits[-1].record.commit_id)
-        events = sum(len(commit.events) for commit in commits)
-        self._writing = asyncio.create_task(self._write(changes, self.seq, new, events))
-        self.seq = new.seq
+        self._writing = asyncio.create_task(self._write(changes, self.seq, commits))
+        self.seq = commits[-1].seq
         self._remember(fold.after)
 
-    async def _write(self, changes: Changes, old_seq: int, new: Checkpoint, events: int) -> None:
+    async def _write(self, changes: Changes, old_seq: int, commits: Sequence[Commit]) -> None:
         began = time.perf_counter()
-        await self._writer.write(changes, old_seq, new)
+        try:
+            await self._writer.write(changes, old_seq, _place(commits))
+        except REFUSALS as error:
+            await _write_up_to_refused(self._writer, old_seq, commits)
+            raise AssertionError(f"Postgres refused {old_seq + 1}..{commits[-1].seq} only as a whole") from error
         _WRITE_SECONDS.observe(time.perf_counter() - began)
-        _EVENTS.inc(events)
-        _SEQ.set(new.seq)
+        _EVENTS.inc(sum(len(commit.events) for commit in commits))
+        _SEQ.set(commits[-1].seq)
 
     def _remember(self, entries: dict[EntryKey, Entry]) -> None:
         for key, entry in entries.items():
@@ -142,3 +144,38 @@ class Engine:
                 # Being written just now: who read it from the table would read it as it was.
                 break
             del self._cache[oldest]
+
+
+def _place(commits: Sequence[Commit]) -> Checkpoint:
+    return Checkpoint(seq=commits[-1].seq, last_commit_id=commits[-1].record.commit_id)
+
+
+async def _write_up_to_refused(writer: Writer, old_seq: int, commits: Sequence[Commit]) -> None:
+    """One atomic batch after the other, until Postgres refuses one. Raises RefusedByTablesError, which names it."""
+    whole: list[Commit] = []
+    for commit in commits:
+        whole.append(commit)
+        if not commit.ends_batch:
+            continue
+        try:
+            await writer.write(await _changes(writer, whole), old_seq, _place(whole))
+        except REFUSALS as error:
+            raise await _refused(writer, whole, error) from error
+        old_seq = commit.seq
+        whole = []
+
+
+async def _refused(writer: Writer, whole: Sequence[Commit], error: Exception) -> RefusedByTablesError:
+    """Of a batch that Postgres refuses, the first part that it refuses alone, else the last."""
+    for part in whole[:-1]:
+        try:
+            await writer.rehearse(await _changes(writer, [part]))
+        except REFUSALS as its_own:
+            return RefusedByTablesError(part, its_own)
+    return RefusedByTablesError(whole[-1], error)
+
+
+async def _changes(writer: Writer, commits: Sequence[Commit]) -> Changes:
+    fold = Fold(await writer.load(needed(commits)))
+    fold.add(commits)
+    return fold.finish()

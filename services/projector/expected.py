@@ -29,7 +29,7 @@ from events.workload.events import (
 )
 from events.workload.spec import PRIORITY_RANK, pod_sets, with_defaults
 from events.workload.state import Workload, live_pods
-from projections.values import MAX_BIGINT, clean
+from projections.values import MAX_BIGINT, clean, indexed
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -83,7 +83,6 @@ class Expected:
         self._use: defaultdict[Key, Counter[str]] = defaultdict(Counter)
         self._clusters: dict[Key, Row] = {}
         self._projects: dict[Key, Row] = {}
-        self._commands: dict[Key, Row] = {}
 
     def add(self, commit: Commit) -> None:
         """One more commit of the log, in order. Raises BrokenChainError."""
@@ -103,8 +102,6 @@ class Expected:
             self._cluster(after.state, commit)
         elif commit.aggregate == "project" and after.state.project_id:
             self._project(after.state, commit)
-        if commit.record.body_hash:
-            self._commands.setdefault((commit.record.command_id,), _command_row(commit))
 
     def tables(self) -> dict[str, dict[Key, Row]]:
         """Rows by table and key; of each table the columns that the log determines."""
@@ -130,7 +127,6 @@ class Expected:
             "due": self._due,
             "history": {key: dict(zip(names, life.history, strict=True)) for key, life in lives.items()},
             "project_use": {key: dict(use) for key, use in self._use.items() if any(use.values())},
-            "commands": self._commands,
         }
 
     # -- workloads -------------------------------------------------------------------------------------------------
@@ -197,7 +193,7 @@ class Expected:
         }
         if message is not None:
             row["message"] = clean(message)
-        self._ended_runs[state.workload_id, clean(ref.pod_set), ref.index, ref.attempt, ref.try_] = row
+        self._ended_runs[state.workload_id, indexed(ref.pod_set), ref.index, ref.attempt, ref.try_] = row
 
     def _rows_of(self, state: Workload) -> None:
         """The rows of an incarnation as they are now."""
@@ -207,7 +203,7 @@ class Expected:
         life = self._lives[id_]
         self._workloads[id_,] = _workload_row(state, life)
         self._open_runs[id_] = {
-            (id_, clean(pod_set), index, pod.attempt, pod.try_): {
+            (id_, indexed(pod_set), index, pod.attempt, pod.try_): {
                 "phase": str(pod.phase),
                 "node_key": clean(pod.node_key),
                 "node_name": clean(pod.node_name),
@@ -245,8 +241,7 @@ class Expected:
                 continue
             nodes[key,] = _node_row(state, chain.version)
             for id_, held in state.reservations.items():
-                reservations[clean(id_),] = {
-                    "node_key": key,
+                reservations[key, indexed(id_)] = {
                     "workload_id": clean(held.workload_id),
                     "workload_key": clean(held.workload_key),
                     "cpu_milli": held.cpu_milli,
@@ -292,12 +287,12 @@ def _workload_row(state: Workload, life: _Life) -> Row:
     live = list(live_pods(state).values())
     return {
         "version": life.version,
-        "name": clean(state.name),
+        "name": indexed(state.name),
         "requested_name": clean(state.requested_name),
         "type": clean(state.kind),
-        "project_id": clean(state.project_id),
+        "project_id": indexed(state.project_id),
         "cluster_id": clean(state.cluster_id),
-        "submitted_by": clean(state.owner),
+        "submitted_by": indexed(state.owner),
         "phase": str(state.phase),
         "phase_reason": clean(state.reason),
         "phase_message": clean(state.message),
@@ -369,16 +364,6 @@ def _node_row(state: Node, version: int) -> Row:
         "used_memory_bytes": state.used_memory_bytes,
         "used_device_milli": list(state.used_device_milli),
         "reserved_pods": len(state.reservations),
-    }
-
-
-def _command_row(commit: Commit) -> Row:
-    return {
-        "aggregate": commit.aggregate,
-        "key": commit.key,
-        "id": (commit.record.about.id or "") if commit.aggregate != "tenant" else "",
-        "seq": commit.seq,
-        "body_hash": commit.record.body_hash,
     }
 
 

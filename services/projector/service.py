@@ -22,8 +22,10 @@ from prometheus_client import Gauge
 from events.aggregate import BrokenChainError
 from events.commit import Commit
 from events.subjects import aggregate_subject
-from projections.postgres import Pool, Queryable
+from projections.postgres import Pool
+from services.projector import overlong
 from services.projector.engine import Engine, open_pool
+from services.projector.schema import NotPreparedError, current_schema
 from services.projector.usage import UsageWriter
 from services.projector.writer import CheckpointMovedError, OtherShapeError, Writer
 from services.runtime.connection import connect
@@ -81,10 +83,6 @@ HALTING: Final = (
 """What no repetition mends."""
 
 log = structlog.get_logger(__name__)
-
-
-class NotPreparedError(Exception):
-    """The database has no tables of ours yet."""
 
 
 @dataclass(slots=True)
@@ -275,17 +273,6 @@ async def _apply(engine: Engine, commits: list[Commit]) -> None:
         raise UnreadableMessageError(broken.seq, subject, str(error)) from error
 
 
-async def current_schema(pool: Queryable) -> str:
-    """Raises NotPreparedError where there is none."""
-    try:
-        schema = await pool.fetchval("SELECT schema_name FROM muster.current_projection")
-    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
-        schema = None
-    if schema is None:
-        raise NotPreparedError("the database has no tables of Muster; run the setup service")
-    return schema
-
-
 def check_same_log(first: Commit, seq: int, last_commit_id: str) -> None:
     """Raises LogGapError where the commit at the checkpoint is not the one that was folded."""
     if first.seq != seq or first.record.commit_id != last_commit_id:
@@ -308,6 +295,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(projector.run())
                 tasks.create_task(UsageWriter(pool).run(nc, stop))
+                tasks.create_task(overlong.run(pool, stop))
         finally:
             await _close(pool)
     finally:

@@ -4,14 +4,18 @@ Rows are written in sets: COPY for the history, and one `INSERT … SELECT unnes
 whose names, columns and casts come from projections/tables.py. Nothing is decided here.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import asyncpg
 import msgspec
-from sqlalchemy import JSON, BigInteger, Boolean, DateTime, Integer, Table, Text
+from sqlalchemy import JSON, BigInteger, Boolean, DateTime, Double, Integer, Table, Text
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from events.commit import Commit
+from events.subjects import aggregate_subject
 from projections import rows, tables
 from projections.clusters.project import ClusterEntry
 from projections.fold import Changes, Entry, EntryKey
@@ -22,6 +26,7 @@ from projections.projects.project import ProjectEntry
 from projections.tables import SHAPE, qualified, quoted_columns
 from projections.values import MAX_BIGINT
 from projections.workloads.project import ENDED_POD_PHASES, WorkloadEntry
+from services.runtime.store import UnreadableMessageError
 
 ROW_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "workloads": rows.WorkloadRow,
@@ -33,7 +38,6 @@ ROW_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "clusters": rows.ClusterRow,
     "projects": rows.ProjectRow,
     "project_use": rows.UseRow,
-    "commands": rows.CommandRow,
 }
 """What the rows of each table are made of; field by field the table's columns."""
 
@@ -47,11 +51,40 @@ WRITE_ORDER: Final = ("clusters", "projects", "nodes", "reservations", "workload
 RETIRED: Final = 0
 """Version of a checkpoint whose schema was swapped for another one: whoever still writes there is fenced off."""
 
+CAUSE_CHARACTERS: Final = 500
+"""Of an error's text, which may repeat what stands in the message."""
+
 _UNQUOTED: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+
+REFUSALS: Final = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+    # What the library cannot send: a character, a number or a time that the protocol has no form for.
+    ValueError,
+    OverflowError,
+    TypeError,
+)
+"""Rows that Postgres does not take, however often they come."""
+
+
+class RefusedByTablesError(UnreadableMessageError):
+    """Postgres does not take the rows of a commit: a fold is missing that makes them fit (projections/values.py)."""
+
+    def __init__(self, commit: Commit, error: Exception) -> None:
+        subject = aggregate_subject(commit.aggregate, commit.key)
+        super().__init__(
+            commit.seq, subject, f"Postgres refuses its rows: {type(error).__name__}: {error}"[:CAUSE_CHARACTERS]
+        )
 
 
 class CheckpointMovedError(Exception):
     """Somebody else moved the checkpoint, or the schema was retired: nothing was written."""
+
+
+class _RehearsedError(Exception):
+    """Ends a transaction that was to change nothing."""
 
 
 class OtherShapeError(Exception):
@@ -110,18 +143,27 @@ class Writer:
             )
             if moved != "UPDATE 1":
                 raise CheckpointMovedError(f"the checkpoint of {self.schema} is no longer at {old_seq}")
-            for table in WRITE_ORDER:
-                await self._remove(connection, table, changes.removed.get(table, ()))
-                await self._put(connection, table, changes.put.get(table, ()))
-            await self._put(connection, "project_use", list(changes.use.values()))
-            await self._put(connection, "commands", changes.commands)
-            if changes.history:
-                await connection.copy_records_to_table(
-                    "history",
-                    schema_name=self.schema,
-                    columns=[column.name for column in tables.history.columns],
-                    records=[msgspec.structs.astuple(row) for row in changes.history],
-                )
+            await self._change(connection, changes)
+
+    async def rehearse(self, changes: Changes) -> None:
+        """Whether Postgres takes the changes: it raises what `write` would, and writes nothing."""
+        with contextlib.suppress(_RehearsedError):
+            async with self._pool.acquire() as connection, connection.transaction():
+                await self._change(connection, changes)
+                raise _RehearsedError
+
+    async def _change(self, connection: Connection, changes: Changes) -> None:
+        for table in WRITE_ORDER:
+            await self._remove(connection, table, changes.removed.get(table, ()))
+            await self._put(connection, table, changes.put.get(table, ()))
+        await self._put(connection, "project_use", list(changes.use.values()))
+        if changes.history:
+            await connection.copy_records_to_table(
+                "history",
+                schema_name=self.schema,
+                columns=[column.name for column in tables.history.columns],
+                records=[msgspec.structs.astuple(row) for row in changes.history],
+            )
 
     async def _put(self, connection: Connection, table: str, put: Sequence[msgspec.Struct]) -> None:
         if not put:
@@ -208,11 +250,11 @@ def _statements(table: Table, schema: str) -> _Statements:
     assert names == list(ROW_TYPES[table.name].__struct_fields__), f"rows of {table.name} are not its columns"
     keys = [column.name for column in table.primary_key.columns]
     target = qualified(table, schema)
-    arrays = ", ".join(f"${n}::{_parameter_type(c.type)}[]" for n, c in enumerate(table.columns, start=1))
+    arrays = ", ".join(f"${n}::{parameter_type(c.type)}[]" for n, c in enumerate(table.columns, start=1))
     values = ", ".join(f'u."{c.name}"{_cast(c.type)}' for c in table.columns)
     listed = ", ".join(f'"{name}"' for name in names)
     by_key = ", ".join(f'"{name}"' for name in keys)
-    key_arrays = ", ".join(f"${n}::{_parameter_type(table.columns[k].type)}[]" for n, k in enumerate(keys, start=1))
+    key_arrays = ", ".join(f"${n}::{parameter_type(table.columns[k].type)}[]" for n, k in enumerate(keys, start=1))
     matches = " AND ".join(f't."{name}" = u."{name}"' for name in keys)
     put = (
         f"INSERT INTO {target} AS t ({listed}) SELECT {values} "  # noqa: S608 (our own names, values are parameters)
@@ -229,8 +271,6 @@ def _statements(table: Table, schema: str) -> _Statements:
 
 def _on_conflict(table: Table, keys: list[str]) -> str:
     others = [column.name for column in table.columns if column.name not in keys]
-    if table.name == "commands":
-        return "DO NOTHING"
     if table.name == "project_use":
         return "DO UPDATE SET " + ", ".join(
             f'"{name}" = greatest(least(t."{name}"::numeric + excluded."{name}", {MAX_BIGINT}), -{MAX_BIGINT})::bigint'
@@ -239,8 +279,8 @@ def _on_conflict(table: Table, keys: list[str]) -> str:
     return "DO UPDATE SET " + ", ".join(f'"{name}" = excluded."{name}"' for name in others)
 
 
-def _parameter_type(type_: Any) -> str:
-    """Lists and JSON travel as text: unnest would flatten lists of lists."""
+def parameter_type(type_: Any) -> str:
+    """Of a column. Lists and JSON travel as text: unnest would flatten lists of lists."""
     match type_:
         case ARRAY() | JSON() | Text():
             return "text"
@@ -250,6 +290,8 @@ def _parameter_type(type_: Any) -> str:
             return "integer"
         case Boolean():
             return "boolean"
+        case Double():
+            return "double precision"
         case DateTime():
             return "timestamptz"
         case _:

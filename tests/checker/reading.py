@@ -74,7 +74,7 @@ class Tables:
     """By table."""
 
 
-TABLES = ("workloads", "pods", "due", "nodes", "reservations", "commands")
+TABLES = ("workloads", "pods", "due", "nodes", "reservations")
 
 
 async def read_tables(postgres_url: str) -> Tables:

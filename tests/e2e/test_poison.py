@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 from nats.aio.client import Client
 
-from events.aggregate import WORKLOAD
+from events.aggregate import PROJECT, WORKLOAD
 from events.ids import key_of_id
 from events.tenant import GrantTenantRole
 from projections.migrate import prepare
@@ -207,6 +208,28 @@ async def what_was_forged_is_doubted(plane: Plane) -> None:
             await asyncio.sleep(0.05)
             ready = await root.get("/readyz")
         assert "message 1 (ev.tenant.default) was declared void by mallory" in ready.text
+
+
+async def test_a_commit_whose_rows_postgres_refuses_is_named_and_survived(
+    plane: Plane, client: Client, postgres_database: str
+) -> None:
+    """No fold makes such rows today: a rule that a person gave the tables stands for what is not thought of."""
+    store = JetStreamEventStore(client)
+    ids = await furnish(plane, store)
+    owner = await asyncpg.connect(postgres_database)
+    await owner.execute("ALTER TABLE muster_v1.projects ADD CHECK (name <> 'absurd')")
+    async with plane.client("root") as root:
+        await submit(root, "before", ids)
+        absurd = (await root.post("/api/v1/org-unit/projects", json={"name": "absurd"})).json()["id"]
+        await submit(root, "behind", ids)
+    seq = (await store.load(PROJECT, key_of_id(absurd) or "")).version
+    await plane.until(lambda: "projector" in plane.alarmed())
+    await still_serves(plane, seq, {"projector"})
+    await plane.stop()
+    await plane.start_all()
+    await plane.until(lambda: "projector" in plane.alarmed())
+    await still_serves(plane, seq, {"projector"})
+    await owner.close()
 
 
 async def still_serves(plane: Plane, seq: int, readers: set[str]) -> None:

@@ -239,19 +239,6 @@ async def test_the_history_reads_like_sentences(queries: Queries, running: Run) 
     assert second.next == 3
 
 
-async def test_a_commands_row_answers_a_repeated_key(queries: Queries, running: Run) -> None:
-    world, store = busy_world(1, nodes=1, at_once=1), MemoryEventStore()
-    feed(store, world.commits)
-    async with running(store):
-        await reached(queries, len(world.commits))
-    created = next(c for c in world.commits if c.aggregate == "workload")
-    answer = await queries.command(created.record.command_id)
-    assert answer is not None
-    assert (answer.seq, answer.body_hash, answer.key) == (created.seq, created.record.body_hash, created.key)
-    assert answer.id == created.record.about.id
-    assert await queries.command("never") is None
-
-
 async def test_on_jetstream_a_commit_becomes_a_row(
     database: str, fresh_log: NatsServer, queries: Queries, running: Run
 ) -> None:

@@ -1,5 +1,6 @@
 """Strategies made from the structs themselves: what their decoders take, however little sense it makes."""
 
+import random
 import types
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
@@ -12,7 +13,25 @@ import msgspec
 
 NUMBERS = (0, 0, 1, 1, 2, 3, 8, 1000, 2**20, -1, 2**31, 2**62, 2**63 - 1, 2**63, -(2**63), 2**80, -(2**80))
 FLOATS = (0.0, 0.5, 1.0, 8.0, -1.0, 1e300)
-TEXTS = ("", "a", "b", "a b", "main", "\x00", 'quote"', "..", "a.b", "1Gi", "default", "é\U0001f600" * 3, "x" * 300)
+LONG = random.Random(1).randbytes(1_500).hex()
+"""No server makes it much shorter, so no index takes it."""
+TEXTS = (
+    "",
+    LONG,
+    LONG + "x",
+    "a",
+    "b",
+    "a b",
+    "main",
+    "\x00",
+    'quote"',
+    "..",
+    "a.b",
+    "1Gi",
+    "default",
+    "é\U0001f600" * 3,
+    "x" * 300,
+)
 MOMENTS = (
     datetime(2026, 1, 1, 12, tzinfo=UTC),
     datetime(2026, 1, 1, 12, 0, 9, 250, tzinfo=timezone(timedelta(hours=-7))),

@@ -33,8 +33,6 @@ class Tables:
         for row in changes.history:
             assert key_of("history", row) not in self.rows["history"]
             self.rows["history"][key_of("history", row)] = row
-        for row in changes.commands:
-            self.rows["commands"].setdefault(key_of("commands", row), row)
         for key, added in changes.use.items():
             self.rows["project_use"][key] = _sum(self.rows["project_use"].get(key), added)
 

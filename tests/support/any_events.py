@@ -1,0 +1,153 @@
+"""Logs of any events that can be decoded, in any order, and everybody who folds them."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+
+from events.aggregate import AGGREGATES, BrokenChainError, Chain, apply
+from events.cluster import ClusterAdded
+from events.codec import EVENTS_OF, decode_commit, encode_commit, encode_event
+from events.commit import About, Commit, CommitRecord
+from events.ids import cluster_key, incarnation_id, node_key, project_key, workload_key
+from events.node import NodeRegistered, PodsReserved
+from events.project import ProjectCreated
+from events.subjects import aggregate_subject
+from events.workload.events import PodRunning, PodsBound, PodStarting, WorkloadCreated, WorkloadQueued
+from projections.fold import Fold
+from services.cluster_sync.fold import Fold as SyncFold
+from services.cluster_sync.reconcile import reconcile
+from services.projector.expected import Expected
+from services.runtime.directory import Directory
+from services.runtime.memory import MemoryEventStore
+from services.scheduler.fold import Fold as SchedulerFold
+from services.scheduler.plan import plan
+from tests.support.drafts import ACTOR
+from tests.support.fuzz import of_struct
+from tests.support.tables import Tables
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+CLUSTER = incarnation_id(cluster_key("c"), "1")
+PROJECT = incarnation_id(project_key("p"), "1")
+WORKLOAD_KEY = workload_key(PROJECT, "w")
+KEYS = {
+    "workload": WORKLOAD_KEY,
+    "node": node_key(CLUSTER, "n"),
+    "cluster": cluster_key("c"),
+    "project": project_key("p"),
+    "tenant": "default",
+}
+OTHER_ID = incarnation_id(workload_key(PROJECT, "other"), "1")
+LIKELY: dict[str, Sequence[Any]] = {
+    "workload_id": (incarnation_id(WORKLOAD_KEY, "1"), incarnation_id(WORKLOAD_KEY, "2")),
+    "project_id": (PROJECT,),
+    "cluster_id": (CLUSTER,),
+    "workload_key": (WORKLOAD_KEY,),
+    "node_key": (KEYS["node"],),
+    "pod_set": ("main",),
+    "index": (0, 1),
+    "attempt": (1, 1, 1, 2),
+    "try_": (0, 0, 0, 1),
+    "ids": (("r1",), ("r2",), ("r1", "r1", "unknown")),
+    "id": ("r1", "r2"),
+    "completions": (None, 2),
+    "parallelism": (None, 2, 2**40),
+    "token": (1, 2),
+}
+OFTEN: dict[str, list[Any]] = {
+    "workload": [PodsBound] * 6 + [PodStarting, PodRunning, WorkloadQueued] * 3,
+    "node": [NodeRegistered, PodsReserved] * 2,
+}
+"""So that there is something for the others to fit to."""
+BEGINNINGS: dict[str, Any] = {
+    "workload": WorkloadCreated,
+    "node": NodeRegistered,
+    "cluster": ClusterAdded,
+    "project": ProjectCreated,
+}
+TWO_OF = {"node": (KEYS["node"], node_key(CLUSTER, "m"))}
+"""Kinds with more than one key, on which the same ids may stand."""
+
+
+@st.composite
+def commits(draw: st.DrawFn) -> tuple[str, str, tuple[Any, ...], About | None, datetime]:
+    """Of which aggregate and key, its events, what it says it is about (None: the truth), and when it was decided."""
+    name = draw(st.sampled_from(["workload"] * 6 + ["node"] * 3 + ["cluster", "project", "tenant"]))
+    kinds = sorted(EVENTS_OF[name], key=lambda kind: kind.__name__)
+    picked = draw(st.lists(st.sampled_from(kinds + OFTEN.get(name, [])), min_size=1, max_size=3))
+    events = tuple(draw(of_struct(kind, LIKELY)) for kind in picked)
+    about = draw(st.sampled_from([None] * 12 + [About(), About(id=OTHER_ID), About(id=LIKELY["workload_id"][0])]))
+    if draw(st.integers(0, 3)) == 0 and name in BEGINNINGS:
+        events = (draw(of_struct(BEGINNINGS[name], LIKELY)), *events)
+    return (
+        name,
+        draw(st.sampled_from(TWO_OF.get(name, (KEYS[name],)))),
+        events,
+        about,
+        NOW + timedelta(seconds=draw(st.integers(-5, 500))),
+    )
+
+
+class Readers:
+    """Everybody who folds the log."""
+
+    def __init__(self) -> None:
+        places = [(name, key) for name in KEYS for key in TWO_OF.get(name, (KEYS[name],))]
+        self.chains: dict[tuple[str, str], Chain[Any]] = {
+            (name, key): Chain(state=AGGREGATES[name].initial) for name, key in places
+        }
+        self.judge = {place: Fold({}) for place in places}
+        self.tables, self.expected = Tables(), Expected()
+        self.scheduler, self.sync = SchedulerFold(), SyncFold()
+        self.directory = Directory(MemoryEventStore())
+        self.seq = 0
+
+    def commit(self, name: str, key: str, events: tuple[Any, ...], about: About | None, at: datetime) -> Commit | None:
+        """What these events would be in the log; None where no message of the log can hold them."""
+        chain, aggregate = self.chains[name, key], AGGREGATES[name]
+        state = chain.state
+        for event in events:
+            state = aggregate.evolve(state, event)
+        record = CommitRecord(
+            commit_id=f"c{self.seq}",
+            command_id=f"c{self.seq}",
+            actor=ACTOR,
+            occurred_at=at,
+            parent_seq=chain.version,
+            events=tuple(map(encode_event, events)),
+            about=aggregate.about(state) if about is None else about,
+            body_hash="h",
+        )
+        try:
+            return decode_commit(aggregate_subject(name, key), self.seq + 1, encode_commit(record))
+        except (ValueError, msgspec.MsgspecError):
+            return None
+
+    def take(self, commit: Commit) -> Commit:
+        """The commit, or nothing in its place where the rows cannot follow it; what was taken."""
+        name, place = commit.aggregate, (commit.aggregate, commit.key)
+        try:
+            self.judge[place].add([commit])
+        except BrokenChainError:
+            about = AGGREGATES[name].about(self.chains[place].state)
+            record = msgspec.structs.replace(commit.record, events=(), about=about, body_hash="")
+            commit = msgspec.structs.replace(commit, record=record, events=())
+            self.judge[place].add([commit])
+        self.seq = commit.seq
+        self.chains[place] = apply(AGGREGATES[name], self.chains[place], commit)
+        self.tables.project([commit])
+        self.expected.add(commit)
+        self.scheduler.apply(commit)
+        self.sync.apply(commit)
+        if name in ("cluster", "project", "tenant"):
+            self.directory.apply(commit)
+        return commit
+
+    def look(self) -> None:
+        """What the services make of their folds."""
+        for later in (0, 400, 10**6):
+            plan(self.scheduler.snapshot(NOW + timedelta(seconds=later)))
+        reconcile(self.sync.desired, self.sync.desired, {})
+        self.sync.runs_without_place()
