@@ -183,7 +183,7 @@ def test_a_reader_that_has_had_enough_gets_no_complaint(api: ShapeServer) -> Non
     rows = [workload_row(id=str(number)) for number in range(500)]
     api.on("GET", "/workloads", Reply(body={"workloads": rows, "next": None}))
     process = subprocess.Popen(
-        [sys.executable, "-m", "muster.cli.main", "workload", "list", "-o", "jsonl"],
+        [sys.executable, "-m", "muster.cli.main", "workload", "list", "-o", "jsonl", "--limit", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ,
