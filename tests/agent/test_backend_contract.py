@@ -99,6 +99,16 @@ async def test_a_second_deletion_shortens_the_grace_period(cluster: Watched) -> 
     assert (await cluster.until("stopped")).exit_code == 137
 
 
+async def test_ending_a_run_leaves_a_newer_one_of_its_pod_alone(cluster: Watched) -> None:
+    await cluster.backend.apply(cluster.pod(seconds=0.05))
+    await cluster.until("succeeded")
+    await cluster.backend.apply(cluster.pod(token=2))
+    await cluster.until("running", token=2)
+    await cluster.backend.delete(KEY, 1, 0)
+    await asyncio.sleep(0.2)
+    assert {pod.kind for pod in (await cluster.backend.list_all()).pods if pod.token == 2} == {"running"}
+
+
 async def test_deleting_what_is_not_there_only_moves_the_fence(cluster: Watched) -> None:
     await cluster.backend.delete(KEY, 4, 0)
     assert cluster.backend.fences()[KEY] == 5

@@ -124,6 +124,20 @@ def test_a_run_is_told_with_all_that_an_agent_needs() -> None:
     assert (word.project_id, word.project_name, word.pod_security, word.pods) == ("p1", "nlp", "restricted", 1)
 
 
+def test_no_grace_at_all_is_told_as_that() -> None:
+    story = Story().created(termination_grace_period_seconds=0).bound()
+    running = desired(story.state)
+    story.when(SuspendWorkload(workload_id=ID))
+    stopping = desired(story.state)
+    assert running is not None
+    assert stopping is not None
+    told = [reconcile([SUBJECT], {SUBJECT: each}, {})[0][1] for each in (running, stopping)]
+    assert [(type(word), word.grace_seconds) for word in told if not isinstance(word, SettledPod)] == [
+        (RunPod, 0),
+        (StopPod, 0),
+    ]
+
+
 @pytest.mark.parametrize(
     ("asked", "limits"),
     [

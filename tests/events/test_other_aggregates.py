@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from events import cluster, project, tenant
-from events.aggregate import CLUSTER, PROJECT, TENANT, Aggregate, BrokenChainError, Chain, apply, draft
+from events.aggregate import CLUSTER, PROJECT, TENANT, Aggregate, BrokenChainError, Chain, advance, apply, draft
 from events.authorize import ROLE_PERMISSIONS, Grants, Permission, authorize
+from events.commit import BatchPart
 from events.envelope import target
 from events.ids import cluster_key
 from events.refusal import REFUSALS, Refusal
@@ -187,5 +188,15 @@ def test_a_commit_that_does_not_follow_the_last_one_is_noticed() -> None:
     made = draft(CLUSTER, cluster_key("local"), chain, events, command_id="c", actor=ALICE, now=NOW)
     after = apply(CLUSTER, chain, made.committed(5))
     assert (after.version, after.remembered("c") is not None, after.remembered("d")) == (5, True, None)
-    with pytest.raises(BrokenChainError, match="follows 0, but the last one seen is 5"):
-        apply(CLUSTER, after, made.committed(6))
+    for step in (apply, advance):
+        with pytest.raises(BrokenChainError, match="follows 0, but the last one seen is 5"):
+            step(CLUSTER, after, made.committed(6))
+
+
+def test_a_batch_is_whole_with_its_last_commit_and_not_before() -> None:
+    events = (cluster.ClusterRemoved(at=NOW),)
+    chain = Chain(state=CLUSTER.initial)
+    made = draft(CLUSTER, cluster_key("local"), chain, events, command_id="c", actor=ALICE, now=NOW)
+    assert made.committed(1).ends_batch, "it stands alone"
+    parts = [made.in_batch(BatchPart(id="b", index=index, count=3)) for index in (1, 2, 3)]
+    assert [part.committed(1).ends_batch for part in parts] == [False, False, True]

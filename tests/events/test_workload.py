@@ -90,6 +90,15 @@ def test_defaults_are_written_out_when_it_is_created() -> None:
     assert spec.termination_grace_period_seconds == 30
 
 
+def test_a_0_is_given_and_takes_no_default() -> None:
+    """No grace, no retry, and gone at its end."""
+    story = completed(
+        termination_grace_period_seconds=0, auto_deletion_time_after_completion_seconds=0, backoff_limit=0
+    )
+    assert (story.state.spec.termination_grace_period_seconds, story.state.spec.backoff_limit) == (0, 0)
+    assert story.state.delete_at == at(0)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -418,10 +427,13 @@ class TestAutoDeletion:
 
     def test_a_changed_time_moves_the_generation_on(self) -> None:
         story = completed(auto_deletion_time_after_completion_seconds=2)
-        old = DeleteWorkload(workload_id=ID, generation=story.state.generation)
+        generation = story.state.generation
+        old = DeleteWorkload(workload_id=ID, generation=generation)
         story.when(ChangeWorkload(workload_id=ID, auto_deletion_time_after_completion_seconds=60))
         assert story.state.delete_at == at(60)
-        assert story.when(old, context(actor=SERVICE, now=at(3))) == ()
+        assert story.when(old, context(actor=SERVICE, now=at(61))) == (), "it is about the time before"
+        story.when(DeleteWorkload(workload_id=ID, generation=generation + 1), context(actor=SERVICE, now=at(61)))
+        assert story.state.deletion_reason == "auto_deletion"
 
     def test_a_change_to_what_it_already_is_changes_nothing(self) -> None:
         story = completed(auto_deletion_time_after_completion_seconds=2)

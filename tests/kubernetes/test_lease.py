@@ -11,7 +11,7 @@ from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.connect import connect
 from services.agent.backends.kubernetes.lease import DURATION_SECONDS, HELD_SECONDS, Identity, Lease
-from tests.kubernetes.proxy import Mode, proxied
+from tests.kubernetes.proxy import Mode, Request, proxied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
 
@@ -85,6 +85,30 @@ async def test_who_stood_still_and_finds_it_still_his_lists_everything_again(con
         assert not only.held()
         await only._turn()
         assert (only.held(), only.term) == (True, 2)
+
+
+async def test_a_renewal_counts_from_when_it_was_asked_for_however_long_the_answer_takes(
+    control_plane: ControlPlane,
+) -> None:
+    """The API server may have stored it at once: from then on others count."""
+    clock, asked_at = Clock(), 1000.0
+    async with (
+        proxied(control_plane) as proxy,
+        client_of(control_plane, control_plane.kubeconfig(url=proxy.url)) as client,
+    ):
+        only = lease(client, "slow", "one", clock)
+        await only._turn()
+
+        def takes_long(request: Request) -> bool:
+            if request.method == "PATCH":
+                clock.now = asked_at + HELD_SECONDS - 2
+            return False
+
+        proxy.only = takes_long
+        await only._turn()
+        assert only.held()
+        clock.now = asked_at + HELD_SECONDS
+        assert not only.held()
 
 
 async def test_of_many_that_ask_at_once_one_gets_it(control_plane: ControlPlane) -> None:

@@ -1,16 +1,21 @@
 """For pytest (`-p tests.mutants.plugin`): the mutant in this process, and in every Python that it starts.
 
+Tests that try many examples come last, as the others are quicker to see a bug.
+
 Everything that tests and services start names its interpreter `sys.executable`. That becomes a small program which puts
 the mutant in its place first (interpreter.py); so nothing that is shipped knows of mutants.
 """
 
 import atexit
+import importlib
 import os
 import shutil
 import stat
 import sys
 import tempfile
 from pathlib import Path
+
+import pytest
 
 from tests.mutants.hook import activate
 from tests.mutants.mutant import ROOT, VARIABLE
@@ -31,8 +36,15 @@ def write_interpreter(folder: Path) -> Path:
     return path
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+
+
 if os.environ.get(VARIABLE):
     activate()
+    linux = importlib.import_module("muster.embedded.linux")
+    # A gate that is interrupted leaves no suite behind.
+    linux.child_die_with(os.getppid())
     _folder = Path(tempfile.mkdtemp(prefix="mutant-"))
     _folder.chmod(0o755)
     atexit.register(shutil.rmtree, _folder, ignore_errors=True)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from events.agent_bounds import refused
 from events.node import DEFAULT_MAX_PODS, NodeFacts, Taint
@@ -68,7 +69,7 @@ def pod(*containers: Any, init: Any = (), **more: Any) -> Pod:
     spec |= {"initContainers": list(map(made, range(9), init))} | more.pop("spec", {})
     return msgspec.convert(
         {
-            "metadata": {"name": "x", "labels": more.pop("labels", {})},
+            "metadata": {"name": "x", "labels": more.pop("labels", {}), **more.pop("metadata", {})},
             "spec": spec,
             "status": {"phase": "Running"} | more,
         },
@@ -171,6 +172,12 @@ def test_foreign_is_what_lives_on_a_node_and_is_neither_a_run_nor_a_reservation_
     assert not is_foreign(pod({"cpu": "1"}, spec={"nodeName": ""}), CLUSTER)
     marked = pod({"cpu": "1"}, labels={names.CLUSTER: CLUSTER, names.POD_KEY: "x"})
     assert is_foreign(marked, CLUSTER), "nobody reports it as a run, so its node must not seem free"
+
+
+def test_a_foreign_pod_that_is_being_deleted_takes_of_its_node_until_it_has_ended() -> None:
+    leaving = pod({"cpu": "2"}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    assert foreign_use([leaving], CLUSTER) == {"node-1": use_of(leaving)}
+    assert foreign_use([replace(leaving, status=replace(leaving.status, phase="Succeeded"))], CLUSTER) == {}
 
 
 AMOUNTS = st.builds(
