@@ -12,7 +12,7 @@ from benchmarks.report import Report
 from muster.embedded.kubernetes.programs import ToolsMissingError, find_tools
 from tests.support.limits import UNLIMITED
 
-BENCHMARKS = ("store", "http", "projector", "memory", "kubernetes")
+BENCHMARKS = ("store", "http", "projector", "memory", "restart", "kubernetes")
 """In the order in which they run; one module each."""
 
 

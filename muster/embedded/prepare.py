@@ -1,4 +1,4 @@
-"""One-shot child of `muster up`: writes the NATS configuration and the signing key; again when a cluster comes or goes.
+"""One-shot child of `muster up`: writes the NATS configuration; again when a cluster comes or goes.
 
 A process of its own, because what it imports would stay in the supervisor's memory for as long as that runs.
 """
@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 from muster.embedded.datadir import DataDir, write_private
-from services.runtime.connection import agent_user
-from services.runtime.local_keys import load_or_create_key, write_jwks
+from services.runtime.inboxes import agent_user
 from services.runtime.nats_config import render_nats_config
 from services.runtime.permissions import PERMISSIONS
 
 
 def main(root: Path, nats_port: int) -> None:
-    """Write what NATS and the services need to start. Changes nothing that is already as it should be."""
+    """Write what NATS needs to start. Changes nothing that is already as it should be."""
     data = DataDir(root=root)
     passwords = {service: data.secret(f"nats/{service}") for service in PERMISSIONS}
     agents = {cluster_id: data.secret(f"nats/{agent_user(cluster_id)}") for cluster_id in data.connected_clusters()}
@@ -25,7 +24,6 @@ def main(root: Path, nats_port: int) -> None:
     for path in data.nats_secrets.glob(agent_user("*")):
         if path.name not in map(agent_user, agents):
             path.unlink()
-    write_jwks(load_or_create_key(data.key_file), data.jwks_file)
 
 
 if __name__ == "__main__":

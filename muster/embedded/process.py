@@ -4,7 +4,8 @@
     workers   works on the log: scheduler, cluster_sync, agent, auto_deletion, projector
 
 so that planning never delays a request. It imports everything first and then waits for a line on its standard input:
-its supervisor starts it together with the servers, and lets it go when they are ready.
+its supervisor starts it together with the servers, and lets it go when they are ready. `set up` has `control` do the
+work of `python -m services.setup` first: a program of its own would import the same once more (docs/adr/0039).
 """
 
 import importlib
@@ -12,9 +13,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import services.runtime.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
 from services.runtime.host import Run, configure_logging, run_process
 from services.runtime.settings import Settings
 
+SET_UP: Final = "set up"
+"""What the supervisor says to `control` instead of `go`, until that was ready once: a later start has nothing to wait
+for, and Postgres may be away."""
+SETUP_FAILED: Final = 3
+"""The exit code then: what setup met does not pass by itself, since it waits for what does."""
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "control": ("api", "ownership", "commands"),
     "workers": ("scheduler", "cluster_sync", "agent", "auto_deletion", "projector"),
@@ -31,8 +38,12 @@ def main(group: str) -> int:
     settings = Settings()
     configure_logging(settings.log_level)
     services = load(group)
-    if not sys.stdin.readline():
+    setup = importlib.import_module("services.setup.program") if group == "control" else None
+    word = sys.stdin.readline().strip()
+    if not word:
         return 0  # the supervisor is gone
+    if setup is not None and word == SET_UP and setup.main(()):
+        return SETUP_FAILED
     return run_process(services, settings)
 
 

@@ -26,7 +26,8 @@ WELL_SECONDS: Final = 60.0
 """Who ran that long starts again from the short wait."""
 START_ATTEMPTS: Final = 5
 """A child that never became ready and ended this often will not: better to say so than to go on."""
-READY_POLL_SECONDS: Final = 0.03
+READY_POLL_SECONDS: Final = 0.1
+"""Each look costs some CPU, of which a machine on which a start takes long has little."""
 READY_SECONDS: Final = 60.0
 """From the start of a child, or from its last sign of progress, until it must be ready, on a slow and busy machine."""
 PROGRESS_SECONDS: Final = 5.0
@@ -63,6 +64,10 @@ class Spec:
     """What a child that is not ready is doing; as long as the answer changes, it is waited for."""
     waits_for_go: bool = False
     """It prepares, then waits for a line on its standard input before it touches anything."""
+    first_word: str = "go"
+    """That line until it was ready once; `go` from then on."""
+    hopeless: int | None = None
+    """The exit code by which it says that it would end so at every start."""
     stop_signal: signal.Signals = signal.SIGTERM
     user: linux.User | None = None
     keep_fds: tuple[int, ...] = ()
@@ -183,6 +188,7 @@ class Child:
         self.ready = asyncio.Event()
         self.failed = asyncio.Event()
         self._say = say
+        self._said_at_end = ""
         self._stopping = False
         self._go = not spec.waits_for_go
         self._process: asyncio.subprocess.Process | None = None
@@ -221,7 +227,7 @@ class Child:
             return
         if stop.is_set():
             raise AskedToStopError
-        reason = "ended at every start" if self.failed.is_set() else f"was not ready after {READY_SECONDS:.0f} s"
+        reason = self._said_at_end if self.failed.is_set() else f"was not ready after {READY_SECONDS:.0f} s"
         raise StartError(f"{self.spec.name} {reason}; the end of its log:\n{self._family.log_tail(self.spec)}")
 
     async def stop(self, grace_seconds: float) -> None:
@@ -262,7 +268,8 @@ class Child:
                 return
             if not self.ready.is_set():
                 failures += 1
-                if failures == START_ATTEMPTS:
+                if failures == START_ATTEMPTS or code == self.spec.hopeless:
+                    self._said_at_end = "ended at every start" if code != self.spec.hopeless else describe_end(code)
                     self.failed.set()
                     return
             if time.monotonic() - started > WELL_SECONDS:
@@ -291,7 +298,8 @@ class Child:
         if not self.spec.waits_for_go or not self._go or process is None or process.stdin is None:
             return
         if not process.stdin.is_closing():
-            process.stdin.write(b"go\n")
+            word = "go" if self.ready.is_set() else self.spec.first_word
+            process.stdin.write(f"{word}\n".encode())
             process.stdin.close()
 
 

@@ -29,6 +29,7 @@ from muster.embedded.keeper import Keeper
 from muster.embedded.kubernetes import children as kubernetes
 from muster.embedded.kubernetes.programs import Cluster, ToolsMissingError
 from muster.embedded.processes import (
+    READY_POLL_SECONDS,
     AskedToStopError,
     Child,
     Family,
@@ -187,11 +188,14 @@ class Up:
             starting.create_task(self._start_postgres())
             if self.kubernetes is not None:
                 starting.create_task(self._start_kubernetes(self.kubernetes))
-        await self._unless_stopped(self.family.run_once(self._python("setup", "services.setup")))
-        for child in (control, workers):
-            child.go()
-        for child in (control, workers):
-            await child.wait_ready(self.stop)
+        control.go()
+        async with asyncio.TaskGroup() as starting:
+            starting.create_task(control.wait_ready(self.stop))
+            # It sets up before it answers anything.
+            while not await status_line(self.ports.control_health):
+                await asyncio.sleep(READY_POLL_SECONDS)
+            workers.go()
+            starting.create_task(workers.wait_ready(self.stop))
         say("  services       api ownership commands | scheduler cluster_sync agent auto_deletion projector")
 
     async def _start_nats(self) -> None:
@@ -282,6 +286,9 @@ class Up:
             ready=ready,
             progress=lambda: reading_log(health),
             waits_for_go=True,
+            # As in process.py, which imports too much for this process.
+            first_word="set up" if name == "control" else "go",
+            hopeless=3,
         )
 
     def _prepare(self) -> Spec:
@@ -358,16 +365,21 @@ def http_port(wanted: int) -> int:
 
 async def answers_ok(port: int) -> bool:
     """Whether `GET /readyz` there is answered with 200."""
+    return b" 200 " in await status_line(port)
+
+
+async def status_line(port: int) -> bytes:
+    """Of the answer to `GET /readyz` there; empty where none comes."""
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                return b" 200 " in await reader.readline()
+                return await reader.readline()
             finally:
                 writer.close()
     except (OSError, TimeoutError):
-        return False
+        return b""
 
 
 async def reading_log(port: int) -> str:

@@ -1,5 +1,6 @@
 """`python -m services.agent`."""
 
+import services.runtime.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
 from services.agent.service import run
 from services.runtime.host import main
 

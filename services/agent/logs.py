@@ -18,7 +18,7 @@ from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, LogsTaken
 from events.codec import UNDECODABLE
 from events.subjects import agent_logs_subject
 from services.agent.backends.interface import Backend, LogsUnavailableError
-from services.runtime.connection import is_inbox, logs_inbox
+from services.runtime.inboxes import is_inbox, logs_inbox
 
 ANSWERS_AT_ONCE: Final = 512
 """Runs whose logs are being told, at the same time; one more is told to come again."""

@@ -19,8 +19,9 @@ from services.agent.backends.run_folder import Isolation
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.host import AgentHost, OpenBackend
-from services.runtime.connection import agent_user, connect
+from services.runtime.connection import connect
 from services.runtime.host import Health
+from services.runtime.inboxes import agent_user
 from services.runtime.settings import Settings
 from services.runtime.streams import assert_streams
 

@@ -36,7 +36,7 @@ from services.api.places import Removal, removal_of
 from services.api.streamed import Streamed
 from services.api.trainings import load_workload
 from services.api.workloads import parse_moment
-from services.runtime.connection import logs_inbox
+from services.runtime.inboxes import logs_inbox
 
 FIRST_CHUNK_SECONDS: Final = 5.0
 """An agent that is there answers within milliseconds, also where there is nothing to tell."""

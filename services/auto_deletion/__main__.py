@@ -1,5 +1,6 @@
 """`python -m services.auto_deletion`: the service as a process of its own."""
 
+import services.runtime.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
 from services.auto_deletion.service import run
 from services.runtime.host import main
 

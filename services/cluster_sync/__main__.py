@@ -1,5 +1,6 @@
 """`python -m services.cluster_sync`."""
 
+import services.runtime.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
 from services.cluster_sync.service import run
 from services.runtime.host import main
 

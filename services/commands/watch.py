@@ -20,8 +20,8 @@ from nats.errors import Error as NatsError
 from events.codec import UNDECODABLE
 from events.subjects import ALL_ROOMS, LOG_STATE, SERVER_HEALTH, canary_subject
 from services.commands.handle import LIMIT_REACHED, Commands
-from services.runtime.connection import inbox_prefix, is_inbox
 from services.runtime.host import Health
+from services.runtime.inboxes import inbox_prefix, is_inbox
 from services.runtime.jetstream import FIRST_SERVER_ERROR, JetStreamEventStore
 from services.runtime.jetstream_api import JetStreamError, decode_ack
 from services.runtime.log_state import LogState

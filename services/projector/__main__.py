@@ -1,5 +1,6 @@
 """`python -m services.projector`: the projector as a process of its own."""
 
+import services.runtime.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
 from services.projector.service import run
 from services.runtime.host import main
 

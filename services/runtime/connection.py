@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 import ssl
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,6 +11,7 @@ from nats.aio.client import PING_PROTO, Client, Srv
 from nats.js import JetStreamContext
 
 from services.runtime.calls import PREFIX
+from services.runtime.inboxes import inbox_prefix
 from services.runtime.settings import Settings
 
 PING_INTERVAL_SECONDS: Final = 10
@@ -23,8 +23,6 @@ STARTUP_SECONDS: Final = 30.0
 """How long a service waits for a server that is not there yet, before it ends and its supervisor tries again."""
 PENDING_BYTES: Final = 16 * 1024 * 1024
 """What may wait for a slow socket: an atomic batch of 1,000 large records fits."""
-
-_INBOX_REST: Final = re.compile(r"(\.[A-Za-z0-9_-]{1,64}){1,2}")
 
 log = structlog.get_logger(__name__)
 
@@ -72,32 +70,9 @@ class ServiceClient(Client):
         await super().drain()
 
 
-def inbox_prefix(service: str) -> str:
-    """Where replies to a service arrive; its permissions let no other service listen there."""
-    return f"_INBOX_{service}"
-
-
-def agent_user(cluster_id: str) -> str:
-    """The user of the agent that serves this cluster alone; also the name of its password's file."""
-    return f"agent-{cluster_id}"
-
-
-def is_inbox(subject: str, of: str) -> bool:
-    """Whether answers may be sent there: an inbox as clients of this prefix make them, and nothing that only looks so.
-    Who asks says where the answer goes, and needs no right for that: a service that answered anywhere would write to
-    the log in its own name what another one wishes.
-    """
-    return subject.startswith(f"{of}.") and _INBOX_REST.fullmatch(subject.removeprefix(of)) is not None
-
-
 def user_of(client: Client) -> str:
     """As whom a client is connected."""
     return client.service if isinstance(client, ServiceClient) else str(client.options.get("user") or "")
-
-
-def logs_inbox(cluster_id: str) -> str:
-    """Below it the api takes the lines that this cluster's agent sends; no agent may write anywhere else to the api."""
-    return f"{inbox_prefix('api')}.logs.{cluster_id}"
 
 
 async def connect(settings: Settings, service: str, *, suffix: str = "") -> ServiceClient:

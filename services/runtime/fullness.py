@@ -9,10 +9,10 @@ import msgspec
 import structlog
 from prometheus_client import Gauge
 
+from services.runtime.declared import DECLARED
 from services.runtime.host import Health
 from services.runtime.jetstream_api import stream_info
 from services.runtime.requests import Requests
-from services.runtime.streams import DECLARED
 
 ALARM_SHARE: Final = 0.8
 """There is still time to make room, or to find who fills it."""

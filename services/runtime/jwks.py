@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 import structlog
 from joserfc.errors import JoseError
@@ -186,6 +185,8 @@ class UrlKeys:
         self._payload = b""
         self._asked_at = float("-inf")
         self._fetching = asyncio.Lock()
+        import httpx  # a tenth of a second, for those alone who have an issuer to ask
+
         # No redirects: the issuer's keys come from the address that was configured, or not at all.
         self._client = httpx.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False)
         self._refresher: asyncio.Task[None] | None = None
@@ -223,6 +224,8 @@ class UrlKeys:
                 await self._fetch()
 
     async def _fetch(self) -> bool:
+        import httpx
+
         self._asked_at = self._clock()
         try:
             async with asyncio.timeout(FETCH_SECONDS), self._client.stream("GET", self._url) as response:

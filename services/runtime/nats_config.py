@@ -5,15 +5,15 @@ reads a file or the environment.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from events.subjects import SERVER_HEALTH
 from services.runtime.calls import PREFIX, STORE_PREFIX
-from services.runtime.connection import agent_user, logs_inbox
+from services.runtime.declared import DECLARED, SERVER_REPORT_SUBJECT, SYNC_TAG
+from services.runtime.inboxes import agent_user, logs_inbox
 from services.runtime.permissions import PERMISSIONS, Permission, agent_permission
-from services.runtime.streams import DECLARED, SERVER_REPORT_SUBJECT, SYNC_TAG
 
 _ASKED_OF_SERVERS: Final = {
     "$SYS.REQ.SERVER.PING.JSZ": SERVER_REPORT_SUBJECT,
@@ -63,6 +63,7 @@ def render_nats_config(
     users = [_user(service, permission, passwords[service]) for service, permission in PERMISSIONS.items()]
     if all_powerful is not None:
         users.append(f"      {{ user: {all_powerful}, password: {_text(passwords[all_powerful])} }}")
+    of_services = _of_services(everybody=all_powerful is not None)
     return "\n".join(
         [
             "# Rendered by services/runtime/nats_config.py; who may do what: services/runtime/permissions.py.",
@@ -93,7 +94,7 @@ def render_nats_config(
             ),
             "    ]",
             "  }",
-            *_store_accounts(everybody=all_powerful is not None),
+            *_store_accounts(of_services),
             *_agents_account(agents or {}, agents_file),
             "  MUSTER {",
             "    exports: [",
@@ -103,7 +104,7 @@ def render_nats_config(
             ),
             "    ]",
             "    imports: [",
-            *_store_imports(_of_services(everybody=all_powerful is not None)),
+            *_store_imports(of_services),
             "      # How every server says whether it syncs every write, and whether it can write.",
             *(
                 f'      {{ service: {{ account: SYS, subject: "{asked}" }}, to: "{name}" }}'
@@ -135,16 +136,17 @@ class _Passage:
         """The subject in the accounts that import it."""
         return self.subject.replace(STORE_PREFIX, PREFIX, 1)
 
-    def serves(self, subject: str) -> bool:
-        """Whether what is asked on this subject, which may hold wildcards, goes through here."""
-        pattern, tokens = self.asked_on.split("."), subject.split(".")
-        if pattern[-1] == ">":
+    def serves(self, asked: Iterable[Sequence[str]]) -> bool:
+        """Whether any of what is asked goes through here: subjects, which may hold wildcards, by their tokens."""
+        pattern = self.asked_on.split(".")
+        longer = pattern[-1] == ">"
+        if longer:
             del pattern[-1]
-            if len(tokens) <= len(pattern):
-                return False
-        elif len(tokens) != len(pattern):
-            return False
-        return all(wanted in ("*", token) for wanted, token in zip(pattern, tokens, strict=False))
+        return any(
+            (len(tokens) > len(pattern) if longer else len(tokens) == len(pattern))
+            and all(wanted in ("*", token) for wanted, token in zip(pattern, tokens, strict=False))
+            for tokens in asked
+        )
 
 
 _ANSWERS: Final = ", response_type: stream"
@@ -186,8 +188,8 @@ def _passages(calls: Mapping[str, str]) -> list[_Passage]:
 
 def _needed(permissions: Iterable[Permission]) -> list[_Passage]:
     """Exactly those that these permissions use."""
-    published = {subject for permission in permissions for subject in permission.publish}
-    return [passage for passage in _passages(_CALLS) if any(map(passage.serves, published))]
+    published = {tuple(subject.split(".")) for permission in permissions for subject in permission.publish}
+    return [passage for passage in _passages(_CALLS) if passage.serves(published)]
 
 
 def _of_services(*, everybody: bool) -> list[_Passage]:
@@ -204,15 +206,15 @@ def _store_account(stream: str) -> str:
     return f"STORE_{stream}"
 
 
-def _store_accounts(*, everybody: bool) -> list[str]:
+def _store_accounts(of_services: Sequence[_Passage]) -> list[str]:
     """One account for each stream, and no user in it. Where an answer goes, what a consumer is pushed to, what a stream
     repeats elsewhere: whoever asks may say that, and needs no right for it. Here nothing listens but this one stream.
     """
-    users = {"MUSTER": set(_of_services(everybody=everybody)), "AGENTS": set(_of_agents())}
+    users = {"MUSTER": set(of_services), "AGENTS": set(_of_agents())}
     lines = ["  # Each stream in an account of its own, that no user is in."]
     for declared in DECLARED:
         lines += [f"  {_store_account(declared.name)} {{", "    jetstream: enabled", "    exports: ["]
-        for passage in _of_services(everybody=everybody):
+        for passage in of_services:
             if passage.stream == declared.name:
                 accounts = ", ".join(account for account, passages in users.items() if passage in passages)
                 subject = _text(passage.subject)

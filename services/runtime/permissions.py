@@ -34,8 +34,8 @@ from events.subjects import (
     wanted_filter,
 )
 from services.runtime.calls import call, consumer_names
-from services.runtime.connection import agent_user, inbox_prefix, logs_inbox
-from services.runtime.streams import DECLARED, DERIVED_STREAMS, SERVER_REPORT_SUBJECT
+from services.runtime.declared import DECLARED, DERIVED_STREAMS, SERVER_REPORT_SUBJECT
+from services.runtime.inboxes import agent_user, inbox_prefix, logs_inbox
 
 _STREAMS: Final = tuple(declared.name for declared in DECLARED)
 

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from events.envelope import CommandReply, OutcomeUnknown
-from services.runtime.connection import inbox_prefix, is_inbox
+from services.runtime.inboxes import inbox_prefix, is_inbox
 
 MAX_IN_FLIGHT: Final = 256
 """Requests worked on at once; the rest waits in the subscription. Four times the load that is measured (64), and small

@@ -1,15 +1,15 @@
-"""The streams as they must be, and the two things done about it: setup creates them, everybody else checks them.
+"""What is done about the streams as they are declared: setup creates them, everybody else checks them.
 
 Only the two that are derived, and kept in memory, come and go with their server: cluster_sync makes them again.
 
-Which setting protects what, and what was measured, stands in the design's log.md, sections 1 and 2. The servers' own
-settings (sync of every write) are asked of all servers over NATS, through an import from the system account.
+The servers' own settings (sync of every write) are asked of all servers over NATS, through an import from the system
+account.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -18,168 +18,31 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from events.subjects import (
-    ALL_AUDIT,
-    ALL_EVENTS,
-    ALL_KEYS,
-    ALL_OBSERVED,
-    ALL_REFUSALS,
-    ALL_SNAPSHOTS,
-    ALL_WANTED,
-    AUDIT_STREAM,
-    EVENTS_STREAM,
-    KEYS_STREAM,
-    OBSERVED_STREAM,
-    REFUSALS_STREAM,
-    SNAPSHOTS_STREAM,
-    WANTED_STREAM,
+from events.subjects import EVENTS_STREAM
+from services.runtime.calls import call
+from services.runtime.declared import (
+    DECLARED,
+    DERIVED_STREAMS,
+    NANOSECONDS,
+    SERVER_REPORT_SUBJECT,
+    SYNC_TAG,
+    Config,
+    Declared,
 )
-from services.runtime.calls import CONSUMER_SECONDS, UNACKNOWLEDGED, call
 from services.runtime.jetstream_api import NOT_FOUND, UNAVAILABLE
 
 MINIMUM_VERSION: Final = (2, 15)
 """The release that everything here was measured on; earlier ones lose replicated writes in known ways."""
-SYNC_TAG: Final = "sync:always"
-"""Servers wear it; EVENTS is placed on no other."""
-SERVER_REPORT_SUBJECT: Final = "muster.servers.jetstream"
-"""Where the account asks every server how its JetStream is set; imported from the system account (nats_config.py)."""
 REQUEST_SECONDS: Final = 5.0
 STARTUP_SECONDS: Final = 30.0
 """How long a cluster that has just started may take to elect the streams' leaders."""
 REPORT_SECONDS: Final = 0.2
 """How long further servers' reports are waited for after the first."""
 
-KEYS_SECONDS: Final = 24 * 3600
-"""How long a repeated Idempotency-Key is answered as the first time."""
-OBSERVED_SECONDS: Final = 600
-"""How long a word of an agent stays in OBSERVED: it says all that still holds at least every other minute, so what goes
-is what was settled, or said by nobody any more."""
-
-_GIB: Final = 1024**3
-_MIB: Final = 1024**2
-_NANOSECONDS: Final = 1_000_000_000
-
-Config = dict[str, Any]
-
 
 class StreamError(Exception):
     """A server or a stream is not as it must be; the message says what to change."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """One stream as it must be."""
-
-    name: str
-    subjects: tuple[str, ...]
-    max_bytes: int
-    """What setup creates it with (the log with `Settings.log_max_bytes`); it may be another, but not unlimited."""
-    settings: Config = field(default_factory=dict[str, Any])
-
-    def config(self, replicas: int) -> Config:
-        return {
-            "name": self.name,
-            "subjects": list(self.subjects),
-            "retention": "limits",
-            "num_replicas": replicas,
-            "max_bytes": self.max_bytes,
-            "placement": {"tags": [SYNC_TAG]},
-            "consumer_limits": {
-                "inactive_threshold": CONSUMER_SECONDS * _NANOSECONDS,
-                "max_ack_pending": UNACKNOWLEDGED,
-            },
-            **self.settings,
-        }
-
-
-_NOTHING_EXPIRES: Final[Config] = {"max_age": 0, "max_msgs": -1, "sealed": False, "allow_msg_schedules": False}
-_LAST_PER_SUBJECT: Final[Config] = {"max_msgs_per_subject": 1, "discard": "new", "allow_direct": True}
-
-DECLARED: Final = (
-    Declared(
-        name=EVENTS_STREAM,
-        subjects=(ALL_EVENTS,),
-        max_bytes=8 * _GIB,
-        settings={
-            **_NOTHING_EXPIRES,
-            "storage": "file",
-            "discard": "new",
-            "max_msgs_per_subject": -1,
-            "deny_delete": True,
-            "deny_purge": True,
-            "allow_rollup_hdrs": False,
-            "allow_msg_ttl": False,
-            "allow_atomic": True,
-            "allow_direct": True,
-            "compression": "none",
-            "duplicate_window": 600 * _NANOSECONDS,
-        },
-    ),
-    Declared(
-        name=WANTED_STREAM,
-        subjects=(ALL_WANTED,),
-        max_bytes=256 * _MIB,
-        settings={**_NOTHING_EXPIRES, **_LAST_PER_SUBJECT, "storage": "memory", "allow_msg_ttl": True},
-    ),
-    Declared(
-        name=OBSERVED_STREAM,
-        subjects=(ALL_OBSERVED,),
-        max_bytes=256 * _MIB,
-        settings={
-            **_NOTHING_EXPIRES,
-            **_LAST_PER_SUBJECT,
-            # The oldest goes first: who says very much must not keep others from being heard. What goes unread is
-            # said again.
-            "discard": "old",
-            "storage": "memory",
-            "max_age": OBSERVED_SECONDS * _NANOSECONDS,
-        },
-    ),
-    Declared(
-        name=AUDIT_STREAM,
-        subjects=(ALL_AUDIT,),
-        max_bytes=256 * _MIB,
-        # Only what took a special right: some hundred thousand of these, and then the oldest goes first.
-        settings={**_NOTHING_EXPIRES, "storage": "file", "discard": "old", "deny_delete": True, "deny_purge": True},
-    ),
-    Declared(
-        name=REFUSALS_STREAM,
-        subjects=(ALL_REFUSALS,),
-        max_bytes=64 * _MIB,
-        # The oldest goes first: nobody may stop the gate by having very many commands refused, nor push out of AUDIT
-        # what administrators did.
-        settings={**_NOTHING_EXPIRES, "storage": "file", "discard": "old", "deny_delete": True, "deny_purge": True},
-    ),
-    Declared(
-        name=SNAPSHOTS_STREAM,
-        subjects=(ALL_SNAPSHOTS,),
-        max_bytes=512 * _MIB,
-        # The oldest goes first: what is there can be made again, and nobody may stop others from saving theirs for ever
-        # by filling it.
-        settings={**_NOTHING_EXPIRES, **_LAST_PER_SUBJECT, "discard": "old", "storage": "file"},
-    ),
-    Declared(
-        name=KEYS_STREAM,
-        subjects=(ALL_KEYS,),
-        max_bytes=256 * _MIB,
-        # What an Idempotency-Key stands for, for a day. At some 250 bytes each, the limit holds a million; beyond it
-        # the oldest goes first: nobody may stop everybody's changes by sending very many.
-        settings={
-            **_NOTHING_EXPIRES,
-            "storage": "file",
-            "max_age": KEYS_SECONDS * _NANOSECONDS,
-            "max_msgs_per_subject": 1,
-            "discard": "old",
-            "deny_delete": True,
-            "deny_purge": True,
-        },
-    ),
-)
-
-DERIVED_STREAMS: Final = (WANTED_STREAM, OBSERVED_STREAM)
-"""In memory: they are gone with the last server that held them, and can be filled again."""
-DISPOSABLE_STREAMS: Final = (*DERIVED_STREAMS, SNAPSHOTS_STREAM)
-"""What a change of their settings drops is said, or made, again."""
 
 _REASONS: Final = {
     "discard": "or the server acknowledges what it throws away",
@@ -212,7 +75,7 @@ _DEFAULTS: Final[Config] = {
     "max_consumers": -1,
     "max_msg_size": -1,
     "max_msgs_per_subject": -1,
-    "duplicate_window": 120 * _NANOSECONDS,
+    "duplicate_window": 120 * NANOSECONDS,
     "compression": "none",
 }
 """What a setting is where nobody set it; where it is not here, off. A server leaves some of them out."""

@@ -2,27 +2,7 @@
 
 import sys
 
-import structlog
-import uvloop
+import services.runtime.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
+from services.setup.program import main
 
-from services.runtime.host import configure_logging
-from services.runtime.settings import Settings
-from services.setup.migrate import migrate
-from services.setup.service import set_up
-
-log = structlog.get_logger(__name__)
-
-
-def main() -> int:
-    """The exit code: 1 where something could not be made; run it again then."""
-    settings = Settings()
-    configure_logging(settings.log_level)
-    try:
-        uvloop.run(migrate(settings) if sys.argv[1:] == ["migrate"] else set_up(settings))
-    except Exception:
-        log.exception("setup_failed")
-        return 1
-    return 0
-
-
-sys.exit(main())
+sys.exit(main(sys.argv[1:]))

@@ -26,7 +26,6 @@ from events.tenant import GrantTenantRole
 from projections.migrate import prepare
 from services.runtime.connection import connect
 from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.local_keys import load_or_create_key, write_jwks
 from services.runtime.requests import UnansweredError
 from services.runtime.settings import Settings
 from services.runtime.store import Committed, EventStore
@@ -52,6 +51,8 @@ class SetupError(Exception):
 async def set_up(settings: Settings) -> None:
     """Make everything that is missing. Raises where it cannot; nothing is half done then that a second run minds."""
     if settings.key_file is not None and settings.jwks_file is not None and not settings.jwks_url:
+        from services.runtime.local_keys import load_or_create_key, write_jwks
+
         write_jwks(load_or_create_key(settings.key_file), settings.jwks_file)
     connection = await connect(settings, "setup")
     try:

@@ -25,8 +25,9 @@ from events.cluster_protocol import (
 )
 from events.subjects import agent_logs_subject, usage_subject, wanted_cluster_subject, wanted_subject
 from services.agent import service
-from services.runtime.connection import connect, logs_inbox
+from services.runtime.connection import connect
 from services.runtime.host import Health
+from services.runtime.inboxes import logs_inbox
 from tests.agent.given import KEY, NODES
 from tests.support.servers import EVERYTHING, NatsServer
 

@@ -1,8 +1,10 @@
 """docker-compose.yml, as a document: who sees which secret. That it starts is tried by hand, with an engine."""
 
 import os
+import socket
 import ssl
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,20 @@ def test_certificates_that_were_given_stay(tmp_path: Path) -> None:
     assert (tmp_path / "tls" / "server.key").read_text() == "server.key"
     assert (tmp_path / "public" / "ca.crt").read_text() == "ca.crt"
     assert not (tmp_path / "authority").exists()
+
+
+@pytest.mark.parametrize(("answer", "healthy"), [("200 OK", True), ("503 Service Unavailable", False), (None, False)])
+def test_the_health_check_of_a_container_tells_what_readyz_says(answer: str | None, healthy: bool) -> None:
+    check = [str(word).replace("$$", "$") for word in SERVICES["scheduler"]["healthcheck"]["test"]]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        if answer is None:
+            server.close()
+        program = [word.replace("8081", port) for word in check[1:]]
+        with subprocess.Popen(program, stderr=subprocess.DEVNULL) as asking:
+            if answer is not None:
+                connection = server.accept()[0]
+                with connection:
+                    assert connection.recv(1024).startswith(b"GET /readyz HTTP/1.0\r\n\r\n")
+                    connection.sendall(f"HTTP/1.1 {answer}\r\nConnection: close\r\n\r\n{{}}".encode())
+            assert (asking.wait(30) == 0) is healthy

@@ -19,7 +19,7 @@ from muster.embedded.datadir import (
     write_private,
 )
 from services.runtime.connection import connect
-from services.runtime.streams import DECLARED, SYNC_TAG
+from services.runtime.declared import DECLARED, SYNC_TAG
 from tests.support.servers import EVERYTHING, NatsServer
 
 

@@ -1,7 +1,9 @@
 """What the processes of `muster up` import decides what they weigh and how fast they start."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,13 +11,40 @@ LOADED = """
 import sys
 from muster.embedded.process import load
 load({group!r})
-print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
+print(*sorted({{name.partition(".")[0] for name, module in sys.modules.items() if module}}))
 """
+
+
+SERVICES = sorted(path.parent.name for path in Path("services").glob("*/__main__.py"))
+
+
+def loaded(program: str) -> set[str]:
+    """What a program has imported when it prints."""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return set(ran.stdout.split())
 
 
 @pytest.mark.parametrize("group", ["control", "workers"])
 def test_no_process_without_a_kubernetes_cluster_loads_its_library(group: str) -> None:
-    program = LOADED.format(group=group)
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert "nats" in ran.stdout.split()
-    assert "kubernetes_asyncio" not in ran.stdout.split()
+    there = loaded(LOADED.format(group=group))
+    assert "nats" in there
+    assert "kubernetes_asyncio" not in there
+
+
+@pytest.mark.parametrize("group", ["control", "workers"])
+def test_no_process_loads_libraries_that_only_others_would_use(group: str) -> None:
+    """aiohttp for websockets, rich and httpx for terminals and issuers that are not there: a third of a start."""
+    assert loaded(LOADED.format(group=group)).isdisjoint({"aiohttp", "rich", "httpx", "pygments"})
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_program_keeps_them_out_before_it_imports_anything_else(service: str) -> None:
+    program = ast.parse((Path("services") / service / "__main__.py").read_text())
+    imports = [node for node in program.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    ours = next(node for node in imports if ast.unparse(node) != "import sys")
+    assert ast.unparse(ours) == "import services.runtime.lean"
+
+
+def test_the_agent_of_a_kubernetes_cluster_has_its_library_all_the_same() -> None:
+    there = loaded("import services.runtime.lean, services.agent.backends.kubernetes.connect, sys; print(*sys.modules)")
+    assert {"aiohttp", "kubernetes_asyncio"} <= there

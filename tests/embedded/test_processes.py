@@ -1,6 +1,7 @@
 """The supervisor over small children: nothing stays down, nothing stays behind."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from muster.embedded import processes
-from muster.embedded.processes import Family, Spec, StartError
+from muster.embedded.processes import Child, Family, Spec, StartError
 
 SCRIPT = Path(__file__).with_name("small_supervisor.py")
 SLEEP = "import time; time.sleep(600)"
@@ -178,6 +179,64 @@ def test_a_one_shot_child_that_hangs_is_ended(tmp_path: Path) -> None:
     spec = Spec(name="setup", argv=[sys.executable, "-c", SLEEP])
     with pytest.raises(StartError, match="setup took longer than 0 s"):
         asyncio.run(Family(tmp_path).run_once(spec, timeout_seconds=0.2))
+
+
+PREPARED = """
+import pathlib, sys
+word = sys.stdin.readline()
+with pathlib.Path(sys.argv[1]).open("a") as words: words.write(word)
+sys.exit(3) if sys.argv[2:] else sys.stdin.read()
+"""
+
+
+def prepared(words: Path, *more: str) -> Spec:
+    """A child that writes down what it is told, and then ends."""
+
+    async def ready(pid: int) -> bool:
+        return words.exists()
+
+    return Spec(
+        name="prepared",
+        argv=[sys.executable, "-c", PREPARED, str(words), *more],
+        ready=None if more else ready,
+        waits_for_go=True,
+        first_word="set up",
+        hopeless=3,
+    )
+
+
+def test_a_child_hears_the_first_word_until_it_was_ready_once(tmp_path: Path) -> None:
+    words = tmp_path / "words"
+
+    async def story() -> None:
+        child = Child(prepared(words), Family(tmp_path), lambda _: None)
+        child.start()
+        child.go()
+        await child.wait_ready(asyncio.Event())
+        async with asyncio.timeout(30):
+            while len(words.read_text().splitlines()) < 2:
+                await asyncio.sleep(0.02)
+        await child.stop(1)
+
+    asyncio.run(story())
+    assert words.read_text().splitlines()[:2] == ["set up", "go"]
+
+
+def test_a_child_that_says_that_it_is_hopeless_is_not_started_again(tmp_path: Path) -> None:
+    words = tmp_path / "words"
+
+    async def never(_pid: int) -> bool:
+        return False
+
+    async def story() -> None:
+        child = Child(dataclasses.replace(prepared(words, "fail"), ready=never), Family(tmp_path), lambda _: None)
+        child.start()
+        child.go()
+        await child.wait_ready(asyncio.Event())
+
+    with pytest.raises(StartError, match="prepared ended with exit code 3"):
+        asyncio.run(story())
+    assert words.read_text().splitlines() == ["set up"]
 
 
 def test_a_log_that_has_grown_is_put_aside_and_goes_on_from_its_start(

@@ -35,7 +35,8 @@ import yaml
 
 from muster.embedded.control_plane import ControlPlane
 from muster.embedded.kubernetes.fill import OF_THE_AGENT
-from services.runtime.connection import agent_user, connect
+from services.runtime.connection import connect
+from services.runtime.inboxes import agent_user
 from services.runtime.local_keys import load_or_create_key, sign_token
 from tests.checker.reading import read_log
 from tests.checker.records import RawMessage

@@ -15,13 +15,14 @@ from nats.errors import NoRespondersError
 from events.subjects import OBSERVED_STREAM
 from services.agent.last_values import Whole, follow_last
 from services.runtime.calls import FEW_CONSUMERS, PREFIX, call
-from services.runtime.connection import agent_user, connect
+from services.runtime.connection import connect
+from services.runtime.declared import DECLARED
+from services.runtime.inboxes import agent_user
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.jetstream_api import message_at
 from services.runtime.latest import read_latest
 from services.runtime.permissions import PERMISSIONS, Permission, agent_permission
 from services.runtime.requests import Requests
-from services.runtime.streams import DECLARED
 from tests.support.drafts import grant
 from tests.support.refusals import raw, settle
 from tests.support.servers import EVERYTHING, NatsServer

@@ -19,13 +19,8 @@ from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, LogsTaken
 from services.agent.last_values import Changed, Lost, Whole, follow_last
 from services.agent.logs import LogServer
 from services.runtime.calls import PREFIX, call
-from services.runtime.connection import (
-    ConnectionLostError,
-    ServiceClient,
-    connect,
-    inbox_prefix,
-    logs_inbox,
-)
+from services.runtime.connection import ConnectionLostError, ServiceClient, connect
+from services.runtime.inboxes import inbox_prefix, logs_inbox
 from services.runtime.nats_config import AGENTS_FILE, agent_user_block, render_nats_config
 from tests.support.refusals import raw, refused, settle
 from tests.support.servers import EVERYTHING, NatsCluster, NatsServer

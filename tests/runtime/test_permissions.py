@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from services.runtime.calls import FEW_CONSUMERS, call
-from services.runtime.connection import ConnectionLostError, connect, inbox_prefix
+from services.runtime.connection import ConnectionLostError, connect
+from services.runtime.inboxes import inbox_prefix
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.nats_config import deployed_nats_config, render_nats_config
 from services.runtime.permissions import PERMISSIONS

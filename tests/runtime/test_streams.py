@@ -13,8 +13,8 @@ from nats.aio.client import Client
 
 from services.runtime.calls import call
 from services.runtime.connection import connect
+from services.runtime.declared import DECLARED
 from services.runtime.streams import (
-    DECLARED,
     StreamError,
     assert_streams,
     create_streams,

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 import nats
 from nats.aio.client import Client
 
-from services.runtime.connection import inbox_prefix
+from services.runtime.inboxes import inbox_prefix
 from tests.support.servers import NatsServer
 
 

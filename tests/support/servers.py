@@ -20,7 +20,7 @@ from pathlib import Path
 
 import asyncpg
 
-from services.runtime.connection import agent_user
+from services.runtime.inboxes import agent_user
 from services.runtime.nats_config import ClusterMember, render_nats_config
 from services.runtime.permissions import PERMISSIONS
 from services.runtime.settings import Settings

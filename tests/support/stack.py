@@ -39,6 +39,7 @@ class Stack:
         self.python = sys.executable
         self.process: subprocess.Popen[str] | None = None
         self.output: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
         self.apis: list[Api] = []
         self.history = History()
         """Every request of every `api` of this stack."""
@@ -55,6 +56,11 @@ class Stack:
 
     def start(self, timeout_seconds: float = 90) -> Self:
         """Start it and wait for its `ready` line. Raises AssertionError with its output where it does not come."""
+        self.launch()
+        return self.await_ready(timeout_seconds)
+
+    def launch(self) -> subprocess.Popen[str]:
+        """Start it."""
         command = [sys.executable, "-m", "muster.cli.main", "up", "--data-dir", str(self.data_dir)]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *self.options],
@@ -64,12 +70,16 @@ class Stack:
             env=self.environment,
             start_new_session=True,
         )
-        lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, args=(self.process, lines), daemon=True).start()
+        self._lines = queue.Queue()
+        threading.Thread(target=self._read, args=(self.process, self._lines), daemon=True).start()
+        return self.process
+
+    def await_ready(self, timeout_seconds: float) -> Self:
+        """Wait for the `ready` line of what was launched. Raises AssertionError with its output."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             with contextlib.suppress(queue.Empty):
-                line = lines.get(timeout=max(deadline - time.monotonic(), 0.01))
+                line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.01))
                 assert line is not None, "muster up ended:\n" + "".join(self.output[-60:])
                 if line.startswith("ready http"):
                     return self
