@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -53,11 +54,14 @@ _TERMINAL_COLUMNS: Final = 100
 
 def main() -> None:
     """Runs the command line of this process."""
-    sys.exit(run(command_line(), sys.argv[1:]))
+    arguments = sys.argv[1:]
+    sys.exit(run(command_line(arguments[0] if arguments else ""), arguments))
 
 
-def command_line() -> "TyperGroup":
-    """All commands, as click groups."""
+def command_line(first: str = "") -> "TyperGroup":
+    """All commands, as click groups; or only those behind the first word, where that names some: to declare all takes
+    as long as most commands.
+    """
     app = typer.Typer(
         cls=MusterGroup,
         add_completion=False,
@@ -67,26 +71,36 @@ def command_line() -> "TyperGroup":
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _TERMINAL_COLUMNS},
     )
     _add_root(app)
-    add_up(app)
-    add_training(app)
-    add_workload(app)
-    add_project(app)
-    add_cluster(app)
-    add_nodes(app)
-    add_role(app)
-    add_user(app)
-    add_token(app)
-    add_context(app)
-    add_events(app)
-    add_audit(app)
-    add_projections(app)
-    add_log(app)
-    add_doctor(app)
-    add_version(app)
-    add_completion(app)
+    commands = _commands()
+    for add in [commands[first]] if first in commands else dict.fromkeys(commands.values()):
+        add(app)
     built = typer.main.get_command(app)
     assert isinstance(built, MusterGroup)
     return built
+
+
+def _commands() -> dict[str, Callable[[typer.Typer], None]]:
+    """By the word that they are called by, in the order of the help."""
+    return {
+        "up": add_up,
+        "training": add_training,
+        "workload": add_workload,
+        "project": add_project,
+        "cluster": add_cluster,
+        "node": add_nodes,
+        "nodepool": add_nodes,
+        "role": add_role,
+        "user": add_user,
+        "token": add_token,
+        "context": add_context,
+        "events": add_events,
+        "audit": add_audit,
+        "projections": add_projections,
+        "log": add_log,
+        "doctor": add_doctor,
+        "version": add_version,
+        "completion": add_completion,
+    }
 
 
 def run(commands: "TyperGroup", arguments: list[str]) -> int:

@@ -46,6 +46,23 @@ def test_the_reference_page_and_the_field_list_are_current() -> None:
     assert reference.REFERENCE_FILE.read_text(encoding="utf-8") == reference.reference_page()
 
 
+def test_a_first_word_brings_its_own_commands_as_the_whole_does() -> None:
+    whole = command_line()
+    for word, command in whole.commands.items():
+        alone = command_line(word)
+        assert len(alone.commands) < len(whole.commands)
+        assert [path for path, _ in reference.leaves(alone.commands[word], word)] == [
+            path for path, _ in reference.leaves(command, word)
+        ]
+    assert command_line("no-such-word").commands.keys() == whole.commands.keys()
+
+
+def test_a_call_of_the_api_imports_no_command_line_of_the_http_library() -> None:
+    there = modules_after("--url", "http://127.0.0.1:9", "training", "list")
+    assert "httpx" in there
+    assert there.isdisjoint({"rich", "click", "pygments"})
+
+
 def modules_after(*arguments: str, **environ: str) -> set[str]:
     """Top-level modules that a run of the command line imports."""
     code = (
