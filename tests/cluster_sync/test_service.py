@@ -14,6 +14,7 @@ from events.cluster import AddCluster, NodePool, RemoveCluster, SetNodePool
 from events.cluster_protocol import (
     ObservedCluster,
     ObservedNode,
+    ObservedPod,
     RunPod,
     SettledPod,
     StopPod,
@@ -115,6 +116,29 @@ async def test_an_agent_that_still_speaks_of_an_old_run_is_told_again(world: Wor
         assert (stop.reason, stop.token) == ("superseded", word.token)
         await world.report(word, "stopped")
         await world.wanted_is(SettledPod)
+
+
+async def test_an_agent_is_not_believed_about_a_pod_that_another_cluster_has(world: World) -> None:
+    await world.decide(CLUSTER, cluster_key("d"), AddCluster(name="d", kind="simulated"), "add-d")
+    other = incarnation_id(cluster_key("d"), "add-d")
+    async with serving(world.server):
+        await world.create(command="true")
+        await world.bind()
+        word = await world.wanted_is(RunPod)
+        lie = ObservedPod(
+            pod_key=word.pod_key,
+            token=word.token,
+            workload_id=word.workload_id,
+            pod=word.pod,
+            kind="succeeded",
+            at=datetime.now(UTC),
+        )
+        await world.say(observed_pod_subject(other, word.pod_key), lie)
+        await asyncio.sleep(0.5)
+        await world.report(word, "running")
+        begun = {Phase.RUNNING, Phase.COMPLETED}
+        state = await eventually(lambda: when(world.workload, lambda state: state.phase in begun))
+        assert state.phase is Phase.RUNNING
 
 
 async def test_wanted_that_was_lost_is_told_again(world: World) -> None:
