@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from events.aggregate import TENANT, Draft
+from events.aggregate import TENANT, WORKLOAD, Draft
 from services.runtime.connection import connect
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.store import Committed, Conflict, EventStore, LogUnavailableError, Rejected, Unknown
 from tests.support.drafts import grant, subjects_of
+from tests.support.people import People
 from tests.support.proxy import Fate, Proxy, proxied
 from tests.support.servers import EVERYTHING, NatsCluster, NatsServer
 from tests.support.stores import collect, flat, seqs
@@ -22,6 +23,8 @@ from tests.support.streams import recreate_streams
 pytestmark = pytest.mark.anyio
 
 APPEND = b"HPUB ev."
+UNKNOWN_AFTER_SECONDS = 5.0
+"""The deadline of an append where none is given."""
 SHAPES = pytest.mark.parametrize("batch", [1, 3], ids=["one message", "atomic batch"])
 
 
@@ -135,6 +138,19 @@ async def test_without_a_server_the_outcome_is_unknown_at_the_deadline(
     assert isinstance(outcome, Unknown)
     proxy.admits.set()
     assert subjects_of(await direct.load(TENANT, "a")) == {ours.events[0].subject}
+
+
+async def test_people_of_tests_ask_again_as_the_same_command(struck: JetStreamEventStore, proxy: Proxy) -> None:
+    """A creation whose outcome nobody learned before the deadline was stored: asking again finds it."""
+    people = People(struck)
+    people.project_id, people.cluster_id = "project", "cluster"
+    proxy.strike(b"HPUB ev.workload.", Fate.STORED, keep_out=True)
+    submitting = asyncio.ensure_future(people.submit("once"))
+    await proxy.struck.wait()
+    await asyncio.sleep(UNKNOWN_AFTER_SECONDS + 0.5)
+    proxy.admits.set()
+    key = await submitting
+    assert (await struck.load(WORKLOAD, key)).version == 1
 
 
 async def test_a_full_log_refuses_and_says_so(fresh_log: NatsServer) -> None:

@@ -34,11 +34,13 @@ class People:
         """Workload id by name."""
 
     async def do(self, aggregate: str, key: str, command: Any) -> Chain[Any]:
-        """Decide, append, again where somebody was faster; the chain after it."""
-        kind = AGGREGATES[aggregate]
+        """Decide, append, again where somebody was faster or the outcome is unknown; the chain after it."""
+        kind, command_id = AGGREGATES[aggregate], str(uuid4())
         for _ in range(TRIES):
             chain: Chain[Any] = await self.store.load(kind, key)
-            command_id, now = str(uuid4()), datetime.now(UTC)
+            if chain.remembered(command_id):
+                return chain
+            now = datetime.now(UTC)
             context = Context(now=now, actor=PERSON, command_id=command_id, version=chain.version)
             events = kind.decide(command, chain.state, context)
             assert not isinstance(events, Refusal), events
