@@ -95,6 +95,7 @@ class ClusterSync:
         self._answers = answers_budget()
         self._sees_since = time.monotonic()
         """Since when we could have heard an agent: before that, silence means nothing."""
+        self._ticked_at = self._sees_since
         self._snapshots = FoldSnapshots(store.snapshots, NAME, shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
 
     async def run(self, health: Health, stop: asyncio.Event, *, from_snapshot: bool = True) -> None:
@@ -358,6 +359,7 @@ class ClusterSync:
         cluster, key = self._fold.cluster(cluster_id), key_of_id(cluster_id)
         if cluster is None or key is None or cluster.removed:
             return
+        self._note_standstill()
         heard_at, newest = self._heard.get(cluster_id, (self._sees_since, None))
         silent_seconds = time.monotonic() - max(heard_at, self._sees_since)
         if newest is None and silent_seconds <= SILENCE_SECONDS:
@@ -372,6 +374,8 @@ class ClusterSync:
         reconnects = self._nc.stats["reconnects"]
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            self._note_standstill()
+            self._ticked_at = time.monotonic()
             if not self._nc.is_connected:
                 self._sees_since = time.monotonic()
             if self._nc.stats["reconnects"] != reconnects:
@@ -390,6 +394,12 @@ class ClusterSync:
             now = datetime.now(UTC)
             if self._snapshots.due(self._fold.seq, now):
                 await self._snapshots.save(self._fold.seq, self._fold.chains, now)
+
+    def _note_standstill(self) -> None:
+        """Where this process was stopped, or had no time, what agents said meanwhile has not been read yet."""
+        now = time.monotonic()
+        if now - self._ticked_at > SILENCE_SECONDS / 2:
+            self._sees_since = now
 
     async def _check_wanted(self) -> None:
         try:

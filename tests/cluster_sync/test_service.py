@@ -1,6 +1,7 @@
 """cluster_sync on a real NATS, with an agent that this test plays: WANTED follows the log, OBSERVED becomes facts."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from events.aggregate import CLUSTER, NODE, WORKLOAD
-from events.cluster import AddCluster, NodePool, RemoveCluster, SetNodePool
+from events.cluster import AddCluster, Cluster, NodePool, RemoveCluster, SetNodePool
 from events.cluster_protocol import (
     ObservedCluster,
     ObservedNode,
@@ -452,6 +453,33 @@ async def test_an_old_heartbeat_that_is_told_again_connects_nothing(
             return (await world.store.load(CLUSTER, cluster_key("c"))).state.connected
 
         await eventually(connected)
+
+
+async def test_where_cluster_sync_itself_stood_still_no_cluster_was_silent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a SIGSTOP, or on a machine that had no time for it: what agents said meanwhile was not read yet."""
+    monkeypatch.setattr("services.cluster_sync.service.SILENCE_SECONDS", 3.0)
+    monkeypatch.setattr("services.cluster_sync.service.TICK_SECONDS", 0.1)
+
+    async def state() -> Cluster:
+        return (await world.store.load(CLUSTER, cluster_key("c"))).state
+
+    async def connected() -> bool:
+        return (await state()).connected
+
+    async def silent() -> bool:
+        return not await connected()
+
+    async with serving(world.server):
+        await world.heartbeat()
+        await eventually(connected)
+        since = (await state()).connection_changed_at
+        time.sleep(3.5)  # noqa: ASYNC251 (the service's own loop stands still)
+        await asyncio.sleep(0.5)  # many a tick, until the agent speaks again
+        await world.heartbeat()
+        assert (await state()).connection_changed_at == since
+        await eventually(silent)  # it goes on to notice those that are
 
 
 async def test_an_agent_that_floods_observed_keeps_no_other_cluster_waiting(world: World) -> None:
