@@ -1,14 +1,15 @@
-"""One connection of a client, bounded: how many there are, in all and from one address, how long a head may take, how
-long a reader may stand still.
+"""One connection of a client, bounded: how many there are, in all and from one address, how long a head may take and be,
+how many requests may wait, how long a reader may stand still.
 
 uvicorn's own protocol has none of these: it waits for ever for a head that comes byte by byte, and for a client that
-does not read. It knows no endpoint; what a cut stream says at its end stands in the request's state (`LAST_WORDS`).
+does not read, and keeps whatever comes of a head that never ends. It knows no endpoint; what a cut stream says at its end stands in the request's state (`LAST_WORDS`).
 """
 
 import asyncio
 import ipaddress
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 import structlog
@@ -21,6 +22,13 @@ LAST_WORDS: Final = "last_words"
 """In the state of a request's scope: the line that a stream ends with where its reader stood still."""
 LEAST_PROGRESS_BYTES: Final = 16 * 1024
 """That a reader must take within the time it has: below, it only keeps memory and a connection of ours."""
+
+MOST_HEAD_BYTES: Final = 32 * 1024
+"""Of a head, or of trailers, that is not whole yet: what is whole is judged by the edge, which allows half of it."""
+PIECE_BYTES: Final = 16 * 1024
+"""What is parsed before the next look at the bounds: one read may bring 256 KiB, and 30,000 headers in them."""
+MOST_WAITING: Final = 32
+"""Requests that may wait behind the one that is being answered: each costs us some hundred times its bytes."""
 
 CUT: Final = Counter("muster_api_connections_cut", "Connections that were ended by us", ["why"])
 
@@ -46,7 +54,7 @@ def bounded(limits: ConnectionLimits) -> type[asyncio.Protocol]:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol and four bounds."""
+    """uvicorn's protocol and its bounds."""
 
     def __init__(self, limits: ConnectionLimits, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -55,6 +63,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._serving = False
         """Whether a request's head is there and its answer is not yet out."""
+        self._unfinished_bytes = 0
+        """That came since a head, or a part of a body, was whole."""
 
     # -- heads -----------------------------------------------------------------------------------------------------
 
@@ -84,11 +94,33 @@ class BoundedProtocol(HttpToolsProtocol):
         return sum(address_of(other.client) == here for other in others)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        for start in range(0, len(data), PIECE_BYTES):
+            if self.transport.is_closing():
+                return
+            piece = data[start : start + PIECE_BYTES]
+            self._unfinished_bytes += len(piece)
+            super().data_received(piece)
+            if self._unfinished_bytes > MOST_HEAD_BYTES:
+                self._head_is_too_long()
         if not self._serving and not self.transport.is_closing():
             self._expect_head()
 
+    def on_body(self, body: bytes) -> None:
+        self._unfinished_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unfinished_bytes = 0
+        super().on_message_complete()
+
     def on_headers_complete(self) -> None:
+        self._unfinished_bytes = 0
+        if self.transport.is_closing():
+            return
+        if len(self.pipeline) >= MOST_WAITING:
+            CUT.labels("too_many_waiting").inc()
+            self.transport.abort()
+            return
         self._serving = True
         self._head_timer = _cancelled(self._head_timer)
         super().on_headers_complete()
@@ -117,6 +149,15 @@ class BoundedProtocol(HttpToolsProtocol):
         message = f"the request's head was not there within {self._limits.head_seconds:g} s"
         self._end_with(ApiError(408, message, details="head_too_slow"), "slow_head")
 
+    def _head_is_too_long(self) -> None:
+        if self._serving:
+            # Some of another answer may be out: nothing can be said between its bytes.
+            CUT.labels("long_head").inc()
+            self.transport.abort()
+        else:
+            message = f"the request's head is longer than {MOST_HEAD_BYTES} bytes"
+            self._end_with(ApiError(431, message, details="head_too_large"), "long_head")
+
     def _end_with(self, error: ApiError, why: str) -> None:
         """Answer without a request, and end the connection."""
         if self.transport.is_closing():
@@ -125,10 +166,8 @@ class BoundedProtocol(HttpToolsProtocol):
         response = error.response()
         headers = [*response.raw_headers, (b"connection", b"close")]
         head = b"".join(b"%s: %s\r\n" % header for header in headers)
-        phrase = {408: b"408 Request Timeout", 429: b"429 Too Many Requests", 503: b"503 Service Unavailable"}[
-            error.status
-        ]
-        self.transport.write(b"HTTP/1.1 %s\r\n%s\r\n%s" % (phrase, head, response.body))
+        phrase = HTTPStatus(error.status).phrase.encode()
+        self.transport.write(b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (error.status, phrase, head, response.body))
         self.transport.close()
         self._watch_writes()
 

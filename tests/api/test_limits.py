@@ -140,6 +140,63 @@ def test_the_head_of_a_second_request_has_the_same_time(served: Served) -> None:
         assert everything(connection).startswith(b"HTTP/1.1 408 ")
 
 
+ENDLESS_HEADS = {
+    "one header": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: ", b"x"),
+    "many headers": (b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"X-B: 1\r\n"),
+    "a path": (b"GET /", b"x"),
+}
+
+
+@pytest.mark.parametrize("head", ENDLESS_HEADS)
+def test_a_head_that_is_far_too_long_is_cut_before_it_is_kept(served: Served, head: str) -> None:
+    begin, more = ENDLESS_HEADS[head]
+    with connect(served) as connection:
+        connection.sendall(begin)
+        connection.sendall((more * 65_536)[:65_536])
+        answer = everything(connection)
+    assert b"HTTP/1.1 431 " in answer
+    assert b'"head_too_large"' in answer
+
+
+def test_trailers_that_are_far_too_long_are_cut_before_they_are_kept(served: Served) -> None:
+    with connect(served) as connection:
+        connection.sendall(b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-T: ")
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"x" * 65_536)
+            answer = everything(connection)
+    assert b"HTTP/1.1 408 " not in answer, "time alone has ended it"
+
+
+def test_a_long_head_behind_a_request_that_is_still_answered_ends_the_connection(served: Served) -> None:
+    with asking(served, f"{V1}/events?follow=true", "admin") as connection:
+        assert connection.recv(64).startswith(b"HTTP/1.1 200 ")
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nX-Long: " + b"x" * 4_000_000)
+            everything(connection)
+        with served.client(None) as client:
+            assert client.get("/healthz").status_code == 200
+
+
+def test_only_some_requests_may_wait_behind_one_that_is_being_answered(served: Served) -> None:
+    with connect(served) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+        _until_answers(connection, 20)
+    with connect(served) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000)
+        with contextlib.suppress(ConnectionError):
+            answers = everything(connection)
+            assert answers.count(b"HTTP/1.1 200 ") < 100
+
+
+def _until_answers(connection: socket.socket, count: int) -> None:
+    read = b""
+    while read.count(b"HTTP/1.1 200 ") < count:
+        piece = connection.recv(65_536)
+        assert piece, "the connection was ended before all were answered"
+        read += piece
+
+
 def test_one_connection_too_many_is_told_so_and_a_free_place_is_taken_again(served: Served) -> None:
     with contextlib.ExitStack() as held:
         for number in range(CONNECTIONS):
