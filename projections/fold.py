@@ -57,18 +57,12 @@ class Kind:
 
     empty: Entry
     key: Callable[[Commit], str]
-    begins: Callable[[Commit], bool]
-    """Whether the commit makes its entry, so that there is nothing to read."""
     begin_commit: Callable[[Entry, Commit], Entry]
     evolve: Callable[[Entry, Any, Commit], Entry]
     changes: Callable[[Changes, Entry, Entry], None]
     """Adds what differs between two entries."""
     settled: Callable[[Entry], Entry] = lambda entry: entry
     """The entry as it is kept once its changes are written."""
-
-
-def _first_of_chain(commit: Commit) -> bool:
-    return commit.record.parent_seq == 0
 
 
 def _one_row(table: str) -> Callable[[Changes, Entry, Entry], None]:
@@ -99,7 +93,6 @@ KINDS: Final[dict[str, Kind]] = {
     "workload": Kind(
         empty=WorkloadEntry(),
         key=workloads.key_of,
-        begins=workloads.begins,
         begin_commit=workloads.begin_commit,
         evolve=workloads.evolve,
         changes=_workload_changes,
@@ -108,7 +101,6 @@ KINDS: Final[dict[str, Kind]] = {
     "node": Kind(
         empty=nodes.NodeEntry(),
         key=lambda commit: commit.key,
-        begins=_first_of_chain,
         begin_commit=nodes.begin_commit,
         evolve=nodes.evolve,
         changes=_node_changes,
@@ -116,7 +108,6 @@ KINDS: Final[dict[str, Kind]] = {
     "cluster": Kind(
         empty=clusters.ClusterEntry(),
         key=clusters.key_of,
-        begins=clusters.begins,
         begin_commit=clusters.begin_commit,
         evolve=clusters.evolve,
         changes=_one_row("clusters"),
@@ -124,7 +115,6 @@ KINDS: Final[dict[str, Kind]] = {
     "project": Kind(
         empty=projects.ProjectEntry(),
         key=projects.key_of,
-        begins=_first_of_chain,
         begin_commit=projects.begin_commit,
         evolve=projects.evolve,
         changes=_one_row("projects"),
@@ -166,7 +156,8 @@ def needed(commits: Iterable[Commit]) -> set[EntryKey]:
         key = entry_key(commit)
         if key is None or key in begun:
             continue
-        if key not in found and KINDS[commit.aggregate].begins(commit):
+        if key not in found and commit.record.parent_seq == 0:
+            # The first of its chain. One behind it that creates something may name what the chain has already.
             begun.add(key)
         else:
             found.add(key)

@@ -75,7 +75,7 @@ def key_of(commit: Commit) -> str:
 
 
 def begins(commit: Commit) -> bool:
-    """Whether the commit makes its entry, so that there is nothing to read."""
+    """Whether the commit makes its entry."""
     return bool(commit.events) and isinstance(commit.events[0], WorkloadCreated)
 
 

@@ -262,11 +262,6 @@ def test_an_audit_record_that_nobody_can_read_hides_no_other(
     assert [each for each in before if each not in records] == []
 
 
-def test_a_sequence_that_does_not_come_is_answered_as_stale(alice: httpx.Client) -> None:
-    answer = alice.get(f"{V1}/workloads", params={"min_seq": 10**12})
-    assert (answer.status_code, answer.headers["x-log-stale"]) == (200, "true")
-
-
 BAD_QUERIES = [
     ("colour=red", {"colour"}),
     ("limit=0", {"limit"}),

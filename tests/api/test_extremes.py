@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -25,11 +26,14 @@ TRAININGS = "/api/v1/workloads/trainings"
 
 @contextlib.contextmanager
 def connections_to_postgres_hang(served: Served) -> Generator[None]:
-    """The server's side of every connection that the API's queries hold stops: no answer, and no refusal either."""
+    """Postgres stops, with the server's side of every connection that the API's queries hold: no answer, and no refusal
+    either, also for a new connection.
+    """
     with served.client() as admin:
         assert admin.get("/api/v1/workloads").status_code == 200, "so that there is a connection"
     pids = asyncio.run(_backends(served.settings.postgres_url))
     assert pids
+    pids.append(_parent(pids[0]))
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -38,6 +42,11 @@ def connections_to_postgres_hang(served: Served) -> Generator[None]:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+
+def _parent(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
 
 
 async def _backends(url: str) -> list[int]:

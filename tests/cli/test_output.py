@@ -99,5 +99,5 @@ def test_list_flags_become_the_api_s_parameters(listed: ShapeServer, muster: Any
     assert query["filterBy"] == ["projectName==vision", "type==Training", "phase==Pending", "gpuAllocated>=1"]
     assert (query["search"], query["deleted"]) == (["x"], ["true"])
     assert (query["sortBy"], query["sortOrder"]) == (["name"], ["asc"])
-    muster("workload", "list", "-A", "-p", "vision")
+    muster("workload", "list", "-A")
     assert "filterBy" not in listed.asked("GET", "/workloads")[-1].query

@@ -124,6 +124,7 @@ def absurd() -> dict[str, list[Any]]:
             (*nodes[0][:2], PodsReserved(reservations=(reservation(LONG), reservation(LONG + "x")))),
         ],
         "long texts": [begun],
+        "a workload that is created again under its own id": [begun, (*begun[:2], replace(named, owner="another"))],
         "runs of long and empty pod sets": [
             begun,
             *((*begun[:2], PodsBound(placements=(one,), token=2**63 - 1)) for one in placed),
