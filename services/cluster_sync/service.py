@@ -19,7 +19,7 @@ from events.cluster import RefusedReport
 from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod
 from events.ids import key_of_id
 from events.node import Node, ReportNodeGone
-from events.subjects import OBSERVED_STREAM, observed_filter, wanted_subject
+from events.subjects import OBSERVED_STREAM, wanted_subject
 from services.cluster_sync.budget import answers_budget, changes_budget, facts_budget
 from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE, Fold
 from services.cluster_sync.hear import Heard, NotTakenError, understand
@@ -117,7 +117,7 @@ class ClusterSync:
             self._fill_lanes()
             self._lost_places()
             tasks |= {asyncio.create_task(job()) for job in (self._keep_wanted, self._tick)}
-            tasks |= {asyncio.create_task(self._observe(reader)) for reader in self._observed.values()}
+            tasks |= {asyncio.create_task(self._observe(lane)) for lane in self._observed}
             tasks.add(asyncio.create_task(self._watch_fullness(Alarms(health))))
             health.ready()
             stopping = asyncio.create_task(stop.wait())
@@ -232,12 +232,14 @@ class ClusterSync:
         clusters = [chain.state for chain in self._fold.clusters.values()]
         self._lanes.know(cluster.cluster_id for cluster in clusters if cluster.cluster_id)
         for lane, reader in self._observed.items():
-            reader.refilter({observed_filter(cluster_id) for cluster_id in self._lanes.heard_in(lane)})
+            reader.refilter(self._lanes.filters(lane))
         _LOUD.set(len(self._lanes.heard_in("loud")))
 
-    async def _observe(self, reader: Latest) -> None:
+    async def _observe(self, lane: Lane) -> None:
         while True:
-            messages = await reader.next(idle_seconds=30)
+            said = await self._observed[lane].next(idle_seconds=30)
+            heard = self._lanes.heard_in(lane)
+            messages = [message for message in said if message.subject.split(".")[1] in heard]
             newest = {message.subject: message for message in messages}
             for message in newest.values():
                 try:

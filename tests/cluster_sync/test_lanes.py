@@ -1,6 +1,7 @@
 """A cluster whose agent says very much is heard apart from all others."""
 
-from services.cluster_sync.lanes import CALM_SECONDS, WORDS_AT_ONCE, WORDS_PER_SECOND, Lanes
+from events.subjects import ALL_OBSERVED, observed_filter
+from services.cluster_sync.lanes import CALM_SECONDS, MOST_FILTERS, WORDS_AT_ONCE, WORDS_PER_SECOND, Lanes
 
 
 def lanes_of(*clusters: str) -> Lanes:
@@ -41,3 +42,11 @@ def test_clusters_that_are_not_known_are_heard_nowhere() -> None:
     lanes.said("a", 10 * WORDS_AT_ONCE, 0.0)
     lanes.know(("b",))
     assert (lanes.heard_in("quiet"), lanes.heard_in("loud")) == ({"b"}, set())
+
+
+def test_very_many_clusters_are_not_told_one_by_one() -> None:
+    few = [f"c{n}" for n in range(MOST_FILTERS)]
+    assert lanes_of(*few).filters("quiet") == {observed_filter(cluster) for cluster in few}
+    lanes = lanes_of(*few, "a", "b")
+    lanes.said("a", 10 * WORDS_AT_ONCE, 0.0)
+    assert (lanes.filters("quiet"), lanes.filters("loud")) == ({ALL_OBSERVED}, {observed_filter("a")})

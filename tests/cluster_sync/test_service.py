@@ -51,6 +51,7 @@ from tests.cluster_sync.given import (
     serving,
     when,
 )
+from tests.support.people import in_flight
 
 pytestmark = pytest.mark.anyio
 
@@ -480,6 +481,22 @@ async def test_where_cluster_sync_itself_stood_still_no_cluster_was_silent(
         await world.heartbeat()
         assert (await state()).connection_changed_at == since
         await eventually(silent)  # it goes on to notice those that are
+
+
+async def test_with_two_thousand_clusters_each_is_heard(world: World) -> None:
+    await in_flight(
+        [
+            world.decide(CLUSTER, cluster_key(f"c{n}"), AddCluster(name=f"c{n}", kind="simulated"), f"add-{n}")
+            for n in range(2_000)
+        ]
+    )
+
+    async def connected() -> bool:
+        await world.heartbeat()
+        return (await world.store.load(CLUSTER, cluster_key("c"))).state.connected
+
+    async with serving(world.server):
+        await eventually(connected)
 
 
 async def test_an_agent_that_floods_observed_keeps_no_other_cluster_waiting(world: World) -> None:
