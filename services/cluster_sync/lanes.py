@@ -57,7 +57,7 @@ class Lanes:
         return frozenset(self._loud) if lane == "loud" else self._clusters - self._loud.keys()
 
     def filters(self, lane: Lane) -> frozenset[str]:
-        """What its consumer reads: with very many clusters, what all say. Words of the other lane are then passed by."""
+        """What its consumer reads: of very many clusters, what all say. Words of the other lane are then passed by."""
         clusters = self.heard_in(lane)
         if len(clusters) > MOST_FILTERS:
             return frozenset({ALL_OBSERVED})
