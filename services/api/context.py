@@ -20,7 +20,7 @@ from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused, U
 from events.ids import idempotent_command_id
 from projections.queries import ProjectionsUnavailableError, Queries, QueryTimeoutError
 from services.api.body import BadBodyError, read_object, unfit_texts
-from services.api.errors import ApiError, bad_request, refused, unavailable
+from services.api.errors import ApiError, bad_request, outcome_unknown, refused
 from services.api.fields.about import FieldsModel
 from services.api.issues import Issue, shown
 from services.api.limits import RateLimiter, Slots
@@ -317,14 +317,6 @@ def bearer_token(request: Request) -> str:
             headers={"WWW-Authenticate": "Bearer"},
         )
     return token.strip()
-
-
-def outcome_unknown() -> ApiError:
-    return unavailable(
-        "the outcome is unknown: it may have been stored. Repeat the request with the same Idempotency-Key to learn "
-        "which",
-        details="outcome_unknown",
-    )
 
 
 def sequence_headers(seq: int) -> dict[str, str]:

@@ -4,6 +4,7 @@ Limits of headers and body, content type, request id, security headers, and that
 form. It knows no endpoint.
 """
 
+import asyncio
 import re
 import secrets
 from typing import Final
@@ -12,7 +13,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.api.body import MAX_BODY_BYTES
-from services.api.errors import ApiError
+from services.api.errors import ApiError, outcome_unknown, unavailable
 
 MAX_HEADER_BYTES: Final = 16 * 1024
 """Room for a token of 8 KiB and a browser's own (log.md section 6.7)."""
@@ -67,6 +68,11 @@ class Edge:
                 return
         except ApiError as raised:
             error = raised
+        except asyncio.CancelledError:
+            # The process ends, and has waited for its requests as long as it does.
+            log.warning("request_cut_short", request_id=request_id, method=scope["method"], path=scope["path"])
+            changes = scope["method"] in _METHODS_WITH_BODY
+            error = outcome_unknown() if changes else unavailable("this server is stopping; ask again")
         except Exception:
             log.exception("request_failed", request_id=request_id, method=scope["method"], path=scope["path"])
             error = ApiError(500, "something went wrong here; the request id leads to the log", details=request_id)

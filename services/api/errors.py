@@ -94,6 +94,14 @@ def unavailable(message: str, *, details: str = "unavailable") -> ApiError:
     return ApiError(503, message, details=details, headers={"Retry-After": RETRY_AFTER_SECONDS})
 
 
+def outcome_unknown() -> ApiError:
+    return unavailable(
+        "the outcome is unknown: it may have been stored. Repeat the request with the same Idempotency-Key to learn "
+        "which",
+        details="outcome_unknown",
+    )
+
+
 def refused(refusal: Refusal, *, creation: bool) -> ApiError:
     """The answer to a refused command.
 

@@ -22,7 +22,7 @@ from nats.errors import Error as NatsError
 from events.aggregate import VOID
 from events.commit import BatchPart, Commit
 from events.subjects import EVENTS_STREAM
-from services.runtime.calls import CONSUMER_SECONDS, call
+from services.runtime.calls import call
 from services.runtime.connection import user_of
 from services.runtime.jetstream_api import JetStreamError, consumer_info, create_consumer, stream_info
 from services.runtime.requests import Requests, UnansweredError
@@ -39,6 +39,10 @@ PULL_SECONDS: Final = 30
 HEARTBEAT_SECONDS: Final = 2
 SILENCE_SECONDS: Final = 5.0
 """Two heartbeats and a half: the consumer is gone, for instance with the server that held it."""
+LEFT_SECONDS: Final = 10
+"""How long what a killed process leaves behind keeps one of the few consumers that its user may have: a service that is
+killed again and again must find one within the time that its start may take. A reader that asks for nothing meanwhile,
+because it is slow, gets a new one."""
 WATCH_SECONDS: Final = 1.0
 """How often reconnections and silence are looked at."""
 REQUEST_SECONDS: Final = 3.0
@@ -289,7 +293,7 @@ class Follower:
             "replay_policy": "instant",
             "mem_storage": True,
             "num_replicas": 1,
-            "inactive_threshold": CONSUMER_SECONDS * 1_000_000_000,
+            "inactive_threshold": LEFT_SECONDS * 1_000_000_000,
         }
         if self._filters:
             config["filter_subjects"] = self._filters

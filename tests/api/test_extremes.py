@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 import asyncpg
 import httpx
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from events.subjects import EVENTS_STREAM
+from services.api.edge import Edge
 from services.runtime.calls import call
 from services.runtime.connection import connect
 from tests.support.api import Served
@@ -195,3 +197,29 @@ def test_usage_can_be_asked_for_at_any_time_that_a_calendar_has(served: Served, 
         made = alice.post(TRAININGS, json=served.training()).json()["workloadId"]
         answer = alice.get(f"/api/v1/workloads/{made}/metrics?{query}")
     assert (answer.status_code, answer.json()) == (200, {"measurements": []})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("method", "said"), [("POST", "outcome_unknown"), ("GET", "unavailable")])
+async def test_who_still_waits_when_a_server_ends_is_told_so_and_what_to_do(method: str, said: str) -> None:
+    """uvicorn cancels what is not answered when its time to stop is over."""
+    sent: list[Message] = []
+
+    async def answer(message: Message) -> None:
+        sent.append(message)
+
+    async def hangs(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(60)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": method, "path": TRAININGS, "query_string": b"", "headers": headers}
+    request = asyncio.ensure_future(Edge(hangs)(scope, receive, answer))
+    await asyncio.sleep(0)
+    request.cancel("Task cancelled, timeout graceful shutdown exceeded")
+    await request
+    assert sent[0]["status"] == 503
+    assert (b"retry-after", b"1") in [(name.lower(), value) for name, value in sent[0]["headers"]]
+    assert json.loads(sent[1]["body"])["details"] == said

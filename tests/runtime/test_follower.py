@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import sys
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -11,6 +13,7 @@ from nats.aio.client import Client
 from events.aggregate import Draft
 from services.runtime import follower
 from services.runtime.connection import connect
+from services.runtime.directory import START_SECONDS
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.store import EventStore, LogGapError, UnreadableMessageError
 from tests.support.drafts import grant, project_grant
@@ -151,3 +154,40 @@ async def test_a_closed_follower_leaves_nothing_behind(client: Client, store: Ev
         await collect(store, 0, 1)
     await asyncio.sleep(0.1)
     assert (await client.jetstream().stream_info("EVENTS")).state.consumer_count == 0
+
+
+LEAVES_BEHIND = """
+import asyncio, sys
+from services.runtime.connection import connect
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.settings import Settings
+
+async def main():
+    client = await connect(Settings(), sys.argv[1])
+    store = JetStreamEventStore(client)
+    following = [store.follow(0, idle_seconds=0.1) for _ in range(8)]
+    await asyncio.gather(*(anext(follower) for follower in following))
+    print("there", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_killed_processes_leave_behind_is_gone_before_the_next_gives_up(
+    nats_server: NatsServer, store: EventStore
+) -> None:
+    """A user may have eight consumers, and what is killed drops none of its own."""
+    await store.append_batch([grant("alice", 0)])
+    password = nats_server.passwords[EVERYTHING]
+    killed = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", LEAVES_BEHIND, EVERYTHING),
+        env={**os.environ, "MUSTER_NATS_URL": nats_server.url, "MUSTER_NATS_PASSWORD": password},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert killed.stdout is not None
+    assert await killed.stdout.readline() == b"there\n"
+    killed.kill()
+    await killed.wait()
+    async with contextlib.aclosing(store.follow(0)) as following, asyncio.timeout(START_SECONDS):
+        assert await _until(following, 1) == [1]
