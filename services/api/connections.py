@@ -1,8 +1,9 @@
-"""One connection of a client, bounded: how many there are, in all and from one address, how long a head may take and be,
-how many requests may wait, how long a reader may stand still.
+"""One connection of a client, bounded: how many there are, in all and from one address, how long a head may take and
+be, how many requests may wait, how long a reader may stand still.
 
 uvicorn's own protocol has none of these: it waits for ever for a head that comes byte by byte, and for a client that
-does not read, and keeps whatever comes of a head that never ends. It knows no endpoint; what a cut stream says at its end stands in the request's state (`LAST_WORDS`).
+does not read, and keeps whatever comes of a head that never ends. It knows no endpoint; what a cut stream says at its
+end stands in the request's state (`LAST_WORDS`).
 """
 
 import asyncio
