@@ -5,9 +5,10 @@ from typing import Annotated, Final
 import typer
 
 from muster.cli.command import Session, command, group
+from muster.cli.names import project_names
 from muster.cli.options import duration_option
 from muster.cli.output import Column
-from muster.cli.values import rows_of, text_of
+from muster.cli.values import Row, rows_of, text_of
 
 AUDIT_COLUMNS: Final = (
     Column("WHEN", "at", time=True),
@@ -15,9 +16,10 @@ AUDIT_COLUMNS: Final = (
     Column("OUTCOME", "outcome"),
     Column("TYPE", "command"),
     Column("TARGET", "target"),
+    Column("PROJECT", "projectName"),
     Column("CODE", "code"),
     Column("MESSAGE", "message"),
-    Column("PROJECT", "projectId", wide=True),
+    Column("PROJECT-ID", "projectId", wide=True),
     Column("COMMAND", "commandId", wide=True),
     Column("CORRELATION", "correlationId", wide=True),
 )
@@ -50,14 +52,21 @@ def add_audit(root: typer.Typer) -> None:
         ] = None,
         limit: Annotated[int, typer.Option("--limit", help="Most records.", min=1, max=500)] = 100,
     ) -> None:
-        """List administrative acts and refusals, newest first."""
+        """List administrative acts and refusals, newest first.
+
+        Admitted says that a right sufficed for it. What then came of it stands in the log: `muster events list`.
+        """
         parameters: list[tuple[str, str | int]] = [("limit", limit)]
         parameters += [("since", f"{duration_option('--since', since)}s")] if since else []
         parameters += [("actor", actor)] if actor is not None else []
         parameters += [("type", type_)] if type_ else []
         parameters += [("outcome", outcome)] if outcome else []
         answer = session.api.get("/audit", parameters)
-        rows = rows_of(answer, "records")
+        names = project_names(session.api)
+        rows: list[Row] = [
+            record | {"projectName": names.get(text_of(record, "projectId"), record.get("projectId"))}
+            for record in rows_of(answer, "records")
+        ]
         session.out.rows(rows, AUDIT_COLUMNS, name="sequence", empty="nothing such stands in the audit")
         if searched := text_of(answer, "searchedBackTo"):
             session.out.talk(f"searched back to {searched}; older records may be there, too: narrow it with --since")

@@ -26,13 +26,15 @@ _TODO: Final = {
 }
 
 
-def print_logs(session: "Session", path: str, parameters: "Parameters") -> None:
-    """Raises Problem, once all that came is printed, where the server did not tell it to its end."""
+def print_logs(session: "Session", path: str, parameters: "Parameters") -> bool:
+    """Whether anything came. Raises Problem, once all of it is printed, where the server did not tell it to its end."""
     cuts: list[str] = []
+    came = False
     with session.api.stream(path, parameters, accept="text/plain") as response:
         mark = response.headers.get(CUT_MARK)
         for text in without_cuts(response.iter_text(), mark, cuts) if mark else response.iter_text():
             session.out.write(text)
+            came = came or bool(text)
     if cuts:
         code, _, why = cuts[-1].removeprefix("(").partition("): ")
         raise Problem(
@@ -41,6 +43,7 @@ def print_logs(session: "Session", path: str, parameters: "Parameters") -> None:
             todo=_TODO.get(code),
             code=_EXIT.get(code, ExitCode.FAILURE),
         )
+    return came
 
 
 def without_cuts(pieces: "Iterable[str]", mark: str, cuts: list[str]) -> "Iterator[str]":

@@ -28,16 +28,22 @@ _SHOWN: Final = 5
 
 def workload_id(session: "Session", given: str, project: str | None, *, deleted: bool = False) -> str:
     """The id of the workload that `given` names; `deleted` looks among what is gone, too. Raises Problem."""
+    return workload_told(session, given, project, deleted=deleted)[0]
+
+
+def workload_told(session: "Session", given: str, project: str | None, *, deleted: bool = False) -> tuple[str, str]:
+    """Its id, and what to call it to whoever said `given`: so that `@latest` hides nothing. Raises Problem."""
     if _UUID.match(given.lower()):
         if project:
             find_project(session.api, project)
-        return given.lower()
+        return given.lower(), given
     found = _find_workloads(session.api, given, session.project(project), deleted=deleted)
     if not found:
         time.sleep(_LAG_SECONDS)
         found = _find_workloads(session.api, given, session.project(project), deleted=deleted)
     if len(found) == 1:
-        return text_of(found[0], "id")
+        identifier, name = text_of(found[0], "id"), text_of(found[0], "name")
+        return identifier, given if given == name else f"{name} ({identifier})"
     if found:
         listed = [f"{text_of(row, 'id')}  {text_of(row, 'name')} in {text_of(row, 'projectName')}" for row in found]
         raise Problem(
@@ -67,6 +73,11 @@ def workload_filters(project: str | None) -> list[tuple[str, str | int]]:
 def project_id(api: "Api", given: str) -> str:
     """A project's id by its name or id. Raises Problem."""
     return text_of(find_project(api, given), "id")
+
+
+def project_names(api: "Api") -> dict[str, str]:
+    """Names of the projects that the caller may see, by id."""
+    return {text_of(row, "id"): text_of(row, "name") for row in rows_of(api.get("/org-unit/projects"), "projects")}
 
 
 def find_project(api: "Api", given: str) -> Row:

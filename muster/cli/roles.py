@@ -6,7 +6,7 @@ import typer
 
 from muster.cli.command import Session, command, group
 from muster.cli.exits import did_you_mean, usage
-from muster.cli.names import default_project, find_project
+from muster.cli.names import default_project, find_project, project_names
 from muster.cli.options import IdempotencyOption, ProjectOption, YesOption, confirm
 from muster.cli.output import Column
 from muster.cli.values import Json, Row, rows_of, text_of
@@ -162,7 +162,9 @@ def check_role(role: str) -> None:
 def _where(session: Session, role: str, project: str | None, *, everywhere: bool) -> Row | None:
     """The project that a role is for; None: everywhere. Raises Problem."""
     check_role(role)
-    if project and (everywhere or role == ADMINISTRATOR):
+    if project and role == ADMINISTRATOR:
+        raise usage(f"{role} is a role everywhere, never in one project", todo="leave -p out")
+    if project and everywhere:
         raise usage(f"{role} everywhere and in project {project!r} exclude each other", todo="leave one of them out")
     if everywhere or role == ADMINISTRATOR:
         return None
@@ -177,7 +179,7 @@ def _rule(user: str, role: str, where: Row | None) -> Row:
 def _roles(api: "Api") -> list[Row]:
     """Who has which role where, with the names of projects."""
     rules = rows_of(api.get(_RULES), "accessRules")
-    projects = {text_of(row, "id"): text_of(row, "name") for row in rows_of(api.get("/org-unit/projects"), "projects")}
+    projects = project_names(api)
     return [
         {
             "user": rule.get("subjectId"),

@@ -28,6 +28,7 @@ from muster.cli.workload_columns import (
 _SHOWN_RECORDS: Final = 10
 """Newest records that a description shows."""
 METRIC_TYPES: Final = ("CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES")
+_BEFORE_PODS: Final = frozenset({"Creating", "Pending", "Resuming"})
 _LIST_ROWS: Final = 100
 """Rows of a list where nothing else is asked for: Run:ai's page."""
 
@@ -158,7 +159,22 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         parameters += [("previous", "true")] if previous else []
         parameters += [("attempt", attempt)] if attempt is not None else []
         parameters += [("run", run)] if run is not None else []
-        print_logs(session, f"/workloads/{identifier}/logs", parameters)
+        if follow:
+            _tell_what_waits(session, identifier)
+        if not print_logs(session, f"/workloads/{identifier}/logs", parameters):
+            row = session.api.get(f"/workloads/{identifier}")
+            session.out.talk(f"nothing such was written; {_standing(row)}")
+
+
+def _tell_what_waits(session: Session, identifier: str) -> None:
+    """Who follows what cannot start would else look at nothing, for as long as they like."""
+    row = session.api.get(f"/workloads/{identifier}")
+    if phase_of(row) in _BEFORE_PODS:
+        session.out.talk(f"{_standing(row)}; what its pods write comes here once they run")
+
+
+def _standing(row: Row) -> str:
+    return f"{text_of(row, 'name')} is {phase_of(row)}" + (f": {why(row)}" if why(row) else "")
 
 
 def add_views(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import workload_id
+from muster.cli.names import workload_told
 from muster.cli.options import (
     IdempotencyOption,
     ProjectOption,
@@ -46,13 +46,13 @@ class _Act:
     def _on(self, session: Session, workload: str, project: str | None) -> ExitCode:
         seconds = timeout_seconds(self.timeout)
         try:
-            identifier = workload_id(session, workload, project)
+            identifier, told = workload_told(session, workload, project)
             path = f"/workloads/trainings/{identifier}"
             if self.verb == "delete":
                 session.api.mutate("DELETE", path, idempotency_key=self.key)
             else:
                 session.api.mutate("POST", f"{path}/{self.verb}", idempotency_key=self.key)
-            session.out.talk(f"{self.verb} of {workload} accepted")
+            session.out.talk(f"{self.verb} of {told} accepted")
             if not self.wait:
                 return ExitCode.OK
             return wait_for_phase(session.api, identifier, session.out, self.there, timeout_seconds=seconds)
@@ -174,7 +174,7 @@ def add_set(app: typer.Typer) -> None:
             changes["autoDeletionTimeAfterCompletionSeconds"] = seconds
         if not changes:
             raise usage("nothing to set", todo="give --priority or --auto-deletion-time-after-completion")
-        identifier = workload_id(session, workload, project)
+        identifier, told = workload_told(session, workload, project)
         path = f"/workloads/{identifier}"
         session.api.mutate("PATCH", path, changes, idempotency_key=idempotency_key, if_match=if_match)
-        session.out.talk(f"change of {workload} accepted")
+        session.out.talk(f"change of {told} accepted")

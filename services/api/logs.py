@@ -325,7 +325,9 @@ def _wanted_pod(call: Call, state: Workload) -> PodId | None:
     match = _POD.match(given)
     counts = {pod_set.name: pod_set.count for pod_set in pod_sets(state.spec)}
     if match is None or int(match[2]) >= counts.get(match[1], 0):
-        sets = ", ".join(f"{name}-0 to {name}-{count - 1}" for name, count in counts.items())
+        sets = ", ".join(
+            f"{name}-0" + (f" to {name}-{count - 1}" if count > 1 else "") for name, count in counts.items()
+        )
         raise bad_request([Issue(field="pod", details=f"{shown(given)} is no pod of this workload; it has {sets}")])
     return match[1], int(match[2])
 

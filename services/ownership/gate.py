@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 
 from events.aggregate import CLUSTER, PROJECT, TENANT, WORKLOAD
 from events.audit import TENANT_SCOPE, AuditRecord
+from events.cluster import RemoveNodePool, SetNodePool
 from events.codec import UNDECODABLE
 from events.commit import About, Actor
 from events.envelope import (
@@ -287,9 +288,15 @@ def _record(
 
 
 def _named(command: UserCommand) -> str:
-    """What the command is about, in the audit's words: an id, a name, or a role and its subject."""
+    """What the command is about, in the audit's words: an id, a name, a role and its subject, or a pool and its
+    cluster.
+    """
     if isinstance(command, Creation):
         return command.name
+    if isinstance(command, SetNodePool):
+        return f"{command.pool.name}: {command.cluster_id}"
+    if isinstance(command, RemoveNodePool):
+        return f"{command.name}: {command.cluster_id}"
     fields = msgspec.structs.asdict(command)
     for field in ("workload_id", "cluster_id", "role", "project_id", "seq"):
         if field in fields:

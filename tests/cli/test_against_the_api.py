@@ -141,8 +141,13 @@ def test_roles_are_given_shown_and_taken_away_and_the_audit_tells(admin: Served,
     told = muster(
         "audit", "list", "--type", "RevokeProjectRole", "--actor", "admin", "--since", "1h", "-o", "json"
     ).json()
-    assert told[0]["command"] == "RevokeProjectRole"
+    assert (told[0]["command"], told[0]["projectName"]) == ("RevokeProjectRole", "default")
     assert "RevokeProjectRole" in muster("audit", "list", "--limit", "500").out
+    assert muster("nodepool", "add", "audited", "--cluster", "local", "--label", "a=b").code == 0
+    assert muster("nodepool", "remove", "audited", "--cluster", "local").code == 0
+    for command in ("SetNodePool", "RemoveNodePool"):
+        newest = muster("audit", "list", "--type", command, "--limit", "1", "-o", "json").json()[0]
+        assert newest["target"].startswith("audited: "), "the pool, not its cluster alone"
     assert muster("audit", "list", "--actor", "nobody").out.splitlines()[1:] == []
     unknown = muster("audit", "list", "--type", "Revoke")
     assert unknown.code == 6

@@ -45,6 +45,16 @@ def test_several_workloads_each_get_a_result_and_the_first_failure_is_the_exit_c
     assert "delete of hello accepted" in ran.err
 
 
+@pytest.mark.parametrize("verb", ["suspend", "resume", "delete", "set"])
+def test_who_says_latest_is_told_which_one_it_was(api: ShapeServer, muster: Any, verb: str) -> None:
+    for method, path in (("DELETE", ""), ("POST", "/suspend"), ("POST", "/resume")):
+        api.on(method, f"/workloads/trainings/{WORKLOAD_ID}{path}", ACCEPTED)
+    api.on("PATCH", f"/workloads/{WORKLOAD_ID}", ACCEPTED)
+    ran = muster("workload", verb, "@latest", *(("--priority", "high") if verb == "set" else ()))
+    assert ran.code == 0
+    assert f"of hello ({WORKLOAD_ID}) accepted" in ran.err
+
+
 @pytest.mark.parametrize(
     ("given", "filters"),
     [
@@ -151,6 +161,26 @@ def test_a_cut_is_seen_however_the_text_comes(size: int) -> None:
     assert (told, cuts) == ("one\nmuster x\n\nmuster 1: no\r\nmuster 1 is not ended", ["a): b"])
 
 
+def test_a_log_with_nothing_in_it_says_why(api: ShapeServer, muster: Any) -> None:
+    row = workload_row(phase="Pending", phaseMessage="needs 8 GPUs on one node (largest has 2)")
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text=""))
+    for follow in ((), ("-f",)):
+        ran = muster("training", "logs", "hello", *follow)
+        assert (ran.code, ran.out) == (0, "")
+        assert "hello is Pending: needs 8 GPUs on one node (largest has 2)" in ran.err
+
+
+def test_a_follower_of_what_does_not_run_yet_is_told_so_before_it_waits(api: ShapeServer, muster: Any) -> None:
+    row = workload_row(phase="Pending", phaseMessage="needs 8 GPUs on one node (largest has 2)")
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text="one\n"))
+    ran = muster("training", "logs", "hello", "-f")
+    assert ran.out == "one\n"
+    assert "hello is Pending: needs 8 GPUs" in ran.err
+    assert [request.path.rpartition("/")[2] for request in api.requests[-2:]] == [WORKLOAD_ID, "logs"]
+
+
 def test_logs_that_break_off_are_no_success(api: ShapeServer, muster: Any) -> None:
     api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text="one\n", broken_off=True))
     ran = muster("training", "logs", "hello", "-f")
@@ -223,6 +253,24 @@ def test_a_run_whose_log_is_not_there_leads_to_the_runs_that_are(api: ShapeServe
     header, line = muster("workload", "pods", "hello").out.splitlines()
     assert header.split()[4:6] == ["ATTEMPT", "RUN"]
     assert line.split()[2:4] == ["3", "7"]
+
+
+@pytest.mark.parametrize("act", ["grant", "revoke"])
+def test_a_role_of_the_tenant_alone_takes_no_project_and_says_why(muster: Any, api: ShapeServer, act: str) -> None:
+    ran = muster("role", act, "ann", "administrator", "-p", "default")
+    assert ran.code == 2
+    assert "administrator is a role everywhere" in ran.err
+    assert "leave -p out" in ran.err
+
+
+def test_the_audit_names_the_project_in_which_something_was_done(api: ShapeServer, muster: Any) -> None:
+    [project] = muster("project", "list", "-o", "json").json()
+    record = {"sequence": 1, "command": "RevokeProjectRole", "target": "ann: viewer", "outcome": "admitted"}
+    rows = [record | {"projectId": project["id"]}, record | {"projectId": "gone"}, record]
+    api.on("GET", "/audit", Reply(body={"records": rows, "searchedBackTo": None}))
+    lines = muster("audit", "list", "--columns", "target,projectName", "--no-headers").out.splitlines()
+    assert [line.split()[2:] for line in lines] == [[project["name"]], ["gone"], []]
+    assert "PROJECT" in muster("audit", "list").out.splitlines()[0].split()
 
 
 def test_what_is_missing_and_no_workload_leads_to_no_list_of_workloads(api: ShapeServer, muster: Any) -> None:
