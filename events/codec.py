@@ -149,15 +149,16 @@ def decode_commit(subject: str, seq: int, payload: bytes) -> Commit:
     events = tuple(decode_event(event) for event in record.events)
     if not events:
         raise ValueError("a commit without events")
-    _check_moment("occurred_at", record.occurred_at)
+    check_moment("occurred_at", record.occurred_at)
     for event in events:
         if type(event) not in known:
             raise UnknownEventError(f"{type(event).__name__} is no event of a {aggregate}")
         for name in _MOMENTS[type(event)]:
-            _check_moment(name, getattr(event, name))
+            check_moment(name, getattr(event, name))
     return Commit(aggregate=aggregate, key=key, seq=seq, record=record, events=events)
 
 
-def _check_moment(name: str, moment: datetime | None) -> None:
+def check_moment(name: str, moment: datetime | None) -> None:
+    """Raises ValueError where a time has no zone, or cannot be told in every zone."""
     if moment is not None and (moment.tzinfo is None or not EARLIEST <= moment <= LATEST):
         raise ValueError(f"{name} is {moment.isoformat()}: a time has a zone, and is between {EARLIEST} and {LATEST}")

@@ -34,6 +34,8 @@ SILENT_SECONDS: Final = 12.0
 LOOK_SECONDS: Final = 1.0
 """How often a lost connection is looked for; its consumer did not survive it."""
 REQUEST_SECONDS: Final = 5.0
+ACK_PARTS: Final = 9
+"""Of the subject that a message of a consumer is to be acknowledged on, at least."""
 FIRST_RETRY_SECONDS: Final = 0.25
 LAST_RETRY_SECONDS: Final = 5.0
 
@@ -149,18 +151,34 @@ class _Pull:
                 raise _GoneError("nobody answers a pull from its consumer")
             if status:
                 raise _GoneError((message.headers or {}).get("Description", status))
-            # $JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<time>.<pending>, from the
-            # end, since servers may put a domain in front.
-            place = message.reply.split(".")
-            if int(place[-3]) != self._delivered + 1:
-                raise _GoneError(f"message {place[-3]} came after {self._delivered}")
+            place = _place(message.reply)
+            if place is None:
+                # Were it a message of the consumer all the same, the next one's number would tell.
+                log.warning("wanted_not_understood", subject=message.subject, reply=message.reply)
+                continue
+            number, waiting = place
+            if number != self._delivered + 1:
+                raise _GoneError(f"message {number} came after {self._delivered}")
             self._delivered += 1
             self._left -= 1
-            caught_up = place[-1] == "0"
+            caught_up = waiting == 0
             values[message.subject] = message.data
         if self._left == 0:
             await self.ask()
         return values, caught_up
+
+
+def _place(reply: str) -> tuple[int, int] | None:
+    """Which message of its consumer it is, and how many wait behind it; None where it is none of a consumer."""
+    # $JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<time>.<pending>, from the end,
+    # since servers may put a domain in front.
+    parts = reply.split(".")
+    if parts[:2] != ["$JS", "ACK"] or len(parts) < ACK_PARTS:
+        return None
+    try:
+        return int(parts[-3]), int(parts[-1])
+    except ValueError:
+        return None
 
 
 async def _batch(subscription: Subscription, nc: Client, connection: int) -> list[Msg]:

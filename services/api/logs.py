@@ -21,6 +21,7 @@ from starlette.responses import Response
 
 from events.authorize import Permission
 from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, LogsTaken, pod_key
+from events.codec import UNDECODABLE, check_moment
 from events.ids import key_of_id
 from events.phases import FINISHED, DesiredPhase, PodPhase
 from events.refusal import Refusal
@@ -50,6 +51,8 @@ WAITING_PIECES: Final = 4
 """Pieces that wait for a slow reader before the agents are slowed down."""
 WAITING_BYTES: Final = 4 * 1024 * 1024
 """Of one run: more than an agent that keeps to its window sends; what one sends beyond it is dropped."""
+MAX_REASON_CHARACTERS: Final = 500
+"""Of what an agent says of a log that it cannot tell, or of what is wrong with what it sent."""
 TEXT: Final = "text/plain; charset=utf-8"
 MAX_TAIL_LINES: Final = 1_000_000
 CUT_MARK: Final = "X-Cut-Mark"
@@ -175,7 +178,7 @@ class _Asked:
             if text:
                 yield text.encode("utf-8", "replace")
             if chunk.error:
-                raise _AgentError(chunk.error, no_such_run=chunk.no_such_run)
+                raise _AgentError(chunk.error[:MAX_REASON_CHARACTERS], no_such_run=chunk.no_such_run)
 
     async def _chunks(self, request: LogsRequest) -> AsyncIterator[LogsChunk]:
         nats = self.call.api.nats
@@ -188,8 +191,7 @@ class _Asked:
             await nats.publish(subject, msgspec.json.encode(request), reply=inbox)
             seconds: float | None = FIRST_CHUNK_SECONDS
             while True:
-                message = await _next(subscription, seconds)
-                chunk = msgspec.json.decode(message.data, type=LogsChunk)
+                chunk = _understood(await _next(subscription, seconds))
                 yield chunk
                 if chunk.end:
                     return
@@ -214,6 +216,18 @@ async def _next(subscription: Subscription, seconds: float | None) -> Msg:
     if (message.headers or {}).get("Status") == _NO_RESPONDERS:
         raise _AgentError("the cluster's agent is away; its pods keep their logs, try again later")
     return message
+
+
+def _understood(message: Msg) -> LogsChunk:
+    """Raises _AgentError where the agent sent something else, or a time that cannot be told."""
+    try:
+        chunk = msgspec.json.decode(message.data, type=LogsChunk)
+        for line in chunk.lines:
+            check_moment("a line's time", line.at)
+    except UNDECODABLE as error:
+        reason = " ".join(str(error).split())[:MAX_REASON_CHARACTERS]
+        raise _AgentError(f"the cluster's agent sent what is no part of a log: {reason}") from None
+    return chunk
 
 
 async def _kept(asked: _Asked, pods: list[PodId]) -> AsyncGenerator[bytes]:

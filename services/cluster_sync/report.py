@@ -44,6 +44,8 @@ WAIT_SECONDS: Final = 1.0
 """Between looks, while a budget is used up; newer news take the place of what waits."""
 TROUBLE_PAUSE_SECONDS: Final = 1.0
 """After a lost answer or a refusal of the server."""
+LONGEST_PAUSE_SECONDS: Final = 10.0
+"""After news that cannot be decided on, again and again; newer ones, or another state, may end that."""
 
 ACTOR: Final = service_actor("cluster_sync")
 
@@ -112,6 +114,8 @@ class Reporter:
         """By (aggregate, key): the newest word about a node or a cluster that is not in the log yet."""
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._gathered_at: dict[str, float] = {}
+        self._one_by_one: set[tuple[str, str]] = set()
+        """Workloads of whose news some could not be decided on."""
 
     def pods(self, key: str, workload_id: str, facts: tuple[PodFact, ...]) -> None:
         """News of one run of a workload."""
@@ -144,30 +148,40 @@ class Reporter:
 
     async def _work(self, target: tuple[str, str]) -> None:
         """Append what there is about one aggregate, until there is nothing more."""
+        failures = 0
         try:
             # Between the last look and the end of this task nothing else runs, so no news is left lying.
             while self._waits(target):
-                await self._gather_facts(target)
-                async with self._slots:
-                    pause = await self._once(target)
+                try:
+                    await self._gather_facts(target)
+                    async with self._slots:
+                        pause = await self._once(target)
+                    failures = 0
+                except Exception:
+                    # One aggregate's news must not stop the others'. They are kept: what we found out ourselves, such
+                    # as that a node is gone, no agent says again.
+                    log.exception("report_failed", target=target)
+                    failures += 1
+                    pause = min(TROUBLE_PAUSE_SECONDS * failures, LONGEST_PAUSE_SECONDS)
+                    self._part(target)
                 if pause:
                     await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 (jitter)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            # One aggregate's news must not stop the others'; the agent will say it again.
-            log.exception("report_failed", target=target)
-            self._drop(target)
         finally:
             del self._running[target]
+            self._one_by_one.discard(target)
 
     def _waits(self, target: tuple[str, str]) -> bool:
         return target in self._commands or (target[0] == "workload" and target[1] in self._facts)
 
-    def _drop(self, target: tuple[str, str]) -> None:
-        self._commands.pop(target, None)
-        if target[0] == "workload":
-            self._facts.pop(target[1], None)
+    def _part(self, target: tuple[str, str]) -> None:
+        """After a failure: news of a workload's pods go one by one, and those at fault behind the others."""
+        kind, key = target
+        if kind != "workload":
+            return
+        if target in self._one_by_one and (waiting := self._facts.get(key)):
+            first = next(iter(waiting))
+            waiting[first] = waiting.pop(first)
+        self._one_by_one.add(target)
 
     async def _gather_facts(self, target: tuple[str, str]) -> None:
         """Hold a workload's news back a moment where it just had a commit and has more pods to hear of."""
@@ -215,7 +229,8 @@ class Reporter:
             return 0
         if self._over_budget(chain.state.cluster_id):
             return WAIT_SECONDS
-        news = next_commit(self._unhurried(self._facts[key], chain.state))
+        most = 1 if ("workload", key) in self._one_by_one else FACTS_PER_COMMIT
+        news = next_commit(self._unhurried(self._facts[key], chain.state), most=most)
         if not news:
             return WAIT_SECONDS
         facts = tuple(fact for of_run in news.values() for fact in of_run.facts)
@@ -283,13 +298,13 @@ class Reporter:
         return TROUBLE_PAUSE_SECONDS
 
 
-def next_commit(waiting: dict[PodId, News]) -> dict[PodId, News]:
+def next_commit(waiting: dict[PodId, News], *, most: int = FACTS_PER_COMMIT) -> dict[PodId, News]:
     """The news that go into the next commit: those that wait longest, at least one, as many as fit."""
     taken: dict[PodId, News] = {}
     size = 0
     for pod, news in waiting.items():
         size += len(_ENCODER.encode(news))
-        if taken and (size > FACTS_BYTES or len(taken) == FACTS_PER_COMMIT):
+        if taken and (size > FACTS_BYTES or len(taken) == most):
             break
         taken[pod] = news
     return taken

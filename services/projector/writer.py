@@ -78,6 +78,13 @@ class RefusedByTablesError(UnreadableMessageError):
             commit.seq, subject, f"Postgres refuses its rows: {type(error).__name__}: {error}"[:CAUSE_CHARACTERS]
         )
 
+    @property
+    def todo(self) -> str:
+        return (
+            "its record can be read, so none declares it void: run a version of Muster whose folds make these rows "
+            "fit, and then: muster projections rebuild"
+        )
+
 
 class CheckpointMovedError(Exception):
     """Somebody else moved the checkpoint, or the schema was retired: nothing was written."""

@@ -6,11 +6,13 @@ Nothing here knows what a command means.
 from typing import Final
 
 import msgspec
+import structlog
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
+from events.codec import UNDECODABLE
 from events.envelope import AdmittedCommand, CommandReply, CommandRequest, OutcomeUnknown
 from events.subjects import request_subject, system_subject
 
@@ -18,6 +20,8 @@ REPLY_SECONDS: Final = 5.0
 """How long the api waits for an answer (architecture.md section 4); who works on one must be done before."""
 _ENCODER: Final = msgspec.json.Encoder()
 _REPLY_DECODER: Final = msgspec.json.Decoder(CommandReply)
+
+log = structlog.get_logger(__name__)
 
 
 class GateAwayError(Exception):
@@ -31,7 +35,9 @@ class CommandClient:
         self._connection = connection
 
     async def send(self, request: CommandRequest, *, timeout_seconds: float = REPLY_SECONDS) -> CommandReply:
-        """From the api to the gate. Raises GateAwayError where no gate runs; no answer in time is OutcomeUnknown."""
+        """From the api to the gate. Raises GateAwayError where no gate runs; no answer in time, or none that
+        can be read, is OutcomeUnknown.
+        """
         return await self._send(request_subject(type(request.command).__name__), request, timeout_seconds)
 
     async def send_system(
@@ -48,4 +54,9 @@ class CommandClient:
         except (NatsError, NatsTimeoutError, TimeoutError, OSError):
             # Also a connection that broke: what was sent may have arrived.
             return OutcomeUnknown()
-        return _REPLY_DECODER.decode(answer.data)
+        try:
+            return _REPLY_DECODER.decode(answer.data)
+        except UNDECODABLE as error:
+            # Something was done, or nothing.
+            log.warning("reply_not_read", subject=subject, error=str(error))
+            return OutcomeUnknown()

@@ -16,6 +16,8 @@ import structlog
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
+from events.codec import UNDECODABLE
+
 LOCAL_KEY_PREFIX: Final = "local-"
 """Ids of keys that `muster up` and compose make for themselves begin so: an issuer's JWKS may not bring one in."""
 MIN_RSA_BITS: Final = 2048
@@ -83,7 +85,7 @@ def parse_jwks(payload: bytes, *, local_allowed: bool) -> dict[str, TrustedKey]:
         raise JwksError(f"{len(payload)} bytes; at most {MAX_JWKS_BYTES} are read")
     try:
         entries = [_fields(raw) for raw in msgspec.json.decode(payload, type=_Jwks).keys]
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise JwksError(f"not a JWKS: {error}") from error
     trusted: dict[str, TrustedKey] = {}
     for jwk, fields in entries:

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from events.codec import UNDECODABLE
 from events.subjects import LOG_STATE
 from services.runtime.requests import Requests, UnansweredError
 
@@ -21,4 +22,7 @@ async def log_trouble(requests: Requests) -> str:
         answer = await requests.ask(LOG_STATE, b"", seconds=ASK_SECONDS)
     except UnansweredError as error:
         return f"commands does not answer: {error}"
-    return msgspec.json.decode(answer, type=LogState).trouble
+    try:
+        return msgspec.json.decode(answer, type=LogState).trouble
+    except UNDECODABLE as error:
+        return f"what commands answers cannot be read: {error}"

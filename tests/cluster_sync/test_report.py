@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from events.aggregate import WORKLOAD
+from events.aggregate import NODE, WORKLOAD
 from events.cluster_protocol import ObservedPod, pod_key
 from events.commit import Commit
-from events.node import ReportNode
+from events.node import ReportNode, ReportNodeGone
 from events.phases import Phase, PodPhase
 from events.workload.commands import DeleteWorkload, PodFact, PodFactKind, ReportPods
 from events.workload.state import Workload, live_pods
 from services.cluster_sync.budget import BURST_MINUTES, CHANGES_AT_ONCE, changes_budget, facts_budget
 from services.cluster_sync.fold import Fold
-from services.cluster_sync.observe import facts_of
+from services.cluster_sync.observe import facts_of, place_lost
 from services.cluster_sync.report import FACTS_PER_COMMIT, Limits, Reporter
 from services.runtime.folding import take
 from tests.cluster_sync.given import CLUSTER_ID, FACTS, KEY, NODE_KEY, World, eventually
@@ -202,3 +202,47 @@ async def test_a_node_that_changes_all_the_time_becomes_few_commits(world: World
         await soon(lambda cpu=cpu: cpu_of(followed.fold) == cpu)
     assert await world.store.last_seq() - before <= CHANGES_AT_ONCE + 3
     assert not followed.reporter.idle, "the newest word waits for its turn"
+
+
+async def test_what_could_not_be_decided_on_is_told_once_it_can_be(world: World, followed: Followed) -> None:
+    """Nobody says again that a node is gone, or that a run's place is."""
+    await world.create(command="true")
+    await world.bind()
+    await world.decide(NODE, NODE_KEY, ReportNode(cluster_id=CLUSTER_ID, name="n1", facts=FACTS), "here")
+    await followed.follow()
+    workload, node = followed.fold.workloads[KEY], followed.fold.nodes[NODE_KEY]
+    pod = workload.state.pods["main", 0]
+    broken: Any = None
+    followed.fold.workloads[KEY] = replace(workload, state=broken)
+    followed.fold.nodes[NODE_KEY] = replace(node, state=broken)
+    lost = place_lost(workload.state, ("main", 0), pod, "node_lost", datetime.now(UTC))
+    followed.reporter.pods(KEY, workload.state.workload_id, (lost,))
+    followed.reporter.node(NODE_KEY, ReportNodeGone())
+    await asyncio.sleep(0.2)
+    followed.fold.workloads[KEY], followed.fold.nodes[NODE_KEY] = workload, node
+    await eventually(followed.reporter_is_idle)
+    assert not (await world.store.load(NODE, NODE_KEY)).state.present
+    assert not live_pods(await world.workload())
+
+
+async def test_one_pods_news_that_cannot_be_decided_on_keep_no_others_from_the_log(
+    world: World, followed: Followed
+) -> None:
+    await world.create(command="true", completions=3, parallelism=3)
+    await world.bind()
+    await followed.follow()
+    pod = followed.state.pods["main", 0]
+    unfit: Any = "no time at all"
+    bad = PodFact(pod=ref(0, pod.attempt, pod.try_), kind="succeeded", at=unfit, token=pod.token)
+    followed.reporter.pods(KEY, followed.state.workload_id, (bad,))
+    for index in (1, 2):
+        followed.saw("succeeded", index)
+
+    async def others_told() -> bool:
+        return (await world.workload()).succeeded == 2
+
+    await eventually(others_told, seconds=60)
+    assert not followed.reporter.idle
+    followed.saw("succeeded", 0)
+    await eventually(followed.reporter_is_idle, seconds=60)
+    assert (await world.workload()).phase is Phase.COMPLETED

@@ -517,30 +517,33 @@ async def test_an_agent_that_floods_observed_keeps_no_other_cluster_waiting(worl
                 flooded += 1
             await agent.flush()
 
-    async with serving(world.server):
-        flooding = asyncio.create_task(flood())
-        try:
-            async with asyncio.timeout(60):
-                while flooded < 30_000:
-                    await asyncio.sleep(0.02)
-            await world.create(command="true")
-            await world.bind()
-            word = await world.wanted_is(RunPod)
-            await said_until(world, word, "running", Phase.RUNNING)
-            await said_until(world, word, "succeeded", Phase.COMPLETED)
-            assert not flooding.done()
-        finally:
-            flooding.cancel()
-            await asyncio.gather(flooding, return_exceptions=True)
+    try:
+        async with serving(world.server):
+            flooding = asyncio.create_task(flood())
+            try:
+                async with asyncio.timeout(60):
+                    while flooded < 30_000:
+                        await asyncio.sleep(0.02)
+                await world.create(command="true")
+                await world.bind()
+                word = await world.wanted_is(RunPod)
+                await said_until(world, word, "running", Phase.RUNNING)
+                await said_until(world, word, "succeeded", Phase.COMPLETED)
+                assert not flooding.done()
+            finally:
+                flooding.cancel()
+                await asyncio.gather(flooding, return_exceptions=True)
 
-        async def connected() -> bool:
-            beat = ObservedCluster(at=datetime.now(UTC), agent_version="1")
-            await world.say(observed_cluster_subject(flooder), beat)
-            return (await world.store.load(CLUSTER, cluster_key("flooder"))).state.connected
+            async def connected() -> bool:
+                beat = ObservedCluster(at=datetime.now(UTC), agent_version="1")
+                await world.say(observed_cluster_subject(flooder), beat)
+                return (await world.store.load(CLUSTER, cluster_key("flooder"))).state.connected
 
-        await eventually(connected)
-    await stream.update_stream(config)
-    await agent.close()
+            await eventually(connected)
+    finally:
+        # Else its thread of the loop keeps the test run from ending.
+        await agent.close()
+        await stream.update_stream(config)
 
 
 async def said_until(world: World, word: RunPod, kind: PodFactKind, phase: Phase) -> None:

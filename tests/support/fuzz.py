@@ -32,6 +32,7 @@ TEXTS = (
     "é\U0001f600" * 3,
     "x" * 300,
 )
+RAWS = (msgspec.Raw(b"{}"), msgspec.Raw(b"[1e400]"), msgspec.Raw(b"null"))
 MOMENTS = (
     datetime(2026, 1, 1, 12, tzinfo=UTC),
     datetime(2026, 1, 1, 12, 0, 9, 250, tzinfo=timezone(timedelta(hours=-7))),
@@ -94,6 +95,7 @@ def _of(type_: Any, given: _Given) -> st.SearchStrategy[Any]:
         float: st.sampled_from(FLOATS),
         str: st.sampled_from(TEXTS),
         bool: st.booleans(),
+        msgspec.Raw: st.sampled_from(RAWS),
         datetime: _mostly(st.sampled_from(MOMENTS[:2]), st.sampled_from(MOMENTS)),
         type(None): st.none(),
     }

@@ -1,0 +1,328 @@
+"""Whatever bytes come from outside: each reader takes them or refuses them by name, and goes on.
+
+Driven are the readers' own handlers, with messages made from the schemas and spoiled; `sites.py` lists the readers.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+import structlog
+from hypothesis import HealthCheck, Phase, given, settings
+from nats.aio.msg import Msg
+
+from events.aggregate import CLUSTER, WORKLOAD
+from events.audit import AuditRecord
+from events.cluster_protocol import (
+    LogsChunk,
+    LogsRequest,
+    LogsTaken,
+    ObservedCluster,
+    ObservedNode,
+    ObservedPod,
+    UsageReport,
+    WantedCluster,
+    WantedPod,
+)
+from events.commit import CommitRecord
+from events.envelope import AdmittedCommand, CommandReply, CommandRequest, OutcomeUnknown
+from events.ids import cluster_key, incarnation_id
+from events.project import CreateProject
+from services.agent.agent import Agent
+from services.agent.backends.simulated import SimulatedBackend
+from services.agent.clock import RealClock
+from services.agent.host import AgentHost
+from services.agent.last_values import _GoneError, _Pull
+from services.agent.logs import LogServer
+from services.api.body import BadBodyError, read_object
+from services.api.logs import _AgentError, _understood
+from services.api.operation_log import _audited
+from services.cluster_sync.hear import NotTakenError, understand
+from services.commands.counts import Counts
+from services.commands.handle import Commands, serve
+from services.commands.keys import MemoryKeys
+from services.commands.limits import ProjectCounts, ProjectLimits
+from services.commands.watch import LogWatch, Room
+from services.ownership.gate import Audit, Gate
+from services.projector.usage import UsageWriter
+from services.runtime.authentication import Authenticator
+from services.runtime.bus import CommandClient
+from services.runtime.directory import Directory
+from services.runtime.examination import decoded
+from services.runtime.fold_snapshots import FoldSnapshots
+from services.runtime.host import Health
+from services.runtime.inboxes import logs_inbox
+from services.runtime.jetstream_api import StoredMessage
+from services.runtime.jwks import JwksError, parse_jwks
+from services.runtime.log_state import LogState, log_trouble
+from services.runtime.memory import MemoryEventStore
+from services.runtime.request_server import RequestServer
+from services.runtime.store import UnreadableMessageError
+from tests.agent.given import NODES
+from tests.runtime.test_authentication import EC, NOW, StaticKeys
+from tests.support.any_bytes import HEADERS, messages, packed
+
+spoiled = settings(
+    max_examples=60,
+    deadline=None,
+    phases=(Phase.generate,),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:Generating overly large repr")]
+CLUSTER_ID = incarnation_id(cluster_key("c"), "add-c")
+HERE = WantedCluster(cluster_id=CLUSTER_ID, name="c", kind="simulated")
+INBOX = f"{logs_inbox(CLUSTER_ID)}.x"
+headers = st.sampled_from(HEADERS)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with structlog.testing.capture_logs():
+        yield
+
+
+class Wire:
+    """A connection's other end: keeps what is sent, and answers every question with the same bytes."""
+
+    def __init__(self, answer: bytes = b"") -> None:
+        self.sent: list[tuple[str, bytes]] = []
+        self.stats = {"reconnects": 0}
+        self.is_connected = True
+        self._answer = answer
+
+    async def publish(self, subject: str, payload: bytes = b"", **_: Any) -> None:
+        self.sent.append((subject, payload))
+
+    async def subscribe(self, *_: Any, **__: Any) -> "Wire":
+        return self
+
+    async def unsubscribe(self) -> None: ...
+
+    def new_inbox(self) -> str:
+        return "_INBOX_agent.x"
+
+    async def request(self, subject: str, payload: bytes, **_: Any) -> Msg:
+        return message(self._answer)
+
+    async def ask(self, *_: Any, **__: Any) -> bytes:
+        return self._answer
+
+    async def load(self, *_: Any) -> tuple[int, bytes]:
+        return 7, self._answer
+
+
+def message(data: bytes, *, subject: str = "s", reply: str = "", headers: dict[str, str] | None = None) -> Msg:
+    return Msg(_client=cast("Any", None), subject=subject, reply=reply, data=data, headers=headers)
+
+
+def wire(answer: bytes = b"") -> Any:
+    return Wire(answer)
+
+
+@spoiled
+@given(payload=messages(CommitRecord))
+def test_the_log(payload: bytes) -> None:
+    for subject in ("ev.workload.k", "ev.tenant.default", "ev.void.1", "snap.x"):
+        with contextlib.suppress(UnreadableMessageError):
+            assert decoded(subject, 1, payload).events
+
+
+@spoiled
+@given(payload=messages(ObservedPod | ObservedNode | ObservedCluster))
+def test_observations_in_cluster_sync(payload: bytes) -> None:
+    for subject in (f"obs.{CLUSTER_ID}.pod.k", f"obs.{CLUSTER_ID}.node.k", f"obs.{CLUSTER_ID}.cluster", "obs.x.y", "o"):
+        with contextlib.suppress(NotTakenError):
+            assert understand(subject, payload).said
+
+
+@spoiled
+@given(payload=messages(UsageReport, at=(datetime.now(UTC),)))
+async def test_usage_in_the_projector(payload: bytes) -> None:
+    await UsageWriter(wire()).receive(message(payload, subject="usage.c"))
+
+
+@spoiled
+@given(payload=messages(WantedPod))
+async def test_words_about_pods_at_the_agent(payload: bytes) -> None:
+    agent = Agent(HERE, SimulatedBackend(NODES, RealClock()), wire(), version="1")
+    keys = agent._take({"want.c.pod.k": payload, "other": payload}, "want.c.pod.")
+    agent._look_at(keys)
+    assert len(keys) <= 1
+
+
+@spoiled
+@given(payload=messages(WantedCluster))
+async def test_words_about_clusters_at_the_agent(payload: bytes) -> None:
+    await AgentHost(wire(), {}, version="1")._take(payload)
+
+
+@spoiled
+@given(
+    payload=st.binary(max_size=9),
+    reply=st.sampled_from(
+        ("", "x", "$JS.ACK", "$JS.ACK.", "$JS.ACK.a.b.c", "$JS.ACK.S.c.1.1.x.1.0", "$JS.ACK.S.c.1.1.²." + "9" * 5_000)
+    ),
+    headers=headers,
+)
+async def test_the_agents_inbox(payload: bytes, reply: str, headers: dict[str, str] | None) -> None:
+    pull = _Pull(wire(), "consumer", "inbox")
+    await pull.ask()
+    good = message(b"v", subject="want.k", reply="$JS.ACK.WANTED.c.1.1.1.1700000000.0")
+    with contextlib.suppress(_GoneError):
+        found = await pull.take([message(payload, reply=reply, headers=headers), good])
+        assert found == ({"want.k": b"v"}, True)
+
+
+@spoiled
+@given(
+    payload=messages(LogsRequest | LogsTaken, follow=(False,), pod=(None,)), reply=st.sampled_from(("", INBOX, "ev.x"))
+)
+async def test_requests_for_logs_at_the_agent(payload: bytes, reply: str) -> None:
+    nc = Wire()
+    server = LogServer(cast("Any", nc), CLUSTER_ID, SimulatedBackend(NODES, RealClock()))
+    await server._on_request(message(payload, reply=reply))
+    answers = server._answers
+    assert not [one for one in await asyncio.gather(*answers, return_exceptions=True) if one is not None]
+    chunks = [msgspec.json.decode(data, type=LogsChunk) for subject, data in nc.sent if subject == INBOX]
+    assert len(chunks) == len(nc.sent), "nothing goes anywhere but to an inbox for logs"
+    assert all(chunk.end and chunk.error for chunk in chunks), "no such run is there"
+
+
+@spoiled
+@given(payload=messages(LogsChunk), headers=headers)
+def test_logs_at_the_api(payload: bytes, headers: dict[str, str] | None) -> None:
+    with contextlib.suppress(_AgentError):
+        for line in _understood(message(payload, headers=headers)).lines:
+            line.at.astimezone(UTC)
+
+
+@spoiled
+@given(payload=messages(AdmittedCommand), service=st.sampled_from(("admitted", "system.scheduler", "system.api")))
+async def test_commands(payload: bytes, service: str) -> None:
+    nc, store = Wire(), MemoryEventStore()
+    directory, counts = Directory(store), Counts(store, ProjectLimits(living=3, creations_per_hour=6))
+    await directory.start()
+    counting = asyncio.create_task(counts.run())
+    commands = Commands(store=store, keys=MemoryKeys(), directory=directory, counts=counts)
+    server = RequestServer(cast("Any", nc), serve(cast("Any", nc), commands), subjects=(), queue="q")
+    try:
+        await server._serve(message(payload, subject=f"cmd.{service}.X", reply="r"))
+    finally:
+        counting.cancel()
+        await directory.close()
+    assert_answered(nc)
+
+
+@spoiled
+@given(payload=messages(CommandRequest, min_seq=(0,), min_roles=(0,), command_id=("c1",)))
+async def test_requests_at_the_gate(payload: bytes) -> None:
+    nc, store = Wire(b'{"stream": "AUDIT", "seq": 1}'), MemoryEventStore()
+
+    async def read_about(_key: str, _seq: int) -> None:
+        return None
+
+    gate = Gate(
+        connection=cast("Any", nc),
+        authenticator=Authenticator(StaticKeys(EC), issuer="muster", audience="muster", clock=lambda: NOW),
+        directory=Directory(store),
+        store=store,
+        read_about=read_about,
+        audit=Audit(cast("Any", nc)),
+        refuse_roles_while_local=False,
+    )
+    await gate.handle(message(payload, subject="cmd.request.X", reply="r"))
+    assert_answered(nc)
+
+
+def assert_answered(nc: Wire) -> None:
+    (answer,) = [data for subject, data in nc.sent if subject == "r"]
+    assert msgspec.json.decode(answer, type=CommandReply)
+
+
+@spoiled
+@given(payload=messages(CommandReply))
+async def test_replies_at_whoever_asked(payload: bytes) -> None:
+    request = CommandRequest(command_id="c", token="t", command=CreateProject(name="p"))
+    answer = await CommandClient(wire(payload)).send(request)
+    try:
+        assert answer == msgspec.json.decode(payload, type=CommandReply)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        assert isinstance(answer, OutcomeUnknown)
+
+
+@spoiled
+@given(payload=messages(LogState))
+async def test_the_state_of_the_log_at_the_api(payload: bytes) -> None:
+    assert isinstance(await log_trouble(wire(payload)), str)
+
+
+@spoiled
+@given(payload=messages(Room), headers=headers)
+async def test_room_at_commands(payload: bytes, headers: dict[str, str] | None) -> None:
+    class Roomy:
+        async def fullness(self) -> float:
+            return 0.0
+
+    store = cast("Any", Roomy())
+    watch = LogWatch(wire(), store, cast("Any", None), Health("commands"), clock=time.monotonic)
+    await watch._on_room(message(payload, subject="room.n1", headers=headers))
+    assert isinstance(await watch._full(), str)
+
+
+@spoiled
+@given(payload=messages(AuditRecord))
+def test_audit_records_at_the_api(payload: bytes) -> None:
+    told = _audited(StoredMessage("audit.tenant", 1, payload, datetime.now(UTC)))
+    assert told["at"].endswith("Z")
+    msgspec.json.encode(told)
+
+
+@spoiled
+@given(payload=packed(ProjectCounts))
+async def test_snapshots_of_counts(payload: bytes) -> None:
+    counts = Counts(MemoryEventStore(), ProjectLimits(living=3, creations_per_hour=6), wire(payload))
+    await counts._load()
+
+
+@spoiled
+@given(part=packed(ProjectCounts), name=st.sampled_from(("workload", "cluster", "else")))
+async def test_snapshots_of_folds(part: bytes, name: str) -> None:
+    for payload in (part, msgspec.msgpack.encode([(name, part)])):
+        snapshots = FoldSnapshots(wire(payload), "scheduler", shape_version=1, aggregates=(WORKLOAD, CLUSTER))
+        found = await snapshots.load()
+        assert found is None or set(found[1]) == {"workload", "cluster"}
+
+
+class Key(msgspec.Struct):
+    kty: str
+    kid: str
+    crv: str
+    x: str
+    y: str
+    n: str
+    e: str
+    use: str | None = None
+
+
+class Keys(msgspec.Struct):
+    keys: tuple[Key, ...]
+
+
+@spoiled
+@given(payload=messages(Keys, kty=("EC", "RSA", "OKP"), crv=("P-256", "Ed25519"), use=("sig",), kid=("k",)))
+def test_an_issuers_keys(payload: bytes) -> None:
+    with contextlib.suppress(JwksError):
+        parse_jwks(payload, local_allowed=False)
+
+
+@spoiled
+@given(payload=messages(CommandRequest))
+def test_bodies_at_the_api(payload: bytes) -> None:
+    with contextlib.suppress(BadBodyError):
+        assert isinstance(read_object(payload), dict)

@@ -1,0 +1,108 @@
+"""Every place that decodes bytes from outside its process is written down here: who may write there, and what the
+reader does with what it cannot read. A place that is not written down fails this test, so that a new one is thought of.
+"""
+
+import ast
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+READS: Final = {"loads", "safe_load", "safe_load_all", "model_validate", "model_validate_json", "validate_json"}
+OWNERS: Final = {"msgspec.json", "msgspec.msgpack", "self._page", "self._object", "self._event", "self._bookmark"}
+
+SPOILED: Final = "driven with spoiled messages in test_any_bytes.py: "
+OWN_FILES: Final = "a file of whoever runs it; the command or start ends and names the file"
+KUBERNETES: Final = "the cluster's API server, which the agent must trust; the call fails, or what waits is tried again"
+SERVER: Final = "the NATS server; the call fails, and its caller tries again or ends"
+OWN_ROWS: Final = "the projector's own rows; rebuilt where they are wrong"
+USER: Final = "the user's own input or Muster's answer to the user; the command ends"
+CONTROL: Final = "programs that `muster up` started on loopback; the start ends"
+
+SITES: Final = {
+    "events.codec": SPOILED + "services that may append; readers stand before it and name it",
+    "muster.cli": USER,
+    "muster.embedded": CONTROL,
+    "projections": OWN_ROWS,
+    "services.agent.agent Agent._take": SPOILED + "cluster_sync; passed by with a warning",
+    "services.agent.backends.isolation enter": "the agent's own child, by a pipe; the run fails to start",
+    "services.agent.backends.kubernetes": KUBERNETES,
+    "services.agent.backends.run_folder _read": "the agent's own files; unreadable ones count as missing",
+    "services.agent.backends.shim": "the agent's own child and files; the run fails to start",
+    "services.agent.host AgentHost._take": SPOILED + "cluster_sync; passed by with a warning",
+    "services.agent.logs LogServer._on_request": SPOILED + "the api; answered with an end that names it",
+    "services.api.body read_object": SPOILED + "any caller; 400 with a sentence (test_body.py, test_extremes.py)",
+    "services.api.logs _understood": SPOILED + "the cluster's agent; the named end of the answer",
+    "services.api.operation_log _audited": SPOILED + "the gate; told as unreadable among the others",
+    "services.api.validate": "any caller, after read_object; 400 with every field (test_extremes.py)",
+    "services.cluster_sync.hear _taken": SPOILED + "the cluster's agent; refused by name in its condition",
+    "services.cluster_sync.wanted Wanted.read": "cluster_sync itself; held for unreadable and written again",
+    "services.commands.counts Counts._load": SPOILED + "commands itself; read from the log instead",
+    "services.commands.handle serve.handle": SPOILED + "the gate and services; refused as invalid",
+    "services.commands.keys JetStreamKeys.read": "commands itself; the request's outcome is unknown to who asked",
+    "services.commands.watch LogWatch._broken": SERVER,
+    "services.commands.watch LogWatch._on_room": SPOILED + "keepers of servers; passed by",
+    "services.ownership.gate Gate.handle": SPOILED + "the api; refused as invalid",
+    "services.ownership.gate about_reader.read": "services that may append; the chain is read instead",
+    "services.projector.usage UsageWriter.take": SPOILED + "the cluster's agent; dropped with a warning",
+    "services.runtime.authentication": "any caller's token; 401 with the rule (test_authentication.py)",
+    "services.runtime.bus CommandClient._send": SPOILED + "the gate and commands; the outcome is unknown",
+    "services.runtime.chains _decode_chain": "services that may append; the chain is read instead (test_snapshots.py)",
+    "services.runtime.fold_snapshots FoldSnapshots.load": SPOILED + "the service itself; the log is read instead",
+    "services.runtime.jetstream_api": SERVER,
+    "services.runtime.jwks": SPOILED + "the issuer; the last good keys stay",
+    "services.runtime.local_keys load_or_create_key": OWN_FILES,
+    "services.runtime.log_state log_trouble": SPOILED + "commands; told as trouble of the log",
+    "services.runtime.snapshots Snapshots._manifest": "services that may append; passed by (test_snapshots.py)",
+    "services.runtime.streams": SERVER,
+    "services.setup.migrate migrate": SERVER,
+}
+"""By module and function, or by what they begin with where all below has one answer."""
+
+
+def test_every_place_that_decodes_is_thought_of() -> None:
+    found = {site for top in ("services", "projections", "events", "muster") for site in sites(ROOT / top)}
+    assert len(found) > 50, "the scan finds no more what it looks for"
+    unknown = sorted(site for site in found if not any(is_below(site, known) for known in SITES))
+    assert not unknown, f"say of each in SITES who may write there, and what becomes of junk: {unknown}"
+    gone = sorted(known for known in SITES if not any(is_below(site, known) for site in found))
+    assert not gone, f"nothing is decoded there any more: {gone}"
+
+
+def test_a_new_place_is_found() -> None:
+    source = "class A:\n    async def f(self):\n        return [msgspec.json.decode(x, type=B) for x in xs]\n"
+    assert list(_sites("m", ast.parse(source), ())) == ["m A.f"]
+
+
+def is_below(site: str, known: str) -> bool:
+    return site == known or site.startswith((f"{known} ", f"{known}."))
+
+
+def sites(folder: Path) -> set[str]:
+    """`module function` of every call that decodes."""
+    found: set[str] = set()
+    for file in folder.rglob("*.py"):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        found.update(_sites(module, ast.parse(file.read_text()), ()))
+    return found
+
+
+def _sites(module: str, node: ast.AST, path: tuple[str, ...]) -> list[str]:
+    found: list[str] = []
+    for child in ast.iter_child_nodes(node):
+        named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute) and _decodes(child.func):
+            found.append(f"{module} {'.'.join(path)}")
+        found += _sites(module, child, (*path, child.name) if named else path)
+    return found
+
+
+def _decodes(called: ast.Attribute) -> bool:
+    owner = ast.unparse(called.value)
+    match called.attr:
+        case "decode":
+            # Other `decode`s make text of bytes.
+            return owner in OWNERS or owner.isupper() or "decoder" in owner.lower()
+        case "convert":
+            return owner == "msgspec"
+        case name:
+            return name in READS
