@@ -5,12 +5,16 @@ Nothing here adds behaviour; `connect` and `create_pool` only say what they retu
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 import asyncpg
 
 _library: Any = asyncpg
 """The library, as far as its own annotations go."""
+
+CUT_OFF: Final = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What the library raises of its own where a connection ended at a bad moment; the latter, where the server was killed
+as the pool took the connection back. It passes by itself."""
 
 
 class Record(Protocol):

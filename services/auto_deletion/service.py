@@ -15,7 +15,7 @@ import structlog
 from prometheus_client import Counter
 
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
-from projections.postgres import Pool, create_pool
+from projections.postgres import CUT_OFF, Pool, create_pool
 from services.auto_deletion.due import SERVICE, Due, command, plan
 from services.runtime.bus import CommandClient, GateAwayError
 from services.runtime.connection import connect
@@ -131,7 +131,7 @@ class AutoDeletion:
                 _SENT.labels("away").inc()
                 log.warning("commands_away", error=str(error))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except (asyncpg.PostgresError, *CUT_OFF, OSError, TimeoutError) as error:
                 health.not_ready(f"the due rows cannot be read: {error}")
                 log.warning("due_rows_away", error=str(error) or type(error).__name__)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -9,7 +9,7 @@ import asyncpg
 import structlog
 
 from projections.access import TENANT_READER
-from projections.postgres import Pool
+from projections.postgres import CUT_OFF, Pool
 
 LONGEST_SECONDS: Final = 900.0
 """The largest export takes some minutes."""
@@ -37,7 +37,7 @@ async def run(pool: Pool, stop: asyncio.Event) -> None:
     while not stop.is_set():
         try:
             await end_overlong(pool)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except (asyncpg.PostgresError, *CUT_OFF, OSError, TimeoutError) as error:
             log.info("readers_not_looked_at", error=str(error) or type(error).__name__)
         try:
             async with asyncio.timeout(LOOK_SECONDS):

@@ -22,7 +22,7 @@ from prometheus_client import Gauge
 from events.aggregate import BrokenChainError
 from events.commit import Commit
 from events.subjects import aggregate_subject
-from projections.postgres import Pool
+from projections.postgres import CUT_OFF, Pool
 from services.projector import overlong
 from services.projector.engine import Engine, open_pool
 from services.projector.schema import NotPreparedError, current_schema
@@ -53,7 +53,7 @@ _HALTED = Gauge("muster_projector_halted", "1 while the projector has halted and
 
 AWAY: Final = (
     asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
+    *CUT_OFF,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,

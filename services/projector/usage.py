@@ -23,7 +23,7 @@ from events.agent_bounds import refused
 from events.cluster_protocol import UsageReport, UsageSample
 from events.codec import UNDECODABLE
 from events.subjects import usage_subject
-from projections.postgres import Pool
+from projections.postgres import CUT_OFF, Pool
 from projections.tables import usage_samples
 from projections.values import clean, fit, indexed
 from projections.workloads.project import ENDED_POD_PHASES, PENDING
@@ -180,7 +180,7 @@ class UsageWriter:
             if clock() >= self._expire_at:
                 deleted = await self.expire(datetime.now(UTC))
                 self._expire_at = clock() + (0 if deleted == EXPIRE_ROWS else EXPIRE_INTERVAL_SECONDS)
-        except (NotPreparedError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except (NotPreparedError, asyncpg.PostgresError, *CUT_OFF, OSError, TimeoutError) as error:
             log.warning("usage_not_written", waiting=len(self._waiting), error=str(error) or type(error).__name__)
 
 

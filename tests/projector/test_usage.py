@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -161,6 +162,23 @@ async def test_while_postgres_is_away_the_oldest_are_dropped(pool: Pool, living:
     usage.take(living.other_cluster_id, report(sample(living.other_workload_id, 0, 1)), NOW)
     assert await usage.write() == 1
     assert await pool.fetchval("SELECT workload_id FROM muster.usage_samples") == living.other_workload_id
+
+
+async def test_a_connection_that_broke_as_it_was_given_back_only_delays(
+    pool: Pool, living: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asyncpg has it where Postgres is killed at a bad moment; all services of the process ended with this one."""
+
+    async def broken(_: asyncpg.Connection, **__: object) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+
+    usage = UsageWriter(pool)
+    usage.take(living.cluster_id, report(sample(living.workload_id, 0, 1)), NOW)
+    with monkeypatch.context() as while_away:
+        while_away.setattr(asyncpg.Connection, "reset", broken)
+        await usage._tick()
+    await usage._tick()
+    assert await pool.fetchval("SELECT count(*) FROM muster.usage_samples") == 1
 
 
 async def test_what_a_flooding_agent_has_written_is_bounded_by_what_runs_there_and_others_samples_pass(
