@@ -142,6 +142,10 @@ class _Pull:
         for message in batch:
             status = (message.headers or {}).get("Status", "") if not message.reply.startswith("$JS.ACK.") else ""
             if status == "100":
+                # It comes behind all that was sent before it; behind a message without a body, servers send no more.
+                sent = (message.headers or {}).get("Nats-Last-Consumer", "0")
+                if self._delivered < int(sent):
+                    raise _GoneError(f"{self._delivered} of {sent} messages have come")
                 continue
             if status == "408":
                 await self.ask()

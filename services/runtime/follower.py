@@ -96,6 +96,8 @@ class Follower:
         self._consumer = ""
         self._subscription: Subscription | None = None
         self._consumer_seq = 0
+        self._arrivals = 0
+        """Messages of this consumer that have come."""
         self._pending_at_server = 0
         self._buffer: deque[Msg] = deque()
         self._requested = 0
@@ -281,7 +283,7 @@ class Follower:
         await self._voids.read()
         self._reconnects = self._nc.stats["reconnects"]
         self._buffer.clear()
-        self._requested = self._consumer_seq = self._pending_at_server = 0
+        self._requested = self._consumer_seq = self._arrivals = self._pending_at_server = 0
         self._trouble = ""
         self._heard = asyncio.get_running_loop().time()
         inbox = self._nc.new_inbox()
@@ -357,10 +359,16 @@ class Follower:
         headers = message.headers
         if headers is None or _STATUS not in headers or message.data:
             self._requested -= 1
+            self._arrivals += 1
             self._buffer.append(message)
             self._arrived.set()
             return
         if headers[_STATUS] == _HEARTBEAT:
+            # It comes behind all that was sent before it. A message without a body is taken by servers for the end of
+            # an answer that comes from another account, and what they send behind it reaches nobody.
+            sent = headers.get("Nats-Last-Consumer", "0")
+            if self._arrivals < int(sent):
+                self._break(f"{self._arrivals} of {sent} messages have come")
             return
         description = headers.get("Description", "")
         if description.startswith(_PULL_ENDED):

@@ -35,11 +35,13 @@ WATCH_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 3.0
 LONGEST_PAUSE_SECONDS: Final = 2.0
 HANDED_OUT_MESSAGES: Final = 2_000
+_NEWEST: Final = {"deliver_policy": "last_per_subject"}
 _PULL_ENDED: Final = ("Message Size Exceeds MaxBytes", "Batch Completed")
 """Ends of a pull after which the consumer is still good."""
 _SHORT_REPLY_TOKENS: Final = 9
 """`$JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time>.<pending>`; the longer form has the
 domain and the account before the stream."""
+_SEQUENCE_TOKEN: Final = 5
 _TIME_TOKEN: Final = 7
 _LONG_REPLY_OFFSET: Final = 2
 
@@ -71,6 +73,11 @@ class Latest:
         self._expected = 0
         """Messages that the newest round still owes of what was there when it began."""
         self._requested = 0
+        self._arrivals = 0
+        """Messages of this consumer that have come."""
+        self._resume_seq = 0
+        """Where to go on, in the same round, behind a message without a body: servers take one for the end of an answer
+        that comes from another account, and send nothing more."""
         self._heard = 0.0
         self._reconnects = 0
         self._broken = ""
@@ -130,12 +137,16 @@ class Latest:
                 await self._begin()
                 pause = LONGEST_PAUSE_SECONDS / 16
                 await self._keep_pulling()
+                if self._resume_seq and not self._broken:
+                    await self._drop()
+                    continue
             except (UnansweredError, JetStreamError, NatsError) as error:
                 if self._nc.is_closed:
                     self._arrived.set()
                     raise
                 self._broken = str(error)
             log.info("latest_starts_again", stream=self._stream, reason=self._broken)
+            self._resume_seq = 0
             await self._drop()
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 (jitter)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -147,10 +158,12 @@ class Latest:
             await self._filtered.wait()
         self._reconnects = self._nc.stats["reconnects"]
         self._broken = ""
-        self._requested = 0
+        resume_seq, self._resume_seq = self._resume_seq, 0
+        self._requested = self._arrivals = 0
         self._subscription = await self._nc.subscribe(self._nc.new_inbox(), cb=self._on_message)  # pyright: ignore[reportUnknownMemberType]
         config: dict[str, object] = {
-            "deliver_policy": "last_per_subject",
+            # A subject holds one message: from a sequence on, these are the newest, too.
+            **({"deliver_policy": "by_start_sequence", "opt_start_seq": resume_seq} if resume_seq else _NEWEST),
             "filter_subjects": sorted(self._filters),
             "ack_policy": "none",
             "replay_policy": "instant",
@@ -161,9 +174,12 @@ class Latest:
         self._consumer, info = await create_consumer(
             self._requests, self._stream, user_of(self._nc), config, seconds=REQUEST_SECONDS
         )
-        self._buffer.clear()
-        self._expected = info.num_pending
-        self.round += 1
+        if resume_seq:
+            self._expected = len(self._buffer) + info.num_pending
+        else:
+            self._buffer.clear()
+            self._expected = info.num_pending
+            self.round += 1
         self._heard = asyncio.get_running_loop().time()
 
     async def _keep_pulling(self) -> None:
@@ -175,7 +191,7 @@ class Latest:
                 self._broken = "the connection was lost meanwhile"
             if self._requested and clock() - self._heard > SILENCE_SECONDS:
                 self._broken = "no heartbeat"
-            if self._broken:
+            if self._broken or self._resume_seq:
                 return
             if len(self._buffer) + self._requested <= PULL_MESSAGES:
                 await self._pull()
@@ -202,11 +218,20 @@ class Latest:
         headers = message.headers
         if headers is None or "Status" not in headers or message.data:
             self._requested -= 1
+            self._arrivals += 1
             self._buffer.append(message)
             self._arrived.set()
+            if headers is None and not message.data and not self._resume_seq:
+                self._resume_seq = _tokens(message.reply)[_SEQUENCE_TOKEN] + 1
+                self._wake.set()
             return
         status = headers["Status"]
         if status == "100":
+            # It comes behind all that was sent before it.
+            sent = headers.get("Nats-Last-Consumer", "0")
+            if self._arrivals < int(sent) and not self._resume_seq:
+                self._broken = f"{self._arrivals} of {sent} messages have come"
+                self._wake.set()
             return
         if status in {"404", "408"} or headers.get("Description", "").startswith(_PULL_ENDED):
             self._requested = max(0, self._requested - int(headers.get("Nats-Pending-Messages", "0")))
@@ -225,9 +250,14 @@ class Latest:
 
 
 def _stored_at(reply: str) -> float:
+    return _tokens(reply)[_TIME_TOKEN] / 1e9
+
+
+def _tokens(reply: str) -> dict[int, int]:
+    """What a message's reply subject says, by its place in the short form."""
     tokens = reply.split(".")
     offset = 0 if len(tokens) == _SHORT_REPLY_TOKENS else _LONG_REPLY_OFFSET
-    return int(tokens[offset + _TIME_TOKEN]) / 1e9
+    return {place: int(tokens[offset + place]) for place in (_SEQUENCE_TOKEN, _TIME_TOKEN)}
 
 
 async def read_latest(nc: Client, requests: Requests, stream: str, filter_subject: str) -> dict[str, bytes]:

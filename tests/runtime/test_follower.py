@@ -11,10 +11,13 @@ import pytest
 from nats.aio.client import Client
 
 from events.aggregate import Draft
+from events.subjects import OBSERVED_STREAM
 from services.runtime import follower
 from services.runtime.connection import connect
 from services.runtime.directory import START_SECONDS
 from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.latest import read_latest
+from services.runtime.requests import Requests
 from services.runtime.store import EventStore, LogGapError, UnreadableMessageError
 from tests.support.drafts import grant, project_grant
 from tests.support.proxy import proxied
@@ -191,3 +194,14 @@ async def test_what_killed_processes_leave_behind_is_gone_before_the_next_gives_
     await killed.wait()
     async with contextlib.aclosing(store.follow(0)) as following, asyncio.timeout(START_SECONDS):
         assert await _until(following, 1) == [1]
+
+
+async def test_a_message_without_a_body_hides_no_other_from_who_reads_the_newest(
+    fresh_log: NatsServer, client: Client
+) -> None:
+    """Agents may send any bytes. Servers take an empty message for the end of an answer from another account."""
+    bodies = {f"obs.{'one' if n % 2 else 'two'}.p.k{n}": b"" if n % 2 else b"word" for n in range(12)}
+    for subject, body in bodies.items():
+        await client.request(subject, body)
+    reads = [read_latest(client, Requests(client), OBSERVED_STREAM, "obs.>") for _ in range(4)]
+    assert await asyncio.gather(*reads) == [bodies] * 4

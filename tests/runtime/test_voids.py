@@ -57,6 +57,20 @@ async def follow_to_the_end(store: JetStreamEventStore, handed: list[int]) -> No
             handed.extend(commit.seq for commit in commits)
 
 
+async def test_what_follows_a_void_message_without_a_body_comes_to_every_reader(
+    client: Client, store: JetStreamEventStore
+) -> None:
+    """Servers take such a message for the end of an answer from another account; their heartbeats say what was sent."""
+    await store.append(grant("default", 0, subject="ada"))
+    seq = await put(client, "ev.tenant.default", b"")
+    behind = await put(client, "ev.tenant.other", record(VIEWER, parent=0))
+    await declare_void(store, seq)
+    for _ in range(2):
+        readers = [collect(JetStreamEventStore(client), 0, 4) for _ in range(5)]
+        for handed in await asyncio.gather(*readers):
+            assert [commit.seq for commit in flat(handed)] == [1, seq, behind, 4]
+
+
 @pytest.mark.parametrize("kind", sorted(UNREADABLE))
 async def test_what_cannot_be_read_stops_readers_by_name_and_no_longer_once_it_is_void(
     client: Client, store: JetStreamEventStore, kind: str
