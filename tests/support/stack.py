@@ -26,6 +26,8 @@ Part = Literal["control", "workers", "nats", "postgres"]
 PARTS: tuple[Part, ...] = ("control", "workers", "nats", "postgres")
 
 ENDED = frozenset({"Completed", "Failed"})
+TRY_AGAIN_SECONDS = 15
+"""How long 503 is taken for an answer to repeat, as clients do."""
 
 
 class Stack:
@@ -209,7 +211,9 @@ class Api:
         )
 
     def get(self, path: str, **query: Any) -> Any:
-        answer = self.http.get(path, params=query)
+        give_up = time.monotonic() + TRY_AGAIN_SECONDS
+        while (answer := self.http.get(path, params=query)).status_code == 503 and time.monotonic() < give_up:
+            time.sleep(1)  # as the answer says
         assert answer.status_code == 200, (answer.status_code, answer.text)
         return answer.json()
 
