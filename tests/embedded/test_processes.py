@@ -182,10 +182,11 @@ def test_a_one_shot_child_that_hangs_is_ended(tmp_path: Path) -> None:
 
 
 PREPARED = """
-import pathlib, sys
+import pathlib, sys, time
 word = sys.stdin.readline()
 with pathlib.Path(sys.argv[1]).open("a") as words: words.write(word)
-sys.exit(3) if sys.argv[2:] else sys.stdin.read()
+if sys.argv[2:]: sys.exit(3)
+while not pathlib.Path(sys.argv[1] + ".seen").exists(): time.sleep(0.01)
 """
 
 
@@ -193,6 +194,8 @@ def prepared(words: Path, *more: str) -> Spec:
     """A child that writes down what it is told, and then ends."""
 
     async def ready(pid: int) -> bool:
+        if words.exists():
+            Path(f"{words}.seen").touch()  # and it ends
         return words.exists()
 
     return Spec(
