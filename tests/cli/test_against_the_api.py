@@ -15,6 +15,7 @@ import pytest
 from services.runtime.connection import connect
 from tests.support.api import Served, serving
 from tests.support.servers import EVERYTHING, NatsServer, PostgresServer
+from tests.support.stack import until
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,8 @@ def test_a_training_is_submitted_listed_described_suspended_and_deleted(admin: S
     assert ran.code == 0, ran.err
     identifier = ran.json()["workloadId"]
     assert ran.json()["spec"]["args"] == "python -c 'print(1)'"
-    assert muster("training", "list", "-p", "default", "-o", "name").out == "story\n"
+    # A list is as new as the tables, which follow within moments.
+    assert until(lambda: muster("training", "list", "-p", "default", "-o", "name").out or None, 20) == "story\n"
     assert muster("workload", "describe", "story", "-o", "json").json()["id"] == identifier
     assert "submitted by admin" in muster("workload", "history", "story").out
     assert muster("workload", "pods", identifier[:13], "-o", "json").code == 0
@@ -54,7 +56,7 @@ def test_a_training_is_submitted_listed_described_suspended_and_deleted(admin: S
     assert muster("workload", "suspend", "story", "--wait", "--timeout", "20s").code == 0
     assert muster("workload", "delete", "story", "-y", "--wait", "--timeout", "20s").code == 0
     assert muster("workload", "describe", "story").code == 0
-    assert "story" in muster("workload", "list", "--deleted", "-o", "name").out
+    assert until(lambda: "story" in muster("workload", "list", "--deleted", "-o", "name").out or None, 20)
 
 
 def test_a_name_that_is_taken_is_a_conflict_and_everything_wrong_comes_at_once(admin: Served, muster: Any) -> None:
