@@ -224,20 +224,20 @@ async def test_a_commit_whose_rows_postgres_refuses_is_named_and_survived(
         await submit(root, "behind", ids)
     seq = (await store.load(PROJECT, key_of_id(absurd) or "")).version
     await plane.until(lambda: "projector" in plane.alarmed())
-    await still_serves(plane, seq, {"projector"})
+    await still_serves(plane, seq, {"projector"}, todo="muster projections rebuild")
     await plane.stop()
     await plane.start_all()
     await plane.until(lambda: "projector" in plane.alarmed())
-    await still_serves(plane, seq, {"projector"})
+    await still_serves(plane, seq, {"projector"}, todo="muster projections rebuild")
     await owner.close()
 
 
-async def still_serves(plane: Plane, seq: int, readers: set[str]) -> None:
+async def still_serves(plane: Plane, seq: int, readers: set[str], todo: str = "muster log void {seq}") -> None:
     for service in plane.running.values():
         assert not service.ended
         if service.health.name in readers:
             assert f"message {seq} " in service.health.alarm
-            assert f"muster log void {seq}" in service.health.alarm
+            assert todo.format(seq=seq) in service.health.alarm
     async with plane.client("root") as root, plane.client("eve", 1) as eve:
         for client in (root, eve):
             ready = await client.get("/readyz")
