@@ -123,7 +123,10 @@ def _evolve(entry: WorkloadEntry, row: WorkloadRow, event: WorkloadEvent, at: da
         case PodsBound():
             pods = _bound(row.id, pods, event, at)
             return WorkloadEntry(_settled(row, pods, at), pods, ended)
-        case PodStarting() | PodRunning() | PodUnreachable() | PodWarned():
+        case PodWarned():
+            # What a pod is warned of says nothing about why others wait.
+            return WorkloadEntry(row, _progressed(pods, event), ended)
+        case PodStarting() | PodRunning() | PodUnreachable():
             pods = _progressed(pods, event)
             if isinstance(event, PodRunning) and row.started_at is None:
                 row = replace(row, started_at=event.at)
