@@ -159,17 +159,19 @@ class Follower:
                 try:
                     self._take(buffer[0])
                 except UndecidedVoidError as undecided:
+                    if self._ready:
+                        break  # handed out first: on a long chain, the look takes long
                     await self._judge(undecided.seq)  # and then see what the buffer holds by now
                 else:
                     buffer.popleft()
-            while self._declared:
+            if self._declared and not self._ready:
                 with contextlib.suppress(LogUnavailableError):  # it is judged where it is met, or by another reader
                     await self._voids.honours(self._declared.pop())
         except _BrokenError as error:
             self._break(str(error))
         except UnreadableMessageError as error:
             self._unreadable = error
-        if buffer:
+        if buffer or self._declared:
             self._arrived.set()
         if len(buffer) + self._requested <= UNREAD_MESSAGES - PULL_MESSAGES:
             self._wake_pump.set()

@@ -15,8 +15,8 @@ from events.aggregate import VOID
 from events.commit import Commit
 from events.subjects import EVENTS_STREAM, aggregate_filter
 from events.void import nothing_at
-from services.runtime.examination import READ_SECONDS, decoded, why_unreadable
-from services.runtime.jetstream_api import StoredMessage, message_at, next_message
+from services.runtime.examination import READ_MESSAGES, READ_SECONDS, decoded, why_unreadable
+from services.runtime.jetstream_api import StoredMessage, message_at, next_message, next_messages
 from services.runtime.requests import Requests
 from services.runtime.store import LogUnavailableError, OnStanding, UnreadableMessageError
 
@@ -57,14 +57,26 @@ class Voids:
         while message := await next_message(
             self._requests, EVENTS_STREAM, aggregate_filter(VOID.name), self._seen_seq + 1, seconds=READ_SECONDS
         ):
-            self._seen_seq = message.seq
-            try:
-                void = decoded(message.subject, message.seq, message.data)
-            except UnreadableMessageError as error:  # this one declares nothing
-                log.warning("void_not_read", seq=message.seq, error=str(error))
-                continue
-            self.learn(void)
+            self._take(message)
+            # What the leader has none behind is the end; until then, many at once from any.
+            many, _ = await next_messages(
+                self._requests,
+                EVENTS_STREAM,
+                aggregate_filter(VOID.name),
+                self._seen_seq + 1,
+                READ_MESSAGES,
+                seconds=READ_SECONDS,
+            )
+            for more in many:
+                self._take(more)
         self._read_once = True
+
+    def _take(self, message: StoredMessage) -> None:
+        self._seen_seq = message.seq
+        try:
+            self.learn(decoded(message.subject, message.seq, message.data))
+        except UnreadableMessageError as error:  # this one declares nothing
+            log.warning("void_not_read", seq=message.seq, error=str(error))
 
     def learn(self, void: Commit) -> int | None:
         """Take in a record that a follower of the log met; the message that it is about."""

@@ -16,7 +16,7 @@ from events.void import MessageVoided, VoidMessage, decide
 from services.runtime.connection import connect
 from services.runtime.directory import Directory
 from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.store import Committed, UnreadableMessageError
+from services.runtime.store import Committed, LogUnavailableError, UnreadableMessageError
 from tests.support.drafts import ACTOR, NOW, grant
 from tests.support.poison import UNREADABLE, VIEWER, put, record
 from tests.support.servers import NatsServer
@@ -330,6 +330,58 @@ async def test_a_forged_void_of_what_was_passed_long_ago_is_told_at_once(
         while not store.voids.doubted():
             await asyncio.sleep(0.01)
     await directory.close()
+
+
+async def handed_out_while_no_void_is_looked_at(
+    client: Client, monkeypatch: pytest.MonkeyPatch, *, end: int, after: int = 0
+) -> list[int]:
+    reader = JetStreamEventStore(client)
+    looked_at = asyncio.Event()
+
+    async def honours(seq: int) -> bool:
+        await looked_at.wait()
+        raise AssertionError(f"nobody was to look at {seq}")
+
+    monkeypatch.setattr(reader.voids, "honours", honours)
+    handed: list[int] = []
+    async with asyncio.timeout(HEALED_SECONDS), contextlib.aclosing(reader.follow(after, idle_seconds=0.2)) as seen:
+        async for commits in seen:
+            handed.extend(commit.seq for commit in commits)
+            if handed and handed[-1] >= end:
+                break
+    return handed
+
+
+async def test_what_stands_before_a_void_is_handed_out_before_anybody_looks_at_it(
+    client: Client, store: JetStreamEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.append(grant("default", 0, subject="ada"))
+    await put(client, "ev.tenant.default", b"x")
+    await declare_void(store, 2)
+    assert await handed_out_while_no_void_is_looked_at(client, monkeypatch, end=1) == [1]
+
+
+async def test_forged_voids_of_what_was_passed_hold_up_nothing_that_follows(
+    client: Client, store: JetStreamEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("one", "two"):
+        await store.append(grant(key, 0, subject="ada"))
+    for target in (1, 2):
+        await put(client, f"ev.void.{target}", forged(target, parent=0))
+    await store.append(grant("three", 0, subject="ada"))
+    assert await handed_out_while_no_void_is_looked_at(client, monkeypatch, end=5, after=2) == [3, 4, 5]
+
+
+async def test_many_voids_are_read_at_once(client: Client, store: JetStreamEventStore) -> None:
+    for target in range(1_000, 1_120):
+        await put(client, f"ev.void.{target}", forged(target, parent=0))
+    reader = JetStreamEventStore(client)
+    before = client.stats["out_msgs"]
+    await reader.voids.read()
+    assert client.stats["out_msgs"] - before < 10
+    assert reader.voids.told() == []
+    with pytest.raises(LogUnavailableError, match="message 1119, which was declared void, is not in the log"):
+        await reader.voids.honours(1_119)
 
 
 async def test_what_a_void_record_says_of_the_chain_is_not_believed(client: Client, store: JetStreamEventStore) -> None:
