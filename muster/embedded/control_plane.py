@@ -24,7 +24,8 @@ from typing import Any, Final, Unpack
 
 from muster.embedded.datadir import write_private
 from muster.embedded.kubernetes import credentials, programs
-from muster.embedded.kubernetes.admin import LEASES, Admin, AdminError
+from muster.embedded.kubernetes.admin import Admin
+from muster.embedded.kubernetes.kubelets import NOT_YET, let_go_of_nodes, listens, show_pods
 from muster.embedded.kubernetes.nodes import Shape, node
 
 START_SECONDS: Final = 60.0
@@ -32,8 +33,6 @@ START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.05
 LOG_TAIL_BYTES: Final = 4000
-SHOWN: Final = "simulation.muster.dev/shown-to-kwok"
-"""Annotation of pods: when kwok was made to look at it."""
 
 
 class ControlPlaneError(Exception):
@@ -136,50 +135,21 @@ class ControlPlane:
 
     def start_kwok(self) -> None:
         """Have the kubelets come back: they speak for their nodes at once."""
-        # A new kwok would wait until the leases that an earlier one held for its nodes have run out.
-        self._wait("kube-apiserver", lambda: self.admin("DELETE", LEASES) is not None)
+        self._wait("kube-apiserver", self._nodes_are_free)
         self._spawn("kwok", programs.kwok(self.cluster))
         self._wait("kwok", lambda: listens(self.cluster.ports.kubelet))
-        self._show_pods_to_kwok()
+        show_pods(self._admin, lambda so: self._wait("kwok", so))
+
+    def _nodes_are_free(self) -> bool:
+        let_go_of_nodes(self._admin)
+        return True
 
     def stop_kwok(self) -> None:
         """Have all kubelets fall silent: nothing happens to pods, and nodes become Unknown after their grace period."""
         self._kill("kwok")
 
-    def _show_pods_to_kwok(self) -> None:
-        """Have kwok see the pods that were there before it.
-
-        kwok (0.8) lists a node's pods once it has made the node's lease, and skips for ever those that it reads before
-        its own watch has told it of that lease. It renews a lease from what the watch told: a pod that is changed after
-        that is seen.
-        """
-        pods = [pod for pod in self.admin("GET", "/api/v1/pods")["items"] if _waits_for_kubelet(pod)]
-        nodes = (
-            {node["metadata"]["name"] for node in self.admin("GET", "/api/v1/nodes")["items"]} if pods else set[str]()
-        )
-        missing, first = nodes & {pod["spec"].get("nodeName") for pod in pods}, dict[str, str]()
-
-        def renewed() -> bool:
-            for lease in self.admin("GET", LEASES)["items"]:
-                name, at = lease["metadata"]["name"], lease["spec"]["renewTime"]
-                if first.setdefault(name, at) != at:
-                    missing.discard(name)
-            return not missing
-
-        self._wait("kwok", renewed)
-        for pod in pods:
-            path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-            with contextlib.suppress(
-                AdminError, OSError
-            ):  # it is gone; or the API server is, and starts with this again
-                self.admin("PATCH", path, {"metadata": {"annotations": {SHOWN: str(time.time_ns())}}})
-
     def _wake_kubelets(self) -> None:
-        """Have kwok, where it runs, look at all pods anew, as soon as the API server is there.
-
-        A kubelet repeats what it could not report. kwok (0.8) does not, after an error of etcd (500) or a connection
-        that broke: a pod whose end met one would run for ever.
-        """
+        """Have kwok, where it runs, look at all pods anew, as soon as the API server is there (kubelets.py)."""
         if self._processes.keys() >= {"kube-apiserver", "kwok"}:
             self.stop_kwok()
             self.start_kwok()
@@ -248,7 +218,7 @@ class ControlPlane:
     def _wait(self, name: str, serves: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
         while True:
-            with contextlib.suppress(OSError, AdminError, http.client.HTTPException, json.JSONDecodeError):
+            with contextlib.suppress(*NOT_YET):
                 if serves():
                     return
             if (code := self._processes[name].poll()) is not None:
@@ -272,18 +242,7 @@ class ControlPlane:
             connection.close()
 
 
-def _waits_for_kubelet(pod: Mapping[str, Any]) -> bool:
-    """Whether a kubelet may have something to do with it."""
-    return pod["status"].get("phase") not in {"Succeeded", "Failed"} or "deletionTimestamp" in pod["metadata"]
-
-
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -231,13 +231,20 @@ class Up:
         folder, fds = str(cluster.folder), self.data.inherited_fds
         prepare = self._python("kubernetes-prepare", "muster.embedded.kubernetes.prepare", folder)
         await self._unless_stopped(self.family.run_once(prepare))
-        await self._add(self.servers, kubernetes.etcd(cluster, fds)).wait_ready(self.stop)
-        await self._add(self.servers, kubernetes.api_server(cluster, fds)).wait_ready(self.stop)
+        etcd = self._add(self.servers, kubernetes.etcd(cluster, fds))
+        await etcd.wait_ready(self.stop)
+        api_server = self._add(self.servers, kubernetes.api_server(cluster, fds))
+        await api_server.wait_ready(self.stop)
         nodes = str(self.options.kubernetes_nodes)
         fill = self._python("kubernetes-fill", "muster.embedded.kubernetes.fill", folder, nodes)
         await self._unless_stopped(self.family.run_once(fill))
         self._add(self.servers, kubernetes.controller_manager(cluster, fds))
-        self._add(self.servers, kubernetes.kwok(cluster, fds))
+        kwok = self._add(self.servers, kubernetes.kwok(cluster, fds))
+        show = self._python("kwok-show", kubernetes.KUBELETS, "show", folder)
+        keep = kubernetes.keep_kubelets(
+            kwok, (etcd, api_server), lambda: self.family.run_once(show), stop_seconds=SERVERS_STOP_SECONDS
+        )
+        self.helpers.append(asyncio.create_task(keep, name="kubelets"))
         say(f"  kubernetes     {cluster.url}, {nodes} simulated node(s); kubectl --kubeconfig {cluster.kubeconfig}")
 
     async def _welcome(self, *flags: str) -> str:

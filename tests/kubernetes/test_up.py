@@ -111,6 +111,25 @@ def test_each_of_its_programs_that_is_killed_is_started_again_and_work_goes_on(s
     stack.stop()
 
 
+@pytest.mark.parametrize("name", ["kwok", "kube-apiserver", "etcd"])
+def test_a_pod_that_was_bound_while_kubelets_could_not_look_runs_all_the_same(stack: Stack, name: str) -> None:
+    """Made while kwok stands still, so that it has seen nothing of it when it, or what it speaks to, is killed."""
+    stack.start()
+    api = stack.api()
+    kwok = next(each for each in stack.tree() if program(each) == "kwok")
+    kwok.suspend()
+    late = [api.submit(f"late-{number}", cluster="kubernetes", annotations=SHORT)["workloadId"] for number in range(4)]
+    until(lambda: len(pods(stack)) >= len(late), 60, lambda: "no pod is made")
+    killed = next(each for each in stack.tree() if program(each) == name)
+    killed.kill()
+    psutil.wait_procs([killed], timeout=10)
+    if name != "kwok":
+        kwok.resume()
+    for each in late:
+        api.wait(each, "Completed", timeout_seconds=90)
+    stack.stop()
+
+
 def test_without_its_programs_it_says_what_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setenv("MUSTER_KUBE_TOOLS", str(tmp_path))

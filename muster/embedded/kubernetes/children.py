@@ -1,20 +1,26 @@
 """The simulated cluster as children of the supervisor of `muster up --kubernetes`. Imports next to nothing."""
 
 import asyncio
+import contextlib
 import json
 import signal
 import ssl
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from muster.embedded.datadir import DataDir, free_ports, write_private
 from muster.embedded.kubernetes import programs
-from muster.embedded.processes import Spec
+from muster.embedded.processes import Child, Spec, StartError
 
 NODE_MONITOR_GRACE_SECONDS: Final = 20
 """A laptop that sleeps shorter than that loses no node."""
 PROBE_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 1.0
+"""How often it is looked at whether one of them was started again."""
+KUBELETS: Final = "muster.embedded.kubernetes.kubelets"
+"""By its name only: what it imports must not weigh on the supervisor."""
 
 
 def cluster(data: DataDir) -> programs.Cluster:
@@ -51,7 +57,29 @@ def controller_manager(made: programs.Cluster, fds: tuple[int, ...]) -> Spec:
 
 
 def kwok(made: programs.Cluster, fds: tuple[int, ...]) -> Spec:
-    return _spec(made, "kwok", programs.kwok(made), fds)
+    start = [sys.executable, "-m", KUBELETS, "start", str(made.folder)]
+    return _spec(made, "kwok", [*start, *programs.kwok(made)], fds)
+
+
+async def keep_kubelets(
+    kwok: Child, servers: Sequence[Child], show: Callable[[], Awaitable[None]], *, stop_seconds: float
+) -> None:
+    """For ever: have kwok come back where etcd or the API server did, and look at the pods that were there before it.
+
+    `servers` run when this begins; `show` has kwok look, and raises StartError where it could not.
+    """
+    before, shown = [server.pid for server in servers], None
+    while True:
+        now = [server.pid for server in servers]
+        if None not in now and now != before:
+            before = now
+            await kwok.restart(stop_seconds)
+        pid = kwok.pid
+        if pid is not None and pid != shown:
+            with contextlib.suppress(StartError):
+                await show()
+                shown = pid
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _spec(

@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from muster.embedded.kubernetes import credentials, programs
-from muster.embedded.kubernetes.admin import LEASES, Admin
+from muster.embedded.kubernetes.admin import Admin
 from muster.embedded.kubernetes.nodes import node
 
 PACKAGED_MANIFESTS: Final = Path(__file__).parents[2] / "kubernetes_manifests"
@@ -24,8 +24,6 @@ def main(folder: Path, count: int) -> None:
     """Make the cluster what it should be; done again, it changes nothing."""
     ports = programs.ports_of(folder)
     admin = admin_of(folder)
-    # kwok would wait until the leases that it held in an earlier run have run out.
-    admin.call("DELETE", LEASES)
     admin.apply(agent_manifests())
     wanted = [f"kubernetes-{number}" for number in range(1, count + 1)]
     for name in [each["metadata"]["name"] for each in admin.call("GET", "/api/v1/nodes")["items"]]:
