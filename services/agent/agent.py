@@ -167,6 +167,9 @@ class Agent:
             except UNDECODABLE as error:
                 log.warning("wanted_unreadable", subject=subject, error=str(error))
                 continue
+            if want.pod_key != subject.removeprefix(prefix):
+                log.warning("wanted_unreadable", subject=subject, error=f"it is about {want.pod_key!r}")
+                continue
             self._wanted[want.pod_key] = want
             keys.append(want.pod_key)
         return keys

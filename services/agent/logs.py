@@ -16,6 +16,7 @@ from nats.errors import Error as NatsError
 
 from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, LogsTaken
 from events.codec import UNDECODABLE
+from events.ids import KEY_PATTERN
 from events.subjects import agent_logs_subject
 from services.agent.backends.interface import Backend, LogsUnavailableError
 from services.runtime.inboxes import is_inbox, logs_inbox
@@ -87,6 +88,9 @@ class LogServer:
                 asker.taken()
             return
         if not message.reply or message.reply in self._askers:
+            return
+        if not KEY_PATTERN.match(request.pod_key):  # it becomes part of a path
+            await _send(self._nc, message.reply, LogsChunk(end=True, error="request not understood: no such pod_key"))
             return
         if error := self._too_many(request.reader):
             await _send(self._nc, message.reply, LogsChunk(end=True, error=error))

@@ -26,6 +26,7 @@ from events.workload.commands import PodFact, ReportPods
 from events.workload.state import Pod, PodId, Workload, live_pods
 from services.cluster_sync.budget import facts_in
 from services.cluster_sync.fold import Fold
+from services.cluster_sync.observe import ENDED_KINDS
 from services.runtime.buckets import Buckets
 from services.runtime.failpoints import reached
 from services.runtime.store import Committed, Conflict, EventStore
@@ -118,9 +119,11 @@ class Reporter:
         """Workloads of whose news some could not be decided on."""
 
     def pods(self, key: str, workload_id: str, facts: tuple[PodFact, ...]) -> None:
-        """News of one run of a workload."""
-        pod = facts[0].pod
-        self._facts.setdefault(key, {})[pod.pod_set, pod.index] = News(workload_id, facts)
+        """News of one run of a workload. They take the place of older ones; but an end stays one."""
+        pod, waiting, news = facts[0].pod, self._facts.setdefault(key, {}), News(workload_id, facts)
+        older = waiting.get((pod.pod_set, pod.index))
+        if older is None or not _takes_back(news, older):
+            waiting[pod.pod_set, pod.index] = news
         self._go(("workload", key))
 
     def node(self, key: str, command: Command) -> None:
@@ -308,6 +311,15 @@ def next_commit(waiting: dict[PodId, News], *, most: int = FACTS_PER_COMMIT) -> 
             break
         taken[pod] = news
     return taken
+
+
+def _takes_back(news: News, older: News) -> bool:
+    """Whether it says that a run lives of which an end waits to be told: one that we found out ourselves, such as that
+    its node is gone, is said by nobody again.
+    """
+    said, before = news.facts[-1], older.facts[-1]
+    same = (news.workload_id, said.token) == (older.workload_id, before.token)
+    return same and before.kind in ENDED_KINDS and said.kind not in ENDED_KINDS
 
 
 def _flaps(news: News, pod: Pod | None) -> bool:

@@ -43,6 +43,8 @@ HEALTH_SECONDS: Final = 1.0
 CANARY_SECONDS: Final = 3.0
 CANARY_BYTES: Final = 4096
 """A block of the disk: a smaller one may still fit where nothing else does."""
+MOST_SERVERS: Final = 100
+"""Whose words are remembered at once."""
 ROOM_SECONDS: Final = 30.0
 """How long the word of a keeper counts: it says it anew every few seconds."""
 
@@ -174,7 +176,10 @@ class LogWatch:
             return  # no keeper's word: a stream gave it out, with its answer sent here
         with contextlib.suppress(*UNDECODABLE):
             room = msgspec.json.decode(message.data, type=Room)
-            self._rooms[message.subject.rpartition(".")[2]] = _Told(room, self._clock())
+            self._rooms.pop(server := message.subject.rpartition(".")[2], None)
+            self._rooms[server] = _Told(room, self._clock())
+            if len(self._rooms) > MOST_SERVERS:
+                del self._rooms[next(iter(self._rooms))]  # said longest ago
 
     async def _on_question(self, message: Msg) -> None:
         if is_inbox(message.reply, inbox_prefix("api")):

@@ -61,6 +61,7 @@ REFUSALS: Final = (
     asyncpg.DataError,
     asyncpg.IntegrityConstraintViolationError,
     asyncpg.ProgramLimitExceededError,
+    asyncpg.CardinalityViolationError,
     # What the library cannot send: a character, a number or a time that the protocol has no form for.
     ValueError,
     OverflowError,

@@ -335,6 +335,24 @@ async def test_an_agent_that_comes_back_while_a_pod_starts_sees_it_running(data:
         await second.close()
 
 
+@pytest.mark.parametrize("watcher", ["lives", "was killed"])
+async def test_a_run_whose_file_the_disk_lost_is_ended_and_its_log_kept(data: Path, watcher: str) -> None:
+    first = await open_local(data)
+    await first.backend.apply(shell(first, "echo here; sleep 1000"))
+    await first.until("running")
+    await eventually(lambda: bool((data / "pods" / KEY / "1" / "log").read_text()))
+    if watcher == "was killed":
+        os.kill(_shim_pid(data), signal.SIGKILL)
+    first._task.cancel()
+    await first.backend.close()
+    (data / "pods" / KEY / "1" / "run.json").write_bytes(b"\0" * 300)
+    second = await open_local(data)
+    assert not _live_commands(KEY)
+    assert (await second.backend.list_all()).pods == ()
+    assert "here" in (data / "settled" / KEY / "1" / "log").read_text()
+    await second.close()
+
+
 def _live_commands(key: str) -> list[int]:
     mark = f"MUSTER_RUN={CLUSTER}/{key}/1".encode()
     return [pid for pid in shim.process_table() if mark in _environ(pid)]
@@ -395,6 +413,13 @@ def test_fences_outlive_their_process_and_a_torn_last_line(tmp_path: Path) -> No
     again = Fences(tmp_path / "fences")
     assert again.tokens == {"a": 3, "b": 1}
     again.close()
+
+
+def test_fences_outlive_what_a_disk_made_of_one_of_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "fences").write_bytes(b"a 3 4000000000\n\xff\xfe 2 4000000000\n\0\0\0\nb 1 4000000000\n")
+    fences = Fences(tmp_path / "fences")
+    assert fences.tokens == {"a": 3, "b": 1}
+    fences.close()
 
 
 @contextlib.contextmanager

@@ -225,6 +225,19 @@ async def test_what_could_not_be_decided_on_is_told_once_it_can_be(world: World,
     assert not live_pods(await world.workload())
 
 
+async def test_an_end_that_waits_to_be_told_is_not_taken_back_by_a_later_word(world: World, followed: Followed) -> None:
+    """An agent that still speaks of a run on a node that was removed: nobody finds out a second time that it is."""
+    await world.create(command="true")
+    await world.bind()
+    await followed.follow()
+    state = followed.state
+    lost = place_lost(state, ("main", 0), state.pods["main", 0], "node_lost", datetime.now(UTC))
+    followed.reporter.pods(KEY, state.workload_id, (lost,))
+    followed.saw("running", 0)
+    await eventually(followed.reporter_is_idle)
+    assert not live_pods(await world.workload())
+
+
 async def test_one_pods_news_that_cannot_be_decided_on_keep_no_others_from_the_log(
     world: World, followed: Followed
 ) -> None:

@@ -296,8 +296,7 @@ class LocalBackend:
         """Find out what became of a run that an earlier agent started."""
         file = folder.read_run()
         if file is None:
-            # Nothing was started yet: the shim comes after run.json.
-            shutil.rmtree(folder.path, ignore_errors=True)
+            await self._put_aside(folder)
             return
         pod = file.pod
         seen = self._starting(pod)
@@ -311,6 +310,29 @@ class LocalBackend:
             await self._watch_adopted(run)
         else:
             await self._lose(run)
+
+    async def _put_aside(self, folder: RunFolder) -> None:
+        """A run of which nobody can say any more what it is, as after a disk lost its file: none of it may live on."""
+        pod_key, token = folder.path.parts[-2:]
+        if not (folder.path / "run.json").exists():
+            # Nothing was started yet: the shim comes after run.json.
+            shutil.rmtree(folder.path, ignore_errors=True)
+            return
+        begun = folder.read_started()
+        give_up = asyncio.get_running_loop().time() + SHIM_SECONDS
+        while self._shim_lives(folder) and asyncio.get_running_loop().time() < give_up:
+            watcher = folder.read_shim()
+            there = None if watcher is None else shim.process(watcher.pid)
+            if watcher is not None and there is not None and there.start_ticks == watcher.start_ticks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(watcher.pid, signal.SIGKILL)
+            await asyncio.sleep(0.05)
+        session = begun if begun is not None and begun.boot_id == self._boot_id else None
+        left = await asyncio.to_thread(kill_left, run_mark(self._machine, pod_key, token), session)
+        log.error("run_unreadable", pod=pod_key, token=token, processes_killed=left, kept="settled")
+        target = self._root / "settled" / pod_key / token
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.path.rename(target)
 
     async def _watch_adopted(self, run: _Run) -> None:
         give_up = asyncio.get_running_loop().time() + SHIM_SECONDS
@@ -385,7 +407,7 @@ class LocalBackend:
         """The shim died without a word: kill what it left, and only then say that the run is over."""
         begun = run.folder.read_started()
         session = begun if begun is not None and begun.boot_id == self._boot_id else None
-        left = await asyncio.to_thread(kill_left, run_mark(self._machine, run.pod), session)
+        left = await asyncio.to_thread(kill_left, run_mark(self._machine, run.pod.pod_key, run.pod.token), session)
         stop = run.folder.read_stop()
         kind = stop.kind if stop else "interrupted"
         reason = "lost" if stop is None else "stopped" if kind == "stopped" else "shutdown"

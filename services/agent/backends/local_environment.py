@@ -30,9 +30,9 @@ class LocalMachine(msgspec.Struct, frozen=True, kw_only=True):
     """What pods are shut off from; None: from nothing."""
 
 
-def run_mark(machine: LocalMachine, pod: RunPod) -> str:
+def run_mark(machine: LocalMachine, pod_key: str, token: int | str) -> str:
     """The environment entry by which the processes of a run are found when nobody watches them any more."""
-    return f"MUSTER_RUN={machine.cluster_id}/{pod.pod_key}/{pod.token}"
+    return f"MUSTER_RUN={machine.cluster_id}/{pod_key}/{token}"
 
 
 def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu]) -> dict[str, str]:
@@ -40,7 +40,7 @@ def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu]) 
 
     `devices`: those that stand behind the pod's shares, in their order; empty where it cannot be started.
     """
-    key, _, value = run_mark(machine, pod).partition("=")
+    key, _, value = run_mark(machine, pod.pod_key, pod.token).partition("=")
     return {
         "PATH": machine.path,
         "HOME": machine.home,

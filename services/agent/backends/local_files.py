@@ -25,10 +25,11 @@ class Fences:
         moved: dict[str, float] = {}
         oldest = time.time() - FENCE_SECONDS
         with contextlib.suppress(FileNotFoundError):
-            for line in path.read_text().splitlines():
-                # A line may be torn. What is left of its time is then long ago.
+            for line in path.read_bytes().splitlines():
+                # A line may be torn, or lie where the disk lost what stood there. What is left of a torn one's time is
+                # long ago.
                 with contextlib.suppress(ValueError):
-                    key, token, at = line.split(" ")
+                    key, token, at = line.decode().split(" ")
                     if float(at) >= oldest:
                         self.tokens[key] = max(self.tokens.get(key, 0), int(token))
                         moved[key] = float(at)
