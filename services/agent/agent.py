@@ -28,12 +28,12 @@ from events.cluster_protocol import (
     WantedPod,
 )
 from events.codec import UNDECODABLE
-from events.subjects import usage_subject, wanted_filter, wanted_subject
+from events.subjects import usage_subject
 from services.agent.backends.interface import LIVE_KINDS, Backend, BackendError, Observation, WatchBrokenError
-from services.agent.last_values import Changed, Lost, Whole, follow_last
 from services.agent.logs import LogServer
 from services.agent.reconcile import Absent, Action, Forget, Known, Start, Stop, orphans, reconcile
 from services.agent.reports import Reports
+from services.agent.wanted import Changed, Lost, Wanted, Whole
 
 HEARTBEAT_SECONDS: Final = 5.0
 TICK_SECONDS: Final = 1.0
@@ -71,6 +71,7 @@ class Agent:
         cluster: WantedCluster,
         backend: Backend,
         nc: Client,
+        wanted: Wanted,
         *,
         version: str,
         list_again_seconds: float = LIST_AGAIN_SECONDS,
@@ -81,6 +82,7 @@ class Agent:
         self._version = version
         self._list_again_seconds = list_again_seconds
         self._reports = Reports(nc, cluster.cluster_id, silent=lambda: bool(backend.standby()))
+        self._news = wanted
         self._wanted: dict[str, WantedPod] = {}
         self._current = False
         """Whether `_wanted` is what is wanted now."""
@@ -141,34 +143,33 @@ class Agent:
     # -- what is wanted --------------------------------------------------------------------------------------------
 
     async def _follow_wanted(self) -> None:
-        prefix = wanted_subject(self._cluster.cluster_id, "x")[:-1]
-        async for news in follow_last(self._nc, wanted_filter(self._cluster.cluster_id)):
+        async for news in self._news.news():
             match news:
                 case Whole(values=values):
                     before, self._wanted = self._wanted, {}
-                    self._take(values, prefix)
+                    self._take(values)
                     self._current = True
                     self._look_at({*before, *self._wanted})
                     self._reports.say_all_again()
                 case Changed(values=values):
-                    self._look_at(self._take(values, prefix))
+                    self._look_at(self._take(values))
                 case Lost():
                     self._current = False
                 case _:
                     assert_never(news)
 
-    def _take(self, values: dict[str, bytes], prefix: str) -> list[str]:
+    def _take(self, values: dict[str, bytes]) -> list[str]:
         keys: list[str] = []
-        for subject, data in values.items():
-            if not subject.startswith(prefix) or not data:
+        for pod_key, data in values.items():
+            if not data:
                 continue
             try:
                 want = _WANTED.decode(data)
             except UNDECODABLE as error:
-                log.warning("wanted_unreadable", subject=subject, error=str(error))
+                log.warning("wanted_unreadable", cluster=self._cluster.name, pod=pod_key, error=str(error))
                 continue
-            if want.pod_key != subject.removeprefix(prefix):
-                log.warning("wanted_unreadable", subject=subject, error=f"it is about {want.pod_key!r}")
+            if want.pod_key != pod_key:
+                log.warning("wanted_unreadable", cluster=self._cluster.name, pod=pod_key, error="it is about another")
                 continue
             self._wanted[want.pod_key] = want
             keys.append(want.pod_key)

@@ -1,4 +1,6 @@
-"""Runs one agent for every cluster that this process serves, as `want.<cluster>.cluster` says."""
+"""Runs one agent for every cluster that this process serves, as `want.<cluster>.cluster` says, and tells each what is
+wanted of it.
+"""
 
 import asyncio
 import contextlib
@@ -12,9 +14,12 @@ from nats.aio.client import Client
 from events.cluster import ClusterKind
 from events.cluster_protocol import WantedCluster
 from events.codec import UNDECODABLE
+from events.subjects import ALL_WANTED, WANTED_STREAM, wanted_filter
 from services.agent.agent import LIST_AGAIN_SECONDS, Agent
 from services.agent.backends.interface import Backend, BackendError
-from services.agent.last_values import Lost, follow_last
+from services.agent.wanted import Changed, Lost, Wanted, Whole, by_cluster, follow
+from services.runtime.latest import Latest
+from services.runtime.requests import Requests
 
 FIRST_RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 30.0
@@ -29,6 +34,7 @@ class _Served:
 
     def __init__(self, cluster: WantedCluster) -> None:
         self.cluster = cluster
+        self.wanted = Wanted()
         self.stop = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -40,16 +46,19 @@ class AgentHost:
         backends: dict[ClusterKind, OpenBackend],
         *,
         version: str,
-        cluster_id: str = "*",
+        cluster_id: str = "",
         list_again_seconds: float = LIST_AGAIN_SECONDS,
     ) -> None:
         """Every cluster of a kind that there is a backend for, or of those only the named one."""
         self._nc = nc
         self._backends = backends
-        self._followed = f"want.{cluster_id}.cluster"
+        followed = wanted_filter(cluster_id) if cluster_id else ALL_WANTED
+        self._reader = Latest(nc, Requests(nc), WANTED_STREAM, followed, held_to_filter=True)
         self._version = version
         self._list_again_seconds = list_again_seconds
         self._served: dict[str, _Served] = {}
+        self._left: set[asyncio.Task[None]] = set()
+        """Agents that are ending."""
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
         """Work until `stop` is set, then end all agents as they need. `ready` is called at the first picture."""
@@ -57,12 +66,12 @@ class AgentHost:
         stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
-                agents = [served.task for served in self._served.values() if served.task is not None]
                 changed = asyncio.create_task(asyncio.sleep(1.0))
                 done, _ = await asyncio.wait(
-                    [following, stopping, changed, *agents], return_when=asyncio.FIRST_COMPLETED
+                    [following, stopping, changed, *self._tasks()], return_when=asyncio.FIRST_COMPLETED
                 )
                 changed.cancel()
+                self._left -= done
                 for task in done - {changed}:
                     task.result()
         finally:
@@ -71,8 +80,11 @@ class AgentHost:
             await asyncio.gather(following, stopping, return_exceptions=True)
             await self._end_all(gracefully=stop.is_set())
 
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [*self._left, *(served.task for served in self._served.values() if served.task is not None)]
+
     async def _end_all(self, *, gracefully: bool) -> None:
-        tasks = [served.task for served in self._served.values() if served.task is not None]
+        tasks = self._tasks()
         for served in self._served.values():
             if gracefully:
                 served.stop.set()
@@ -82,36 +94,50 @@ class AgentHost:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, ready: Callable[[], None]) -> None:
-        async for news in follow_last(self._nc, self._followed):
+        async for news in follow(self._reader):
             if isinstance(news, Lost):
+                for served in self._served.values():
+                    served.wanted.put(news)
                 continue
             # A cluster that is missing from a picture is not gone: the stream may have been wiped a moment ago.
-            for data in news.values.values():
-                await self._take(data)
+            clusters, pods = by_cluster(news.values)
+            for data in clusters:
+                self._take(data)
+            for cluster_id, served in self._served.items():
+                if isinstance(news, Whole):
+                    served.wanted.put(Whole(pods.get(cluster_id, {})))
+                elif cluster_id in pods:
+                    served.wanted.put(Changed(pods[cluster_id]))
+                if not served.wanted.begun:
+                    self._reader.again()
             ready()
 
-    async def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> None:
         try:
             cluster = msgspec.json.decode(data, type=WantedCluster)
         except UNDECODABLE as error:
             log.warning("wanted_cluster_unreadable", error=str(error))
             return
-        served = self._served.get(cluster.cluster_id)
+        served, before = self._served.get(cluster.cluster_id), None
         if served is not None and served.cluster != cluster:
-            await self._leave(served)
-            served = None
+            before, served = self._leave(served), None
         if served is None and not cluster.removed and cluster.kind in self._backends:
             served = self._served[cluster.cluster_id] = _Served(cluster)
-            served.task = asyncio.create_task(self._serve(served))
+            served.task = asyncio.create_task(self._serve(served, before))
 
-    async def _leave(self, served: _Served) -> None:
+    def _leave(self, served: _Served) -> asyncio.Task[None] | None:
+        """Its agent ends by itself, and nobody else waits for it."""
         log.info("cluster_left", cluster=served.cluster.name)
         del self._served[served.cluster.cluster_id]
         served.stop.set()
         if served.task is not None:
-            await served.task
+            self._left.add(served.task)
+        return served.task
 
-    async def _serve(self, served: _Served) -> None:
+    async def _serve(self, served: _Served, before: asyncio.Task[None] | None) -> None:
+        """`before`: its agent of another configuration, which ends first."""
+        if before is not None:
+            await asyncio.wait([before])
         cluster = served.cluster
         open_backend = self._backends[cluster.kind]
         wait = FIRST_RETRY_SECONDS
@@ -128,6 +154,7 @@ class AgentHost:
                     cluster,
                     backend,
                     self._nc,
+                    served.wanted,
                     version=self._version,
                     list_again_seconds=self._list_again_seconds,
                 )
@@ -135,6 +162,7 @@ class AgentHost:
             except BackendError as error:
                 await _pause(cluster, error, wait, served.stop)
                 wait = min(wait * 2, LAST_RETRY_SECONDS)
+                self._reader.again()  # the next one knows nothing of what this one took
             finally:
                 await backend.close()
 

@@ -11,9 +11,9 @@ PREFIX: Final = "$JS.store.API"
 STORE_PREFIX: Final = "$JS.API"
 """The same in the accounts of the streams."""
 
-CONSUMERS: Final = {"api": 64, "agent": 64}
+CONSUMERS: Final = {"api": 64}
 """How many consumers a user may have on one stream at once, where that is not FEW_CONSUMERS. The api has one for each
-reader of the log, and the agent of local and simulated clusters one for each cluster."""
+reader of the log."""
 FEW_CONSUMERS: Final = 8
 """A service has one or two; this leaves room for several instances, and for what a killed one leaves behind."""
 CONSUMER_SECONDS: Final = 60

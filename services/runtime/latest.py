@@ -60,8 +60,14 @@ class LatestMessage(msgspec.Struct, frozen=True):
 class Latest:
     """One reader. `start` and `close` it; `next` hands out what arrived."""
 
-    def __init__(self, nc: Client, requests: Requests, stream: str, *filters: str) -> None:
-        """Without filters it waits for some (`refilter`)."""
+    def __init__(
+        self, nc: Client, requests: Requests, stream: str, *filters: str, held_to_filter: bool = False
+    ) -> None:
+        """Without filters it waits for some (`refilter`).
+
+        Args:
+            held_to_filter: whether this user may only follow what it names when it asks; then it has one filter.
+        """
         self.round = 0
         """Rises whenever everything is told anew, as after a restart of the server."""
         self._nc = nc
@@ -69,7 +75,9 @@ class Latest:
         self._stream = stream
         self._filters = frozenset(filters)
         self._filtered = asyncio.Event()
-        self._buffer: deque[Msg] = deque()
+        self._held_to_filter = held_to_filter
+        self._buffer: deque[tuple[Msg, float]] = deque()
+        """With when each was stored."""
         self._expected = 0
         """Messages that the newest round still owes of what was there when it began."""
         self._requested = 0
@@ -91,6 +99,16 @@ class Latest:
     def complete(self) -> bool:
         """Whether all that was there when the round began has been handed out."""
         return self.round > 0 and self._expected <= 0
+
+    @property
+    def current(self) -> bool:
+        """Whether what was handed out is what is there, as far as is known."""
+        return self.complete and not self._broken
+
+    def again(self) -> None:
+        """Tell everything anew."""
+        self._broken = "all of it is wanted"
+        self._wake.set()
 
     def refilter(self, filters: AbstractSet[str]) -> None:
         """Read these subjects from now on, beginning with all that is there."""
@@ -120,9 +138,9 @@ class Latest:
             self._pump.result()
         taken: list[LatestMessage] = []
         while self._buffer and len(taken) < HANDED_OUT_MESSAGES:
-            message = self._buffer.popleft()
+            message, stored_at = self._buffer.popleft()
             told_again = len(taken) < self._expected
-            taken.append(LatestMessage(message.subject, message.data, _stored_at(message.reply), told_again))
+            taken.append(LatestMessage(message.subject, message.data, stored_at, told_again))
         self._expected -= len(taken)
         if not self._buffer:
             self._arrived.clear()
@@ -164,7 +182,7 @@ class Latest:
         config: dict[str, object] = {
             # A subject holds one message: from a sequence on, these are the newest, too.
             **({"deliver_policy": "by_start_sequence", "opt_start_seq": resume_seq} if resume_seq else _NEWEST),
-            "filter_subjects": sorted(self._filters),
+            **({} if self._held_to_filter else {"filter_subjects": sorted(self._filters)}),
             "ack_policy": "none",
             "replay_policy": "instant",
             "mem_storage": True,
@@ -172,7 +190,12 @@ class Latest:
             "inactive_threshold": CONSUMER_SECONDS * 1_000_000_000,
         }
         self._consumer, info = await create_consumer(
-            self._requests, self._stream, user_of(self._nc), config, seconds=REQUEST_SECONDS
+            self._requests,
+            self._stream,
+            user_of(self._nc),
+            config,
+            filter_subject=next(iter(self._filters)) if self._held_to_filter else "",
+            seconds=REQUEST_SECONDS,
         )
         if resume_seq:
             self._expected = len(self._buffer) + info.num_pending
@@ -217,12 +240,18 @@ class Latest:
         self._heard = asyncio.get_running_loop().time()
         headers = message.headers
         if headers is None or "Status" not in headers or message.data:
+            place = _place(message.reply)
+            if place is None:
+                # Were it a message of the consumer all the same, a heartbeat would tell that one is missing.
+                log.warning("latest_not_understood", subject=message.subject, reply=message.reply)
+                return
+            seq, stored_at = place
             self._requested -= 1
             self._arrivals += 1
-            self._buffer.append(message)
+            self._buffer.append((message, stored_at))
             self._arrived.set()
             if headers is None and not message.data and not self._resume_seq:
-                self._resume_seq = _tokens(message.reply)[_SEQUENCE_TOKEN] + 1
+                self._resume_seq = seq + 1
                 self._wake.set()
             return
         status = headers["Status"]
@@ -249,15 +278,16 @@ class Latest:
                 await self._nc.publish(call("CONSUMER.DELETE", self._stream, consumer))
 
 
-def _stored_at(reply: str) -> float:
-    return _tokens(reply)[_TIME_TOKEN] / 1e9
-
-
-def _tokens(reply: str) -> dict[int, int]:
-    """What a message's reply subject says, by its place in the short form."""
+def _place(reply: str) -> tuple[int, float] | None:
+    """A message's sequence in its stream, and when it was stored; None where it comes from no consumer."""
     tokens = reply.split(".")
     offset = 0 if len(tokens) == _SHORT_REPLY_TOKENS else _LONG_REPLY_OFFSET
-    return {place: int(tokens[offset + place]) for place in (_SEQUENCE_TOKEN, _TIME_TOKEN)}
+    if tokens[:2] != ["$JS", "ACK"]:
+        return None
+    try:
+        return int(tokens[offset + _SEQUENCE_TOKEN]), int(tokens[offset + _TIME_TOKEN]) / 1e9
+    except (ValueError, IndexError, OverflowError):
+        return None
 
 
 async def read_latest(nc: Client, requests: Requests, stream: str, filter_subject: str) -> dict[str, bytes]:

@@ -43,7 +43,7 @@ class ControlPlane:
         self.nodes: dict[str, ObservedNode] = {}
         self.heartbeats: list[ObservedCluster] = []
         self.usage: list[UsageReport] = []
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
 
     async def open(self) -> None:
         await self.nc.subscribe(f"obs.{self.cluster}.>", cb=self._on_observed)
@@ -59,11 +59,11 @@ class ControlPlane:
                 self.nodes[node.name] = node
             case _:
                 self.heartbeats.append(msgspec.json.decode(message.data, type=ObservedCluster))
-        self._news.set()
+        self.news.set()
 
     async def _on_usage(self, message: Msg) -> None:
         self.usage.append(msgspec.json.decode(message.data, type=UsageReport))
-        self._news.set()
+        self.news.set()
 
     async def want_cluster(self, kind: ClusterKind = "simulated", **more: Any) -> None:
         nodes = NODES if kind == "simulated" else ()
@@ -79,8 +79,8 @@ class ControlPlane:
     async def until(self, condition: Callable[[], bool], *, seconds: float = SECONDS) -> None:
         async with asyncio.timeout(seconds):
             while not condition():
-                self._news.clear()
-                await self._news.wait()
+                self.news.clear()
+                await self.news.wait()
 
     def newest(self, key: str = KEY) -> ObservedPod | None:
         return next((pod for pod in reversed(self.said) if pod.pod_key == key), None)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 
 from events.cluster import SimulatedNodes
 from events.cluster_protocol import LogsChunk, LogsRequest
@@ -273,6 +274,39 @@ async def test_who_follows_a_pod_that_is_silent_hears_from_the_agent_before_the_
     async with aclosing(plane.logs(request)) as chunks, asyncio.timeout(FIRST_CHUNK_SECONDS):
         first = await anext(chunks)
     assert (first.lines, first.end, first.error) == ((), False, "")
+
+
+@pytest.mark.usefixtures("agent")
+async def test_many_clusters_are_served_by_one_process(plane: ControlPlane) -> None:
+    clusters = {f"many{number}n{next(_CLUSTERS)}" for number in range(80)}
+    heard: set[str] = set()
+
+    async def hear(message: Msg) -> None:
+        heard.add(message.subject.split(".")[1])
+        plane.news.set()
+
+    await plane.nc.subscribe("obs.*.cluster", cb=hear)
+    for cluster in clusters:
+        plane.cluster = cluster
+        await plane.want_cluster()
+    await plane.until(lambda: clusters <= heard)
+
+
+@pytest.mark.usefixtures("agent")
+async def test_pods_that_were_wanted_before_their_cluster_was_known_are_started(plane: ControlPlane) -> None:
+    await plane.want(simulated(seconds=0.2))
+    await plane.want_cluster()
+    await plane.until_pod("succeeded")
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_cluster_that_is_changed_while_it_serves_goes_on_with_what_is_wanted(plane: ControlPlane) -> None:
+    await plane.want_cluster()
+    await plane.want(simulated(1, seconds=1000))
+    await plane.until_pod("running")
+    await plane.want_cluster(simulated_nodes=(SimulatedNodes(names=("n1", "n9"), cpu_milli=4000, memory_bytes=GIB),))
+    await plane.want(simulated(2, seconds=0.2, key="another-main-0"))
+    await plane.until_pod("succeeded", 2, key="another-main-0")
 
 
 @pytest.mark.usefixtures("agent")

@@ -34,12 +34,13 @@ from events.commit import CommitRecord
 from events.envelope import AdmittedCommand, CommandReply, CommandRequest, OutcomeUnknown
 from events.ids import cluster_key, incarnation_id
 from events.project import CreateProject
+from events.subjects import WANTED_STREAM
 from services.agent.agent import Agent
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.host import AgentHost
-from services.agent.last_values import _GoneError, _Pull
 from services.agent.logs import LogServer
+from services.agent.wanted import Wanted
 from services.api.body import BadBodyError, read_object
 from services.api.logs import _AgentError, _understood
 from services.api.operation_log import _audited
@@ -60,9 +61,11 @@ from services.runtime.host import Health
 from services.runtime.inboxes import logs_inbox
 from services.runtime.jetstream_api import StoredMessage
 from services.runtime.jwks import JwksError, parse_jwks
+from services.runtime.latest import Latest
 from services.runtime.log_state import LogState, log_trouble
 from services.runtime.memory import MemoryEventStore
 from services.runtime.request_server import RequestServer
+from services.runtime.requests import Requests
 from services.runtime.store import UnreadableMessageError
 from tests.agent.given import NODES
 from tests.runtime.test_authentication import EC, NOW, StaticKeys
@@ -150,8 +153,8 @@ async def test_usage_in_the_projector(payload: bytes) -> None:
 @spoiled
 @given(payload=messages(WantedPod))
 async def test_words_about_pods_at_the_agent(payload: bytes) -> None:
-    agent = Agent(HERE, SimulatedBackend(NODES, RealClock()), wire(), version="1")
-    keys = agent._take({"want.c.pod.k": payload, "other": payload}, "want.c.pod.")
+    agent = Agent(HERE, SimulatedBackend(NODES, RealClock()), wire(), Wanted(), version="1")
+    keys = agent._take({"k": payload, "other": payload})
     agent._look_at(keys)
     assert len(keys) <= 1
 
@@ -159,7 +162,7 @@ async def test_words_about_pods_at_the_agent(payload: bytes) -> None:
 @spoiled
 @given(payload=messages(WantedCluster))
 async def test_words_about_clusters_at_the_agent(payload: bytes) -> None:
-    await AgentHost(wire(), {}, version="1")._take(payload)
+    AgentHost(wire(), {}, version="1")._take(payload)
 
 
 @spoiled
@@ -170,13 +173,14 @@ async def test_words_about_clusters_at_the_agent(payload: bytes) -> None:
     ),
     headers=headers,
 )
-async def test_the_agents_inbox(payload: bytes, reply: str, headers: dict[str, str] | None) -> None:
-    pull = _Pull(wire(), "consumer", "inbox")
-    await pull.ask()
-    good = message(b"v", subject="want.k", reply="$JS.ACK.WANTED.c.1.1.1.1700000000.0")
-    with contextlib.suppress(_GoneError):
-        found = await pull.take([message(payload, reply=reply, headers=headers), good])
-        assert found == ({"want.k": b"v"}, True)
+async def test_the_inbox_of_who_reads_the_newest_messages(
+    payload: bytes, reply: str, headers: dict[str, str] | None
+) -> None:
+    reader = Latest(wire(), Requests(wire()), WANTED_STREAM, "want.>")
+    await reader._on_message(message(payload, reply=reply, headers=headers))
+    await reader._on_message(message(b"v", subject="want.k", reply="$JS.ACK.WANTED.c.1.1.1.1700000000.0"))
+    newest = (await reader.next(0))[-1]
+    assert (newest.subject, newest.data) == ("want.k", b"v")
 
 
 @spoiled

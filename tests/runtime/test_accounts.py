@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.errors import NoRespondersError
 
 from events.subjects import OBSERVED_STREAM
-from services.agent.last_values import Whole, follow_last
+from services.agent.wanted import Whole, follow
 from services.runtime.calls import FEW_CONSUMERS, PREFIX, call
 from services.runtime.connection import connect
 from services.runtime.declared import DECLARED
@@ -28,6 +28,7 @@ from tests.support.refusals import raw, settle
 from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.stores import collect, flat, seqs
 from tests.support.streams import STREAMS, recreate_streams
+from tests.support.wanted import wanted_of
 
 pytestmark = pytest.mark.anyio
 
@@ -223,7 +224,7 @@ async def test_an_agent_that_makes_all_the_consumers_it_can_keeps_none_from_anot
     other = await connect(seeded.settings("agent-other"), "agent-other")
     everything = await connect(seeded.settings(EVERYTHING), EVERYTHING)
     await everything.jetstream().publish("want.other.pod.k", b"word")
-    async with asyncio.timeout(10), contextlib.aclosing(follow_last(other, "want.other.>")) as news:
+    async with asyncio.timeout(10), contextlib.aclosing(follow(wanted_of(other, "want.other.>"))) as news:
         assert await anext(news) == Whole({"want.other.pod.k": b"word"})
     await other.close()
     await everything.close()

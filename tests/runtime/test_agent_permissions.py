@@ -16,8 +16,8 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, LogsTaken
-from services.agent.last_values import Changed, Lost, Whole, follow_last
 from services.agent.logs import LogServer
+from services.agent.wanted import Changed, Lost, Whole, follow
 from services.runtime.calls import PREFIX, call
 from services.runtime.connection import ConnectionLostError, ServiceClient, connect
 from services.runtime.inboxes import inbox_prefix, logs_inbox
@@ -25,6 +25,7 @@ from services.runtime.nats_config import AGENTS_FILE, agent_user_block, render_n
 from tests.support.refusals import raw, refused, settle
 from tests.support.servers import EVERYTHING, NatsCluster, NatsServer
 from tests.support.streams import recreate_streams
+from tests.support.wanted import wanted_of
 
 pytestmark = pytest.mark.anyio
 
@@ -170,7 +171,7 @@ async def test_it_follows_what_is_wanted_of_its_cluster_and_reports_on_it(two_ag
         stream = control.jetstream()
         await stream.publish("want.one.pod.a", b"a")
         await stream.publish("want.other.pod.b", b"b")
-        news = follow_last(agent, "want.one.>")
+        news = follow(wanted_of(agent, "want.one.>"))
         assert await anext(news) == Whole({"want.one.pod.a": b"a"})
         await stream.publish("want.other.pod.b", b"b2")
         await stream.publish("want.one.pod.c", b"c")
@@ -331,7 +332,7 @@ async def test_with_three_servers_it_matters_to_nobody_which_of_them_he_asks(nat
         async with connected(nats_cluster, EVERYTHING) as control, connected(server, "agent-one") as agent:
             stream = control.jetstream()
             await stream.publish(pod, b"a")
-            async with contextlib.aclosing(follow_last(agent, pod)) as news:
+            async with contextlib.aclosing(follow(wanted_of(agent, pod))) as news:
                 await told(news, pod, b"a")
                 await stream.publish(pod, b"b")
                 await told(news, pod, b"b")

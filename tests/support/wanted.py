@@ -1,0 +1,11 @@
+"""Reading WANTED as an agent does."""
+
+from nats.aio.client import Client
+
+from events.subjects import WANTED_STREAM
+from services.runtime.latest import Latest
+from services.runtime.requests import Requests
+
+
+def wanted_of(client: Client, subject_filter: str) -> Latest:
+    return Latest(client, Requests(client), WANTED_STREAM, subject_filter, held_to_filter=True)
