@@ -35,30 +35,53 @@ class _Act:
     wait: bool
     timeout: str | None
     key: str | None
+    yes: bool = True
+    """False: ask before it is done."""
 
     def on_each(self, session: Session, workloads: list[str], project: str | None) -> int:
         """Does it to each; the exit code is that of the first that failed."""
         if self.key and len(workloads) > 1:
             raise usage("--idempotency-key goes with one workload", todo="give one at a time")
-        codes = [self._on(session, workload, project) for workload in workloads]
+        seconds = timeout_seconds(self.timeout)
+        # Looked up once, before anybody is asked: what `@latest` means may change while a person thinks.
+        found = [_named(session, workload, project) for workload in workloads]
+        there = [one for one in found if isinstance(one, _Named)]
+        if there:
+            confirm(f"{self.verb} {', '.join(one.told for one in there)}?", yes=self.yes)
+        codes = [self._on(session, one, seconds) if isinstance(one, _Named) else one for one in found]
         return next((code for code in codes if code), ExitCode.OK)
 
-    def _on(self, session: Session, workload: str, project: str | None) -> ExitCode:
-        seconds = timeout_seconds(self.timeout)
+    def _on(self, session: Session, workload: "_Named", seconds: float | None) -> ExitCode:
+        path = f"/workloads/trainings/{workload.identifier}"
         try:
-            identifier, told = workload_told(session, workload, project)
-            path = f"/workloads/trainings/{identifier}"
             if self.verb == "delete":
                 session.api.mutate("DELETE", path, idempotency_key=self.key)
             else:
                 session.api.mutate("POST", f"{path}/{self.verb}", idempotency_key=self.key)
-            session.out.talk(f"{self.verb} of {told} accepted")
+            session.out.talk(f"{self.verb} of {workload.told} accepted")
             if not self.wait:
                 return ExitCode.OK
-            return wait_for_phase(session.api, identifier, session.out, self.there, timeout_seconds=seconds)
+            return wait_for_phase(session.api, workload.identifier, session.out, self.there, timeout_seconds=seconds)
         except Problem as problem:
-            report(problem, session.out.stderr, debug=session.connection.debug)
-            return problem.code
+            return _failed(session, problem)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    identifier: str
+    told: str
+
+
+def _named(session: Session, given: str, project: str | None) -> _Named | ExitCode:
+    try:
+        return _Named(*workload_told(session, given, project))
+    except Problem as problem:
+        return _failed(session, problem)
+
+
+def _failed(session: Session, problem: Problem) -> ExitCode:
+    report(problem, session.out.stderr, debug=session.connection.debug)
+    return problem.code
 
 
 def add_acts(app: typer.Typer, noun: str) -> None:
@@ -129,8 +152,8 @@ def add_acts(app: typer.Typer, noun: str) -> None:
         idempotency_key: IdempotencyOption = None,
     ) -> int:
         """End a workload for good. Its record stays readable, and its name is free again."""
-        confirm(f"delete {', '.join(workloads)}?", yes=yes)
-        act = _Act(verb="delete", there=frozenset({"Deleted"}), wait=wait, timeout=timeout, key=idempotency_key)
+        gone = frozenset({"Deleted"})
+        act = _Act(verb="delete", there=gone, wait=wait, timeout=timeout, key=idempotency_key, yes=yes)
         return act.on_each(session, workloads, project)
 
 

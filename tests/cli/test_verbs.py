@@ -1,6 +1,10 @@
 """The other verbs: what they ask of the API, and how a name becomes an id."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +57,27 @@ def test_who_says_latest_is_told_which_one_it_was(api: ShapeServer, muster: Any,
     ran = muster("workload", verb, "@latest", *(("--priority", "high") if verb == "set" else ()))
     assert ran.code == 0
     assert f"of hello ({WORKLOAD_ID}) accepted" in ran.err
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_who_is_asked_is_asked_about_the_workload_that_is_then_deleted(api: ShapeServer, answer: str) -> None:
+    """While a person thinks, somebody else may submit, and then `@latest` is another one."""
+    api.on("DELETE", f"/workloads/trainings/{WORKLOAD_ID}", ACCEPTED)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "muster.cli.main", "workload", "delete", "@latest"]
+    with subprocess.Popen(command, stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL) as asked:
+        os.close(theirs)
+        said = b""
+        while b"[y/N]" not in said:
+            said += os.read(ours, 1_000)
+        api.on("GET", "/workloads", Reply(body={"workloads": [], "next": None}))
+        os.write(ours, f"{answer}\n".encode())
+        code = asked.wait(timeout=60)
+    os.close(ours)
+    assert f"delete hello ({WORKLOAD_ID})?" in said.decode()
+    assert code == (0 if answer == "y" else 1)
+    assert len(api.asked("DELETE", f"/workloads/trainings/{WORKLOAD_ID}")) == (answer == "y")
 
 
 @pytest.mark.parametrize(
