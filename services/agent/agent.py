@@ -271,7 +271,11 @@ class Agent:
     def _begin_actions(self) -> None:
         keys = self._to_look_at - self._busy
         self._to_look_at -= keys
+        may_start = self._backend.may_start()
         for key, actions in reconcile(self._wanted, self._known, self._backend.fences(), keys).items():
+            if not may_start and any(isinstance(action, Start) for action in actions):
+                self._to_look_at.add(key)  # at the next tick
+                continue
             self._busy.add(key)
             task = asyncio.create_task(self._carry_out(key, actions))
             self._actions.add(task)

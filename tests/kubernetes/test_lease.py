@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from muster.embedded.control_plane import ControlPlane
-from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
+from services.agent.backends.kubernetes.backend import KubernetesBackend
+from services.agent.backends.kubernetes.client import CALLS, ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.connect import connect
 from services.agent.backends.kubernetes.lease import DURATION_SECONDS, HELD_SECONDS, Identity, Lease
+from tests.kubernetes.given import open_kubernetes
 from tests.kubernetes.proxy import Mode, Request, proxied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
@@ -109,6 +111,51 @@ async def test_a_renewal_counts_from_when_it_was_asked_for_however_long_the_answ
         assert only.held()
         clock.now = asked_at + HELD_SECONDS
         assert not only.held()
+
+
+async def test_it_is_renewed_while_more_calls_than_may_be_under_way_wait_for_an_answer(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """As where thousands of pods are made at once: without it, nothing would be made at all."""
+    async with proxied(control_plane) as proxy:
+        agent = await open_kubernetes(control_plane, tmp_path, kubeconfig=control_plane.kubeconfig(url=proxy.url))
+        backend = agent.backend
+        assert isinstance(backend, KubernetesBackend)
+        proxy.only = lambda request: "/configmaps/waits" in request.path
+        proxy.mode = Mode.HOLD
+        path = "/api/v1/namespaces/default/configmaps/waits"
+        waiting = [asyncio.create_task(backend._client.has(path)) for _ in range(2 * CALLS)]
+        async with asyncio.timeout(20):
+            while proxy.struck[Mode.HOLD] < CALLS:
+                await asyncio.sleep(0.02)
+            await backend._lease._turn()
+        assert backend._lease.held()
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        proxy.mode = Mode.PASS
+        await agent.close()
+
+
+async def test_while_it_is_held_a_renewal_is_one_call(control_plane: ControlPlane) -> None:
+    clock = Clock()
+    async with (
+        proxied(control_plane) as proxy,
+        client_of(control_plane, control_plane.kubeconfig(url=proxy.url)) as client,
+    ):
+        only, other = (lease(client, "one-call", name, clock) for name in ("one", "two"))
+        await only._turn()
+        proxy.requests.clear()
+        for _ in range(3):
+            await only._turn()
+        assert [method for (method, _), count in proxy.requests.items() for _ in range(count)] == ["PATCH"] * 3
+        clock.now += DURATION_SECONDS
+        await other._turn()
+        clock.now += DURATION_SECONDS + 0.1
+        await other._turn()
+        only._held_until = clock.now + 1
+        await only._turn()
+        assert (only.held(), only.other, other.held()) == (False, "two", True)
 
 
 async def test_of_many_that_ask_at_once_one_gets_it(control_plane: ControlPlane) -> None:

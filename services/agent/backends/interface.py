@@ -119,6 +119,10 @@ class Backend(Protocol):
         """
         ...
 
+    def may_start(self) -> bool:
+        """Whether runs can be started now; where not, that passes by itself, and `apply` refuses until then."""
+        ...
+
     async def interrupt(self, seconds: float) -> int:
         """The machine under the pods goes: end them within this time. How many there were; 0 where pods live on."""
         ...

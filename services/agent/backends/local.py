@@ -451,6 +451,9 @@ class LocalBackend:
     def standby(self) -> str:
         return ""
 
+    def may_start(self) -> bool:
+        return True
+
     async def interrupt(self, seconds: float) -> int:
         """End all pods for a shutdown; they count as interrupted, and may run again."""
         live = [run for run in self._runs.values() if run.live]

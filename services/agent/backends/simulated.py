@@ -206,6 +206,9 @@ class SimulatedBackend:
     def standby(self) -> str:
         return ""
 
+    def may_start(self) -> bool:
+        return True
+
     async def interrupt(self, seconds: float) -> int:  # noqa: ARG002 (there is no machine under simulated pods)
         return 0
 

@@ -68,7 +68,10 @@ class KubernetesBackend:
     ) -> None:
         self._client = client
         self._identity = identity
-        self._lease = Lease(client, namespace=configuration.namespace, cluster_id=cluster_id, identity=identity.name)
+        # Where thousands of pods are to be made, it must be renewed in time all the same.
+        self._lease = Lease(
+            client.aside(), namespace=configuration.namespace, cluster_id=cluster_id, identity=identity.name
+        )
         self._listed_in_term = 0
         """Of the lease: what was listed before we had it may have changed by whoever acted then."""
         self._logs = logs
@@ -290,6 +293,9 @@ class KubernetesBackend:
 
     def standby(self) -> str:
         return self._lease.other
+
+    def may_start(self) -> bool:
+        return self._is_current()
 
     # -- what is done ------------------------------------------------------------------------------------------------
 
