@@ -1,0 +1,60 @@
+"""Followers that keep a fold: they stand before a commit that cannot be applied, and take nothing in behind it."""
+
+import asyncio
+import contextlib
+
+import pytest
+from nats.aio.client import Client
+
+from events.aggregate import BrokenChainError
+from events.commit import Commit
+from services.runtime.folding import follow_into
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.store import UnreadableMessageError
+from tests.support.drafts import grant
+
+pytestmark = pytest.mark.anyio
+
+
+class Picky:
+    """A fold to which one aggregate's commits do not fit."""
+
+    def __init__(self, *, from_snapshot: bool) -> None:
+        self.seq = 0
+        self.from_snapshot = from_snapshot
+        self.applied: list[str] = []
+
+    def apply(self, commit: Commit) -> None:
+        if commit.key == "bad":
+            raise BrokenChainError("it does not fit", seq=commit.seq)
+        self.applied.append(commit.key)
+
+
+async def three_with_a_bad_one(store: JetStreamEventStore) -> None:
+    for key in ("before", "bad", "behind"):
+        await store.append(grant(key, 0, subject="ada"))
+
+
+async def test_a_follower_stands_before_what_cannot_be_applied_and_says_so(client: Client) -> None:
+    store, fold = JetStreamEventStore(client), Picky(from_snapshot=False)
+    told: list[UnreadableMessageError | None] = []
+    await three_with_a_bad_one(store)
+    with contextlib.suppress(TimeoutError):
+        async with (
+            asyncio.timeout(1.5),
+            contextlib.aclosing(follow_into(store, fold, on_standing=told.append, idle_seconds=0.1)) as followed,
+        ):
+            async for _ in followed:
+                pass
+    assert (fold.applied, fold.seq) == (["before"], 1)
+    assert [(one.seq, one.subject) for one in told if one is not None] == [(2, "ev.tenant.bad")]
+
+
+async def test_a_fold_that_began_from_a_snapshot_begins_again_without_it(client: Client) -> None:
+    """What does not fit may be the snapshot's fault, and no reason to stand still."""
+    store, fold = JetStreamEventStore(client), Picky(from_snapshot=True)
+    await three_with_a_bad_one(store)
+    with pytest.raises(BrokenChainError):
+        async with contextlib.aclosing(follow_into(store, fold, on_standing=lambda _: None)) as followed:
+            async for _ in followed:
+                pass
