@@ -11,8 +11,9 @@ from events.cluster_protocol import ObservedPod, RunPod, SettledPod, StopPod, Wa
 from events.subjects import WANTED_STREAM, observed_pod_subject, wanted_cluster_subject, wanted_subject
 from events.workload.commands import PodFact, ReportPods
 from services.cluster_sync.fold import Fold
-from services.cluster_sync.wanted import Wanted
+from services.cluster_sync.wanted import Wanted, WantedLostError
 from services.runtime.folding import take
+from services.runtime.streams import create_streams
 from tests.cluster_sync.given import CLUSTER_ID, KEY, POD, WANTED, World, serving
 from tests.events.given import ref
 from tests.support.poison import UNDECODABLE_JSON
@@ -48,6 +49,18 @@ async def test_a_word_about_a_run_that_is_over_never_takes_the_place_of_a_newer_
     word = await world.wanted()
     assert isinstance(word, RunPod)
     assert word.token == fold.desired[SUBJECT].token > old.token
+
+
+async def test_a_stream_that_was_emptied_is_told_from_one_that_is_as_it_was_left(world: World) -> None:
+    await world.create(command="true")
+    await world.bind()
+    fold, wanted = await folded(world), Wanted(world.nc, world.requests)
+    await wanted.tell_all(fold)
+    await wanted.check()
+    await world.nc.jetstream().delete_stream(WANTED_STREAM)
+    await create_streams(world.nc, 1)
+    with pytest.raises(WantedLostError, match="it ends at 0, and went up to 2"):
+        await wanted.check()
 
 
 async def test_the_answer_about_a_run_that_never_was_expires(world: World) -> None:
