@@ -177,9 +177,6 @@ def check_kind(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:
     """What a cluster of this kind does not have, whatever its state."""
     if kind == "kubernetes":
         return
-    if kind == "local" and not (spec.command or "").strip() and not (spec.args or "").strip():
-        details = "is required on a cluster of kind local: it pulls no images, so it cannot know what this one starts"
-        yield _issue("spec.command", details, "required", "clusterId")
     for index, variable in enumerate(spec.environment_variables or ()):
         if variable is None:
             continue

@@ -1,17 +1,22 @@
-"""An agent whose cluster may not be acted on at the moment: its turn passes by itself, and nothing is tried in vain."""
+"""What an agent makes of what its backend says: ends are for ever, and nothing is tried that may not be done now."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
+from msgspec.structs import replace
+from nats.aio.client import Client
 
-from events.cluster_protocol import RunPod, WantedCluster
+from events.cluster_protocol import ObservedPod, RunPod, WantedCluster
+from events.workload.commands import PodFactKind
 from services.agent.agent import Agent
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.wanted import Wanted, Whole
 from services.runtime.connection import connect
-from tests.agent.given import CLUSTER, NODES, run_pod
+from tests.agent.given import CLUSTER, KEY, NODES, WORKLOAD, ref, run_pod
 from tests.support.servers import NatsServer
 
 pytestmark = pytest.mark.anyio
@@ -35,10 +40,28 @@ class NotNow(SimulatedBackend):
         await super().apply(pod)
 
 
-async def test_runs_that_may_not_be_started_now_are_started_as_soon_as_they_may(fresh_log: NatsServer) -> None:
+@pytest.fixture
+async def nc(fresh_log: NatsServer) -> AsyncIterator[Client]:
+    client = await connect(fresh_log.settings("agent"), "agent")
+    yield client
+    await client.close()
+
+
+async def test_an_end_is_for_ever_whatever_a_watch_that_lags_says_later(nc: Client) -> None:
+    cluster = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", simulated_nodes=NODES)
+    agent = Agent(cluster, NotNow(), nc, Wanted(), version="1")
+    pod = ObservedPod(
+        pod_key=KEY, token=1, workload_id=WORKLOAD, pod=ref(), kind="running", at=datetime(2026, 1, 2, tzinfo=UTC)
+    )
+    kinds: tuple[PodFactKind, ...] = ("running", "succeeded", "running", "unreachable", "failed")
+    for kind in kinds:
+        agent._see_pod(replace(pod, kind=kind))
+    assert [run.kind for run in agent._known[KEY].runs] == ["succeeded"]
+
+
+async def test_runs_that_may_not_be_started_now_are_started_as_soon_as_they_may(nc: Client) -> None:
     backend, wanted, stop = NotNow(), Wanted(), asyncio.Event()
     cluster = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", simulated_nodes=NODES)
-    nc = await connect(fresh_log.settings("agent"), "agent")
     running = asyncio.create_task(Agent(cluster, backend, nc, wanted, version="1").run(stop))
     pods = [run_pod(pod_key=f"k{number}-main-0") for number in range(PODS)]
     wanted.put(Whole({pod.pod_key: msgspec.json.encode(pod) for pod in pods}))
@@ -50,4 +73,3 @@ async def test_runs_that_may_not_be_started_now_are_started_as_soon_as_they_may(
             await asyncio.sleep(0.05)
     stop.set()
     await running
-    await nc.close()

@@ -18,6 +18,7 @@ from services.agent.backends import shim
 from services.agent.backends.interface import BackendError
 from services.agent.backends.local import LocalBackend
 from services.agent.backends.local_files import Fences, delete_old_logs
+from services.agent.backends.run_folder import RunFolder
 from tests.agent.given import CLUSTER, KEY, PYTHON, Watched, log_text, machine, open_local, run_pod
 
 pytestmark = pytest.mark.anyio
@@ -244,6 +245,22 @@ async def test_a_program_that_handles_sigterm_within_its_grace_period_is_stopped
     end = await local.until("stopped")
     assert end.exit_code == 9
     assert "bye" in await log_text(local.backend)
+
+
+async def test_who_asks_first_decides_what_an_end_counts_as_and_whoever_asks_later_can_only_shorten_it(
+    local: Watched, data: Path
+) -> None:
+    await local.backend.apply(shell(local, "trap '' TERM; sleep 1000 & wait; sleep 1000"))
+    await local.until("running")
+    asked = [(60, "stopped", 60.0), (600, "stopped", 60.0), (20, "stopped", 20.0)]
+    for grace, kind, left in asked:
+        await local.backend.delete(KEY, 1, grace)
+        stop = RunFolder(data / "pods" / KEY / "1").read_stop()
+        assert stop is not None
+        assert (stop.kind, stop.grace_seconds) == (kind, left)
+    await local.backend.interrupt(2.0)
+    end = await local.until("stopped", "interrupted")
+    assert (end.kind, end.reason) == ("stopped", "stopped")
 
 
 async def test_a_stop_right_after_the_start_is_never_lost(local: Watched) -> None:

@@ -17,6 +17,7 @@ V1 = "/api/v1"
 TRAININGS = f"{V1}/workloads/trainings"
 RULES = f"{V1}/authorization/access-rules"
 FOLLOWS = 3
+PATIENCE_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def served(
 def following(served: Served, path: str, subject: str, token: str | None = None) -> Generator[httpx.Response]:
     headers = {"Authorization": f"Bearer {token or served.token(subject)}"}
     with (
-        httpx.Client(base_url=served.url, trust_env=False, timeout=30) as client,
+        httpx.Client(base_url=served.url, trust_env=False, timeout=PATIENCE_SECONDS) as client,
         client.stream("GET", f"{V1}{path}", params={"follow": "true"}, headers=headers) as response,
     ):
         yield response
@@ -47,7 +48,14 @@ def logs_of(served: Served) -> str:
 
 def last_line(response: httpx.Response) -> str:
     """Once the stream has ended, which an open one never does by itself."""
-    return list(response.iter_lines())[-1]
+    lines = response.iter_lines()
+    newest = ""
+    try:
+        for newest in lines:
+            pass
+    except httpx.ReadTimeout:
+        raise AssertionError(f"it is still open {PATIENCE_SECONDS} s later") from None
+    return newest
 
 
 def test_revoking_the_role_ends_logs_that_are_open_and_says_why(served: Served) -> None:

@@ -225,6 +225,33 @@ async def test_what_could_not_be_decided_on_is_told_once_it_can_be(world: World,
     assert not live_pods(await world.workload())
 
 
+async def test_the_same_words_are_told_again_where_they_have_an_effect_again(world: World, followed: Followed) -> None:
+    """A run that is out of sight and back runs since the same moment as before."""
+    await world.create(command="true")
+    await world.bind()
+    await followed.follow()
+    state = followed.state
+    pod = state.pods["main", 0]
+    began = datetime.now(UTC)
+    told: list[tuple[PodFactKind, PodPhase]] = [("running", PodPhase.RUNNING), ("unreachable", PodPhase.UNKNOWN)]
+    for kind, phase in told * 2:
+        fact = PodFact(pod=ref(0, pod.attempt, pod.try_), kind=kind, at=began, token=pod.token)
+        followed.reporter.pods(KEY, state.workload_id, (fact,))
+        await eventually(followed.reporter_is_idle)
+        assert followed.state.pods["main", 0].phase is phase
+
+
+async def test_runs_on_a_node_that_is_gone_have_lost_their_place(world: World, followed: Followed) -> None:
+    await world.create(command="true")
+    await world.decide(NODE, NODE_KEY, ReportNode(cluster_id=CLUSTER_ID, name="n1", facts=FACTS), "here")
+    await world.bind()
+    await followed.follow()
+    assert followed.fold.runs_without_place() == []
+    await world.decide(NODE, NODE_KEY, ReportNodeGone(), "gone")
+    await followed.follow()
+    assert followed.fold.runs_without_place() == [(KEY, ("main", 0))]
+
+
 async def test_an_end_that_waits_to_be_told_is_not_taken_back_by_a_later_word(world: World, followed: Followed) -> None:
     """An agent that still speaks of a run on a node that was removed: nobody finds out a second time that it is."""
     await world.create(command="true")

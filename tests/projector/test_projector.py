@@ -14,13 +14,13 @@ from projections.filters import WorkloadQuery
 from projections.postgres import Pool
 from projections.queries import ProjectionsUnavailableError, Queries
 from services.projector.engine import Engine
-from services.projector.service import current_schema
+from services.projector.service import check_same_log, current_schema
 from services.projector.verify import verify
 from services.projector.writer import CheckpointMovedError, Writer
 from services.runtime.connection import connect
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.memory import MemoryEventStore
-from services.runtime.store import Committed, EventStore
+from services.runtime.store import Committed, EventStore, LogGapError
 from tests.projections.happenings import Happenings
 from tests.projector.conftest import Run
 from tests.support.lives import FIRST, World, busy_world, feed, pieces
@@ -184,6 +184,14 @@ async def test_another_log_halts_and_a_restored_one_too(queries: Queries, runnin
     async with running(store) as projector:
         await until(lambda: projector.health.serving, "serves again")
     assert (await queries.status()).halted is None
+
+
+def test_a_log_whose_commit_at_the_checkpoint_is_another_one_is_another_log() -> None:
+    first, second, *_ = busy_world(3, nodes=1, at_once=3).commits
+    check_same_log(second, second.seq, second.record.commit_id)
+    for commit in (replace(second, record=replace(second.record, commit_id="other")), first):
+        with pytest.raises(LogGapError, match="another log, or it was restored"):
+            check_same_log(commit, second.seq, second.record.commit_id)
 
 
 async def test_a_database_that_is_not_prepared_is_unavailable(postgres_database: str) -> None:

@@ -9,10 +9,11 @@ import pytest
 from projections.migrate import prepare, projection_schemas
 from projections.postgres import Pool
 from projections.queries import Queries
-from projections.tables import derived
+from projections.tables import SHAPE, derived
 from services.projector.rebuild import RebuildError, rebuild
 from services.projector.service import current_schema
 from services.projector.verify import verify
+from services.projector.writer import RETIRED
 from services.runtime.memory import MemoryEventStore
 from services.runtime.store import LogGapError
 from tests.projections.happenings import Happenings
@@ -84,6 +85,20 @@ async def test_projectors_and_queries_go_on_during_rebuilds(database: str, queri
         done.set()
     assert asked > 0
     assert await verify(store, database, quiet) == []
+
+
+async def test_a_schema_that_was_replaced_is_written_to_no_more(
+    database: str, pool: Pool, queries: Queries, running: Run
+) -> None:
+    """Also by a projector that has not heard of the rebuild yet: its next batch finds the checkpoint retired."""
+    world, store = busy_world(20, nodes=2, at_once=4), MemoryEventStore()
+    feed(store, world.commits)
+    async with running(store):
+        await reached(queries, len(world.commits))
+    old = await current_schema(pool)
+    await rebuild(store, database, quiet)
+    assert await pool.fetchval(f'SELECT version FROM "{old}".checkpoint') == RETIRED
+    assert await pool.fetchval(f'SELECT version FROM "{await current_schema(pool)}".checkpoint') == SHAPE
 
 
 async def test_a_rebuild_that_was_cut_off_leaves_nothing_that_disturbs_the_next(

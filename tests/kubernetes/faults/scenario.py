@@ -9,8 +9,8 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from muster.embedded.control_plane import SHOWN
 from muster.embedded.kubernetes.admin import AdminError
+from muster.embedded.kubernetes.kubelets import SHOWN
 from services.projector.verify import Difference, verify
 from services.runtime.connection import connect
 from services.runtime.jetstream import JetStreamEventStore
