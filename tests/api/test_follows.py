@@ -48,14 +48,10 @@ def logs_of(served: Served) -> str:
 
 def last_line(response: httpx.Response) -> str:
     """Once the stream has ended, which an open one never does by itself."""
-    lines = response.iter_lines()
-    newest = ""
     try:
-        for newest in lines:
-            pass
+        return list(response.iter_lines())[-1]
     except httpx.ReadTimeout:
         raise AssertionError(f"it is still open {PATIENCE_SECONDS} s later") from None
-    return newest
 
 
 def test_revoking_the_role_ends_logs_that_are_open_and_says_why(served: Served) -> None:
