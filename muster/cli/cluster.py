@@ -29,6 +29,7 @@ DEFAULT_CORES: Final = 64.0
 """Of a simulated node, where nothing is said; likewise the two below. About what a server with eight GPUs has."""
 DEFAULT_MEMORY: Final = "512Gi"
 DEFAULT_GPU_MEMORY: Final = "80Gi"
+DEFAULT_GPU_MODEL: Final = "simulated"
 _CSV_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 
 
@@ -209,15 +210,31 @@ def _add_add(app: typer.Typer) -> None:
             ),
         ] = None,
         cpu_cores: Annotated[
-            float, typer.Option("--cpu-cores", help="Of each node, with --simulated.")
-        ] = DEFAULT_CORES,
+            float | None,
+            typer.Option(
+                "--cpu-cores", metavar="X", help=f"With --simulated: of each node; {DEFAULT_CORES:g} by default."
+            ),
+        ] = None,
         memory: Annotated[
-            str, typer.Option("--memory", metavar="SIZE", help="Of each node, with --simulated.")
-        ] = DEFAULT_MEMORY,
-        gpu_model: Annotated[str, typer.Option("--gpu-model", help="Of each GPU, with --simulated.")] = "simulated",
+            str | None,
+            typer.Option(
+                "--memory", metavar="SIZE", help=f"With --simulated: of each node; {DEFAULT_MEMORY} by default."
+            ),
+        ] = None,
+        gpu_model: Annotated[
+            str | None,
+            typer.Option(
+                "--gpu-model", metavar="TEXT", help=f"With --simulated: of each GPU; {DEFAULT_GPU_MODEL} by default."
+            ),
+        ] = None,
         gpu_memory: Annotated[
-            str, typer.Option("--gpu-memory", metavar="SIZE", help="Of each GPU.")
-        ] = DEFAULT_GPU_MEMORY,
+            str | None,
+            typer.Option(
+                "--gpu-memory",
+                metavar="SIZE",
+                help=f"With --simulated or --nodes-csv: of each GPU; {DEFAULT_GPU_MEMORY} by default.",
+            ),
+        ] = None,
         kubeconfig: Annotated[
             Path | None,
             typer.Option(
@@ -242,20 +259,22 @@ def _add_add(app: typer.Typer) -> None:
         if context is not None and kubeconfig is None:
             todo = "one of Muster stands before the command: `muster --context NAME cluster add …`"
             raise usage("--context is here one of the kubeconfig", todo=todo)
+        asked = {"--cpu-cores": cpu_cores, "--memory": memory, "--gpu-model": gpu_model, "--gpu-memory": gpu_memory}
+        _refuse_idle([flag for flag, value in asked.items() if value is not None], simulated, nodes_csv)
         if kubeconfig is not None:
             connect_cluster(session, name, kubeconfig.expanduser(), context or "", idempotency_key)
             return
         if kubernetes:
             add_elsewhere(session, name, idempotency_key)
             return
-        device_bytes = _size("--gpu-memory", gpu_memory)
+        device_bytes = _size("--gpu-memory", DEFAULT_GPU_MEMORY if gpu_memory is None else gpu_memory)
         if simulated is not None:
             count, gpus = parse_simulated(simulated)
             kind = _NodeKind(
-                cores=cpu_cores,
-                memory_bytes=_size("--memory", memory),
+                cores=DEFAULT_CORES if cpu_cores is None else cpu_cores,
+                memory_bytes=_size("--memory", DEFAULT_MEMORY if memory is None else memory),
                 gpus=gpus,
-                model=gpu_model if gpus else "",
+                model=(DEFAULT_GPU_MODEL if gpu_model is None else gpu_model) if gpus else "",
                 gpu_memory_bytes=device_bytes if gpus else 0,
             )
             groups = [kind.group([f"{name}-{number}" for number in range(count)])]
@@ -266,6 +285,17 @@ def _add_add(app: typer.Typer) -> None:
         body: Row = {"name": name, "kind": "simulated", "simulatedNodes": nodes}
         session.api.mutate("POST", "/clusters", body, idempotency_key=idempotency_key)
         session.out.talk(f"cluster {name} added with {sum(len(_names(one)) for one in groups)} nodes")
+
+
+def _refuse_idle(given: list[str], simulated: str | None, nodes_csv: Path | None) -> None:
+    """Raises Problem (usage) for a flag about nodes or GPUs that are not made here."""
+    about_gpus = ("--gpu-model", "--gpu-memory")
+    for flag in given:
+        if simulated is None and not (nodes_csv is not None and flag == "--gpu-memory"):
+            why = "a CSV says it of each node" if nodes_csv is not None else "other nodes say themselves what they have"
+            raise usage(f"{flag} goes with --simulated: {why}", todo=f"leave {flag} out")
+        if simulated is not None and flag in about_gpus and parse_simulated(simulated)[1] == 0:
+            raise usage(f"{flag} needs nodes with GPUs, and --simulated {simulated} has none", todo=f"leave {flag} out")
 
 
 def _add_changes(app: typer.Typer) -> None:
@@ -306,7 +336,8 @@ def _add_changes(app: typer.Typer) -> None:
     ) -> None:
         """Remove a cluster; nothing is placed there any more."""
         confirm(f"remove cluster {cluster}?", yes=yes)
-        identifier = text_of(find_cluster(session.api, cluster), "id")
+        # With a key it may come again after the cluster is gone.
+        identifier = text_of(find_cluster(session.api, cluster, removed=idempotency_key is not None), "id")
         session.api.mutate("DELETE", f"/clusters/{identifier}", idempotency_key=idempotency_key)
         disconnect_cluster(session, identifier)
         session.out.talk(f"cluster {cluster} removed")
@@ -368,7 +399,8 @@ def add_nodes(root: typer.Typer) -> None:
         identifier = cluster_id(session, cluster)
         if name == DEFAULT_POOL:
             raise usage(f"the pool {name!r} holds the nodes in no other; it is always there")
-        find_node_pool(session.api, name, identifier)
+        if idempotency_key is None:  # with a key it may come again after the pool is gone
+            find_node_pool(session.api, name, identifier)
         path = f"/node-pools/{identifier}/{name}"
         session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
         session.out.talk(f"node pool {name} removed")

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from muster.cli.command import Session, command, group
-from muster.cli.exits import ExitCode, Problem
+from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.output import Column, Format
 from muster.cli.values import Json, Row, number_of, rows_of, text_of
 
@@ -76,17 +76,22 @@ def add_events(root: typer.Typer) -> None:
         session: Session,
         *,
         newest: Annotated[
-            int, typer.Option("--newest", "-n", help="Begin with so many past commits.", min=0)
-        ] = _NEWEST,
+            int | None,
+            typer.Option(
+                "--newest", "-n", metavar="N", help=f"Begin with so many past commits; {_NEWEST} by default.", min=0
+            ),
+        ] = None,
         after: Annotated[
             int | None, typer.Option("--after", metavar="SEQUENCE", help="Begin after this one, instead.", min=0)
         ] = None,
     ) -> None:
         """Follow the log until Ctrl-C."""
+        if newest is not None and after is not None:
+            raise usage("--newest and --after exclude each other", todo="leave one of them out")
         begin = after
         if begin is None:
             last = session.api.read("/events", [("limit", 1)]).sequence or 0
-            begin = max(last - newest, 0)
+            begin = max(last - (_NEWEST if newest is None else newest), 0)
         first = True
         for row in _followed(session, begin):
             if session.out.style.format in {Format.TABLE, Format.WIDE}:

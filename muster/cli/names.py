@@ -5,7 +5,7 @@ A list lags the log by some milliseconds, so a name that is not found is looked 
 
 import re
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from muster.cli.exits import ExitCode, Problem, did_you_mean, usage
 from muster.cli.values import Row, rows_of, text_of
@@ -29,6 +29,18 @@ _SHOWN: Final = 5
 def workload_id(session: "Session", given: str, project: str | None, *, deleted: bool = False) -> str:
     """The id of the workload that `given` names; `deleted` looks among what is gone, too. Raises Problem."""
     return workload_told(session, given, project, deleted=deleted)[0]
+
+
+def workload_for_change(session: "Session", given: str, project: str | None, key: str | None) -> tuple[str, str]:
+    """As `workload_told`, of one that a request is about. With an Idempotency-Key it may come again after the workload
+    is gone: then the last one of that name is meant. Raises Problem.
+    """
+    if key is not None and given == LATEST:
+        raise usage(
+            f"--idempotency-key does not go with {LATEST}, which may be another workload when it is given again",
+            todo="give a name or an id",
+        )
+    return workload_told(session, given, project, deleted=key is not None)
 
 
 def workload_told(session: "Session", given: str, project: str | None, *, deleted: bool = False) -> tuple[str, str]:
@@ -90,8 +102,13 @@ def find_node_pool(api: "Api", given: str, cluster: str) -> Row:
     return _find_named(api, given, path="/node-pools", key="nodePools", what="node pool", parameters=scope)
 
 
-def find_cluster(api: "Api", given: str) -> Row:
-    return _find_named(api, given, path="/clusters", key="clusters", what="cluster")
+def find_cluster(api: "Api", given: str, *, removed: bool = False) -> Row:
+    """A cluster by its name or id; `removed`: else the last that was removed. Raises Problem."""
+    living = rows_of(api.get("/clusters"), "clusters")
+    found = _named(living, given)
+    if found is None and removed:
+        found = _named(rows_of(api.get("/clusters", [("removed", "true")]), "clusters"), given)
+    return found or _refuse_name(living, given, what="cluster")
 
 
 def cluster_id(session: "Session", given: str | None) -> str:
@@ -154,12 +171,19 @@ def _find_named(
     api: "Api", given: str, *, path: str, key: str, what: str, parameters: tuple[tuple[str, str | int], ...] = ()
 ) -> Row:
     things = rows_of(api.get(path, parameters), key)
+    return _named(things, given) or _refuse_name(things, given, what=what)
+
+
+def _named(things: list[Row], given: str) -> Row | None:
+    """The one with this name or id, else the only one whose id begins so."""
     for thing in things:
         if given in {text_of(thing, "name"), text_of(thing, "id")}:
             return thing
     by_prefix = [thing for thing in things if _ID_PREFIX.match(given) and text_of(thing, "id").startswith(given)]
-    if len(by_prefix) == 1:
-        return by_prefix[0]
+    return by_prefix[0] if len(by_prefix) == 1 else None
+
+
+def _refuse_name(things: list[Row], given: str, *, what: str) -> NoReturn:
     names = [text_of(thing, "name") for thing in things]
     raise Problem(
         f"there is no {what} {given!r}, or it is not yours to see",

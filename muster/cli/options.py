@@ -23,7 +23,8 @@ WorkloadsArgument = Annotated[
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Keep showing what changes.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it is so; exit 7 in time, 8 where it never will.")]
 TimeoutOption = Annotated[
-    str | None, typer.Option("--timeout", metavar="DURATION", help="Most time that --wait takes, such as 5m.")
+    str | None,
+    typer.Option("--timeout", metavar="DURATION", help="With --wait: the most time that it takes, such as 5m."),
 ]
 
 
@@ -69,6 +70,11 @@ def confirm(question: str, *, yes: bool) -> None:
         raise Problem("nothing was done", code=ExitCode.FAILURE)
 
 
-def timeout_seconds(given: str | None) -> float | None:
-    """Seconds of --timeout; None: as long as it takes."""
-    return None if given is None else float(duration_option("--timeout", given))
+def timeout_seconds(given: str | None, *, waits: bool, flags: str = "--wait") -> float | None:
+    """Seconds of --timeout; None: as long as it takes. Raises Problem (usage), also where nothing is waited for."""
+    if given is None:
+        return None
+    seconds = float(duration_option("--timeout", given))
+    if not waits:
+        raise usage(f"--timeout goes with {flags}: without, nothing is waited for", todo="give both, or none")
+    return seconds

@@ -2,26 +2,23 @@
 
 import json
 import shlex
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from muster.cli.command import MusterGroup, Session, command
-from muster.cli.exits import ExitCode, Problem, did_you_mean, usage
+from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import cluster_id, default_project
 from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, TimeoutOption, timeout_seconds
 from muster.cli.output import Column, Format
 from muster.cli.training_flags import FLAG_OF_FIELD, flag_parameters, set_field, set_fields
-from muster.cli.values import Json, Row, text_of
+from muster.cli.values import Row, text_of
 from muster.cli.watch import wait_for_end
 from muster.cli.workload import add_describe, add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
-    from yaml import YAMLError
 
 _SUBMITTED_COLUMNS = (
     Column("NAME", "name"),
@@ -88,7 +85,11 @@ def submit(
 ) -> int | None:
     """Submit a training. The words after -- are what its pods run."""
     words = cast("list[str]", fields.pop("words"))
-    request = _file_request(file)
+    request: Row = {}
+    if file is not None:
+        from muster.cli.request_file import read_request
+
+        request = read_request(file)
     _name(request, name, name_prefix)
     set_fields(request, fields)
     if words:
@@ -97,7 +98,7 @@ def submit(
         set_field(request, "spec.command" if replace_command else "spec.args", text)
     elif replace_command:
         raise usage("--command needs words after --", todo="muster training submit NAME -i IMAGE --command -- WORDS...")
-    seconds = timeout_seconds(timeout)
+    seconds = timeout_seconds(timeout, waits=wait or watch, flags="--wait or --watch")
     if project or "projectId" not in request:
         request["projectId"] = text_of(default_project(session, project), "id")
     if cluster or "clusterId" not in request:
@@ -143,39 +144,6 @@ def _name(request: Row, name: str | None, prefix: str | None) -> None:
         request["useGivenNameAsPrefix"] = True
     elif not text_of(request, "name"):
         raise usage("the training needs a name", todo="muster training submit NAME ..., or --name-prefix TEXT")
-
-
-def _file_request(file: str | None) -> Row:
-    """The request that a file holds: what POST /workloads/trainings takes. Raises Problem."""
-    if file is None:
-        return {}
-    import yaml
-
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        document: Json = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"--file: {file} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise usage(f"--file: {file} is neither YAML nor JSON: {_fault(error)}") from error
-    if not isinstance(document, dict):
-        raise usage(
-            f"--file: {file} holds no request", todo="it begins with name: and spec:, as --dry-run=client prints it"
-        )
-    known = ["name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec"]
-    for key in document:
-        if key not in known:
-            raise usage(f"--file: {file}: unknown field {key!r}", todo=did_you_mean(str(key), known))
-    return document
-
-
-def _fault(error: "YAMLError") -> str:
-    """Where the parser stood and what it met, as one sentence."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return " ".join(str(error).split())
-    met = ", ".join(part for name in ("context", "problem") if (part := getattr(error, name, None)))
-    return f"line {mark.line + 1}, column {mark.column + 1}: {met}"
 
 
 def _dry_run(session: Session, request: Row, where: str) -> ExitCode:

@@ -150,6 +150,7 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         ] = None,
     ) -> None:
         """Print what a workload's pods wrote; kept after the pods are gone."""
+        _check_run(previous=previous, attempt=attempt, run=run, follow=follow)
         identifier = workload_id(session, workload, project, deleted=True)
         parameters: list[tuple[str, str | int]] = [("follow", "true")] if follow else []
         parameters += [("tail", tail)] if tail >= 0 else []
@@ -164,6 +165,20 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         if not print_logs(session, f"/workloads/{identifier}/logs", parameters):
             row = session.api.get(f"/workloads/{identifier}")
             session.out.talk(f"nothing such was written; {_standing(row)}")
+
+
+def _check_run(*, previous: bool, attempt: int | None, run: int | None, follow: bool) -> None:
+    """Raises Problem (usage) where the flags that choose a run do not go together."""
+    given = {"--previous": previous, "--attempt": attempt is not None, "--run": run is not None}
+    chosen = [flag for flag, is_given in given.items() if is_given]
+    if run is not None and attempt is None:
+        raise usage(
+            "--run needs --attempt: each attempt counts its runs from 1", todo="`muster workload pods` lists both"
+        )
+    if previous and attempt is not None:
+        raise usage("--previous and --attempt exclude each other", todo="leave one of them out")
+    if follow and chosen:
+        raise usage(f"{chosen[0]} does not go with --follow, which tells of every run from now on")
 
 
 def _tell_what_waits(session: Session, identifier: str) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import workload_told
+from muster.cli.names import workload_for_change
 from muster.cli.options import (
     IdempotencyOption,
     ProjectOption,
@@ -42,9 +42,9 @@ class _Act:
         """Does it to each; the exit code is that of the first that failed."""
         if self.key and len(workloads) > 1:
             raise usage("--idempotency-key goes with one workload", todo="give one at a time")
-        seconds = timeout_seconds(self.timeout)
+        seconds = timeout_seconds(self.timeout, waits=self.wait)
         # Looked up once, before anybody is asked: what `@latest` means may change while a person thinks.
-        found = [_named(session, workload, project) for workload in workloads]
+        found = [_named(session, workload, project, self.key) for workload in workloads]
         there = [one for one in found if isinstance(one, _Named)]
         if there:
             confirm(f"{self.verb} {', '.join(one.told for one in there)}?", yes=self.yes)
@@ -72,9 +72,9 @@ class _Named:
     told: str
 
 
-def _named(session: Session, given: str, project: str | None) -> _Named | ExitCode:
+def _named(session: Session, given: str, project: str | None, key: str | None) -> _Named | ExitCode:
     try:
-        return _Named(*workload_told(session, given, project))
+        return _Named(*workload_for_change(session, given, project, key))
     except Problem as problem:
         return _failed(session, problem)
 
@@ -197,7 +197,7 @@ def add_set(app: typer.Typer) -> None:
             changes["autoDeletionTimeAfterCompletionSeconds"] = seconds
         if not changes:
             raise usage("nothing to set", todo="give --priority or --auto-deletion-time-after-completion")
-        identifier, told = workload_told(session, workload, project)
+        identifier, told = workload_for_change(session, workload, project, idempotency_key)
         path = f"/workloads/{identifier}"
         session.api.mutate("PATCH", path, changes, idempotency_key=idempotency_key, if_match=if_match)
         session.out.talk(f"change of {told} accepted")

@@ -196,7 +196,7 @@ _PLACES: Final = (
         "Clusters",
         "Clusters",
         "Clusters",
-        query=(workloads.MIN_SEQ,),
+        query=(clusters.REMOVED, workloads.MIN_SEQ),
         errors=(403,),
     ),
     _change(

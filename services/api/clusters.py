@@ -33,6 +33,9 @@ from services.api.rules import check_label_key, check_label_value, check_name
 MAX_SIMULATED_NODES: Final = 5000
 """Of one cluster: their names stand in one record of the log."""
 MAX_NODE_CPU_CORES: Final = MAX_CPU_MILLI // 1000
+REMOVED: Final = Query(
+    name="removed", type="boolean", default=False, help="What was removed, instead: of each name that is free the last."
+)
 CLUSTER_FILTER: Final = Query(name="clusterId", help="Only of this cluster.")
 
 NodeName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
@@ -90,7 +93,7 @@ class NodePoolCreation(FieldsModel):
 
 async def list_clusters(call: Call) -> Response:
     headers = await directory_fresh(call)
-    clusters = [_cluster_json(cluster) for cluster in _clusters(call)]
+    clusters = [_cluster_json(cluster) for cluster in _clusters(call, removed=call.values["removed"])]
     return read_response({"clusters": clusters}, call.api.directory.seq, headers)
 
 
@@ -212,10 +215,11 @@ def _require_some_role(call: Call) -> None:
         call.require(Permission.READ, None)
 
 
-def _clusters(call: Call) -> list[Cluster]:
+def _clusters(call: Call, *, removed: bool = False) -> list[Cluster]:
     _require_some_role(call)
-    living = [cluster for cluster in call.api.directory.clusters.values() if cluster.exists]
-    return sorted(living, key=lambda cluster: cluster.name)
+    if removed:
+        return sorted(call.api.directory.removed_clusters(), key=lambda cluster: cluster.name)
+    return sorted(call.api.directory.clusters.values(), key=lambda cluster: cluster.name)
 
 
 async def _cluster(call: Call, cluster_id: str) -> Cluster:

@@ -123,6 +123,11 @@ class Directory:
     def cluster_named(self, name: str) -> Cluster | None:
         return self.clusters.get(self._cluster_names.get(name, ""))
 
+    def removed_clusters(self) -> list[Cluster]:
+        """Those that were removed and whose name nothing has since."""
+        clusters = (cast("Cluster", chain.state) for (kind, _), chain in self._chains.items() if kind == CLUSTER.name)
+        return [cluster for cluster in clusters if cluster.removed]
+
     def _tenant(self) -> Tenant:
         chain = self._chains.get((TENANT.name, TENANT_KEY))
         return TENANT.initial if chain is None else chain.state

@@ -121,6 +121,30 @@ def test_clusters_pools_nodes_and_projects(admin: Served, muster: Any) -> None:
     assert muster("project", "describe", "vision").code == 0
 
 
+def test_what_is_done_by_name_and_comes_again_with_its_key_is_answered_as_the_first_time(
+    admin: Served, muster: Any
+) -> None:
+    """The second time nothing living has the name any more."""
+    assert muster("training", "submit", "again", "-i", "a", "-p", "default", "--cluster", "local").code == 0
+    assert muster("cluster", "add", "passing", "--simulated", "1x1").code == 0
+    assert muster("nodepool", "add", "once", "--cluster", "passing", "--label", "a=b").code == 0
+    for command in (
+        ("workload", "delete", "again", "-p", "default", "-y"),
+        ("nodepool", "remove", "once", "--cluster", "passing"),
+        ("cluster", "remove", "passing", "-y"),
+    ):
+        first = muster(*command, "--idempotency-key", "by-name")
+        assert first.code == 0, first.err
+        if command[0] == "workload":
+            gone = ("workload", "list", "-p", "default", "--search", "again", "-o", "name")
+            assert until(lambda gone=gone: not muster(*gone).out, 20)
+        second = muster(*command, "--idempotency-key", "by-name")
+        assert (second.code, second.err) == (0, first.err)
+        assert muster(*command).code == 3, "without a key a name that is not there is a mistake"
+    never = muster("cluster", "remove", "never-there", "-y", "--idempotency-key", "by-name")
+    assert never.code == 3
+
+
 def test_roles_are_given_shown_and_taken_away_and_the_audit_tells(admin: Served, muster: Any) -> None:
     assert muster("role", "grant", "eve", "researcher", "-p", "default").code == 0
     assert muster("role", "grant", "eve", "researcher", "-p", "default").code == 0, "it is so already"

@@ -1,0 +1,63 @@
+"""The request in a file of YAML or JSON. Imports a parser, so only who reads a file imports this."""
+
+import sys
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, Final, override
+
+import yaml
+
+from muster.cli.exits import did_you_mean, usage
+from muster.cli.values import Json, Row
+
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
+
+def read_request(file: str) -> Row:
+    """The request that a file holds (`-`: standard input), as POST /workloads/trainings takes it. Raises Problem."""
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        document: Json = yaml.load(text, _OnceLoader)  # noqa: S506 - it is a SafeLoader
+    except (OSError, UnicodeDecodeError) as error:
+        raise usage(f"--file: {file} cannot be read: {error}") from error
+    except _TwiceError as error:
+        raise usage(f"--file: {file} {error}", todo="leave one of them out") from error
+    except yaml.YAMLError as error:
+        raise usage(f"--file: {file} is neither YAML nor JSON: {_fault(error)}") from error
+    if not isinstance(document, dict):
+        raise usage(
+            f"--file: {file} holds no request", todo="it begins with name: and spec:, as --dry-run=client prints it"
+        )
+    known = ["name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec"]
+    for key in document:
+        if key not in known:
+            raise usage(f"--file: {file}: unknown field {key!r}", todo=did_you_mean(str(key), known))
+    return document
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """Of a key that stands twice YAML's own would take the last without a word."""
+
+    @override
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            # Before what `<<` merges comes in: that may be said otherwise.
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                if key.value in seen:
+                    raise _TwiceError(f"line {key.start_mark.line + 1}: {key.value!r} stands there twice")
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+class _TwiceError(Exception):
+    """The message says what, and where."""
+
+
+def _fault(error: yaml.YAMLError) -> str:
+    """Where the parser stood and what it met, as one sentence."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    met = ", ".join(part for name in ("context", "problem") if (part := getattr(error, name, None)))
+    return f"line {mark.line + 1}, column {mark.column + 1}: {met}"
