@@ -16,6 +16,11 @@ SettingSource = Literal["cluster", "administrator"]
 DEFAULT_POOL: Final = "default"
 """The pool of the nodes that are in no other; every cluster has it."""
 
+MAX_NAMED_POOLS: Final = 10
+"""In one sentence."""
+MAX_NAME_SHOWN: Final = 63
+"""Of a name that no pool can have: the longest that one can."""
+
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
@@ -316,7 +321,7 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
             same = state.node_pools.get(command.pool.name) == command.pool
             return () if same else (NodePoolSet(pool=command.pool),)
         case RemoveNodePool():
-            return (NodePoolRemoved(name=command.name),) if command.name in state.node_pools else ()
+            return _remove_pool(command, state)
         case ReportCluster():
             return _report(command, state, context)
         case _:
@@ -339,6 +344,17 @@ def _add(command: AddCluster, state: Cluster, context: Context) -> Decision[Clus
             simulated_nodes=command.simulated_nodes,
         ),
     )
+
+
+def _remove_pool(command: RemoveNodePool, state: Cluster) -> Decision[ClusterEvent]:
+    if command.name in state.node_pools:
+        return (NodePoolRemoved(name=command.name),)
+    if command.name == DEFAULT_POOL:
+        message = f"the pool {DEFAULT_POOL!r} holds the nodes in no other: it is always there, and cannot be removed"
+    else:
+        there = ", ".join(pool_names(state)[:MAX_NAMED_POOLS])
+        message = f"cluster {state.name!r} has no node pool {command.name[:MAX_NAME_SHOWN]!r}; it has {there}"
+    return Refusal(code="not_found", message=message)
 
 
 def _protect(command: SetOwnershipProtection, state: Cluster) -> Decision[ClusterEvent]:

@@ -52,6 +52,8 @@ class Answer:
     body: Row
     sequence: int | None
     """X-Log-Sequence: how far the log had come, what a later read can ask for by min_seq."""
+    version: int | None
+    """X-Version: of the one thing that was read or changed, where it has one; what `if_match` takes."""
     request_id: str | None
     date: str | None
     server: str | None
@@ -267,6 +269,7 @@ def problem_of(response: httpx.Response, idempotency_key: str | None = None) -> 
         todo=todo,
         code=code,
         request_id=response.headers.get("X-Request-Id"),
+        refusal=details,
     )
 
 
@@ -341,15 +344,20 @@ def _answer(response: httpx.Response) -> Answer:
             todo="`muster context list` shows which URL is asked; --url or MUSTER_URL names another",
             code=ExitCode.UNREACHABLE,
         )
-    sequence = response.headers.get("X-Log-Sequence", "")
     return Answer(
         status=response.status_code,
         body=_body(response),
-        sequence=int(sequence) if sequence.isdigit() else None,
+        sequence=_number_in(response, "X-Log-Sequence"),
+        version=_number_in(response, "X-Version"),
         request_id=response.headers.get("X-Request-Id"),
         date=response.headers.get("Date"),
         server=response.headers.get("X-Muster-Version"),
     )
+
+
+def _number_in(response: httpx.Response, header: str) -> int | None:
+    given = response.headers.get(header, "")
+    return int(given) if given.isdigit() else None
 
 
 def _body(response: httpx.Response) -> Row:

@@ -46,6 +46,7 @@ class Problem(Exception):
         why: lines that say why, such as one per field.
         todo: what to do next, a sentence or a command to type.
         request_id: of the API's answer, shown with --debug.
+        refusal: the code by which the API refused, such as `version_moved`; empty where it was something else.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Problem(Exception):
         why: tuple[str, ...] = (),
         todo: str | None = None,
         request_id: str | None = None,
+        refusal: str = "",
     ) -> None:
         super().__init__(what)
         self.what = what
@@ -63,6 +65,7 @@ class Problem(Exception):
         self.why = why
         self.todo = todo
         self.request_id = request_id
+        self.refusal = refusal
 
 
 def usage(what: str, *, todo: str | None = None) -> Problem:

@@ -1,17 +1,29 @@
 """`muster project`."""
 
+import random
+import time
 from enum import StrEnum
 from shlex import quote
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from muster.cli.command import Session, command, group
-from muster.cli.exits import usage
+from muster.cli.exits import Problem, usage
 from muster.cli.names import find_project
 from muster.cli.options import IdempotencyOption, ProjectArgument
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Json, Row, ValueProblem, format_number, number_of, parse_number, row_of, rows_of, text_of
+
+if TYPE_CHECKING:
+    from muster.cli.client import Api
+
+
+CHANGE_TRIES: Final = 10
+"""Of one change, where others change the same project: each time at least one of them got through."""
+
+CHANGE_PAUSE_SECONDS: Final = 0.1
+"""At most, between two of them."""
 
 
 def _quota(row: Row) -> str:
@@ -144,12 +156,26 @@ def _add_changes(app: typer.Typer) -> None:
 
             set_default(session, project=text_of(row, "name"))
             return
-        # The API takes all settings together: what is not given stays as it is.
-        settings: Row = {key: row.get(key) for key in ("gpuQuota", "nodePools", "podSecurity")}
-        settings |= _settings(gpu_quota, node_pools, pod_security)
-        path = f"/org-unit/projects/{text_of(row, 'id')}"
-        session.api.mutate("PUT", path, settings, idempotency_key=idempotency_key)
+        changes = _settings(gpu_quota, node_pools, pod_security)
+        _change(session.api, f"/org-unit/projects/{text_of(row, 'id')}", changes, idempotency_key)
         session.out.talk(f"project {text_of(row, 'name')} changed")
+
+
+def _change(api: "Api", path: str, changes: Row, idempotency_key: str | None) -> None:
+    """The API takes all settings together: what is not given stays as it is, also where somebody else changes it at
+    the same time.
+    """
+    for tries_left in reversed(range(CHANGE_TRIES)):
+        now = api.read(path)
+        settings = {key: now.body.get(key) for key in ("gpuQuota", "nodePools", "podSecurity")} | changes
+        try:
+            api.mutate("PUT", path, settings, idempotency_key=idempotency_key, if_match=now.version)
+        except Problem as problem:
+            if problem.refusal != "version_moved" or not tries_left:
+                raise
+            time.sleep(CHANGE_PAUSE_SECONDS * random.random())  # noqa: S311 - so that two do not chase each other
+        else:
+            return
 
 
 def _settings(gpu_quota: str | None, node_pools: str | None, pod_security: SecurityLevel | None) -> Row:

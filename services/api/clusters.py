@@ -7,6 +7,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_GPUS
+from events.aggregate import Chain
 from events.authorize import Permission
 from events.cluster import (
     DEFAULT_POOL,
@@ -23,11 +24,11 @@ from events.cluster import (
 )
 from events.quantities import cores_to_milli
 from projections.row_json import node_to_json
-from services.api.context import Call, Query, json_response, read_response, rfc3339, sequence_headers
+from services.api.context import Call, Query, json_response, read_response, rfc3339, sequence_headers, version_header
 from services.api.errors import not_found
 from services.api.fields.about import FieldsModel
 from services.api.issues import Issue
-from services.api.places import directory_caught_up, directory_fresh, find_cluster
+from services.api.places import cluster_chain, directory_caught_up, directory_fresh
 from services.api.rules import check_label_key, check_label_value, check_name
 
 MAX_SIMULATED_NODES: Final = 5000
@@ -99,8 +100,9 @@ async def list_clusters(call: Call) -> Response:
 
 async def get_cluster(call: Call) -> Response:
     headers = await directory_fresh(call)
-    cluster = await _cluster(call, call.id)
-    return read_response(_cluster_json(cluster), call.api.directory.seq, headers)
+    chain = await _cluster(call, call.id)
+    headers = version_header(chain.version) | headers
+    return read_response(_cluster_json(chain.state), call.api.directory.seq, headers)
 
 
 async def add_cluster(call: Call) -> Response:
@@ -133,7 +135,7 @@ async def remove_cluster(call: Call) -> Response:
 
 async def list_node_pools(call: Call) -> Response:
     wanted: str | None = call.values["clusterId"]
-    clusters = _clusters(call) if wanted is None else [await _cluster(call, wanted)]
+    clusters = _clusters(call) if wanted is None else [(await _cluster(call, wanted)).state]
     pools = [_pool_json(cluster, name) for cluster in clusters for name in pool_names(cluster)]
     return read_response({"nodePools": pools}, call.api.directory.seq, {})
 
@@ -222,12 +224,12 @@ def _clusters(call: Call, *, removed: bool = False) -> list[Cluster]:
     return sorted(call.api.directory.clusters.values(), key=lambda cluster: cluster.name)
 
 
-async def _cluster(call: Call, cluster_id: str) -> Cluster:
+async def _cluster(call: Call, cluster_id: str) -> Chain[Cluster]:
     _require_some_role(call)
-    cluster = await find_cluster(call, cluster_id)
-    if cluster is None:
+    chain = await cluster_chain(call, cluster_id)
+    if chain is None:
         raise not_found("there is no such cluster")
-    return cluster
+    return chain
 
 
 def _cluster_json(cluster: Cluster) -> dict[str, Any]:

@@ -321,7 +321,12 @@ def bearer_token(request: Request) -> str:
 
 def sequence_headers(seq: int) -> dict[str, str]:
     """Of an answer about one aggregate, whose version is its last sequence."""
-    return {"X-Log-Sequence": str(seq), "X-Version": str(seq)}
+    return {"X-Log-Sequence": str(seq)} | version_header(seq)
+
+
+def version_header(version: int) -> dict[str, str]:
+    """Of an answer about one thing that can be changed: what If-Match takes."""
+    return {"X-Version": str(version)}
 
 
 def json_response(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

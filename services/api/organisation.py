@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 from starlette.responses import Response
 
-from events.aggregate import TENANT
+from events.aggregate import TENANT, Chain
 from events.authorize import Permission
 from events.cluster import DEFAULT_POOL, pool_names
 from events.envelope import UserCommand
@@ -24,11 +24,20 @@ from events.quantities import cores_to_milli
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from projections.queries import ProjectUse
 from services.api.clusters import PoolName
-from services.api.context import Call, Query, if_answered, json_response, read_response, rfc3339, sequence_headers
+from services.api.context import (
+    Call,
+    Query,
+    if_answered,
+    json_response,
+    read_response,
+    rfc3339,
+    sequence_headers,
+    version_header,
+)
 from services.api.errors import bad_request, not_found
 from services.api.fields.about import FieldsModel
 from services.api.issues import Issue, PolicyRule, shown
-from services.api.places import directory_caught_up, directory_fresh, find_project
+from services.api.places import directory_caught_up, directory_fresh, project_chain
 from services.api.rules import check_name, listed_pools
 from services.api.validate import check
 
@@ -91,8 +100,10 @@ async def list_projects(call: Call) -> Response:
 
 async def get_project(call: Call) -> Response:
     headers = await directory_fresh(call)
-    project = await _readable(call)
+    chain = await _readable(call)
+    project = chain.state
     uses = await _uses(call, frozenset({project.project_id}))
+    headers = version_header(chain.version) | headers
     return read_response(_project_json(project, uses), call.api.directory.seq, headers)
 
 
@@ -121,7 +132,7 @@ async def create_project(call: Call) -> Response:
 
 
 async def set_project(call: Call) -> Response:
-    project = await _readable(call)
+    project = (await _readable(call)).state
     # A pool that was removed meanwhile must not stand in the way of what else is changed.
     pools = {*await _pools_there_are(call), *project.node_pools}
     known = pools if call.grants.allows(Permission.MANAGE_PROJECTS, None) else None
@@ -245,11 +256,11 @@ async def _pools_there_are(call: Call) -> set[str]:
     return pools
 
 
-async def _readable(call: Call) -> Project:
-    project = await find_project(call, call.id)
-    if project is None or not call.may_read(project.project_id):
+async def _readable(call: Call) -> Chain[Project]:
+    chain = await project_chain(call, call.id)
+    if chain is None or not call.may_read(chain.state.project_id):
         raise not_found("there is no such project")
-    return project
+    return chain
 
 
 async def _uses(call: Call, ids: frozenset[str]) -> dict[str, ProjectUse] | None:

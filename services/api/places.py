@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from events.aggregate import CLUSTER, PROJECT
+from events.aggregate import CLUSTER, PROJECT, Chain
 from events.cluster import Cluster, ClusterAdded, ClusterRemoved
 from events.envelope import Accepted
 from events.ids import key_of_id
@@ -18,21 +18,39 @@ OWN_WRITE_SECONDS: Final = 1.0
 
 
 async def find_project(call: Call, project_id: str) -> Project | None:
-    known = call.api.directory.project(project_id)
+    chain = await project_chain(call, project_id)
+    return None if chain is None else chain.state
+
+
+async def project_chain(call: Call, project_id: str) -> Chain[Project] | None:
+    """With its version, as of the same commit."""
     key = key_of_id(project_id)
-    if known is not None or key is None:
-        return known
-    state = (await call.api.store.load(PROJECT, key)).state
-    return state if state.project_id == project_id else None
+    if key is None:
+        return None
+    chain = call.api.directory.chain(PROJECT, key)
+    if chain.state.project_id != project_id:
+        chain = await call.api.store.load(PROJECT, key)
+    return chain if chain.state.project_id == project_id else None
 
 
 async def find_cluster(call: Call, cluster_id: str) -> Cluster | None:
-    known = call.api.directory.cluster(cluster_id)
+    chain = await cluster_chain(call, cluster_id)
+    return None if chain is None else chain.state
+
+
+async def cluster_chain(call: Call, cluster_id: str) -> Chain[Cluster] | None:
+    """With its version, as of the same commit."""
     key = key_of_id(cluster_id)
-    if known is not None or key is None:
-        return known
-    state = (await call.api.store.load(CLUSTER, key)).state
-    return state if state.cluster_id == cluster_id and state.exists else None
+    if key is None:
+        return None
+    chain = call.api.directory.chain(CLUSTER, key)
+    if not _is_living(chain, cluster_id):
+        chain = await call.api.store.load(CLUSTER, key)
+    return chain if _is_living(chain, cluster_id) else None
+
+
+def _is_living(chain: Chain[Cluster], cluster_id: str) -> bool:
+    return chain.state.exists and chain.state.cluster_id == cluster_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from events.aggregate import AGGREGATES, CLUSTER, PROJECT, TENANT, VOID, Chain, advance
+from events.aggregate import AGGREGATES, CLUSTER, PROJECT, TENANT, VOID, Aggregate, Chain, advance
 from events.authorize import Grants
 from events.cluster import Cluster
 from events.commit import Commit
@@ -128,9 +128,12 @@ class Directory:
         clusters = (cast("Cluster", chain.state) for (kind, _), chain in self._chains.items() if kind == CLUSTER.name)
         return [cluster for cluster in clusters if cluster.removed]
 
+    def chain[S](self, aggregate: Aggregate[S], key: str) -> Chain[S]:
+        """What is known of one aggregate of KINDS, with its version."""
+        return self._chains.get((aggregate.name, key), Chain(state=aggregate.initial))
+
     def _tenant(self) -> Tenant:
-        chain = self._chains.get((TENANT.name, TENANT_KEY))
-        return TENANT.initial if chain is None else chain.state
+        return self.chain(TENANT, TENANT_KEY).state
 
     async def _first_of(self, waiter: "asyncio.Future[Any]") -> None:
         """Wait for it, or raise what ended the follower before."""

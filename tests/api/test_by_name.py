@@ -112,3 +112,25 @@ def test_a_project_s_node_pools_are_those_that_some_cluster_has(served: Served) 
         assert admin.delete(f"{V1}/node-pools/{served.cluster}/{pool}").status_code == 202
         kept = admin.put(f"{PROJECTS}/{made.json()['id']}", json={"gpuQuota": 3, "nodePools": [pool]})
         assert kept.status_code == 202, "what the project has already may stay while something else is changed"
+
+
+@pytest.mark.parametrize("name", ["nosuch", "default"])
+def test_a_node_pool_that_is_not_there_to_be_removed_is_not_said_to_be_removed(served: Served, name: str) -> None:
+    with served.client() as admin:
+        answer = admin.delete(f"{V1}/node-pools/{served.cluster}/{name}")
+        assert answer.status_code == 404, answer.text
+        assert repr(name) in answer.json()["message"]
+
+
+def test_one_project_and_one_cluster_are_read_with_the_version_that_a_change_depends_on(served: Served) -> None:
+    with served.client() as admin:
+        for path, method, body in (
+            (f"{V1}/org-unit/projects/{served.project}", "PUT", {"gpuQuota": 7}),
+            (f"{V1}/clusters/{served.cluster}", "PATCH", {"ownershipProtection": False}),
+        ):
+            version = admin.get(path).headers["x-version"]
+            first = admin.request(method, path, json=body, headers={"If-Match": version})
+            assert first.status_code == 202, first.text
+            assert admin.get(path).headers["x-version"] == first.headers["x-version"]
+            stale = admin.request(method, path, json=body, headers={"If-Match": str(int(version) - 1)})
+            assert stale.status_code == 412, stale.text

@@ -46,6 +46,7 @@ def api(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShapeServer]:
         "use": {"gpuAllocated": 1.0},
     }
     server.on("GET", "/org-unit/projects", Reply(body={"projects": [project]}))
+    server.on("GET", "/org-unit/projects/p-1", Reply(body=project, headers={"X-Version": "7"}))
     server.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "local", "kind": "local"}]}))
     server.on("GET", "/workloads", Reply(body={"workloads": [workload_row()], "next": None}))
     server.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=workload_row()))

@@ -398,6 +398,28 @@ def test_settings_of_clusters_projects_and_pools(api: ShapeServer, muster: Any) 
     assert api.requests[-1].body == {"clusterId": "c-1", "name": "fast", "labelKey": "gpu", "labelValue": "a100"}
 
 
+def test_a_setting_that_somebody_else_changed_meanwhile_is_not_put_back(api: ShapeServer, muster: Any) -> None:
+    settings = {"gpuQuota": 4.0, "nodePools": ["a"], "podSecurity": None}
+    version = 7
+
+    def read(_: Request) -> Reply:
+        return Reply(body={"id": "p-1", "name": "default", **settings}, headers={"X-Version": str(version)})
+
+    def change(request: Request) -> Reply:
+        nonlocal version
+        if version == 7:  # somebody else is faster
+            settings["gpuQuota"], version = 5.0, 8
+        if request.headers.get("if-match") != str(version):
+            return Reply(412, {"code": 412, "message": "read it again", "details": "version_moved"})
+        settings.update(request.body)
+        return ACCEPTED
+
+    api.on("GET", "/org-unit/projects/p-1", read)
+    api.on("PUT", "/org-unit/projects/p-1", change)
+    assert muster("project", "set", "default", "--pod-security", "restricted").code == 0
+    assert settings == {"gpuQuota": 5.0, "nodePools": ["a"], "podSecurity": "restricted"}
+
+
 def test_set_without_a_setting_makes_the_default_of_the_context(
     api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,10 +160,11 @@ class Happenings:
 
     def cluster(self) -> None:
         pool = NodePool(name=self.random.choice("xy"), label_key="zone", label_value="a")
+        there = self.world.chain("cluster", cluster_key("local")).state.node_pools
         command = self.random.choice(
             (
                 SetNodePool(cluster_id=self.cluster_id, pool=pool),
-                RemoveNodePool(cluster_id=self.cluster_id, name=pool.name),
+                *(RemoveNodePool(cluster_id=self.cluster_id, name=name) for name in there),
                 SetOwnershipProtection(cluster_id=self.cluster_id, enabled=self.random.random() < 0.5),
                 ReportCluster(cluster_id=self.cluster_id, connected=True, ownership_protection=True),
                 ReportCluster(cluster_id=self.cluster_id, connected=self.random.random() < 0.5, silent_seconds=9),
