@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from muster.embedded.datadir import DataDir, Ports
+from muster.embedded.environment import NO_SETTINGS, SET_BY_UP, agent_environment
+from muster.embedded.up import ADMIN_SUBJECT
 from services.runtime.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +61,24 @@ def is_read(variable: str) -> bool:
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_setting_is_read(name: str) -> None:
     assert name in read_of_settings()
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_either_taken_by_up_or_set_by_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = f"MUSTER_{name.upper()}"
+    monkeypatch.setenv(variable, "of the user")
+    data = DataDir(root=Path("/nowhere"))
+    passed = agent_environment(data, Ports(nats=1, postgres=2, control_health=3, workers_health=4), "c1", 5)
+    assert (passed.get(variable) == "of the user") == (variable not in SET_BY_UP)
+
+
+def test_what_up_sets_itself_are_settings_and_what_pods_are_told_are_none() -> None:
+    settings = {f"MUSTER_{name.upper()}" for name in Settings.model_fields}
+    assert settings >= SET_BY_UP.keys()
+    assert Settings.model_fields["admin_subject"].default == ADMIN_SUBJECT
+    assert {"MUSTER_DATA_DIR"} == settings & NO_SETTINGS
+    environment = ROOT / "services" / "agent" / "backends" / "local_environment.py"
+    assert {*VARIABLE.findall(environment.read_text())} <= NO_SETTINGS
 
 
 def given_in_compose(file: Path) -> Iterator[tuple[str, str]]:

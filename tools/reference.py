@@ -24,6 +24,7 @@ from events.commit import CommitRecord
 from events.phases import FINISHED, TRANSITIONS, UNBUILT_PHASES, DesiredPhase, PodPhase, WaitingReason
 from events.refusal import REFUSALS
 from events.workload.spec import TrainingSpec
+from muster.embedded.environment import SET_BY_UP, is_taken
 from projections.filters import FIELDS, OPERATORS
 from services.api.application import OPERATIONS
 from services.api.context import Operation, Query
@@ -163,21 +164,26 @@ def events_page() -> str:
 
 
 def settings_page() -> str:
-    rows: list[tuple[str, str, str, str]] = []
+    rows: list[tuple[str, str, str, str, str]] = []
     for name, kind, text in documented(Settings):
         default = Settings.model_fields[name].default
         told = code(default) if default not in (None, "") else ""
-        rows.append((code(f"MUSTER_{name.upper()}"), code(kind), told, text))
+        variable = f"MUSTER_{name.upper()}"
+        up = "taken" if is_taken(variable) else code(SET_BY_UP[variable]) if SET_BY_UP[variable] else "sets it"
+        rows.append((code(variable), code(kind), told, up, text))
     return "\n".join(
         [
             "# Settings",
             "",
             NOTE,
             "",
-            "Every service reads these variables of its environment once, at its start. `muster up` sets those of its",
-            "own processes; what the command line reads stands on [its page](cli.md#which-muster-is-asked).",
+            "Every service reads these variables of its environment once, at its start. `muster up` takes those from",
+            "whoever starts it where the table says `taken`. The others it sets itself, some by an option: it names",
+            "those that it was given, and goes on. A value that breaks its rule, and a `MUSTER_…` that is no setting,",
+            "it refuses by name before anything starts. What the command line reads stands on",
+            "[its page](cli.md#which-muster-is-asked).",
             "",
-            *table("variable", "type", "default", "", rows=rows),
+            *table("variable", "type", "default", "`muster up`", "", rows=rows),
         ]
     )
 

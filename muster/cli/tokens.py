@@ -144,6 +144,16 @@ def bind(session: Session, signer: Signer, user: str, role: str, project: str) -
 
     token = signer.sign(signer.settings.admin_subject, ADMINISTRATOR_SECONDS)
     with closing(Api(session.api.url, token, talk=session.out.talk)) as administrator:
-        where = None if role == ADMINISTRATOR else find_project(administrator, project)
-        give(administrator, user, role, where)
+        try:
+            where = None if role == ADMINISTRATOR else find_project(administrator, project)
+            give(administrator, user, role, where)
+        except Problem as problem:
+            if problem.code is not ExitCode.DENIED:
+                raise
+            raise Problem(
+                f"{user} got no role",
+                why=(f"it is given as {signer.settings.admin_subject!r}, who may not: {problem}",),
+                todo="set MUSTER_ADMIN_SUBJECT to the name of an administrator, or `muster role grant` as one",
+                code=ExitCode.DENIED,
+            ) from problem
     session.out.talk(f"{user} is {role} {told(where)}")

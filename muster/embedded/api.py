@@ -5,6 +5,8 @@ import json
 from typing import Final
 from uuid import uuid4
 
+from muster.embedded.processes import DENIED
+
 TIMEOUT_SECONDS: Final = 10.0
 
 type Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
@@ -16,6 +18,11 @@ class CallError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+    @property
+    def exit_code(self) -> int:
+        """Of a program that ends by it."""
+        return DENIED if self.status == http.client.FORBIDDEN else 1
 
 
 class Api:

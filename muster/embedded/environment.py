@@ -1,24 +1,59 @@
-"""Settings of services that work on a data folder, as environment variables."""
+"""Settings of services that work on a data folder, as environment variables; and which of them `muster up` takes."""
 
 import os
+from collections.abc import Mapping
 from typing import Final
 
 from muster.embedded.datadir import DataDir, Ports
 from muster.embedded.providers import postgres
 
-_OF_THE_USER: Final = (
-    "MUSTER_LOG_MAX_BYTES",
-    "MUSTER_KUBERNETES_",
-    "MUSTER_REQUESTS_",
-    "MUSTER_PROJECT_MAX_",
-    "MUSTER_FOLLOWS_",
-    "MUSTER_HTTP_MAX_",
+PREFIX: Final = "MUSTER_"
+SET_BY_UP: Final[Mapping[str, str]] = {
+    "MUSTER_NATS_URL": "",
+    "MUSTER_NATS_PASSWORD": "",
+    "MUSTER_NATS_PASSWORD_FILE": "",
+    "MUSTER_NATS_PASSWORD_DIR": "",
+    "MUSTER_NATS_CA_FILE": "",
+    "MUSTER_REPLICAS": "",
+    "MUSTER_POSTGRES_URL": "",
+    "MUSTER_POSTGRES_PASSWORD_FILE": "",
+    "MUSTER_POSTGRES_READER_URL": "",
+    "MUSTER_POSTGRES_READER_PASSWORD_FILE": "",
+    "MUSTER_HTTP_HOST": "",
+    "MUSTER_HTTP_PORT": "--port",
+    "MUSTER_HEALTH_HOST": "",
+    "MUSTER_HEALTH_PORT": "",
+    "MUSTER_ISSUER": "",
+    "MUSTER_AUDIENCE": "",
+    "MUSTER_JWKS_FILE": "",
+    "MUSTER_JWKS_URL": "",
+    "MUSTER_KEY_FILE": "",
+    "MUSTER_DATA_DIR": "--data-dir",
+    "MUSTER_LOCAL_PODS": "--accept-shared-pods",
+    "MUSTER_AGENT_KINDS": "",
+    "MUSTER_AGENT_CLUSTER": "",
+    "MUSTER_KUBECONFIG": "",
+    "MUSTER_KUBE_CONTEXT": "",
+    "MUSTER_FAILPOINT": "",
+}
+"""Settings that `muster up` does not take from whoever starts it, each with its option that says the same, if any. It
+takes all others."""
+NO_SETTINGS: Final = frozenset(
+    {
+        # The command line's own. MUSTER_DATA_DIR it reads, too.
+        *("MUSTER_URL", "MUSTER_TOKEN", "MUSTER_CONTEXT", "MUSTER_PROJECT", "MUSTER_DATA_DIR"),
+        # Of the tools of `--kubernetes`.
+        "MUSTER_KUBE_TOOLS",
+        # What Muster tells a pod: it may run one of its own.
+        *("MUSTER_WORKLOAD_ID", "MUSTER_WORKLOAD_NAME", "MUSTER_PROJECT_ID", "MUSTER_POD_SET", "MUSTER_POD_INDEX"),
+        *("MUSTER_ATTEMPT", "MUSTER_TRY", "MUSTER_RUN", "MUSTER_NODE_NAME", "MUSTER_POD_NAME", "MUSTER_POD_NAMESPACE"),
+    }
 )
-"""Beginnings of settings that `muster up` leaves to whoever starts it: no option of its own says the same."""
+"""Variables that begin like settings and are none: nothing is said of them, and no service gets them."""
 
 
 def service_environment(data: DataDir, ports: Ports) -> dict[str, str]:
-    """Our own environment without foreign settings of Muster, and where this folder's servers, secrets and keys are."""
+    """Our own environment, and where this folder's servers, secrets and keys are."""
     return _inherited() | {
         "MUSTER_NATS_URL": f"nats://127.0.0.1:{ports.nats}",
         "MUSTER_NATS_PASSWORD_DIR": str(data.nats_secrets),
@@ -42,15 +77,21 @@ def agent_environment(data: DataDir, ports: Ports, cluster_id: str, health_port:
     }
 
 
+def given_settings(environ: Mapping[str, str]) -> list[str]:
+    """Names of variables there that begin as settings do, whatever their case, and may be meant for us."""
+    return sorted(name for name in environ if name.upper().startswith(PREFIX) and name not in NO_SETTINGS)
+
+
+def is_taken(name: str) -> bool:
+    """Whether services get this variable from whoever starts `muster up`."""
+    return not name.upper().startswith(PREFIX) or (name.isupper() and name not in SET_BY_UP and name not in NO_SETTINGS)
+
+
 def _inherited() -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if _passes(name)}
+    ours = {name: value for name, value in os.environ.items() if is_taken(name)}
     return ours | {
         # One thread pool per core costs memory that idle services do not use.
         "OPENBLAS_NUM_THREADS": "1",
         # Fewer heaps per process: less memory that is free but not given back.
         "MALLOC_ARENA_MAX": "2",
     }
-
-
-def _passes(name: str) -> bool:
-    return not name.startswith("MUSTER_") or name.startswith(_OF_THE_USER)

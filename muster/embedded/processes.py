@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,8 @@ START_ATTEMPTS: Final = 5
 """A child that never became ready and ended this often will not: better to say so than to go on."""
 READY_POLL_SECONDS: Final = 0.1
 """Each look costs some CPU, of which a machine on which a start takes long has little."""
+DENIED: Final = 4
+"""Exit code of a child that calls the API, where it may not do what it is there for."""
 READY_SECONDS: Final = 60.0
 """From the start of a child, or from its last sign of progress, until it must be ready, on a slow and busy machine."""
 PROGRESS_SECONDS: Final = 5.0
@@ -110,8 +112,12 @@ class Family:
         self._ours.discard(process.pid)
         return code
 
-    async def run_once(self, spec: Spec, *, timeout_seconds: float = READY_SECONDS) -> None:
-        """Run a child that does one thing and ends. Raises StartError where it fails or takes too long."""
+    async def run_once(
+        self, spec: Spec, *, timeout_seconds: float = READY_SECONDS, passing: Container[int | None] = (0,)
+    ) -> int | None:
+        """Run a child that does one thing and ends; its exit code, one of `passing`. Raises StartError where it fails
+        or takes too long.
+        """
         process = await self.spawn(spec)
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -122,9 +128,10 @@ class Family:
             if process.returncode is None:
                 process.kill()
                 await self.wait(process)
-        if code != 0:
+        if code not in passing:
             reason = f"took longer than {timeout_seconds:.0f} s" if code is None else describe_end(code)
             raise StartError(f"{spec.name} {reason}; the end of its log:\n{self.log_tail(spec)}")
+        return code
 
     @contextlib.asynccontextmanager
     async def collecting_orphans(self) -> AsyncGenerator[None]:

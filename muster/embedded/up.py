@@ -24,11 +24,12 @@ from muster.embedded import linux
 from muster.embedded.agents import Agents
 from muster.embedded.canary import Server, look_at, room_of
 from muster.embedded.datadir import DataDir, DataDirError, Ports, default_data_dir, open_data_dir
-from muster.embedded.environment import service_environment
+from muster.embedded.environment import given_settings, service_environment
 from muster.embedded.keeper import Keeper
 from muster.embedded.kubernetes import children as kubernetes
 from muster.embedded.kubernetes.programs import Cluster, ToolsMissingError
 from muster.embedded.processes import (
+    DENIED,
     READY_POLL_SECONDS,
     AskedToStopError,
     Child,
@@ -41,12 +42,15 @@ from muster.embedded.processes import (
 from muster.embedded.providers import nats, postgres
 
 DEFAULT_PORT: Final = 8080
+ADMIN_SUBJECT: Final = "admin"
+"""As `Settings.admin_subject`, which the supervisor does not import."""
 SERVICES_STOP_SECONDS: Final = 7.5
 """For services and the pods that their agent interrupts; all must be gone after 10 s, and the servers come last."""
 SERVERS_STOP_SECONDS: Final = 1.8
 """A server that is killed after that loses nothing: it recovers from its own log."""
 MOST_KUBERNETES_NODES: Final = 1000
 """Of each of which a lease is renewed every few seconds."""
+CHECK_SETTINGS: Final = (sys.executable, "-m", "muster.embedded.check_settings")
 PROBE_SECONDS: Final = 2.0
 PROBE_ISOLATION_SECONDS: Final = 20.0
 """It takes a tenth of a second; a machine that starts may be busy."""
@@ -60,11 +64,13 @@ class Options:
 
     data_dir: Path
     port: int
-    gpus: int
+    gpus: int | None
+    """None: as MUSTER_LOCAL_GPUS says."""
     demo: bool
     kubernetes_nodes: int
     accept_shared_pods: bool
-    log_level: str
+    log_level: str | None
+    """None: as MUSTER_LOG_LEVEL says."""
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -74,7 +80,7 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--data-dir", type=Path, default=default_data_dir(), help="where its data is (%(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="of the API; 0 takes a free one (%(default)s)")
-    parser.add_argument("--gpus", type=int, default=0, help="stand-in GPUs that the cluster `local` declares")
+    parser.add_argument("--gpus", type=int, help="stand-in GPUs that the cluster `local` declares")
     parser.add_argument("--demo", action="store_true", help="add a simulated cluster of 32x8 GPUs, and some life")
     parser.add_argument(
         "--kubernetes",
@@ -88,11 +94,11 @@ def parse(arguments: Sequence[str]) -> Options:
         action="store_true",
         help="where this machine cannot shut pods off from Muster's keys, let other people have roles all the same",
     )
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     given = parser.parse_args(arguments)
     if not 0 <= given.port <= 65_535:  # noqa: PLR2004 (the range of TCP ports)
         parser.error(f"--port is 0 to 65535, not {given.port}")
-    if not 0 <= given.gpus <= 64:  # noqa: PLR2004 (settings.local_gpus)
+    if given.gpus is not None and not 0 <= given.gpus <= 64:  # noqa: PLR2004 (settings.local_gpus)
         parser.error(f"--gpus is 0 to 64, not {given.gpus}")
     if not 0 <= given.kubernetes <= MOST_KUBERNETES_NODES:
         parser.error(f"--kubernetes is 0 to {MOST_KUBERNETES_NODES} nodes, not {given.kubernetes}")
@@ -110,6 +116,8 @@ def parse(arguments: Sequence[str]) -> Options:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until told to stop; the exit code."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
+    if given_settings(os.environ) and (code := subprocess.run(CHECK_SETTINGS, check=False).returncode):
+        return code
     try:
         with open_data_dir(options.data_dir) as data:
             linux.become_subreaper()
@@ -131,20 +139,23 @@ class Up:
         self.family = Family(data.logs)
         self.ports: Ports = data.choose_ports()
         self.port = http_port(options.port)
+        level = {} if options.log_level is None else {"MUSTER_LOG_LEVEL": options.log_level}
+        gpus = {} if options.gpus is None else {"MUSTER_LOCAL_GPUS": str(options.gpus)}
         self.env = {
             **service_environment(data, self.ports),
+            **level,
+            **gpus,
             "MUSTER_HTTP_PORT": str(self.port),
-            "MUSTER_LOCAL_GPUS": str(options.gpus),
-            "MUSTER_LOG_LEVEL": options.log_level,
             "MUSTER_LOCAL_PODS": local_pods(accept_shared=options.accept_shared_pods),
             "MUSTER_LOCAL_HIDDEN_FOLDERS": str(config_file(os.environ).parent.absolute()),
         }
+        self.subject = self.env.get("MUSTER_ADMIN_SUBJECT", ADMIN_SUBJECT)
+        """Who does what is done at a start."""
         self.stop = asyncio.Event()
         self.servers: list[Child] = []
         self.services: list[Child] = []
         self.helpers: list[asyncio.Task[None]] = []
         """What runs in this process beside the children."""
-        level = {"MUSTER_LOG_LEVEL": options.log_level}
         self.kubernetes = kubernetes.cluster(data) if options.kubernetes_nodes else None
         self.agents = Agents(data, self.ports, self.family, level, self._let_agents_in)
 
@@ -161,7 +172,7 @@ class Up:
                 token = await self._welcome(*(["--demo"] if self.options.demo else []))
                 if self.kubernetes is not None:
                     connect = self._python("connect", "muster.embedded.kubernetes.connect", *self._place())
-                    await self._unless_stopped(self.family.run_once(connect))
+                    await self._as_administrator(connect, "the cluster `kubernetes` was not connected")
                 self._announce(token, time.monotonic() - started)
                 self.helpers.append(asyncio.create_task(self._renew()))
                 self.helpers.append(asyncio.create_task(self.agents.follow()))
@@ -197,6 +208,9 @@ class Up:
             workers.go()
             starting.create_task(workers.wait_ready(self.stop))
         say("  services       api ownership commands | scheduler cluster_sync agent auto_deletion projector")
+        if self.env.get("MUSTER_METRICS"):
+            health = (self.ports.control_health, self.ports.workers_health)
+            say(f"  health         {' '.join(f'http://127.0.0.1:{port}/readyz' for port in health)}, /metrics where on")
 
     async def _start_nats(self) -> None:
         await self._unless_stopped(self.family.run_once(self._prepare()))
@@ -250,8 +264,16 @@ class Up:
     async def _welcome(self, *flags: str) -> str:
         """Have the first things made, and the context written; the administrator's token."""
         spec = self._python("welcome", "muster.embedded.welcome", *self._place(), *flags)
-        await self._unless_stopped(self.family.run_once(spec))
+        await self._as_administrator(spec, "the cluster `local` and the project `default` were not looked after")
         return self.data.token_file.read_text()
+
+    async def _as_administrator(self, spec: Spec, not_done: str) -> None:
+        """Run a child that does something as the administrator; where that one has no right to it, say so and go on."""
+        if await self._unless_stopped(self.family.run_once(spec, passing=frozenset({0, DENIED}))) == DENIED:
+            say(
+                f"  !! {not_done}: {self.subject!r}, as whom it is done, is no administrator any more; "
+                "start it again with MUSTER_ADMIN_SUBJECT=NAME of one who is"
+            )
 
     async def _renew(self) -> None:
         while True:
@@ -264,7 +286,7 @@ class Up:
         print(
             f"API    http://127.0.0.1:{self.port}/docs\n"
             f"token  {token}\n"
-            f"       (an administrator's, for a day; the context `local` has it already)\n"
+            f"       (of {self.subject!r}, for a day; the context `local` has it already)\n"
             f"next   muster training submit hello -i python:3.13 -- python3 -c 'print(6 * 7)'\n"
             f"ready http://127.0.0.1:{self.port}",
             flush=True,
@@ -313,7 +335,7 @@ class Up:
 
         return ready
 
-    async def _unless_stopped(self, work: Awaitable[None]) -> None:
+    async def _unless_stopped[T](self, work: Awaitable[T]) -> T:
         """Do it, unless we are asked to stop meanwhile. Raises AskedToStopError then."""
         task = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(self.stop.wait())
@@ -321,7 +343,7 @@ class Up:
             await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise AskedToStopError
-            await task
+            return await task
         finally:
             task.cancel()
             stopping.cancel()

@@ -51,14 +51,14 @@ def main(port: int, root: Path, *flags: str) -> None:
         audience=settings.audience,
         ttl_seconds=TOKEN_SECONDS,
     )
+    write_context(CONTEXT, f"http://127.0.0.1:{port}", token, root, PROJECT)
+    write_private(data.token_file, token)
     if "--renew" not in flags:
         api = Api(port, token)
         ensure(api, "/clusters", "clusters", {"name": "local", "kind": "local"})
         ensure(api, "/org-unit/projects", "projects", {"name": PROJECT})
         if "--demo" in flags:
             ensure(api, "/clusters", "clusters", DEMO_CLUSTER)
-    write_context(CONTEXT, f"http://127.0.0.1:{port}", token, root, PROJECT)
-    write_private(data.token_file, token)
 
 
 def ensure(api: Api, path: str, listed_as: str, body: dict[str, Json]) -> None:
@@ -89,4 +89,4 @@ if __name__ == "__main__":
         main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
     except CallError as refused:
         print(f"muster: {refused}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(refused.exit_code)

@@ -87,7 +87,7 @@ class Settings(BaseSettings):
     """The same by HTTPS, from the issuer."""
     key_file: Path | None = None
     """The local signing key of `muster up` and compose; never in production."""
-    admin_subject: str = "admin"
+    admin_subject: str = Field(default="admin", min_length=1, max_length=256)
     """Who setup makes the tenant's administrator where it has none."""
     first_cluster: str = Field(default="", pattern=r"^([1-9][0-9]{0,3}x(0|[1-9][0-9]?))?$")
     """NODESxGPUS: at the first start, setup adds a simulated cluster `simulated` of that size, and a project `default`;

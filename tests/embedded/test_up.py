@@ -1,5 +1,6 @@
 """`muster up` itself: starts, refuses, survives the death of each of its children, and leaves nothing behind."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -26,9 +27,14 @@ def stack(server_folder: Path) -> Iterator[Stack]:
     stack.close()
 
 
-def up(*options: str) -> subprocess.CompletedProcess[str]:
+def up(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "muster.embedded.up", *options], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "muster.embedded.up", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | environment,
     )
 
 
@@ -118,3 +124,64 @@ def test_options_out_of_range_are_refused(option: str, said: str) -> None:
     refused = up(option)
     assert refused.returncode == 2
     assert said in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("MUSTER_REQUESTS_PER_SECOND", "abc", "MUSTER_REQUESTS_PER_SECOND: Input should be a valid number"),
+        ("MUSTER_REQUESTS_PER_SECOND", "abc", "given: 'abc'"),
+        ("MUSTER_LOCAL_GPUS", "65", "MUSTER_LOCAL_GPUS: Input should be less than or equal to 64"),
+        ("MUSTER_ADMIN_SUBJECT", "", "MUSTER_ADMIN_SUBJECT: "),
+        ("MUSTER_REQUEST_BURST", "5", "MUSTER_REQUEST_BURST is no setting"),
+        ("MUSTER_REQUEST_BURST", "5", "did you mean MUSTER_REQUESTS_BURST?"),
+        ("muster_log_level", "info", "did you mean MUSTER_LOG_LEVEL?"),
+    ],
+)
+def test_a_setting_that_cannot_be_taken_is_named_before_anything_starts(
+    tmp_path: Path, name: str, given: str, said: str
+) -> None:
+    refused = up("--data-dir", str(tmp_path / "data"), "--port=0", **{name: given})
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert "nothing was started" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_of_a_variable_that_is_not_taken_the_name_is_said_and_never_the_value(tmp_path: Path) -> None:
+    """Given one that `muster up` sets itself, one that is misspelt, and the command line's own."""
+    refused = up(
+        "--data-dir",
+        str(tmp_path / "data"),
+        MUSTER_HTTP_PORT="8099",
+        MUSTER_NATS_PASSWORD="hush-1",
+        MUSTER_NATS_PASWORD="hush-2",
+        MUSTER_TOKEN="hush-3",
+    )
+    assert "MUSTER_HTTP_PORT is not taken: it is set by `muster up` itself; give --port" in refused.stderr
+    assert "MUSTER_NATS_PASSWORD is not taken" in refused.stderr
+    assert "MUSTER_NATS_PASWORD is no setting" in refused.stderr
+    assert "MUSTER_TOKEN" not in refused.stderr
+    assert "hush" not in refused.stderr + refused.stdout
+
+
+def test_it_starts_where_its_administrator_is_none_any_more_and_another_can_be_named(stack: Stack) -> None:
+    """Given the one that it acts as gave the role to somebody else, and then away, when it starts, then it says so."""
+    stack.start()
+    assert stack.muster("role", "grant", "root", "administrator").returncode == 0
+    assert stack.muster("role", "revoke", "admin", "administrator", "--yes").returncode == 0
+    refused = stack.muster("token", "create", "--user", "ann", "--role", "administrator")
+    assert (refused.returncode, "MUSTER_ADMIN_SUBJECT" in refused.stderr) == (4, True)
+    stack.stop()
+    stack.start()
+    assert any(
+        "'admin', as whom it is done, is no administrator any more" in line and "MUSTER_ADMIN_SUBJECT=NAME" in line
+        for line in stack.output
+    )
+    stack.stop()
+    stack.environment["MUSTER_ADMIN_SUBJECT"] = "root"
+    stack.start()
+    assert stack.muster("role", "grant", "admin", "administrator").returncode == 0
+    assert stack.api().cluster("local")
+    stack.stop()

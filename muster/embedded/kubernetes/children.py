@@ -62,7 +62,7 @@ def kwok(made: programs.Cluster, fds: tuple[int, ...]) -> Spec:
 
 
 async def keep_kubelets(
-    kwok: Child, servers: Sequence[Child], show: Callable[[], Awaitable[None]], *, stop_seconds: float
+    kwok: Child, servers: Sequence[Child], show: Callable[[], Awaitable[object]], *, stop_seconds: float
 ) -> None:
     """For ever: have kwok come back where etcd or the API server did, and look at the pods that were there before it.
 

@@ -46,4 +46,4 @@ if __name__ == "__main__":
         main(int(sys.argv[1]), Path(sys.argv[2]))
     except CallError as refused:
         print(f"muster: {refused}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(refused.exit_code)

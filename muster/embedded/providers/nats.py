@@ -40,7 +40,8 @@ def spec(data: DataDir, port: int) -> Spec:
     return Spec(
         name=NAME,
         argv=[str(binary()), "--config", str(data.nats / "nats.conf")],
-        env=memory_environment(int(os.environ.get("MUSTER_LOG_MAX_BYTES", LOG_MAX_BYTES))),
+        # As exact as memory needs, and takes what services take: also 1_000.0.
+        env=memory_environment(int(float(os.environ.get("MUSTER_LOG_MAX_BYTES", LOG_MAX_BYTES)))),
         ready=ready,
         keep_fds=data.inherited_fds,
     )
