@@ -57,6 +57,10 @@ class Room(msgspec.Struct, frozen=True):
     free_bytes: int
     total_bytes: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.free_bytes <= self.total_bytes < 2**63:
+            raise ValueError(f"no volume has {self.free_bytes} bytes free of {self.total_bytes}"[:100])
+
     @property
     def is_short(self) -> bool:
         return self.free_bytes < min(FREE_SHARE * self.total_bytes, MOST_KEPT_FREE_BYTES)

@@ -13,6 +13,7 @@ from nats.js import JetStreamContext
 from services.runtime.calls import PREFIX
 from services.runtime.inboxes import inbox_prefix
 from services.runtime.settings import Settings
+from services.runtime.wire import SteadyClient
 
 PING_INTERVAL_SECONDS: Final = 10
 """Two unanswered pings end the connection: a server that hangs is noticed in 20 to 30 s."""
@@ -31,7 +32,7 @@ class ConnectionLostError(Exception):
     """The connection cannot be had, or was closed for good: the process ends, and its supervisor restarts it."""
 
 
-class ServiceClient(Client):
+class ServiceClient(SteadyClient):
     """A client that knows whether it was meant to close, and tells those who wait for answers when it was cut off."""
 
     def __init__(self, service: str) -> None:

@@ -28,6 +28,7 @@ from services.runtime.jetstream_api import JetStreamError, consumer_info, create
 from services.runtime.requests import Requests, UnansweredError
 from services.runtime.store import LogGapError, LogUnavailableError, UnreadableMessageError
 from services.runtime.voids import UndecidedVoidError, Voids
+from services.runtime.wire import is_stored
 
 PULL_MESSAGES: Final = 1_000
 """Asked for at once."""
@@ -358,12 +359,15 @@ class Follower:
 
     async def _on_message(self, message: Msg) -> None:
         self._heard = asyncio.get_running_loop().time()
-        headers = message.headers
-        if headers is None or _STATUS not in headers or message.data:
+        if is_stored(message):
             self._requested -= 1
             self._arrivals += 1
             self._buffer.append(message)
             self._arrived.set()
+            return
+        headers = message.headers
+        if headers is None or _STATUS not in headers:
+            log.warning("follower_told_by_nobody", subject=message.subject, reply=message.reply)
             return
         if headers[_STATUS] == _HEARTBEAT:
             # It comes behind all that was sent before it. A message without a body is taken by servers for the end of

@@ -22,6 +22,7 @@ from services.runtime.calls import CONSUMER_SECONDS, call
 from services.runtime.connection import user_of
 from services.runtime.jetstream_api import JetStreamError, create_consumer
 from services.runtime.requests import Requests, UnansweredError
+from services.runtime.wire import is_stored
 
 PULL_MESSAGES: Final = 1_000
 PULL_BYTES: Final = 8 * 1024 * 1024
@@ -239,7 +240,7 @@ class Latest:
     async def _on_message(self, message: Msg) -> None:
         self._heard = asyncio.get_running_loop().time()
         headers = message.headers
-        if headers is None or "Status" not in headers or message.data:
+        if is_stored(message) or headers is None or "Status" not in headers:
             place = _place(message.reply)
             if place is None:
                 # Were it a message of the consumer all the same, a heartbeat would tell that one is missing.

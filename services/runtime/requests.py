@@ -14,6 +14,7 @@ from nats.errors import ConnectionClosedError, ConnectionDrainingError, Outbound
 
 from services.runtime.connection import ServiceClient
 from services.runtime.store import LogUnavailableError
+from services.runtime.wire import is_last
 
 _NO_RESPONDERS: Final = "503"
 _STATUS: Final = "Status"
@@ -76,7 +77,7 @@ class Requests:
 
         def on_answer(message: Msg) -> None:
             messages.append(message)
-            if message.headers is not None and _STATUS in message.headers and not finished.done():
+            if is_last(message) and not finished.done():
                 finished.set_result(None)
 
         token = await self._send(subject, payload, _Question(on_answer, finished), None)

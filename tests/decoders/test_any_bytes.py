@@ -279,6 +279,13 @@ async def test_room_at_commands(payload: bytes, headers: dict[str, str] | None) 
     assert isinstance(await watch._full(), str)
 
 
+@pytest.mark.parametrize("total", ["1" + "0" * 400, "-1", "0", str(2**63)])
+async def test_a_volume_of_absurd_size_is_no_room_at_all(total: str) -> None:
+    watch = LogWatch(wire(), cast("Any", None), cast("Any", None), Health("commands"), clock=time.monotonic)
+    await watch._on_room(message(b'{"free_bytes":1,"total_bytes":%b}' % total.encode(), subject="room.n1"))
+    assert watch._rooms == {}
+
+
 @spoiled
 @given(payload=messages(AuditRecord))
 def test_audit_records_at_the_api(payload: bytes) -> None:

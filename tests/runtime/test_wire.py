@@ -1,0 +1,134 @@
+"""Bytes that no library sends: they end nobody's connection, and are what they are wherever they are read."""
+
+import asyncio
+import contextlib
+
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from events.subjects import EVENTS_STREAM, OBSERVED_STREAM
+from services.runtime.connection import connect
+from services.runtime.jetstream import JetStreamEventStore
+from services.runtime.jetstream_api import next_messages
+from services.runtime.latest import read_latest
+from services.runtime.requests import Requests
+from services.runtime.store import UnreadableMessageError
+from services.runtime.wire import headers_of
+from tests.runtime.test_voids import HEALED_SECONDS, declare_void
+from tests.support.drafts import grant
+from tests.support.raw import hpub, pub, send
+from tests.support.servers import EVERYTHING, NatsServer
+from tests.support.stores import collect, flat
+
+pytestmark = pytest.mark.anyio
+
+FORGED_STATUS = b"\r\nStatus: 409\r\nDescription: Consumer Deleted"
+FORGED_PLACE = b"\r\nNats-Sequence: 999\r\nNats-Subject: ev.tenant.default"
+STORED = {
+    "no UTF-8": pub(b"ev.workload.\xff"),
+    "another blank": pub(b"ev.workload.a\x0b7"),
+    "a form feed": pub(b"ev.workload.\x0cb"),
+    "a control character": pub(b"ev.workload.\x01"),
+    "a server's word": hpub(b"ev.workload.zzzz", FORGED_STATUS),
+    "a server's first line": hpub(b"ev.workload.zzzz", b" 404 No Messages"),
+    "headers of no form": hpub(b"ev.workload.zzzz", b" \xff\xff\xff\xff"),
+    "another place": hpub(b"ev.workload.zzzz", FORGED_PLACE, b"x"),
+}
+"""What stands in the log once somebody who may append to workloads has sent it."""
+
+
+@pytest.mark.parametrize(
+    ("raw", "read"),
+    [
+        (None, None),
+        (b"", None),
+        (b"NATS/1.0\r\n\r\n", None),
+        (b"NATS/1.0 503\r\n\r\n", {"Status": "503"}),
+        (b"NATS/1.0 404 No Messages\r\n\r\n", {"Status": "404", "Description": "No Messages"}),
+        (b"NATS/1.0 100 Idle Heartbeat\r\nA: 1\r\n\r\n", {"Status": "100", "Description": "Idle Heartbeat", "A": "1"}),
+        (b"NATS/1.0\r\nA:1\r\nB:\t2 \r\n\r\n", {"A": "1", "B": "2"}),
+        (b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n", {"A": "2"}),
+        (b"NATS/1.0\r\nA: \x0b\r\n\r\n", {"A": "\x0b"}),
+        (b"NATS/1.0 \xff\xff\r\n\r\n", None),
+        (b"NATS/1.0\r\n\xff: \xfe\r\nno colon\r\n\r\n", {"\ufffd": "\ufffd"}),
+        (b"\xff", None),
+    ],
+)
+def test_headers_are_read_whatever_they_are(raw: bytes | None, read: dict[str, str] | None) -> None:
+    assert headers_of(raw) == read
+
+
+async def test_whatever_is_sent_a_connection_goes_on_with_what_comes_next(fresh_log: NatsServer) -> None:
+    reader = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
+    heard: list[Msg] = []
+
+    async def hear(message: Msg) -> None:
+        heard.append(message)
+
+    await reader.subscribe("usage.>", cb=hear)
+    await reader.flush()
+    odd = [
+        pub(b"usage.\xff"),
+        pub(b"usage.a\x0b1"),
+        pub(b"usage.a", reply=b"\xff"),
+        *(hpub(b"usage.a", headers) for headers in (b"", b" ", b" \xff\xff\xff\xff", b"\r\n\xff: \xff", FORGED_STATUS)),
+    ]
+    assert await send(fresh_log, EVERYTHING, *odd, pub(b"usage.last")) == []
+    async with asyncio.timeout(5):
+        while not heard or heard[-1].subject != "usage.last":
+            await asyncio.sleep(0.01)
+    assert [message.subject for message in heard[:2]] == ["usage.\ufffd", "usage.a\x0b1"]
+    assert len(heard) == len(odd) + 1
+    assert reader.stats["reconnects"] == 0
+    await reader.close()
+
+
+@pytest.mark.parametrize("said", STORED.values(), ids=STORED.keys())
+async def test_a_follower_names_what_no_reader_can_read_and_goes_on_once_it_is_void(
+    fresh_log: NatsServer, client: Client, said: bytes
+) -> None:
+    store = JetStreamEventStore(client)
+    await store.append(grant("before", 0, subject="ada"))
+    await send(fresh_log, EVERYTHING, said)
+    await store.append(grant("behind", 0, subject="ada"))
+    with pytest.raises(UnreadableMessageError) as unreadable:
+        await collect(store, 1, 1)
+    assert unreadable.value.seq == 2
+    await declare_void(store, 2)
+    async with asyncio.timeout(HEALED_SECONDS):
+        handed = flat(await collect(JetStreamEventStore(client), 0, 4))
+    assert [(commit.seq, commit.key if commit.events else "") for commit in handed[:3]] == [
+        (1, "before"),
+        (2, ""),
+        (3, "behind"),
+    ]
+
+
+@pytest.mark.parametrize("said", STORED.values(), ids=STORED.keys())
+async def test_a_chain_is_read_whole_whatever_headers_say_of_an_end_or_of_a_place(
+    fresh_log: NatsServer, client: Client, said: bytes
+) -> None:
+    await send(fresh_log, EVERYTHING, said, pub(b"ev.workload.behind"))
+    while await JetStreamEventStore(client).last_seq() < 2:
+        await asyncio.sleep(0.01)
+    read, more = await next_messages(Requests(client), EVENTS_STREAM, "ev.workload.*", 1, 10, seconds=5)
+    assert ([message.seq for message in read], more) == ([1, 2], 0)
+    assert all(message.subject.startswith("ev.workload.") for message in read)
+
+
+@pytest.mark.parametrize(
+    "said", [pub(b"obs.one.pod.\xff"), pub(b"obs.one.pod.\x0b"), hpub(b"obs.one.pod.x", FORGED_STATUS)]
+)
+async def test_what_one_agent_says_keeps_nobody_from_reading_the_others(
+    fresh_log: NatsServer, client: Client, said: bytes
+) -> None:
+    await send(fresh_log, EVERYTHING, pub(b"obs.one.pod.a"), said, pub(b"obs.two.pod.b"))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(10):
+            found = dict[str, bytes]()
+            while "obs.two.pod.b" not in found:
+                found = await read_latest(client, Requests(client), OBSERVED_STREAM, "obs.>")
+            assert (found["obs.one.pod.a"], found["obs.two.pod.b"], len(found)) == (b"x", b"x", 3)
+            return
+    raise AssertionError("it was not read to its end")
