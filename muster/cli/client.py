@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from shlex import quote
 from typing import Final
 from uuid import uuid4
 
@@ -40,6 +41,8 @@ _IDEMPOTENCY_KEY: Final = re.compile(r"^[!-~]{1,255}\Z")
 _RETRIED: Final = frozenset({429, 502, 503, 504})
 
 NOT_FOUND: Final = 404
+TOO_MANY: Final = 429
+"""At a limit nothing is begun: there is no outcome that one could not know."""
 
 type Parameters = Sequence[tuple[str, str | int]]
 
@@ -211,7 +214,7 @@ class Api:
             why.append("the request may have been carried out")
         todo = "is it running? `muster up` starts one here; `muster context list` shows which one is asked"
         if idempotency_key is not None and sent:
-            todo = f"repeat with --idempotency-key {idempotency_key}: it is then done once at most"
+            todo = _repeat(idempotency_key)
         return Problem(f"cannot reach Muster at {self.url}", why=tuple(why), todo=todo, code=ExitCode.UNREACHABLE)
 
 
@@ -261,8 +264,8 @@ def problem_of(response: httpx.Response, idempotency_key: str | None = None) -> 
     if code is ExitCode.UNREACHABLE:
         why.append(f"so says {_base_of(response)}")
     todo = _todo(status, details, response.request.url.path)
-    if idempotency_key is not None and code is ExitCode.UNREACHABLE:
-        todo = f"repeat with --idempotency-key {idempotency_key}: it is then done once at most"
+    if idempotency_key is not None and code is ExitCode.UNREACHABLE and status != TOO_MANY:
+        todo = _repeat(idempotency_key)
     return Problem(
         message,
         why=tuple(why),
@@ -273,7 +276,13 @@ def problem_of(response: httpx.Response, idempotency_key: str | None = None) -> 
     )
 
 
+def _repeat(idempotency_key: str) -> str:
+    return f"repeat with --idempotency-key {quote(idempotency_key)}: it is then done once at most"
+
+
 def _todo(status: int, details: str, path: str) -> str | None:
+    if details == "too_many_workloads":
+        return "`muster workload list -p PROJECT` shows them: delete what is not needed, or wait until some have ended"
     if details == "no_such_run":
         return "`muster workload pods NAME` lists attempts and runs"
     if status == NOT_FOUND and "/workloads" not in path:
@@ -302,13 +311,19 @@ _OTHER_FLAGS: Final = {
     "podSecurity": "--pod-security",
     "priorityClass": "--priority",
     "autoDeletionTimeAfterCompletionSeconds": "--auto-deletion-time-after-completion",
-    "simulatedNodes": "--simulated",
+    "simulatedNodes": "--simulated or --nodes-csv",
+    "labelKey": "--label",
+    "labelValue": "--label",
+    "filterBy": "--filter",
+    "sortBy": "--sort-by",
+    "metricType": "--type",
+    **{name: f"--{name}" for name in ("search", "since", "tail", "pod", "previous", "attempt", "run", "actor", "type")},
     "subjectId": "USER",
     "roleName": "ROLE",
     "Idempotency-Key": "--idempotency-key",
     "If-Match": "--if-match",
 }
-"""As FLAG_OF_FIELD, of the other commands."""
+"""As FLAG_OF_FIELD, of the other commands; of queries, by the parameter."""
 
 
 def _issue(issue: Mapping[str, Json]) -> str:

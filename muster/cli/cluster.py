@@ -1,15 +1,14 @@
 """`muster cluster`, `muster node`, `muster nodepool`."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from muster.cli.cluster_kubernetes import add_agent, add_elsewhere, connect_cluster, disconnect_cluster
 from muster.cli.command import Session, command, group
-from muster.cli.exits import usage
+from muster.cli.exits import Problem, usage
 from muster.cli.names import cluster_id, find_cluster, find_node_pool
 from muster.cli.options import (
     ClusterArgument,
@@ -21,8 +20,11 @@ from muster.cli.options import (
     switch_option,
 )
 from muster.cli.output import Column
-from muster.cli.values import Json, Row, format_number, number_of, row_of, rows_of, text_of
+from muster.cli.values import Json, Row, ValueProblem, format_number, number_of, parse_integer, row_of, rows_of, text_of
 from muster.cli.watch import watch_rows
+
+if TYPE_CHECKING:
+    from csv import DictReader
 
 MEBIBYTE: Final = 1024**2
 DEFAULT_CORES: Final = 64.0
@@ -433,24 +435,53 @@ def read_nodes(file: Path, gpu_memory_bytes: int) -> list[Row]:
         raise usage(f"--nodes-csv: {file} cannot be read: {error}") from error
 
 
-def _grouped(lines: Iterable[dict[str, str]], file: Path, gpu_memory_bytes: int) -> list[Row]:
+def _grouped(lines: "DictReader[str]", file: Path, gpu_memory_bytes: int) -> list[Row]:
     names: dict[_NodeKind, list[str]] = {}
-    for number, line in enumerate(lines, start=2):
-        try:
-            gpus = int(line["gpu"])
-            kind = _NodeKind(
-                cores=int(line["cpu_milli"]) / 1000,
-                memory_bytes=int(line["memory_mib"]) * MEBIBYTE,
-                gpus=gpus,
-                model=line["model"] if gpus else "",
-                gpu_memory_bytes=gpu_memory_bytes if gpus else 0,
-            )
-        except (TypeError, ValueError) as error:
-            raise usage(f"--nodes-csv: {file} line {number}: {error}") from error
-        names.setdefault(kind, []).append(line["sn"])
+    first: dict[str, int] = {}
+    for line in lines:
+        cells = _Cells(f"--nodes-csv: {file} line {lines.line_num}", line)
+        name, gpus = cells.text("sn"), cells.number("gpu")
+        if name in first:
+            raise cells.wrong("sn", f"{name!r} is in line {first[name]} already")
+        first[name] = lines.line_num
+        kind = _NodeKind(
+            cores=cells.number("cpu_milli") / 1000,
+            memory_bytes=cells.number("memory_mib") * MEBIBYTE,
+            gpus=gpus,
+            model=(line["model"] or "") if gpus else "",
+            gpu_memory_bytes=gpu_memory_bytes if gpus else 0,
+        )
+        names.setdefault(kind, []).append(name)
     if not names:
         raise usage(f"--nodes-csv: {file} holds no nodes")
     return [kind.group(alike) for kind, alike in names.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """One line of a CSV."""
+
+    where: str
+    line: dict[str, str | None]
+    """By column; None where the line ends before it."""
+
+    def text(self, column: str) -> str:
+        given = self.line[column]
+        if not given:
+            raise self.wrong(column, "is missing" if given is None else "is empty")
+        return given
+
+    def number(self, column: str) -> int:
+        given = self.line[column]
+        if given is None:
+            raise self.wrong(column, "is missing")
+        try:
+            return parse_integer(given)
+        except ValueProblem as error:
+            raise self.wrong(column, str(error)) from error
+
+    def wrong(self, column: str, told: str) -> Problem:
+        return usage(f"{self.where}, column {column}: {told}")
 
 
 def _names(entry: Row) -> list[Json]:

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -54,7 +55,7 @@ def connect_cluster(
 def add_elsewhere(session: Session, name: str, idempotency_key: str | None) -> None:
     """Adds a cluster whose agent will run in it."""
     session.api.mutate("POST", "/clusters", {"name": name, "kind": "kubernetes"}, idempotency_key=idempotency_key)
-    session.out.talk(f"cluster {name} added; `muster cluster agent {name}` prints what its agent needs")
+    session.out.talk(f"cluster {name} added; `muster cluster agent {quote(name)}` prints what its agent needs")
 
 
 def disconnect_cluster(session: Session, identifier: str) -> None:
@@ -99,7 +100,8 @@ def _wait_connected(session: Session, name: str, log: Path) -> None:
             return
         time.sleep(POLL_SECONDS)
     session.out.talk(
-        f"its agent is not heard yet; `muster cluster describe {name}` tells when it is, and it says why not in {log}"
+        f"its agent is not heard yet; `muster cluster describe {quote(name)}` tells when it is, "
+        f"and it says why not in {log}"
     )
 
 
@@ -142,6 +144,8 @@ def add_agent(app: typer.Typer) -> None:
             raise usage(f"cluster {cluster} is of kind {text_of(row, 'kind')}: it has no agent of its own")
         if not nats_user and not nats_url:
             raise usage("where the agent reaches NATS is not said", todo="give --nats-url, or --nats-user")
+        for url in nats_url.split(",") if nats_url else ():
+            _check_tls(url.strip())
         try:
             password = _password(password_file)
             authority = "" if ca_file is None else ca_file.read_text()
@@ -161,6 +165,19 @@ def add_agent(app: typer.Typer) -> None:
             cluster_id=text_of(row, "id"), nats_url=nats_url, password=password, authority=authority, image=image
         )
         session.out.write(yaml.safe_dump_all(made, sort_keys=False))
+
+
+def _check_tls(url: str) -> None:
+    """Raises Problem (usage): a password goes over other people's networks by TLS alone."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        fit = parts.scheme == "tls" and parts.hostname and parts.port != 0
+    except ValueError:
+        fit = False
+    if not fit:
+        raise usage(f"--nats-url: {url!r} is no address of NATS with TLS", todo="write it as tls://HOST:4222")
 
 
 def _password(file: Path) -> str:

@@ -11,7 +11,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from muster.cli.coercion import TyperParameter, convert_lightly
-from muster.cli.contexts import Context, Contexts, ContextsError, Target, config_file, read_contexts, resolve
+from muster.cli.contexts import (
+    Context,
+    Contexts,
+    ContextsError,
+    Target,
+    UnknownContextError,
+    config_file,
+    read_contexts,
+    resolve,
+)
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.output import Format, Output, Style
 
@@ -355,5 +364,8 @@ def _columns(given: str | None) -> tuple[str, ...]:
 def _contexts_or_problem[Result](act: Callable[[], Result]) -> Result:
     try:
         return act()
+    except UnknownContextError as error:
+        todo = "`muster context list` shows what there is"
+        raise Problem(str(error), todo=todo, code=ExitCode.NOT_FOUND) from error
     except ContextsError as error:
         raise usage(str(error), todo="`muster context list` shows what there is") from error

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final
 
 import typer
@@ -114,7 +115,7 @@ def _add_changes(app: typer.Typer) -> None:
             cluster=default_cluster or known.cluster,
         )
         if not context.url:
-            raise usage("a context needs a URL", todo=f"muster context add {name} --url http://127.0.0.1:8080")
+            raise usage("a context needs a URL", todo=f"muster context add {quote(name)} --url http://127.0.0.1:8080")
         if not context.url.startswith(("http://", "https://")):
             raise usage(f"--url: {context.url!r} is no URL", todo="write it as http://HOST:PORT")
         if CONTEXT_NAME.match(name) is None:

@@ -21,6 +21,10 @@ class ContextsError(ValueError):
     """The contexts file, or a name in it, cannot be used; the message says why."""
 
 
+class UnknownContextError(ContextsError):
+    """There is no context of a name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """One Muster and who we are there."""
@@ -133,13 +137,13 @@ def resolve(
 ) -> Target:
     """Flag over environment over file. A context's token goes to that context's URL only, never to another.
 
-    Raises ContextsError where a context is named that does not exist.
+    Raises UnknownContextError where a context is named that does not exist.
     """
     asked = context or environ.get("MUSTER_CONTEXT")
     name = asked or contexts.current
     if asked and asked not in contexts.contexts:
         known = ", ".join(contexts.contexts) or "none"
-        raise ContextsError(f"there is no context {asked!r}; known are: {known}")
+        raise UnknownContextError(f"there is no context {asked!r}; known are: {known}")
     ours = contexts.contexts.get(name, Context())
     chosen_url = (url or environ.get("MUSTER_URL") or ours.url).rstrip("/")
     foreign = chosen_url != ours.url.rstrip("/")

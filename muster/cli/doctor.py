@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Final, Literal
 
 import typer
@@ -114,7 +115,7 @@ def _context(session: Session) -> Finding:
     name = session.target.name or "environment and flags"
     if path.exists() and path.stat().st_mode & 0o077:
         found = f"{path} can be read by others, and holds tokens"
-        return Finding(check="context", verdict="warning", found=found, todo=f"chmod 600 {path}")
+        return Finding(check="context", verdict="warning", found=found, todo=f"chmod 600 {quote(str(path))}")
     if not session.target.url:
         todo = "start one with `muster up`, or name one with `muster context add NAME --url URL`"
         return Finding(check="context", verdict="problem", found="no Muster is named", todo=todo)
@@ -187,7 +188,7 @@ def _token(session: Session) -> Finding:
     for project, roles in row_of(me, "projectRoles").items():
         held += [f"{role} in {names.get(project, project)}" for role in _texts(roles)]
     if not held:
-        todo = f"muster token create --user {text_of(me, 'subject')} --role researcher"
+        todo = f"muster token create --user {quote(text_of(me, 'subject'))} --role researcher"
         return Finding(check="token", verdict="warning", found=f"{text_of(me, 'subject')} has no role", todo=todo)
     return Finding(check="token", verdict="ok", found=f"{text_of(me, 'subject')}: {', '.join(held)}")
 
@@ -212,7 +213,7 @@ def _clusters(session: Session) -> Finding:
         return Finding(check="clusters", verdict="problem", found=found, todo=todo)
     if refusing := [text_of(row, "name") for row in rows if rows_of(row, "refusedReports")]:
         found = f"not all that its agent says is taken: {', '.join(refusing)}"
-        todo = f"muster cluster describe {refusing[0]}"
+        todo = f"muster cluster describe {quote(refusing[0])}"
         return Finding(check="clusters", verdict="warning", found=found, todo=todo)
     return Finding(check="clusters", verdict="ok", found=f"{len(rows)} connected")
 

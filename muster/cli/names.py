@@ -73,6 +73,15 @@ def workload_told(session: "Session", given: str, project: str | None, *, delete
     )
 
 
+def check_new_name(name: str) -> None:
+    """Raises Problem (usage) for a name by which a workload could never be asked for."""
+    taken = f"{LATEST} is the newest workload" if name == LATEST else "what looks like an id is taken for one"
+    if name == LATEST or _UUID.match(name.lower()):
+        raise usage(
+            f"a workload named {name!r} could not be asked for by its name: {taken}", todo="give it another name"
+        )
+
+
 def workload_filters(project: str | None) -> list[tuple[str, str | int]]:
     """Query parameters that keep a list to one project, by its name or id."""
     if not project:

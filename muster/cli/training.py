@@ -8,7 +8,7 @@ import typer
 
 from muster.cli.command import MusterGroup, Session, command
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import cluster_id, default_project
+from muster.cli.names import check_new_name, cluster_id, default_project
 from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, TimeoutOption, timeout_seconds
 from muster.cli.output import Column, Format
 from muster.cli.training_flags import FLAG_OF_FIELD, flag_parameters, set_field, set_fields
@@ -114,7 +114,9 @@ def submit(
     )
     if wait or watch:
         return wait_for_end(session.api, identifier, session.out, timeout_seconds=seconds)
-    session.out.talk(f"next: muster training logs {text_of(answer, 'name')} -f")
+    called = text_of(answer, "name")
+    # One that begins with a hyphen would be taken for an option.
+    session.out.talk(f"next: muster training logs {identifier if called.startswith('-') else shlex.quote(called)} -f")
     return None
 
 
@@ -144,6 +146,8 @@ def _name(request: Row, name: str | None, prefix: str | None) -> None:
         request["useGivenNameAsPrefix"] = True
     elif not text_of(request, "name"):
         raise usage("the training needs a name", todo="muster training submit NAME ..., or --name-prefix TEXT")
+    if request.get("useGivenNameAsPrefix") is not True:
+        check_new_name(text_of(request, "name"))
 
 
 def _dry_run(session: Session, request: Row, where: str) -> ExitCode:

@@ -186,12 +186,16 @@ def _simulated(groups: tuple[SimulatedNodesFields, ...]) -> tuple[tuple[Simulate
     for index, group in enumerate(groups):
         field = f"simulatedNodes[{index}]"
         if (group.names is None) == (group.count is None):
-            issues.append(Issue(field=field, details="give either names or a count", rule="required"))
+            involves = frozenset({f"{field}.names", f"{field}.count"})
+            issues.append(
+                Issue(field=field, details="give either names or a count", rule="required", involves=involves)
+            )
             continue
         prefix = group.prefix or "node"
         names = tuple(group.names or (f"{prefix}-{number}" for number in range(group.count or 0)))
         if twice := next((name for name in names if name in seen), None):
-            issues.append(Issue(field=field, details=f"there already is a node {twice}; choose another prefix"))
+            at, todo = (field, "choose another prefix") if group.names is None else (f"{field}.names", "leave one out")
+            issues.append(Issue(field=at, details=f"there already is a node {twice}; {todo}"))
         if len(set(names)) < len(names):
             issues.append(Issue(field=f"{field}.names", details="a name stands there twice; leave one out"))
         seen.update(names)

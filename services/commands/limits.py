@@ -84,11 +84,12 @@ def over_limit(
     """
     living = counts.living.get(project_id, 0) + under_way
     if living >= limits.living:
+        excess = living - limits.living + 1
         return Refusal(
             code="too_many_workloads",
             message=f"the project has {living} living workloads and may have {limits.living}; it may create one when "
-            f"{living - limits.living + 1} of them have ended or are deleted, or when an operator sets "
-            "MUSTER_PROJECT_MAX_LIVING_WORKLOADS higher",
+            f"{excess} of them {'has ended or is' if excess == 1 else 'have ended or are'} deleted, or when an "
+            "operator sets MUSTER_PROJECT_MAX_LIVING_WORKLOADS higher",
         )
     this = _minute(now)
     recent = Counter(

@@ -424,6 +424,7 @@ def test_clusters_pools_projects_and_roles_are_made_seen_and_taken_away(served: 
 
 
 NODES = {"count": 1, "cpuCores": 1, "memoryBytes": 1}
+MANY_NODES = {"names": [f"n-{number}" for number in range(5001)], "cpuCores": 1, "memoryBytes": 1}
 COUNTLESS = NODES | {"count": None}
 RULE = {"subjectId": "x", "roleName": "viewer", "scopeType": "tenant"}
 
@@ -434,6 +435,16 @@ RULE = {"subjectId": "x", "roleName": "viewer", "scopeType": "tenant"}
         ("/clusters", {"name": "x", "kind": "cloud"}, {"kind"}),
         ("/clusters", {"name": "x", "kind": "local", "simulatedNodes": [NODES]}, {"simulatedNodes"}),
         ("/clusters", {"name": "x", "kind": "simulated", "simulatedNodes": [COUNTLESS]}, {"simulatedNodes[0]"}),
+        (
+            "/clusters",
+            {"name": "x", "kind": "simulated", "simulatedNodes": [MANY_NODES]},
+            {"simulatedNodes[0].names"},
+        ),
+        (
+            "/clusters",
+            {"name": "x", "kind": "simulated", "simulatedNodes": [{**MANY_NODES, "names": ["a", "b"]}] * 2},
+            {"simulatedNodes[1].names"},
+        ),
         ("/org-unit/projects", {"name": "", "gpuQuota": -1}, {"name", "gpuQuota"}),
         ("/authorization/access-rules", RULE | {"roleName": "project-admin"}, {"roleName"}),
         ("/authorization/access-rules", RULE | {"scopeType": "project"}, {"scopeId"}),

@@ -133,8 +133,18 @@ def test_the_nats_user_has_the_password_of_the_manifests(kubernetes: ShapeServer
     user = muster("cluster", "agent", "prod", "--nats-user", *options)
     assert user.code == 0
     assert f'user: agent-{KUBERNETES["id"]}, password: "{(tmp_path / "password").read_text()}"' in user.out
-    manifests = muster("cluster", "agent", "prod", "--nats-url", "nats://n:4222", *options)
+    manifests = muster("cluster", "agent", "prod", "--nats-url", "tls://n:4222", *options)
     assert (tmp_path / "password").read_text() in manifests.out
+
+
+@pytest.mark.parametrize("url", ["nats://n:4222", "n:4222", "tls://", "tls://a:1,nats://b:1", "tls://n:port"])
+def test_an_agent_of_another_machine_reaches_nats_by_tls_alone(
+    kubernetes: ShapeServer, muster: Any, tmp_path: Path, url: str
+) -> None:
+    ran = muster("cluster", "agent", "prod", "--nats-url", url, "--password-file", str(tmp_path / "p"))
+    assert (ran.code, ran.out) == (2, "")
+    assert "write it as tls://HOST:4222" in ran.err
+    assert not (tmp_path / "p").exists()
 
 
 def test_other_clusters_have_no_agent_of_their_own(kubernetes: ShapeServer, muster: Any, tmp_path: Path) -> None:

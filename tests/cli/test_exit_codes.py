@@ -96,7 +96,6 @@ def test_0_when_all_is_well(api: ShapeServer, muster: Any) -> None:
         ("token", "create", "--user", "ann"),
         ("projections", "rebuild"),
         ("log", "verify"),
-        ("workload", "list", "--context", "nowhere"),
     ],
 )
 def test_2_where_the_command_line_is_wrong_and_nothing_is_sent(
@@ -111,6 +110,9 @@ def test_2_where_the_command_line_is_wrong_and_nothing_is_sent(
 def test_3_where_a_name_is_unknown(api: ShapeServer, muster: Any) -> None:
     api.on("GET", "/workloads", Reply(body={"workloads": [], "next": None}))
     assert muster("workload", "describe", "gone").code == 3
+    for of_contexts in (("workload", "list", "--context", "nowhere"), ("context", "use", "nowhere")):
+        ran = muster(*of_contexts)
+        assert (ran.code, "there is no context 'nowhere'" in ran.err) == (3, True)
     assert muster("cluster", "describe", "locl").code == 3
     assert "did you mean 'local'?" in muster("cluster", "describe", "locl").err
 
@@ -259,6 +261,43 @@ def test_an_outcome_that_stays_unknown_names_the_key_to_repeat_with(api: ShapeSe
     ran = muster("training", "submit", "hello", "-i", "x", "--idempotency-key", "k-1", "--", "x")
     assert ran.code == 9
     assert "--idempotency-key k-1" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("details", "todo"),
+    [("too_many_workloads", "muster workload list -p"), ("too_many_requests", "wait a little and repeat")],
+)
+def test_a_refusal_at_a_limit_is_known_and_names_no_key_to_repeat_with(
+    api: ShapeServer, muster: Any, details: str, todo: str
+) -> None:
+    body = {"code": 429, "message": "the project has 3 living workloads and may have 3", "details": details}
+    api.on("POST", "/workloads/trainings", Reply(429, body, LATER))
+    ran = muster(*SUBMIT)
+    assert ran.code == 9
+    assert todo in ran.err
+    assert "--idempotency-key" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("field", "flag"),
+    [
+        ("filterBy", "--filter"),
+        ("sortBy", "--sort-by"),
+        ("metricType", "--type"),
+        ("since", "--since"),
+        ("tail", "--tail"),
+        ("pod", "--pod"),
+        ("run", "--run"),
+        ("attempt", "--attempt"),
+        ("labelKey", "--label"),
+        ("labelValue", "--label"),
+    ],
+)
+def test_a_parameter_that_is_refused_is_named_by_its_flag(api: ShapeServer, muster: Any, field: str, flag: str) -> None:
+    issues = [{"field": field, "details": "will not do"}]
+    wrong = {"code": 400, "message": f"{field}: will not do", "complianceIssues": issues}
+    api.on("GET", "/workloads", Reply(400, wrong))
+    assert muster("workload", "list").err.splitlines() == [f"muster: {field} ({flag}): will not do"]
 
 
 def test_the_token_is_sent_and_never_shown(api: ShapeServer, muster: Any) -> None:

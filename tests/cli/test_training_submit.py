@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import yaml
 from muster.cli.training_flags import FLAG_OF_FIELD, FLAGS
 from services.api.fields.training import training_fields
 from services.api.validate import FaultyTraining, check_training
-from tests.support.shapes import Reply, ShapeServer
+from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer
 
 
 def sent(api: ShapeServer) -> Any:
@@ -80,6 +81,32 @@ def test_words_after_the_dashes_are_args_or_with_command_the_entry_point(
 ) -> None:
     assert muster("training", "submit", "hello", "-i", "a", *arguments).code == 0
     assert sent(api)["spec"] == {"image": "a", **spec}
+
+
+@pytest.mark.parametrize("name", ["Bad Name", ">", "$(date)", "it's", "-f"])
+def test_what_comes_next_is_a_command_that_a_shell_takes_as_it_is(
+    api: ShapeServer, muster: Any, tmp_path: Path, name: str
+) -> None:
+    answer = {"name": name, "workloadId": WORKLOAD_ID, "actualPhase": "Creating"}
+    api.on("POST", "/workloads/trainings", Reply(202, answer))
+    ran = muster("training", "submit", "hello", "-i", "x")
+    line = "printf '%s\\n' " + ran.err.splitlines()[-1].removeprefix("next: ")
+    said = subprocess.run(["sh", "-c", line], check=True, cwd=tmp_path, capture_output=True, text=True).stdout
+    words = said.splitlines()
+    assert words == ["muster", "training", "logs", WORKLOAD_ID if name.startswith("-") else name, "-f"]
+
+
+@pytest.mark.parametrize("name", ["@latest", WORKLOAD_ID, WORKLOAD_ID.upper()])
+def test_a_name_that_could_never_be_asked_for_is_refused(
+    api: ShapeServer, muster: Any, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "training.yaml"
+    file.write_text(f"name: '{name}'\n")
+    for given in ((name,), ("-f", str(file))):
+        ran = muster("training", "submit", *given, "-i", "x")
+        assert (ran.code, "another name" in ran.err) == (2, True)
+    assert api.requests == []
+    assert muster("training", "submit", "--name-prefix", name, "-i", "x").code == 0, "its suffix makes it another"
 
 
 def test_a_name_prefix_leaves_the_words_alone(api: ShapeServer, muster: Any) -> None:

@@ -364,9 +364,29 @@ def test_a_simulated_cluster_is_counted_or_read_from_a_csv(api: ShapeServer, mus
     assert first["names"] == ["n-0", "n-1"]
     assert (first["cpuCores"], first["memoryBytes"], first["gpuModel"]) == (64.0, 262144 * 1024**2, "P100")
     assert (second["cpuCores"], second["gpus"], second["gpuMemoryBytes"]) == (0.5, 0, 0)
-    for text in ("sn,gpu\nn,1\n", "sn,cpu_milli,memory_mib,gpu,model\nn,many,1,1,x\n"):
-        file.write_text(text)
-        assert muster("cluster", "add", "trace", "--nodes-csv", str(file)).code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("sn,gpu\nn,1\n", "has no column 'cpu_milli'"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,many,1,1,x\n", "line 2, column cpu_milli: 'many' is not a whole number"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\nm,1,1,,x\n", "line 3, column gpu: '' is not a whole number"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,1\n", "line 2, column gpu: is missing"),
+        ("sn,cpu_milli,memory_mib,gpu,model\n,1,1,1,x\n", "line 2, column sn: is empty"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\nm,1,1,1,x\nn,2,1,1,x\n", "line 4, column sn: 'n' is in line 2"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\n\nm,x,1,1,x\n", "line 4, column cpu_milli: 'x'"),
+    ],
+)
+def test_a_cell_of_a_csv_that_will_not_do_is_told_by_line_and_column(
+    api: ShapeServer, muster: Any, tmp_path: Path, text: str, told: str
+) -> None:
+    file = tmp_path / "nodes.csv"
+    file.write_text(text)
+    ran = muster("cluster", "add", "trace", "--nodes-csv", str(file))
+    assert ran.code == 2
+    assert told in ran.err
+    assert api.requests == []
 
 
 def test_the_trace_s_own_node_list_is_read_whole(api: ShapeServer, muster: Any) -> None:

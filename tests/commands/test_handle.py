@@ -126,6 +126,7 @@ async def test_a_project_may_have_so_many_living_workloads_and_no_more(scene: Sc
     assert code(refused) == "too_many_workloads"
     assert isinstance(refused, Refused)
     assert f"has {LIMITS.living} living workloads and may have {LIMITS.living}" in refused.refusal.message
+    assert "when 1 of them has ended or is deleted" in refused.refusal.message
     assert await scene.create("t-0", "0") == made[0], "what was carried out before is answered as it was"
     assert isinstance(made[0], Accepted)
     assert isinstance(await scene.when(DeleteWorkload(workload_id=made[0].id), "d"), Accepted)
