@@ -49,9 +49,14 @@ TEMP_FILES: Final = "1GB"
 _HARMFUL: Final = """
     SELECT oid::regprocedure::text AS function FROM pg_proc
     WHERE pronamespace = 'pg_catalog'::regnamespace AND has_function_privilege($1, oid, 'EXECUTE')
-      AND (proname ~ '^pg_(try_)?advisory_(xact_)?lock' OR proname IN ('lo_create', 'lo_creat', 'lo_from_bytea'))
+      AND (
+        proname ~ '^pg_(try_)?advisory_(xact_)?lock'
+        OR proname IN ('lo_create', 'lo_creat', 'lo_from_bytea', 'pg_logical_emit_message', 'pg_notify')
+      )
 """
-"""What everybody may call: locks that a migration or a rebuild waits for, and objects that fill the disk."""
+"""What everybody may call: locks that a migration or a rebuild waits for, and what fills the disk. NOTIFY as a
+statement cannot be taken away: the server's settings bound what waits there (max_notify_queue_pages).
+"""
 
 _ROLES: Final = """
     DO $$

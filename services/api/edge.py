@@ -96,11 +96,23 @@ def _counted(receive: Receive) -> Receive:
     return counting
 
 
+_ONCE: Final = frozenset(
+    (b"authorization", b"content-type", b"idempotency-key", b"if-match", b"x-log-sequence", b"x-request-id")
+)
+"""Headers that say one thing: something before us may have looked at another than we do."""
+
+
 def _objection(scope: Scope) -> ApiError | None:
     """What is wrong with the request's head."""
     size, content_type, length, chunked = 0, b"", b"", False
+    once: set[bytes] = set()
     for name, value in scope["headers"]:
         size += len(name) + len(value)
+        if name in once:
+            shown = name.decode("latin-1")
+            return ApiError(400, f"the header {shown} is given twice: which one counts?", details="header_given_twice")
+        if name in _ONCE:
+            once.add(name)
         if name == b"content-type":
             content_type = value
         elif name == b"content-length":

@@ -478,3 +478,24 @@ def test_the_log_itself_is_listed_page_by_page(served: Served, admin: httpx.Clie
 def test_what_needs_no_token_is_served_without_one(served: Served, path: str) -> None:
     with served.client(None) as client:
         assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Authorization", ("Bearer {alice}", "Bearer {mallory}")),
+        ("If-Match", ("1", "2")),
+        ("Idempotency-Key", ("a", "b")),
+        ("X-Log-Sequence", ("1", "2")),
+    ],
+)
+def test_a_header_that_says_one_thing_is_not_given_twice(served: Served, name: str, values: tuple[str, str]) -> None:
+    """What stands before us may have looked at the other one."""
+    tokens = {subject: served.token(subject) for subject in ("alice", "mallory")}
+    headers = [(name, value.format(**tokens)) for value in values]
+    if name != "Authorization":
+        headers.append(("Authorization", f"Bearer {tokens['alice']}"))
+    with served.client(None) as client:
+        answer = client.get(f"{V1}/workloads", headers=headers)
+    assert (answer.status_code, answer.json()["details"]) == (400, "header_given_twice")
+    assert name.lower() in answer.json()["message"]

@@ -1,6 +1,7 @@
 """One agent of a cluster acts at a time; another is ready to (a real API server keeps the Lease)."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -205,3 +206,12 @@ def test_an_identity_outlives_its_process_and_belongs_to_one(tmp_path: Path) -> 
     assert again.name == first.name
     for one in (beside, again):
         one.close()
+
+
+def test_a_folder_that_was_copied_to_another_machine_gives_no_claim_to_the_lease(tmp_path: Path) -> None:
+    """Both would take it by turns, without a wait in between."""
+    (tmp_path / "identity").write_text("another-machine-with-a-long-name-0011aabb")
+    copied = Identity(tmp_path)
+    assert copied.name.startswith(f"{socket.gethostname()}-")
+    assert (tmp_path / "identity").read_text() == copied.name
+    copied.close()

@@ -37,6 +37,8 @@ async def thief(reader_database: str) -> AsyncIterator[asyncpg.Connection]:
         "SELECT pg_try_advisory_lock_shared(1, 2)",
         "SELECT pg_advisory_xact_lock(1)",
         "SELECT lo_create(0)",
+        "SELECT pg_notify('x', 'y')",
+        "SELECT pg_logical_emit_message(false, 'x', repeat('y', 1000))",
         "SELECT lo_from_bytea(0, 'x')",
         "CREATE TEMPORARY TABLE t (n int)",
         "CREATE TABLE public.t (n int)",

@@ -31,6 +31,8 @@ SETTINGS: Final = {
     "work_mem": "'8MB'",
     "maintenance_work_mem": "'64MB'",
     "huge_pages": "off",
+    # 16 MB: nothing here uses NOTIFY, and anybody may say it.
+    "max_notify_queue_pages": "2048",
     # No helpers that idle beside us: reads of this size need neither parallel nor I/O workers.
     "io_method": "'sync'",
     "max_worker_processes": "2",

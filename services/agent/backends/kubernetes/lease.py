@@ -224,8 +224,11 @@ class Identity:
         except BlockingIOError:
             self.name = fresh
             return
-        self.name = os.pread(self._lock, 100, 0).decode("utf-8", "replace") or fresh
-        if self.name == fresh:
+        self.name = os.pread(self._lock, 100, 0).decode("utf-8", "replace")
+        # Of another machine: the folder was copied, and nobody's lock tells whether the one it is from still runs.
+        if self.name.rpartition("-")[0] != socket.gethostname():
+            self.name = fresh
+            os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, fresh.encode(), 0)
             os.fsync(self._lock)
 
