@@ -16,6 +16,10 @@ SettingSource = Literal["cluster", "administrator"]
 DEFAULT_POOL: Final = "default"
 """The pool of the nodes that are in no other; every cluster has it."""
 
+LOCAL_NAME: Final = "local"
+"""Of the one cluster of kind local. Its devices are this machine's, so a second one would give them out twice; one name
+is how the log keeps a thing single, also where two are added at once.
+"""
 MAX_NAMED_POOLS: Final = 10
 """In one sentence."""
 MAX_NAME_SHOWN: Final = 63
@@ -332,9 +336,23 @@ def name_taken(name: str) -> Refusal:
     return Refusal(code="name_taken", field="name", message=f"there already is a cluster named {name!r}")
 
 
+def local_taken(name: str) -> Refusal:
+    message = f"there already is a cluster of kind local, {name!r}: this machine's devices are given out once"
+    return Refusal(code="local_taken", field="kind", message=message)
+
+
+def name_of_local(kind: ClusterKind, name: str) -> str:
+    """What is wrong with the name of a new cluster of this kind; empty where nothing is."""
+    if kind != "local" or name == LOCAL_NAME:
+        return ""
+    return f"a cluster of kind local is this machine, of which there is one: it is named {LOCAL_NAME!r}"
+
+
 def _add(command: AddCluster, state: Cluster, context: Context) -> Decision[ClusterEvent]:
     if state.exists:
         return name_taken(command.name)
+    if wrong := name_of_local(command.kind, command.name):
+        return Refusal(code="invalid", field="name", message=wrong)
     return (
         ClusterAdded(
             cluster_id=incarnation_id(cluster_key(command.name), context.command_id),

@@ -20,6 +20,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 REFUSALS: Final[dict[str, str]] = {
     "name_taken": "a living workload of the project, or a thing of that kind, has this name",
+    "local_taken": "there is a living cluster of kind local: it is this machine, whose devices are given out once",
     "not_found": "there is no such thing, or it is not yours to see",
     "not_owner": "ownership protection: only the creator, or who may override it, does this",
     "not_in_project": "the caller has no role in the project",

@@ -66,7 +66,7 @@ def ensure(api: Api, path: str, listed_as: str, body: dict[str, Json]) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            if not exists(api, path, listed_as, body["name"]):
+            if not exists(api, path, listed_as, body):
                 api.post(path, body)
         except CallError as error:
             # Away for a moment, or a list that does not show yet what there is.
@@ -78,10 +78,12 @@ def ensure(api: Api, path: str, listed_as: str, body: dict[str, Json]) -> None:
             return
 
 
-def exists(api: Api, path: str, listed_as: str, name: Json) -> bool:
-    """Whether the list shows a thing of that name."""
+def exists(api: Api, path: str, listed_as: str, body: dict[str, Json]) -> bool:
+    """Whether the list shows a thing of that name; of this machine there is one cluster, also where it has another."""
     listed = api.get(path).get(listed_as)
-    return isinstance(listed, list) and any(isinstance(item, dict) and item.get("name") == name for item in listed)
+    rows = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    local = body.get("kind") == "local"
+    return any(row.get("name") == body["name"] or (local and row.get("kind") == "local") for row in rows)
 
 
 if __name__ == "__main__":

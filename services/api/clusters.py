@@ -19,6 +19,8 @@ from events.cluster import (
     SetNodePool,
     SetOwnershipProtection,
     SimulatedNodes,
+    local_taken,
+    name_of_local,
     name_taken,
     pool_names,
 )
@@ -69,7 +71,7 @@ class ClusterCreation(FieldsModel):
     name: Annotated[str, Field(min_length=1)]
     """Unique among the tenant's clusters."""
     kind: Literal["local", "simulated", "kubernetes"]
-    """How its pods are run: as processes of this machine, pretended, or by Kubernetes."""
+    """How its pods are run: as processes of this machine (one cluster, named local), pretended, or by Kubernetes."""
     simulated_nodes: Annotated[tuple[SimulatedNodesFields, ...], Field(max_length=1000, strict=False)] = ()
     """Of a simulated cluster."""
 
@@ -107,9 +109,13 @@ async def get_cluster(call: Call) -> Response:
 
 async def add_cluster(call: Call) -> Response:
     def taken(cluster: ClusterCreation) -> Iterator[Issue]:
-        known = call.api.directory.cluster_named(cluster.name)
-        if known is not None and call.grants.allows(Permission.MANAGE_CLUSTERS, None):
+        if not call.grants.allows(Permission.MANAGE_CLUSTERS, None):
+            return
+        if call.api.directory.cluster_named(cluster.name) is not None:
             yield Issue(field="name", details=name_taken(cluster.name).message)
+        elif cluster.kind == "local":
+            others = (known for known in call.api.directory.clusters.values() if known.kind == "local")
+            yield from (Issue(field="kind", details=local_taken(known.name).message) for known in others)
 
     given = call.fields(ClusterCreation, _issues_of_cluster, taken)
     nodes, _ = _simulated(given.simulated_nodes)
@@ -166,6 +172,8 @@ async def list_nodes(call: Call) -> Response:
 
 def _issues_of_cluster(cluster: ClusterCreation) -> Iterator[Issue]:
     yield from check_name(cluster.name, as_prefix=False)
+    if wrong := name_of_local(cluster.kind, cluster.name):
+        yield Issue(field="name", details=wrong)
     if cluster.kind != "simulated" and cluster.simulated_nodes:
         yield Issue(field="simulatedNodes", details="belong to clusters of kind simulated only", rule="canAdd")
     yield from _simulated(cluster.simulated_nodes)[1]

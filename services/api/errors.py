@@ -15,6 +15,7 @@ RETRY_AFTER_SECONDS: Final = "1"
 
 REFUSAL_STATUSES: Final[dict[str, int]] = {
     "name_taken": 400,
+    "local_taken": 400,
     "not_found": 404,
     "not_owner": 403,
     "not_in_project": 403,

@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 from prometheus_client import Counter
 
 from events.aggregate import AGGREGATES, CLUSTER, PROJECT, Aggregate, Chain, Draft
+from events.cluster import AddCluster, local_taken
 from events.codec import UNDECODABLE
 from events.commit import Commit, service_actor
 from events.envelope import (
@@ -220,6 +221,8 @@ class Commands:
         command = admitted.command
         if self.log_full and not fits_full_log(admitted):
             return _log_full(self.log_full)
+        if isinstance(command, AddCluster) and command.kind == "local":
+            return await self._other_local(command.name)
         if not isinstance(command, CreateTraining):
             return None
         if not await self._project_exists(command.project_id):
@@ -232,6 +235,13 @@ class Commands:
             )
         return await self._counts.admit(admitted.command_id, command.project_id, self._clock())
 
+    async def _other_local(self, name: str) -> Refusal | None:
+        """A living cluster of kind local with another name, from before they all had one name."""
+        for cluster in [*self._directory.clusters.values()]:
+            if cluster.kind == "local" and cluster.name != name and await self._cluster_lives(cluster.cluster_id):
+                return local_taken(cluster.name)
+        return None
+
     async def _project_exists(self, project_id: str) -> bool:
         if self._directory.project(project_id) is not None:
             return True
@@ -240,8 +250,10 @@ class Commands:
         return key is not None and (await self._store.load(PROJECT, key)).state.project_id == project_id
 
     async def _cluster_exists(self, cluster_id: str) -> bool:
-        if self._directory.cluster(cluster_id) is not None:
-            return True
+        return self._directory.cluster(cluster_id) is not None or await self._cluster_lives(cluster_id)
+
+    async def _cluster_lives(self, cluster_id: str) -> bool:
+        """As the log has it, which does not lag."""
         key = key_of_id(cluster_id)
         if key is None:
             return False

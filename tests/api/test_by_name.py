@@ -134,3 +134,18 @@ def test_one_project_and_one_cluster_are_read_with_the_version_that_a_change_dep
             assert admin.get(path).headers["x-version"] == first.headers["x-version"]
             stale = admin.request(method, path, json=body, headers={"If-Match": str(int(version) - 1)})
             assert stale.status_code == 412, stale.text
+
+
+@pytest.mark.parametrize("name", ["second", "local"])
+def test_this_machine_is_one_cluster_whose_devices_are_given_out_once(served: Served, name: str) -> None:
+    with served.client() as admin:
+        answer = admin.post(f"{V1}/clusters", json={"name": name, "kind": "local"})
+        assert answer.status_code == 400, answer.text
+        told = {issue["field"]: issue["details"] for issue in answer.json()["complianceIssues"]}
+        if name == "local":
+            assert set(told) == {"name"}
+        else:
+            assert set(told) == {"name", "kind"}
+            assert "'local'" in told["kind"]
+        listed = admin.get(f"{V1}/clusters").json()["clusters"]
+        assert [one["name"] for one in listed if one["kind"] == "local"] == ["local"]

@@ -172,7 +172,7 @@ def test_projects_clusters_and_pools_are_told_of_everything_at_once(
     admin: httpx.Client, path: str, body: dict[str, Any], fields: set[str]
 ) -> None:
     admin.post(f"{V1}/org-unit/projects", json={"name": "third"})
-    admin.post(f"{V1}/clusters", json={"name": "second", "kind": "local"})
+    admin.post(f"{V1}/clusters", json={"name": "second", "kind": "kubernetes"})
     assert wrong(admin.post(f"{V1}{path}", json=body)) == fields
 
 

@@ -433,7 +433,7 @@ RULE = {"subjectId": "x", "roleName": "viewer", "scopeType": "tenant"}
     ("path", "body", "fields"),
     [
         ("/clusters", {"name": "x", "kind": "cloud"}, {"kind"}),
-        ("/clusters", {"name": "x", "kind": "local", "simulatedNodes": [NODES]}, {"simulatedNodes"}),
+        ("/clusters", {"name": "x", "kind": "kubernetes", "simulatedNodes": [NODES]}, {"simulatedNodes"}),
         ("/clusters", {"name": "x", "kind": "simulated", "simulatedNodes": [COUNTLESS]}, {"simulatedNodes[0]"}),
         (
             "/clusters",

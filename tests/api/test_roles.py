@@ -110,7 +110,7 @@ def aimed(
     if "{projectId}" in path:
         path = path.replace("{projectId}", project)
     if "{clusterId}" in path:
-        made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", "kind": "local"})
+        made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", "kind": "kubernetes"})
         path = path.replace("{clusterId}", made.json()["id"])
         pool = {"clusterId": made.json()["id"], "name": "fast", "labelKey": "gpu", "labelValue": "h100"}
         assert admin.post("/api/v1/node-pools", json=pool).status_code == 202
@@ -122,7 +122,7 @@ def aimed(
     bodies: dict[str, Any] = {
         "create_training1": served.training(projectId=project),
         "change_workload": {"priorityClass": "high"},
-        "add_cluster": {"name": f"d-{fresh}", "kind": "local"},
+        "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
         "set_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},
         "create_project": {"name": f"p-{fresh}"},
@@ -193,9 +193,9 @@ def test_under_ownership_protection_only_the_creator_and_an_administrator_act(
     served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str
 ) -> None:
     """C14; the switch is the cluster's, and a refusal stands in the audit."""
-    cluster = admin.post("/api/v1/clusters", json={"name": f"safe-{secrets.token_hex(4)}", "kind": "local"}).json()[
-        "id"
-    ]
+    cluster = admin.post(
+        "/api/v1/clusters", json={"name": f"safe-{secrets.token_hex(4)}", "kind": "kubernetes"}
+    ).json()["id"]
     assert admin.patch(f"/api/v1/clusters/{cluster}", json={"ownershipProtection": True}).status_code == 202
     method, path = operations[name]
     body: dict[str, Any] = {"json": {"priorityClass": "high"}} if name == "change_workload" else {}

@@ -70,7 +70,7 @@ class Scene:
 async def scene() -> AsyncIterator[Scene]:
     store = Store()
     await carry_out(store, "p", CreateProject(name="vision"))
-    await carry_out(store, "c", AddCluster(name="lab", kind="local"))
+    await carry_out(store, "c", AddCluster(name="lab", kind="kubernetes"))
     directory = Directory(store)
     await directory.start()
     (project_id,), (cluster_id,) = directory.projects, directory.clusters
@@ -97,7 +97,7 @@ async def test_with_a_full_log_what_makes_room_and_what_administrators_do_goes_o
 
     assert code(await scene.create("late", "2")) == "log_full"
     assert code(await scene.when(CreateProject(name="late"), "3", override=True)) == "log_full"
-    assert code(await scene.when(AddCluster(name="late", kind="local"), "4", override=True)) == "log_full"
+    assert code(await scene.when(AddCluster(name="late", kind="kubernetes"), "4", override=True)) == "log_full"
     for number, everyday in enumerate(
         (
             SuspendWorkload(workload_id=made.id),

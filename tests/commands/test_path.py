@@ -5,16 +5,17 @@ Requirement rows: S083 to S085, C14, C21; log.md sections 2.1, 2.2 and 6.1 to 6.
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from events.aggregate import PROJECT, WORKLOAD
+from events.aggregate import CLUSTER, PROJECT, WORKLOAD, Chain, draft
 from events.audit import AuditRecord
-from events.cluster import AddCluster, RemoveCluster, SetOwnershipProtection
-from events.commit import Actor
+from events.cluster import AddCluster, ClusterAdded, RemoveCluster, SetOwnershipProtection
+from events.commit import Actor, service_actor
 from events.envelope import (
     Accepted,
     AdmittedCommand,
@@ -24,7 +25,7 @@ from events.envelope import (
     Refused,
     UserCommand,
 )
-from events.ids import key_of_id
+from events.ids import cluster_key, incarnation_id, key_of_id
 from events.project import GrantProjectRole, RevokeProjectRole
 from events.subjects import admitted_subject
 from events.tenant import GrantTenantRole
@@ -33,6 +34,7 @@ from services.commands.watch import LOOK_SECONDS
 from services.runtime.bus import CommandClient, GateAwayError
 from services.runtime.calls import call
 from services.runtime.connection import connect
+from services.runtime.store import Committed
 from tests.support.commands import CommandPath, carry_out, code, command_path, furnish, training
 from tests.support.refusals import raw, settle
 from tests.support.servers import EVERYTHING, NatsServer
@@ -110,12 +112,46 @@ async def test_a_storm_on_one_aggregate_is_carried_out_whole(path: CommandPath, 
     assert [state.roles[f"s{n}"] for n in range(64)] == [("viewer",)] * 64
 
 
+@pytest.mark.parametrize("names", [("local", "local"), ("local", "mine"), ("yours", "mine")])
+async def test_of_two_clusters_of_this_machine_that_are_added_at_once_one_is_there_at_most(
+    path: CommandPath, names: tuple[str, str]
+) -> None:
+    """By two replicas of commands that do not know of each other."""
+    await carry_out(path.store, "root", GrantTenantRole(subject="root", role="administrator"))
+    await path.start("ownership")
+    await path.start("commands")
+    await path.start("commands")
+    for turn in range(5):
+        adding = [
+            path.send("root", AddCluster(name=name, kind="local"), f"{turn} {at}") for at, name in enumerate(names)
+        ]
+        made = [reply.id for reply in await asyncio.gather(*adding) if isinstance(reply, Accepted)]
+        assert len(made) == ("local" in names)
+        for cluster in made:
+            await path.accepted("root", RemoveCluster(cluster_id=cluster), f"remove {turn}")
+
+
+async def test_beside_a_cluster_of_this_machine_that_has_another_name_there_is_no_second_one(path: CommandPath) -> None:
+    """Such a one can only have been added before the name was a rule."""
+    now, key, actor = datetime(2026, 1, 1, tzinfo=UTC), cluster_key("mine"), service_actor("setup")
+    old = ClusterAdded(cluster_id=incarnation_id(key, "old"), name="mine", kind="local", at=now)
+    made = draft(CLUSTER, key, Chain(state=CLUSTER.initial), (old,), command_id="old", actor=actor, now=now)
+    assert isinstance(await path.store.append(made), Committed)
+    await carry_out(path.store, "root", GrantTenantRole(subject="root", role="administrator"))
+    await path.start("ownership")
+    await path.start("commands")
+    reply = await path.send("root", AddCluster(name="local", kind="local"), "k1")
+    assert isinstance(reply, Refused)
+    assert reply.refusal.field == "kind"
+    assert "'mine'" in reply.refusal.message
+
+
 async def test_roles_wait_until_the_cluster_whose_pods_can_read_the_keys_is_gone(path: CommandPath) -> None:
     await carry_out(path.store, "root", GrantTenantRole(subject="root", role="administrator"))
     await path.start("ownership", local_pods="shared")
     await path.start("commands")
     grant = GrantTenantRole(subject="ada", role="viewer")
-    cluster = (await path.accepted("root", AddCluster(name="lab", kind="local"), "cluster")).id
+    cluster = (await path.accepted("root", AddCluster(name="local", kind="local"), "cluster")).id
     assert code(await path.send("root", grant, "k1")) == "pods_not_isolated"
     await path.accepted("root", RemoveCluster(cluster_id=cluster), "remove")
     async with asyncio.timeout(10):

@@ -40,7 +40,7 @@ OF_WORKLOADS = [
     ChangeWorkload(workload_id=WORKLOAD_ID, priority_class="high"),
 ]
 OF_CLUSTERS = [
-    AddCluster(name="c", kind="local"),
+    AddCluster(name="c", kind="kubernetes"),
     RemoveCluster(cluster_id="c"),
     SetOwnershipProtection(cluster_id="c", enabled=False),
     SetNodePool(cluster_id="c", pool=NodePool(name="p", label_key="k", label_value="v")),

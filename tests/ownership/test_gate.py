@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 async def test_others_workloads_are_protected_from_the_moment_in_which_that_is_stored() -> None:
     """Also where the fold of roles and clusters has not heard of it yet."""
     store = MemoryEventStore()
-    await carry_out(store, "1", AddCluster(name="lab", kind="local"))
+    await carry_out(store, "1", AddCluster(name="lab", kind="kubernetes"))
     await carry_out(store, "2", CreateProject(name="nlp"))
     directory = Directory(store)
     await directory.start()

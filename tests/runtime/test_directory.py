@@ -41,7 +41,7 @@ async def test_it_has_caught_up_once_it_is_started(store: MemoryEventStore) -> N
 
 async def test_things_are_found_by_id_and_by_name(store: MemoryEventStore, directory: Directory) -> None:
     await carry_out(store, "1", CreateProject(name="vision"))
-    seq = await carry_out(store, "2", AddCluster(name="lab", kind="local"))
+    seq = await carry_out(store, "2", AddCluster(name="lab", kind="kubernetes"))
     assert await directory.reached(seq, timeout_seconds=5)
 
     project, cluster = directory.project_named("vision"), directory.cluster_named("lab")
@@ -74,7 +74,7 @@ async def test_roles_count_as_soon_as_their_commit_is_in(store: MemoryEventStore
 async def test_a_removed_cluster_leaves_and_its_name_can_come_back(
     store: MemoryEventStore, directory: Directory
 ) -> None:
-    await directory.reached(await carry_out(store, "1", AddCluster(name="lab", kind="local")), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "1", AddCluster(name="lab", kind="kubernetes")), timeout_seconds=5)
     (first,) = directory.clusters
     protect = SetOwnershipProtection(cluster_id=first, enabled=True)
     await directory.reached(await carry_out(store, "2", protect), timeout_seconds=5)
@@ -84,7 +84,7 @@ async def test_a_removed_cluster_leaves_and_its_name_can_come_back(
     assert directory.clusters == {}
     assert directory.cluster_named("lab") is None
 
-    await directory.reached(await carry_out(store, "4", AddCluster(name="lab", kind="local")), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "4", AddCluster(name="lab", kind="kubernetes")), timeout_seconds=5)
     (second,) = directory.clusters
     assert second != first
     assert not directory.clusters[second].ownership_protection

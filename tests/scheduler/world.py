@@ -80,7 +80,7 @@ class World:
 
     def cluster(self, name: str = "local", *, connected: bool = True, pools: tuple[str, ...] = ()) -> str:
         key = cluster_key(name)
-        self.do("cluster", key, AddCluster(name=name, kind="local"))
+        self.do("cluster", key, AddCluster(name=name, kind="local" if name == "local" else "kubernetes"))
         cluster_id: str = self.chain("cluster", key).state.cluster_id
         self.cluster_id = self.cluster_id or cluster_id
         for pool in pools:

@@ -178,7 +178,7 @@ async def furnish(path: CommandPath) -> tuple[str, str]:
     await path.start("ownership")
     await path.start("commands")
     project = (await path.accepted("root", CreateProject(name="vision"), "project")).id
-    cluster = (await path.accepted("root", AddCluster(name="lab", kind="local"), "cluster")).id
+    cluster = (await path.accepted("root", AddCluster(name="lab", kind="kubernetes"), "cluster")).id
     for subject, role in GRANTS.items():
         command = GrantProjectRole(project_id=project, subject=subject, role=role)  # pyright: ignore[reportArgumentType]
         await path.accepted("root", command, f"grant {subject}")
