@@ -40,7 +40,7 @@ class SimulatedNodes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     gpu_count: int = 0
     """Devices of each."""
     gpu_model: str = ""
-    """Any word; shown, not interpreted."""
+    """Any word; shown, and the value of its nodes' label `nvidia.com/gpu.product`, without what labels cannot hold."""
     gpu_memory_bytes: int = 0
     """Of one device; 0 where unknown."""
 

@@ -32,6 +32,8 @@ DEFAULT_CORES: Final = 64.0
 DEFAULT_MEMORY: Final = "512Gi"
 DEFAULT_GPU_MEMORY: Final = "80Gi"
 DEFAULT_GPU_MODEL: Final = "simulated"
+_SHOWN_VALUES: Final = 5
+"""Of a label, in one sentence."""
 _CSV_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 
 
@@ -370,7 +372,9 @@ def add_nodes(root: typer.Typer) -> None:
         rows = rows_of(session.api.get("/node-pools", _scope(session, cluster)), "nodePools")
         session.out.rows(rows, POOL_COLUMNS, empty="no node pools, because there are no clusters")
 
-    @command(pool, "add", output=False, examples="muster nodepool add a100 --cluster demo --label gpu=a100")
+    @command(
+        pool, "add", output=False, examples="muster nodepool add h100 --cluster big --label nvidia.com/gpu.product=H100"
+    )
     def add_pool(
         session: Session,
         name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.")],
@@ -383,11 +387,13 @@ def add_nodes(root: typer.Typer) -> None:
         key, separator, value = label.partition("=")
         if not key or not separator:
             raise usage(f"--label: {label!r} is not KEY=VALUE")
-        body: Row = {"clusterId": cluster_id(session, cluster), "name": name, "labelKey": key, "labelValue": value}
+        identifier = cluster_id(session, cluster)
+        body: Row = {"clusterId": identifier, "name": name, "labelKey": key, "labelValue": value}
         session.api.mutate("POST", "/node-pools", body, idempotency_key=idempotency_key)
-        session.out.talk(f"node pool {name} set")
+        nodes = rows_of(session.api.get("/nodes", [("clusterId", identifier)]), "nodes")
+        session.out.talk(f"node pool {name} set; {_matching(nodes, key, value)}")
 
-    @command(pool, "remove", output=False, examples="muster nodepool remove a100 --cluster demo")
+    @command(pool, "remove", output=False, examples="muster nodepool remove h100 --cluster big")
     def remove_pool(
         session: Session,
         name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.")],
@@ -408,6 +414,21 @@ def add_nodes(root: typer.Typer) -> None:
         session.out.talk(f"node pool {name} removed")
 
     root.add_typer(pool, name="nodepool")
+
+
+def _matching(nodes: list[Row], key: str, value: str) -> str:
+    """How many nodes carry the label; where none does, what would do."""
+    if not nodes:
+        return "it has no nodes yet"
+    values = [row_of(node, "labels").get(key) for node in nodes]
+    told = f"{values.count(value)} of {len(nodes)} nodes carry {key}={value} now"
+    if value in values:
+        return told
+    others = sorted({f"{key}={other}" for other in values if isinstance(other, str)})
+    if not others:
+        return f"{told}; `muster node list -o json` shows their labels"
+    more = " and others" if len(others) > _SHOWN_VALUES else ""
+    return f"{told}; they have {', '.join(others[:_SHOWN_VALUES])}{more}"
 
 
 def parse_simulated(text: str) -> tuple[int, int]:

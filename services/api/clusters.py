@@ -62,7 +62,7 @@ class SimulatedNodesFields(FieldsModel):
     gpus: Annotated[int, Field(ge=0, le=MAX_GPUS)] = 0
     """Devices of each node."""
     gpu_model: Annotated[str, Field(max_length=63)] = ""
-    """Any word; shown, not interpreted."""
+    """Any word; shown, and the value of its nodes' label `nvidia.com/gpu.product`, without what labels cannot hold."""
     gpu_memory_bytes: Bytes = 0
     """Of one device; 0: unknown."""
 

@@ -414,8 +414,19 @@ def test_settings_of_clusters_projects_and_pools(api: ShapeServer, muster: Any) 
     assert muster("project", "create", "vision", "--gpu-quota", "1.5").code == 0
     assert api.requests[-1].body == {"name": "vision", "gpuQuota": 1.5}
     api.on("POST", "/node-pools", ACCEPTED)
-    assert muster("nodepool", "add", "fast", "--label", "gpu=a100").code == 0
-    assert api.requests[-1].body == {"clusterId": "c-1", "name": "fast", "labelKey": "gpu", "labelValue": "a100"}
+    nodes = [{"labels": {"gpu": "a100"}}, {"labels": {"gpu": "a100", "b": ""}}, {"labels": {"gpu": "t4"}}, {}]
+    api.on("GET", "/nodes", Reply(body={"nodes": nodes}))
+    ran = muster("nodepool", "add", "fast", "--label", "gpu=a100")
+    assert (ran.code, ran.err) == (0, "node pool fast set; 2 of 4 nodes carry gpu=a100 now\n")
+    asked = api.asked("POST", "/node-pools")[0].body
+    assert asked == {"clusterId": "c-1", "name": "fast", "labelKey": "gpu", "labelValue": "a100"}
+    assert api.asked("GET", "/nodes")[0].query["clusterId"] == ["c-1"]
+    ran = muster("nodepool", "add", "fast", "--label", "gpu=a1000")
+    assert "0 of 4 nodes carry gpu=a1000 now; they have gpu=a100, gpu=t4" in ran.err
+    ran = muster("nodepool", "add", "fast", "--label", "model=t4")
+    assert "0 of 4 nodes carry model=t4 now; `muster node list -o json` shows their labels" in ran.err
+    api.on("GET", "/nodes", Reply(body={"nodes": []}))
+    assert "it has no nodes yet" in muster("nodepool", "add", "fast", "--label", "model=t4").err
 
 
 def test_a_setting_that_somebody_else_changed_meanwhile_is_not_put_back(api: ShapeServer, muster: Any) -> None:

@@ -7,6 +7,7 @@ serve all of them: ten thousand sleeping pods cost nothing.
 import asyncio
 import heapq
 import itertools
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
@@ -30,6 +31,8 @@ from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
 from services.agent.clock import Clock
 
+GPU_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
+"""As NVIDIA's feature discovery labels real nodes: so that a node pool can be made of those of one model."""
 RUNTIME_ANNOTATION: Final = "simulation.muster.dev/runtime-seconds"
 EXIT_CODE_ANNOTATION: Final = "simulation.muster.dev/exit-code"
 IGNORE_TERM_ANNOTATION: Final = "simulation.muster.dev/ignore-term"
@@ -44,6 +47,8 @@ KEPT_ENDED_RUNS: Final = 20_000
 KEPT_FENCES: Final = 100_000
 """Those that moved longest ago are dropped first: far more than can be on their way at a time."""
 MAX_EXIT_CODE: Final = 255
+
+_NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 Step = Literal["run", "finish", "kill"]
 
@@ -363,9 +368,15 @@ def _facts(name: str, alike: SimulatedNodes) -> NodeFacts:
         gpu_count=alike.gpu_count,
         gpu_model=alike.gpu_model,
         gpu_memory_bytes=alike.gpu_memory_bytes,
-        labels={"kubernetes.io/hostname": name},
+        labels={"kubernetes.io/hostname": name} | _product(alike),
         stand_in=True,
     )
+
+
+def _product(alike: SimulatedNodes) -> dict[str, str]:
+    """The model as a label's value may be; none of a node without GPUs."""
+    value = _NOT_IN_LABELS.sub("-", alike.gpu_model).strip("-_.") if alike.gpu_count else ""
+    return {GPU_PRODUCT_LABEL: value} if value else {}
 
 
 def _seen(pod: RunPod, kind: PodFactKind, at: datetime) -> ObservedPod:
