@@ -99,6 +99,13 @@ def _words(spec: TrainingSpecFields) -> Iterator[Issue]:
             yield _issue(field, f"cannot be split into words as a shell does: {reason}; close or escape it")
 
 
+def _working_dir(spec: TrainingSpecFields) -> Iterator[Issue]:
+    given = spec.working_dir
+    if given is not None and not given.startswith("/"):
+        details = f'{shown(given)} is relative; write it from /, as --working-dir "$PWD" does'
+        yield _issue("spec.workingDir", details)
+
+
 def _environment(spec: TrainingSpecFields) -> Iterator[Issue]:
     seen: set[str] = set()
     for index, variable in enumerate(spec.environment_variables or ()):
@@ -428,6 +435,7 @@ def check_label_value(field: str, value: str) -> Iterator[Issue]:
 _CHECKS: Final[tuple[Callable[[TrainingSpecFields], Iterator[Issue]], ...]] = (
     _image,
     _words,
+    _working_dir,
     _environment,
     _secrets,
     _compute,

@@ -219,6 +219,8 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         {"environmentVariables": [{"name": "A", "podFieldRef": {"path": "metadata.labels['a b']"}}]},
         {("spec.environmentVariables[0].podFieldRef.path", None)},
     ),
+    ("S025 a folder of nowhere", {"workingDir": "work"}, {("spec.workingDir", None)}),
+    ("S025 a folder that a shell would know", {"workingDir": "~/work"}, {("spec.workingDir", None)}),
     ("S039 a pool twice", {"nodePools": ["a", "a"]}, {("spec.nodePools[1]", None)}),
     ("a pool of a wrong type", {"nodePools": [1]}, {("spec.nodePools[0]", None)}),
     ("a category that no index holds", {"category": "x" * 254}, {("spec.category", "max")}),

@@ -152,6 +152,18 @@ def test_a_dry_run_sends_nothing_and_prints_what_would_be_sent(api: ShapeServer,
     assert not api.asked("POST", "/workloads/trainings")
 
 
+def test_a_relative_working_directory_is_refused_with_what_would_do(
+    api: ShapeServer, muster: Any, tmp_path: Path
+) -> None:
+    submit = ("training", "submit", "hello", "-i", "x", "--dry-run=client", "--working-dir")
+    ran = muster(*submit, "rel")
+    assert (ran.code, ran.out) == (6, "")
+    assert "spec.workingDir (--working-dir): 'rel' is relative" in ran.err
+    assert '--working-dir "$PWD"' in ran.err
+    assert muster(*submit, str(tmp_path)).code == 0
+    assert all(request.method == "GET" for request in api.requests)
+
+
 def test_an_environment_without_a_value_names_both_meanings(muster: Any) -> None:
     assert "--image" in muster("training", "submit", "x", "--environment", "my-asset").err
 
