@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -147,7 +147,7 @@ class Up:
             **gpus,
             "MUSTER_HTTP_PORT": str(self.port),
             "MUSTER_LOCAL_PODS": local_pods(accept_shared=options.accept_shared_pods),
-            "MUSTER_LOCAL_HIDDEN_FOLDERS": str(config_file(os.environ).parent.absolute()),
+            "MUSTER_LOCAL_HIDDEN_FOLDERS": hidden_folders(os.environ),
         }
         self.subject = self.env.get("MUSTER_ADMIN_SUBJECT", ADMIN_SUBJECT)
         """Who does what is done at a start."""
@@ -360,6 +360,12 @@ class Up:
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+
+def hidden_folders(environ: Mapping[str, str]) -> str:
+    """The setting of that name: where the command line keeps tokens, and what the user adds."""
+    tokens = str(config_file(environ).parent.absolute())
+    return os.pathsep.join(filter(None, (tokens, environ.get("MUSTER_LOCAL_HIDDEN_FOLDERS"))))
 
 
 def local_pods(*, accept_shared: bool) -> str:

@@ -108,7 +108,8 @@ class Settings(BaseSettings):
     (`shared`), whoever may submit can become anybody: the gate refuses to give roles to others, unless that is
     accepted."""
     local_hidden_folders: str = ""
-    """What else the pods of the local cluster do not see, separated by colons: where the command line keeps tokens."""
+    """What else the pods of the local cluster do not see, separated by colons: where backups are. `muster up` adds
+    where the command line keeps tokens. Copies of the data folder that lie beside it are hidden without that."""
     agent_kinds: str = Field(
         default="local,simulated", pattern=r"^(local|simulated|kubernetes)(,(local|simulated|kubernetes))*$"
     )

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import psutil
@@ -18,7 +19,7 @@ from services.agent.backends import shim
 from services.agent.backends.interface import BackendError
 from services.agent.backends.local import LocalBackend
 from services.agent.backends.local_files import Fences, delete_old_logs
-from services.agent.backends.run_folder import RunFolder
+from services.agent.backends.run_folder import Isolation, RunFolder
 from tests.agent.given import CLUSTER, KEY, PYTHON, Watched, log_text, machine, open_local, run_pod
 
 pytestmark = pytest.mark.anyio
@@ -67,6 +68,25 @@ async def written(*paths: Path) -> None:
 
 async def wait_for(path: Path) -> None:
     await eventually(path.exists)
+
+
+async def test_a_copy_of_the_data_folder_beside_it_is_hidden_too_and_nothing_else_there_is(tmp_path: Path) -> None:
+    """Given a copy that was made while an agent ran, and given that the data folder itself is one."""
+    data, copy, other = tmp_path / "muster", tmp_path / "muster.monday", tmp_path / "other"
+    for folder in (data, copy):
+        (folder / "keys").mkdir(parents=True)
+        (folder / "keys" / "local.json").write_text("the signing key")
+    other.mkdir()
+    (other / "mine").write_text("kept")
+    local = await open_local(data / "local" / "c1", isolation=Isolation(hidden=(str(data),)))
+    late = tmp_path / "muster.tuesday"
+    copytree(copy, late)
+    end = await ended(local, shell(local, f"cat {copy}/keys/local.json {late}/keys/local.json {other}/mine"))
+    said = await log_text(local.backend)
+    await local.close()
+    assert end.kind == "failed"
+    assert "kept" in said
+    assert "the signing key" not in said
 
 
 @pytest.mark.parametrize(

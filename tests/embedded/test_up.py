@@ -75,6 +75,36 @@ def test_each_child_that_is_killed_is_started_again_and_work_goes_on(stack: Stac
     stack.stop()
 
 
+def test_pods_see_no_copy_of_the_data_folder_beside_it_nor_what_the_user_hides(stack: Stack) -> None:
+    """Given a backup as the operating page has it made: its signing key would make a pod's user an administrator."""
+    hidden = stack.folder / "hidden"
+    hidden.mkdir(parents=True)
+    (hidden / "backup").write_text("a copy elsewhere")
+    stack.environment["MUSTER_LOCAL_HIDDEN_FOLDERS"] = str(hidden)
+    stack.start()
+    stack.stop()
+    copy = stack.folder / "data.monday"
+    subprocess.run(["cp", "-a", str(stack.data_dir), str(copy)], check=True)
+    stack.start()
+    api = stack.api()
+    tried = api.submit("tried", python=f'import os; print(os.listdir("{hidden}"), os.listdir("{copy}"))')
+    api.wait(tried["workloadId"], "Completed")
+    assert "[] []" in api.logs(tried["workloadId"])
+    stack.stop()
+
+
+def test_a_log_that_is_given_more_room_gets_it_and_keeps_it(stack: Stack) -> None:
+    """Also where the next start says nothing of it: the server must be allowed what the stream has."""
+    stack.environment["MUSTER_LOG_MAX_BYTES"] = str(32 * 2**30)
+    stack.start()
+    stack.stop()
+    del stack.environment["MUSTER_LOG_MAX_BYTES"]
+    stack.start()
+    log = next(one for one in stack.api().get("/streams")["streams"] if one["name"] == "EVENTS")
+    assert log["maxBytes"] == 32 * 2**30
+    stack.stop()
+
+
 def ready(stack: Stack) -> bool:
     try:
         return httpx.get(f"{stack.url}/readyz", trust_env=False).status_code == 200

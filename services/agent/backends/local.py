@@ -36,7 +36,7 @@ from services.agent.backends.interface import (
 )
 from services.agent.backends.leftovers import kill_left
 from services.agent.backends.local_environment import LocalMachine, held_devices, pod_environment, run_mark
-from services.agent.backends.local_files import Fences, delete_old_logs
+from services.agent.backends.local_files import Fences, delete_old_logs, with_copies
 from services.agent.backends.log_file import read_log
 from services.agent.backends.run_folder import (
     ExitFile,
@@ -226,12 +226,15 @@ class LocalBackend:
     def _write_run(self, run: _Run) -> None:
         pod, gpus = run.pod, {gpu.name: gpu for gpu in self._gpus.devices}
         work, isolation = str(run.folder.path / "work"), self._machine.isolation
+        if isolation is not None:
+            hidden = with_copies(isolation.hidden)
+            isolation = msgspec.structs.replace(isolation, hidden=hidden, kept=(work,))
         what = ShimRun(
             arguments=pod.arguments,
             environment=pod_environment(pod, self._machine, [gpus[name] for name in run.devices.values()]),
             working_dir=pod.working_dir or work,
             log_max_bytes=self._machine.log_max_bytes,
-            isolation=None if isolation is None else msgspec.structs.replace(isolation, kept=(work,)),
+            isolation=isolation,
         )
         content: dict[str, object] = msgspec.to_builtins(RunFile(pod=pod, shim=what))
         shim.write_record(str(run.folder.path), "run.json", content)

@@ -5,10 +5,12 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
+SIGNING_KEY: Final = Path("keys") / "local.json"
+"""In a data folder of `muster up`: who reads it can be anybody."""
 FENCE_SECONDS: Final = 30 * 24 * 3600.0
 """How long a pod's fence is kept after it last moved. Messages that could start an old run are long gone."""
 
@@ -73,3 +75,19 @@ def delete_old_logs(
             path.parent.rmdir()
         deleted += 1
     return deleted
+
+
+def with_copies(hidden: Sequence[str]) -> tuple[str, ...]:
+    """These folders, and beside each that is a data folder every other one: a backup, or what this one was copied from.
+
+    Looked at anew for each pod, since copies are made while we run.
+    """
+    found = list(hidden)
+    for folder in map(Path, hidden):
+        if (folder / SIGNING_KEY).exists():
+            # One that we cannot list a pod, who is the same user, cannot either.
+            with contextlib.suppress(OSError):
+                found += [
+                    str(beside) for beside in folder.resolve().parent.iterdir() if (beside / SIGNING_KEY).exists()
+                ]
+    return tuple(dict.fromkeys(found))
