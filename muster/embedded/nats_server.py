@@ -1,7 +1,7 @@
 """The container `nats` of docker-compose: runs nats-server, and ends when that cannot write, so that both start again.
 
 `python -m muster.embedded.nats_server CONFIG STORE [PORT]`. SIGHUP has the server read its configuration again.
-Standard library and its neighbours only.
+Standard library, its neighbours and what the streams are declared to be; no other library.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Final
 from muster.embedded.canary import Server, look_at, room_of
 from muster.embedded.keeper import Keeper
 from muster.embedded.processes import describe_end, say
+from services.runtime.declared import LOG_MAX_BYTES, MAX_FILE_STORE, file_store_bytes
 
 PROGRAM: Final = "nats-server"
 PORT: Final = 4222
@@ -64,8 +65,11 @@ async def run(config: Path, store: Path, port: int) -> int:
 
 
 def environment(passwords: Path) -> dict[str, str]:
-    """The variables that the configuration names: one password each."""
-    return {f"MUSTER_NATS_PASSWORD_{file.name.upper()}": file.read_text() for file in passwords.glob("[a-z]*")}
+    """The variables that the configuration names: one password each, and how much of its disk the server may use."""
+    log_max_bytes = int(os.environ.get("MUSTER_LOG_MAX_BYTES", LOG_MAX_BYTES))
+    return {MAX_FILE_STORE: str(file_store_bytes(log_max_bytes))} | {
+        f"MUSTER_NATS_PASSWORD_{file.name.upper()}": file.read_text() for file in passwords.glob("[a-z]*")
+    }
 
 
 def _pass_on(server: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -3,13 +3,18 @@
 A process of its own, because what it imports would stay in the supervisor's memory for as long as that runs.
 """
 
+import contextlib
+import json
 import sys
 from pathlib import Path
 
+from events.subjects import EVENTS_STREAM
 from muster.embedded.datadir import DataDir, write_private
+from services.runtime.declared import file_store_bytes
 from services.runtime.inboxes import agent_user
 from services.runtime.nats_config import render_nats_config
 from services.runtime.permissions import PERMISSIONS
+from services.runtime.settings import Settings
 
 
 def main(root: Path, nats_port: int) -> None:
@@ -17,13 +22,28 @@ def main(root: Path, nats_port: int) -> None:
     data = DataDir(root=root)
     passwords = {service: data.secret(f"nats/{service}") for service in PERMISSIONS}
     agents = {cluster_id: data.secret(f"nats/{agent_user(cluster_id)}") for cluster_id in data.connected_clusters()}
+    # Nothing makes the log smaller: one that was given more room once keeps it.
+    log_max_bytes = max(Settings().log_max_bytes, kept_log_max_bytes(data.nats / "jetstream"))
     text = render_nats_config(
-        passwords=passwords, agents=agents, store_dir=str(data.nats / "jetstream"), port=nats_port
+        passwords=passwords,
+        agents=agents,
+        store_dir=str(data.nats / "jetstream"),
+        port=nats_port,
+        max_file_store=file_store_bytes(log_max_bytes),
     )
     write_private(data.nats / "nats.conf", text)
     for path in data.nats_secrets.glob(agent_user("*")):
         if path.name not in map(agent_user, agents):
             path.unlink()
+
+
+def kept_log_max_bytes(store: Path) -> int:
+    """How large the log that is there may grow, as the server keeps it; 0 where there is none."""
+    found = 0
+    for file in store.glob(f"jetstream/*/streams/{EVENTS_STREAM}/meta.inf"):
+        with contextlib.suppress(OSError, ValueError, KeyError):  # what is broken the server says itself
+            found = max(found, int(json.loads(file.read_text())["max_bytes"]))
+    return found
 
 
 if __name__ == "__main__":

@@ -36,6 +36,12 @@ is what was settled, or said by nobody any more."""
 
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
+LOG_MAX_BYTES: Final = 8 * _GIB
+"""Of the log where nothing else is said, as `Settings.log_max_bytes`."""
+MAX_FILE_STORE: Final = "MUSTER_NATS_MAX_FILE_STORE"
+"""Variable of a server's environment that `deploy/nats/nats.conf` names: how much of its disk it may use, in bytes."""
+BESIDE_LOG_BYTES: Final = 8 * _GIB
+"""What a server may use beside the log: the other streams have one, and may be given more."""
 NANOSECONDS: Final = 1_000_000_000
 
 Config = dict[str, Any]
@@ -74,7 +80,7 @@ DECLARED: Final = (
     Declared(
         name=EVENTS_STREAM,
         subjects=(ALL_EVENTS,),
-        max_bytes=8 * _GIB,
+        max_bytes=LOG_MAX_BYTES,
         settings={
             **_NOTHING_EXPIRES,
             "storage": "file",
@@ -150,6 +156,12 @@ DECLARED: Final = (
         },
     ),
 )
+
+
+def file_store_bytes(log_max_bytes: int) -> int:
+    """What a server must be allowed to use of its disk (`max_file_store`), for a log of that size."""
+    return log_max_bytes + BESIDE_LOG_BYTES
+
 
 DERIVED_STREAMS: Final = (WANTED_STREAM, OBSERVED_STREAM)
 """In memory: they are gone with the last server that held them, and can be filled again."""

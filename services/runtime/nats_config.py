@@ -11,7 +11,14 @@ from typing import Final
 
 from events.subjects import SERVER_HEALTH
 from services.runtime.calls import PREFIX, STORE_PREFIX
-from services.runtime.declared import DECLARED, SERVER_REPORT_SUBJECT, SYNC_TAG
+from services.runtime.declared import (
+    DECLARED,
+    LOG_MAX_BYTES,
+    MAX_FILE_STORE,
+    SERVER_REPORT_SUBJECT,
+    SYNC_TAG,
+    file_store_bytes,
+)
 from services.runtime.inboxes import agent_user, logs_inbox
 from services.runtime.permissions import PERMISSIONS, Permission, agent_permission
 
@@ -48,7 +55,7 @@ def render_nats_config(
     monitor_port: int | None = None,
     tls_dir: str = "",
     server_name: str = "muster",
-    max_file_store: str = "16GB",
+    max_file_store: int | str = file_store_bytes(LOG_MAX_BYTES),
     max_memory_store: str = "1GB",
     member: ClusterMember | None = None,
     all_powerful: str | None = None,
@@ -58,7 +65,8 @@ def render_nats_config(
     `passwords` holds one per service, in clear, as a bcrypt hash, or as `$VARIABLE` of the server's environment;
     `all_powerful` names a user among them who may do everything in the account (tests only). `agents` holds one per
     cluster id that has an agent of its own; instead, `agents_file` names a file beside this one with their users. In
-    `tls_dir` are server.crt and server.key; without one, connections are not encrypted.
+    `tls_dir` are server.crt and server.key; without one, connections are not encrypted. `max_file_store`: bytes, or
+    text as the server reads it, `$VARIABLE` too.
     """
     users = [_user(service, permission, passwords[service]) for service, permission in PERMISSIONS.items()]
     if all_powerful is not None:
@@ -306,13 +314,14 @@ def _text(value: str) -> str:
 def deployed_nats_config() -> str:
     """`deploy/nats/nats.conf`, for compose and for one server elsewhere. The server takes the passwords from its
     environment; each must begin with a letter, since the server reads a value like `12e4` as a number. The users of
-    agents stand in a file that its operator writes (`muster cluster agent`).
+    agents stand in a file that its operator writes (`muster cluster agent`). So does it take MAX_FILE_STORE, in bytes.
     """
     passwords = {service: f"$MUSTER_NATS_PASSWORD_{service.upper()}" for service in PERMISSIONS}
     return render_nats_config(
         passwords=passwords,
         agents_file=AGENTS_FILE,
         store_dir="/data",
+        max_file_store=f"${MAX_FILE_STORE}",
         host="0.0.0.0",  # noqa: S104
         tls_dir="/run/muster/tls",
     )

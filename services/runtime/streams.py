@@ -148,7 +148,10 @@ async def _create(nc: Client, replicas: int, streams: Sequence[Declared]) -> Non
         answer = await nc.request(call("STREAM.CREATE", declared.name), request, timeout=STARTUP_SECONDS)
         created = msgspec.json.decode(answer.data, type=_Created)
         if created.error is not None:
-            raise StreamError(f"stream {declared.name} could not be created: {created.error.description}")
+            raise StreamError(
+                f"stream {declared.name} of at most {declared.max_bytes} bytes could not be created: "
+                f"{created.error.description}; the server's `max_file_store` must have room for it"
+            )
 
 
 async def assert_streams(nc: Client, *, replicas: int | None = None) -> None:

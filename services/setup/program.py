@@ -7,8 +7,9 @@ import uvloop
 
 from services.runtime.host import configure_logging
 from services.runtime.settings import Settings
+from services.runtime.streams import StreamError
 from services.setup.migrate import migrate
-from services.setup.service import set_up
+from services.setup.service import SetupError, set_up
 
 log = structlog.get_logger(__name__)
 
@@ -19,6 +20,9 @@ def main(arguments: Sequence[str]) -> int:
     configure_logging(settings.log_level)
     try:
         uvloop.run(migrate(settings) if list(arguments) == ["migrate"] else set_up(settings))
+    except (SetupError, StreamError) as error:
+        log.error("setup_failed", reason=str(error))  # noqa: TRY400 (the sentence says all)
+        return 1
     except Exception:
         log.exception("setup_failed")
         return 1

@@ -12,6 +12,7 @@ import pytest
 from muster.embedded import first_secrets
 from muster.embedded.providers import nats
 from services.runtime.connection import ConnectionLostError, connect
+from services.runtime.declared import MAX_FILE_STORE
 from services.runtime.jetstream import JetStreamEventStore
 from services.runtime.nats_config import render_nats_config
 from services.runtime.permissions import PERMISSIONS
@@ -45,6 +46,7 @@ class Container:
         text = render_nats_config(
             passwords={name: f"$MUSTER_NATS_PASSWORD_{name.upper()}" for name in names},
             store_dir=str(store / "js"),
+            max_file_store=f"${MAX_FILE_STORE}",
             port=self.port,
             tls_dir=str(self._secrets / "tls"),
             all_powerful=EVERYTHING,

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from muster.embedded.nats_server import environment
 from muster.embedded.providers.nats import LOG_MAX_BYTES, memory_environment
+from services.runtime import declared
 from services.runtime.settings import Settings
 
 MEASURED_BYTES = 240 * 10**6
@@ -12,7 +14,7 @@ MEASURED_BYTES = 240 * 10**6
 
 
 def test_the_default_is_that_of_the_setting() -> None:
-    assert Settings.model_fields["log_max_bytes"].default == LOG_MAX_BYTES
+    assert Settings.model_fields["log_max_bytes"].default == LOG_MAX_BYTES == declared.LOG_MAX_BYTES
 
 
 @pytest.mark.parametrize("million_subjects", [1, 2, 10])
@@ -20,6 +22,15 @@ def test_the_limit_is_above_what_the_subjects_of_a_full_log_need(million_subject
     given = memory_environment(million_subjects * 10**6 * 2048)
     limit = int(given["GOMEMLIMIT"].removesuffix("MiB")) * 2**20
     assert limit > 1.5 * million_subjects * MEASURED_BYTES
+
+
+def test_the_server_of_compose_may_use_what_the_log_may_grow_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_LOG_MAX_BYTES", str(2**40))
+    assert int(environment(tmp_path)[declared.MAX_FILE_STORE]) > 2**40 + sum(
+        one.max_bytes for one in declared.DECLARED[1:]
+    )
 
 
 def test_compose_has_the_figure_for_the_default_limit_of_the_log() -> None:

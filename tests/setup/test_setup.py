@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,31 @@ async def test_setup_makes_the_log_as_large_as_it_is_told(nats_server: NatsServe
         await everything.request(call("STREAM.DELETE", EVENTS_STREAM), b"", timeout=10)
         await set_up(nats_server.settings("setup", log_max_bytes=more))
         assert (await config_of(everything))["max_bytes"] == more
+
+
+async def test_a_log_that_the_server_has_no_room_for_is_told_in_a_sentence(
+    nats_server: NatsServer, fresh_log: NatsServer
+) -> None:
+    async with raw(nats_server, EVERYTHING) as (everything, _):
+        await everything.request(call("STREAM.DELETE", EVENTS_STREAM), b"", timeout=10)
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "services.setup"],
+        env=os.environ
+        | {
+            "MUSTER_NATS_URL": nats_server.url,
+            "MUSTER_NATS_PASSWORD_DIR": str(nats_server.password_dir()),
+            "MUSTER_LOG_MAX_BYTES": str(2**60),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert "max_file_store" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert '"exception"' not in ran.stderr
 
 
 async def test_setup_changes_no_stream_and_says_which_migration_would(
