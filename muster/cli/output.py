@@ -52,7 +52,9 @@ class Column:
     show: Callable[[Row], str] | None = None
     """Text for people, where the plain value would not do."""
     wide: bool = False
-    """Only with -o wide, or by name in --columns."""
+    """Only with -o wide or csv, or by name in --columns."""
+    rare: bool = False
+    """Only with -o csv, or by name in --columns."""
     time: bool = False
 
 
@@ -172,11 +174,13 @@ class Output:
         self.write(f"\n{text}\n")
 
     def chosen(self, columns: Sequence[Column]) -> list[Column]:
-        """The columns to show: those of --columns, or all that are not for -o wide alone."""
+        """The columns to show: those of --columns, or those that the format has."""
         if self.style.columns:
             return [_find_column(columns, given) for given in self.style.columns]
-        everything = self.style.format in {Format.WIDE, Format.CSV}
-        return [column for column in columns if everything or not column.wide]
+        if self.style.format is Format.CSV:
+            return list(columns)
+        wide = self.style.format is Format.WIDE
+        return [column for column in columns if not column.rare and (wide or not column.wide)]
 
     def cell(self, row: Row, column: Column) -> str:
         """A cell's text for people."""

@@ -12,7 +12,7 @@ from muster.cli.names import find_project, workload_filters, workload_id
 from muster.cli.options import ProjectOption, WatchOption, WorkloadArgument, duration_option
 from muster.cli.output import Column, Format, Output, plain_text
 from muster.cli.values import Row, format_utc, number_of, parse_time, row_of, rows_of, text_of
-from muster.cli.watch import phase_of, watch_rows
+from muster.cli.watch import watch_rows
 from muster.cli.workload_acts import add_acts, add_set
 from muster.cli.workload_columns import (
     HISTORY_COLUMNS,
@@ -22,6 +22,7 @@ from muster.cli.workload_columns import (
     gpus,
     pods,
     runs,
+    told_phase,
     why,
 )
 
@@ -184,12 +185,12 @@ def _check_run(*, previous: bool, attempt: int | None, run: int | None, follow: 
 def _tell_what_waits(session: Session, identifier: str) -> None:
     """Who follows what cannot start would else look at nothing, for as long as they like."""
     row = session.api.get(f"/workloads/{identifier}")
-    if phase_of(row) in _BEFORE_PODS:
+    if told_phase(row) in _BEFORE_PODS:
         session.out.talk(f"{_standing(row)}; what its pods write comes here once they run")
 
 
 def _standing(row: Row) -> str:
-    return f"{text_of(row, 'name')} is {phase_of(row)}" + (f": {why(row)}" if why(row) else "")
+    return f"{text_of(row, 'name')} is {told_phase(row)}" + (f": {why(row)}" if why(row) else "")
 
 
 def add_views(app: typer.Typer) -> None:
@@ -342,7 +343,7 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
             ("Cluster", text_of(row, "clusterName") or text_of(row, "clusterId")),
             (
                 "Phase",
-                phase_of(row) + (f" (wanted: {text_of(row, 'desiredPhase')})" if row.get("desiredPhase") else ""),
+                told_phase(row) + (f" (wanted: {text_of(row, 'desiredPhase')})" if _differs(row) else ""),
             ),
             ("Why", why(row)),
             ("Created", _when(session, row, "createdAt") + _by(row)),
@@ -369,6 +370,11 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
         older = len(records) - _SHOWN_RECORDS
         out.heading("History" + (f" (the last {_SHOWN_RECORDS} of {len(records)})" if older > 0 else ""))
         out.table(records[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
+
+
+def _differs(row: Row) -> bool:
+    """Whether what is wanted of it is still to come."""
+    return bool(row.get("desiredPhase")) and not text_of(row, "deletedAt")
 
 
 def _flat(value: Row, prefix: str = "") -> list[tuple[str, str]]:

@@ -18,9 +18,16 @@ def _count(row: Row, key: str) -> str:
 
 
 def gpus(row: Row) -> str:
-    """Allocated of requested."""
-    requested = number_of(row, "gpuRequest")
-    return f"{format_number(number_of(row, 'gpuAllocated'))}/{format_number(requested)}" if requested else ""
+    """Allocated of requested: devices, or memory of them."""
+    requested = format_number(number_of(row, "gpuRequest")) if number_of(row, "gpuRequest") else ""
+    requested = requested or _bytes(row, "gpuMemoryRequestBytes")
+    return f"{format_number(number_of(row, 'gpuAllocated'))}/{requested}" if requested else ""
+
+
+def told_phase(row: Row) -> str:
+    """The phase; of what is deleted only how it had ended before, for nothing of it goes on."""
+    phase = text_of(row, "phase")
+    return "Deleted" if text_of(row, "deletedAt") and phase not in _OUTCOMES else phase
 
 
 def pods(row: Row) -> str:
@@ -34,14 +41,18 @@ def runs(row: Row, word: str = "") -> str:
 
 
 def why(row: Row) -> str:
-    """The reason's sentence, else its code."""
+    """The reason's sentence, else its code. What is deleted waits for nothing."""
+    if told_phase(row) == "Deleted":
+        return ""
     return text_of(row, "phaseMessage") or text_of(row, "phaseReason")
 
+
+_OUTCOMES: Final = frozenset({"Completed", "Failed"})
 
 WORKLOAD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("NAME", "name"),
     Column("PROJECT", "projectName"),
-    Column("PHASE", "phase"),
+    Column("PHASE", "phase", show=told_phase),
     Column("PODS", "runningPods", show=pods),
     Column("GPU", "gpuAllocated", show=gpus),
     Column("OWNER", "submittedBy"),
@@ -70,6 +81,24 @@ WORKLOAD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("ATTEMPT", "attempt", wide=True),
     Column("VERSION", "version", wide=True),
     Column("ID", "id", wide=True),
+    Column("GPU-REQUEST", "gpuRequest", rare=True),
+    Column("GPU-MEMORY", "gpuMemoryRequestBytes", show=lambda row: _bytes(row, "gpuMemoryRequestBytes"), rare=True),
+    Column("CPU-ALLOCATED", "cpuAllocatedCores", rare=True),
+    Column(
+        "MEMORY-ALLOCATED",
+        "cpuMemoryAllocatedBytes",
+        show=lambda row: _bytes(row, "cpuMemoryAllocatedBytes"),
+        rare=True,
+    ),
+    Column("COMPLETIONS", "completions", rare=True),
+    Column("PARALLELISM", "parallelism", rare=True),
+    Column("FAILED-RUNS", "failedRuns", rare=True),
+    Column("REQUESTED-PODS", "requestedPods", rare=True),
+    Column("NODE-POOLS", "nodePools", rare=True),
+    Column("PHASE-SINCE", "phaseUpdatedAt", time=True, rare=True),
+    Column("REQUESTED-NAME", "requestedName", rare=True),
+    Column("PROJECT-ID", "projectId", rare=True),
+    Column("CLUSTER-ID", "clusterId", rare=True),
 )
 
 

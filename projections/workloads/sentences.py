@@ -41,6 +41,8 @@ from events.workload.spec import WHOLE_GPU_MILLI, PodRequest, pod_sets, with_def
 from projections.rows import PodRow, WorkloadRow
 from projections.workloads.project import RunKey, WorkloadEntry
 
+CLUSTER_REMOVED: Final = "cluster_removed"
+"""Reason of an interruption after which nothing is placed any more: a workload stays with its cluster."""
 MAX_NAMED_PLACEMENTS: Final = 3
 """More than this many pods in one sentence nobody reads."""
 
@@ -179,10 +181,12 @@ def _failed(event: PodFailed, before: WorkloadEntry, row: WorkloadRow) -> str:
 
 def _interrupted(event: PodInterrupted, before: WorkloadEntry) -> str:
     told = f": {event.message}" if event.message else ""
-    again = "at once" if event.retry_at is None else f"in {duration(event.retry_at - event.at)}"
+    when = "at once" if event.retry_at is None else f"in {duration(event.retry_at - event.at)}"
+    again = f"it runs again {when} and spends no retry"
+    if event.reason == CLUSTER_REMOVED:
+        again = "it runs nowhere again: delete the workload and submit it to another cluster"
     reason = event.reason.replace("_", " ")
-    where = _on(before, event.pod)
-    return f"{_run(event.pod)} was interrupted{where} ({reason}){told}; it runs again {again} and spends no retry"
+    return f"{_run(event.pod)} was interrupted{_on(before, event.pod)} ({reason}){told}; {again}"
 
 
 def _changed(event: WorkloadChanged, before: WorkloadRow | None, actor: Actor) -> str:

@@ -367,7 +367,7 @@ def since_of(call: Call) -> datetime | None:
         return None
     ago = _AGO.match(given)
     if ago is None:
-        return parse_moment("since", given)
+        return parse_moment("since", given, or_else=", or as a time ago such as 10m")
     seconds = int(ago[1]) * _UNIT_SECONDS[ago[2]]
     try:
         return datetime.now(UTC) - timedelta(seconds=seconds)

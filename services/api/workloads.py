@@ -217,11 +217,11 @@ def _moment(call: Call, name: str) -> datetime | None:
     return None if given is None else parse_moment(name, given)
 
 
-def parse_moment(name: str, given: str) -> datetime:
-    """An RFC 3339 time. Raises 400."""
+def parse_moment(name: str, given: str, *, or_else: str = "") -> datetime:
+    """An RFC 3339 time. Raises 400; `or_else`: what the parameter takes beside, for the refusal."""
     try:
         moment = datetime.fromisoformat(given)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        details = f"{shown(given)} is no time; write it as in 2026-11-21T09:30:00Z"
+        details = f"{shown(given)} is no time; write it as in 2026-11-21T09:30:00Z{or_else}"
         raise bad_request([Issue(field=name, details=details)]) from None

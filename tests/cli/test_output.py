@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from projections.row_json import WORKLOAD_COLUMNS as ROW_KEYS
 from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer, workload_row
 
 ROWS = [workload_row(), workload_row(id="0a1b2c3d-0000-8a6b-9c7d-0123456789ab", name="=cmd()", phase="Failed")]
@@ -101,3 +102,53 @@ def test_list_flags_become_the_api_s_parameters(listed: ShapeServer, muster: Any
     assert (query["sortBy"], query["sortOrder"]) == (["name"], ["asc"])
     muster("workload", "list", "-A")
     assert "filterBy" not in listed.asked("GET", "/workloads")[-1].query
+
+
+@pytest.mark.parametrize(
+    ("row", "cell"),
+    [
+        ({"gpuRequest": 2.0, "gpuAllocated": 1.5}, "1.5/2"),
+        ({"gpuRequest": 0.0, "gpuAllocated": 0.25, "gpuMemoryRequestBytes": 20 * 1024**3}, "0.25/20Gi"),
+        ({"gpuRequest": 0.0, "gpuAllocated": 0.0, "gpuMemoryRequestBytes": 20 * 1024**3}, "0/20Gi"),
+        ({"gpuRequest": 0.0, "gpuAllocated": 0.0, "gpuMemoryRequestBytes": 0}, ""),
+    ],
+)
+def test_gpus_are_told_of_what_was_asked_for_be_it_devices_or_memory(
+    api: ShapeServer, muster: Any, row: dict[str, Any], cell: str
+) -> None:
+    api.on("GET", "/workloads", Reply(body={"workloads": [workload_row(**row)], "next": None}))
+    assert muster("workload", "list", "--columns", "gpuAllocated", "--no-headers").out.strip() == cell
+
+
+@pytest.mark.parametrize(
+    ("phase", "message", "cells"),
+    [
+        ("Pending", "its cluster was removed; delete the workload", "Deleted"),
+        ("Deleting", "", "Deleted"),
+        ("Running", "", "Deleted"),
+        ("Completed", "", "Completed"),
+        ("Failed", "run 7 ended with exit code 1", "Failed run 7 ended with exit code 1"),
+    ],
+)
+def test_what_is_deleted_is_in_no_phase_that_goes_on_and_needs_nobody_to_act(
+    api: ShapeServer, muster: Any, phase: str, message: str, cells: str
+) -> None:
+    gone = workload_row(phase=phase, phaseMessage=message, deletedAt="2026-01-03T00:00:00Z", desiredPhase="Deleted")
+    api.on("GET", "/workloads", Reply(body={"workloads": [gone], "next": None}))
+    listed = muster("workload", "list", "--deleted", "--columns", "phase,phaseMessage", "--no-headers").out
+    assert listed.split() == cells.split()
+    for path, body in (("", gone), ("/pods", {"pods": []}), ("/history", {"records": [], "next": None})):
+        api.on("GET", f"/workloads/{WORKLOAD_ID}{path}", Reply(body=body))
+    described = muster("workload", "describe", "hello").out
+    assert f"{cells.split(maxsplit=1)[0]}\n" in described
+    assert "wanted" not in described
+    assert "delete the workload" not in described
+
+
+def test_every_field_of_a_workload_s_row_is_a_column_and_wide_has_not_all(listed: ShapeServer, muster: Any) -> None:
+    """What can be filtered by can be looked at."""
+    for key in ROW_KEYS:
+        assert muster("workload", "list", "--columns", key).code == 0, key
+    headings = muster("workload", "list", "-o", "csv").out.splitlines()[0].split(",")
+    assert set(ROW_KEYS) <= set(headings)
+    assert "CPU-ALLOCATED" not in muster("workload", "list", "-o", "wide").out

@@ -64,3 +64,25 @@ def test_warnings_and_what_is_out_of_sight_are_told_with_their_node() -> None:
         f"run 1 of pod main-0 on node n1 is out of sight: {lost}; what it holds stays reserved until it is known",
     )
     assert told["PodRunning"] == ("Running", "run 1 of pod main-0 is in sight again, running on node n1")
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("shutdown", "it runs again at once and spends no retry"),
+        ("cluster_removed", "it runs nowhere again: delete the workload and submit it to another cluster"),
+    ],
+)
+def test_an_interrupted_run_says_what_becomes_of_it(reason: str, said: str) -> None:
+    world = World()
+    cluster_id, project_id = world.cluster(), world.project()
+    key = world.training("train", project_id, cluster_id, TrainingSpec(image="x"))
+    world.place([(key, FIRST, world.node(cluster_id, "n1"), 0)])
+    world.report(key, FIRST, "running")
+    gone = PodFact(pod=FIRST, kind="interrupted", at=world.now, reason=reason)
+    report = ReportPods(workload_id=world.state("workload", key).workload_id, facts=(gone,))
+    world.do("workload", key, report, service_actor("cluster_sync"))
+    tables = Tables()
+    tables.project(world.commits)
+    (told,) = [row.message for row in tables.rows["history"].values() if row.type == "PodInterrupted"]
+    assert told == f"run 1 of pod main-0 was interrupted on node n1 ({reason.replace('_', ' ')}); {said}"
