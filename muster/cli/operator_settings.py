@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def operator_settings(data_dir: Path | None) -> "Settings":
-    """Settings with the addresses and the credentials of the operator. Raises Problem."""
+    """Settings with the addresses and the credentials of the operator. Raises Problem, also where nobody serves the
+    folder.
+    """
     from services.runtime.settings import Settings
 
     if os.environ.get("MUSTER_NATS_URL") and os.environ.get("MUSTER_POSTGRES_URL"):
@@ -33,6 +35,14 @@ def operator_settings(data_dir: Path | None) -> "Settings":
 
     data = DataDir(root=data_dir)
     ports = _ports(data_dir)
+    if not data.is_in_use():
+        # Whoever answers at its ports by now may be another one, such as a copy, that has the same passwords.
+        raise Problem(
+            f"no `muster up` runs on {data_dir}",
+            why=("its servers are stopped; others may answer at the ports that it had",),
+            todo=f"start it with `muster up --data-dir {data_dir}`, or give --data-dir of the one that runs",
+            code=ExitCode.UNREACHABLE,
+        )
     return Settings(
         nats_url=f"nats://127.0.0.1:{ports['nats']}",
         nats_password_dir=data.nats_secrets,

@@ -127,6 +127,20 @@ class DataDir:
         write_private(path, value)
         return value
 
+    def is_in_use(self) -> bool:
+        """Whether a `muster up`, or a server that one left behind, holds the folder. A copy of it is not held."""
+        try:
+            lock_fd = os.open(self.root / "muster.lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock_fd)
+        return False
+
     def choose_ports(self) -> Ports:
         """The ports of last time where they are free, others where they are not. For the holder of the folder."""
         try:

@@ -105,6 +105,20 @@ def test_a_log_that_is_given_more_room_gets_it_and_keeps_it(stack: Stack) -> Non
     stack.stop()
 
 
+def test_of_a_stopped_folder_nothing_is_verified_though_its_copy_answers_at_its_ports(stack: Stack) -> None:
+    stack.start()
+    stack.stop()
+    original = stack.folder / "original"
+    subprocess.run(["cp", "-a", str(stack.data_dir), str(original)], check=True)
+    stack.start()
+    assert (original / "ports.json").read_text() == (stack.data_dir / "ports.json").read_text()
+    for verb in (("log", "verify"), ("projections", "rebuild")):
+        refused = stack.muster(*verb, "--data-dir", str(original))
+        assert (refused.returncode, f"no `muster up` runs on {original}" in refused.stderr) == (9, True)
+    assert stack.muster("log", "verify", "--data-dir", str(stack.data_dir)).returncode == 0
+    stack.stop()
+
+
 def ready(stack: Stack) -> bool:
     try:
         return httpx.get(f"{stack.url}/readyz", trust_env=False).status_code == 200
