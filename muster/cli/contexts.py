@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 CONTEXT_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
+CONTEXT: Final = "local"
+"""That of the `muster up` on this machine."""
 _PRIVATE_FILE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
 
@@ -110,12 +112,17 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
 
 
 def write_context(name: str, url: str, token: str, data_dir: str | Path, project: str) -> Path:
-    """Adds or replaces a context and makes it the current one. Answers the file's path."""
+    """Adds or replaces a context. Answers the file's path.
+
+    What its user chose stays: its default project and cluster, where it is of the same data folder, and which context
+    is the current one, where there is one.
+    """
     path = config_file(os.environ)
     known = read_contexts(path)
-    cluster = known.contexts[name].cluster if name in known.contexts else ""
-    context = Context(url=url, token=token, data_dir=str(data_dir), project=project, cluster=cluster)
-    save_contexts(path, with_context(known, name, context, use=True))
+    before = known.contexts.get(name, Context())
+    kept = before if before.data_dir == str(data_dir) else Context()
+    context = replace(kept, url=url, token=token, data_dir=str(data_dir), project=kept.project or project)
+    save_contexts(path, with_context(known, name, context, use=known.current not in known.contexts))
     return path
 
 

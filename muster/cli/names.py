@@ -3,8 +3,11 @@
 A list lags the log by some milliseconds, so a name that is not found is looked for once more.
 """
 
+import contextlib
+import os
 import re
 import time
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from muster.cli.exits import ExitCode, Problem, did_you_mean, usage
@@ -64,8 +67,11 @@ def workload_told(session: "Session", given: str, project: str | None, *, delete
             todo="give the project (-p), or the id",
             code=ExitCode.USAGE,
         )
-    if scope := session.project(project):
-        find_project(session.api, scope)  # in a project that is not there, there is none, either
+    # In a project that is not there, there is none, either.
+    if project:
+        find_project(session.api, project)
+    elif session.target.project:
+        find_default_project(session, session.api)
     raise Problem(
         f"there is no workload {given!r}" + _in_project(session.project(project)),
         todo="`muster workload list -A` shows what you may see; with --deleted what is gone",
@@ -105,6 +111,31 @@ def find_project(api: "Api", given: str) -> Row:
     return _find_named(api, given, path="/org-unit/projects", key="projects", what="project")
 
 
+def find_default_project(session: "Session", api: "Api") -> Row:
+    """The project of the context, or of MUSTER_PROJECT. Raises Problem, which says where its name comes from."""
+    with _told_as_default(session, "project"):
+        return find_project(api, session.target.project)
+
+
+@contextlib.contextmanager
+def _told_as_default(session: "Session", what: str) -> Generator[None]:
+    """Nobody typed the name that is looked for: where there is no such thing, say who did."""
+    try:
+        yield
+    except Problem as problem:
+        if problem.code is not ExitCode.NOT_FOUND:
+            raise
+        variable = f"MUSTER_{what.upper()}"
+        ours = what == "project" and os.environ.get(variable)
+        source = variable if ours else f"the context {session.target.name!r}, as its default {what}"
+        raise Problem(
+            problem.what,
+            why=(*problem.why, f"the name comes from {source}"),
+            todo=f"set {variable} to another" if ours else f"choose another: muster {what} set NAME",
+            code=problem.code,
+        ) from problem
+
+
 def find_node_pool(api: "Api", given: str, cluster: str) -> Row:
     """The node pool of a cluster, by its name; `cluster` is an id. Raises Problem."""
     scope = (("clusterId", cluster),)
@@ -122,9 +153,11 @@ def find_cluster(api: "Api", given: str, *, removed: bool = False) -> Row:
 
 def cluster_id(session: "Session", given: str | None) -> str:
     """The cluster of the flag, else the context's, else the only one, else the one of this machine. Raises Problem."""
-    wanted = given or session.target.cluster
-    if wanted:
-        return text_of(find_cluster(session.api, wanted), "id")
+    if given:
+        return text_of(find_cluster(session.api, given), "id")
+    if session.target.cluster:
+        with _told_as_default(session, "cluster"):
+            return text_of(find_cluster(session.api, session.target.cluster), "id")
     clusters = rows_of(session.api.get("/clusters"), "clusters")
     local = [cluster for cluster in clusters if text_of(cluster, "kind") == "local"]
     for candidates in (clusters, local):
@@ -140,9 +173,10 @@ def cluster_id(session: "Session", given: str | None) -> str:
 
 def default_project(session: "Session", given: str | None) -> Row:
     """The project of the flag, else the default one, else the only one that the caller sees. Raises Problem."""
-    wanted = session.project(given)
-    if wanted:
-        return find_project(session.api, wanted)
+    if given:
+        return find_project(session.api, given)
+    if session.target.project:
+        return find_default_project(session, session.api)
     projects = rows_of(session.api.get("/org-unit/projects"), "projects")
     if len(projects) == 1:
         return projects[0]

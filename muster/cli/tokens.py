@@ -9,7 +9,7 @@ import typer
 
 from muster.cli.command import Session, command, group
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import find_project
+from muster.cli.names import find_default_project, find_project
 from muster.cli.options import duration_option
 from muster.cli.roles import ADMINISTRATOR, ROLES, check_role, give, role_names, told
 
@@ -65,7 +65,7 @@ def add_token(root: typer.Typer) -> None:
         signer = Signer(key_file(session, data_dir))
         token = signer.sign(user, None if ttl is None else duration_option("--ttl", ttl))
         if wanted is not None:
-            bind(session, signer, user, wanted, project or session.target.project or DEFAULT_PROJECT)
+            bind(session, signer, user, wanted, project)
         elif session.out.stdout.isatty():
             session.out.talk(f"no role was bound; where {user} has none yet: --role researcher")
         session.out.write(token + "\n")
@@ -138,14 +138,21 @@ class Signer:
             raise usage(str(error)) from error
 
 
-def bind(session: Session, signer: Signer, user: str, role: str, project: str) -> None:
-    """Gives the role as `muster role grant` does, but as the administrator, with a token made for it."""
+def bind(session: Session, signer: Signer, user: str, role: str, project: str | None) -> None:
+    """Gives the role as `muster role grant` does, in that project or the default one, but as the administrator, with a
+    token made for it.
+    """
     from muster.cli.client import Api
 
     token = signer.sign(signer.settings.admin_subject, ADMINISTRATOR_SECONDS)
     with closing(Api(session.api.url, token, talk=session.out.talk)) as administrator:
         try:
-            where = None if role == ADMINISTRATOR else find_project(administrator, project)
+            if role == ADMINISTRATOR:
+                where = None
+            elif project or not session.target.project:
+                where = find_project(administrator, project or DEFAULT_PROJECT)
+            else:
+                where = find_default_project(session, administrator)
             give(administrator, user, role, where)
         except Problem as problem:
             if problem.code is not ExitCode.DENIED:

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from muster.cli.contexts import config_file
+from muster.cli.contexts import CONTEXT, config_file, read_contexts
 from muster.embedded import linux
 from muster.embedded.agents import Agents
 from muster.embedded.canary import Server, look_at, room_of
@@ -283,11 +283,12 @@ class Up:
 
     def _announce(self, token: str, seconds: float) -> None:
         say(f"  ready after    {seconds:.1f} s; Ctrl-C stops it all")
+        use = "" if read_contexts(config_file(os.environ)).current == CONTEXT else f"muster context use {CONTEXT}; "
         print(
             f"API    http://127.0.0.1:{self.port}/docs\n"
             f"token  {token}\n"
             f"       (of {self.subject!r}, for a day; the context `local` has it already)\n"
-            f"next   muster training submit hello -i python:3.13 -- python3 -c 'print(6 * 7)'\n"
+            f"next   {use}muster training submit hello -i python:3.13 -- python3 -c 'print(6 * 7)'\n"
             f"ready http://127.0.0.1:{self.port}",
             flush=True,
         )

@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 from typing import Final
 
-from muster.cli.contexts import write_context
+from muster.cli.contexts import CONTEXT, write_context
 from muster.embedded.api import Api, CallError, Json
 from muster.embedded.datadir import DataDir, write_private
 from services.runtime.local_keys import load_or_create_key, sign_token
 from services.runtime.settings import Settings
 
-CONTEXT: Final = "local"
 PROJECT: Final = "default"
 TOKEN_SECONDS: Final = 24 * 3600
 """As long as a token may live; the supervisor has it renewed before."""

@@ -1,6 +1,7 @@
 """The contexts file, and which of flag, environment and file wins."""
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from muster.cli.contexts import (
     with_context,
     write_context,
 )
+from tests.support.shapes import ShapeServer
 
 TWO = Contexts(
     current="local",
@@ -87,11 +89,37 @@ def test_any_text_comes_back_from_the_file(token: str, project: str) -> None:
         assert read_contexts(path).contexts["a.b"] == Context(url="u", token=token, project=project)
 
 
-def test_what_up_writes_becomes_current_and_keeps_the_default_cluster(home: Path) -> None:
+def test_what_up_writes_leaves_what_its_user_chose(home: Path) -> None:
+    """Given other defaults and another current context, when `muster up` starts again, then they stay."""
+    path = write_context("local", "http://127.0.0.1:1", "t1", home / "data", "default")
+    chosen = Context(url="u", token="t1", data_dir=str(home / "data"), project="vision", cluster="demo")
+    both = with_context(
+        with_context(read_contexts(path), "local", chosen, use=False), "far", Context(url="f"), use=True
+    )
+    save_contexts(path, both)
+    write_context("local", "http://127.0.0.1:2", "t2", home / "data", "default")
+    known = read_contexts(path)
+    assert known.current == "far"
+    assert known.contexts["local"] == replace(chosen, url="http://127.0.0.1:2", token="t2")
+    write_context("local", "http://127.0.0.1:2", "t3", home / "another", "default")
+    assert (read_contexts(path).contexts["local"].project, read_contexts(path).contexts["local"].cluster) == (
+        "default",
+        "",
+    )
+
+
+def test_what_up_writes_first_becomes_current(home: Path) -> None:
+    path = write_context("local", "http://127.0.0.1:1", "t1", home / "data", "default")
+    assert read_contexts(path).current == "local"
+
+
+def test_what_up_writes_is_kept_where_it_is_looked_for(home: Path) -> None:
     path = write_context("local", "http://127.0.0.1:1", "t1", home / "data", "default")
     assert path == config_file({"XDG_CONFIG_HOME": str(home / "config")})
     known = read_contexts(path)
-    kept = with_context(known, "local", Context(url="http://127.0.0.1:1", token="t1", cluster="demo"), use=True)
+    kept = with_context(
+        known, "local", Context(url="http://127.0.0.1:1", data_dir=str(home / "data"), cluster="demo"), use=True
+    )
     save_contexts(path, kept)
     write_context("local", "http://127.0.0.1:2", "t2", home / "data", "default")
     context = read_contexts(path).contexts["local"]
@@ -119,3 +147,23 @@ def test_contexts_are_added_listed_used_and_removed(muster: Any) -> None:
     assert muster("context", "show", "-o", "json").json()["name"] == "one"
     assert muster("context", "add", "bad/name", "--url", "http://x").code == 2
     assert muster("context", "add", "three").code == 2
+
+
+def test_a_default_that_is_gone_is_told_with_where_its_name_comes_from(
+    api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody typed it: the message alone would not say what to change."""
+    kept = ("--url", api.url, "--token", "t", "--default-project", "gone", "--default-cluster", "lost", "--use")
+    assert muster("context", "add", "mine", *kept).code == 0
+    submit = ("training", "submit", "hello", "-i", "python:3.13")
+    project = muster(*submit, "--", "true")
+    assert project.code == 3
+    assert "there is no project 'gone'" in project.err
+    assert "the context 'mine', as its default project" in project.err
+    assert "muster project set NAME" in project.err
+    cluster = muster(*submit, "-p", "default", "--", "true")
+    assert cluster.code == 3
+    assert "the context 'mine', as its default cluster" in cluster.err
+    assert "context" not in muster(*submit, "-p", "nope", "--", "true").err
+    monkeypatch.setenv("MUSTER_PROJECT", "away")
+    assert "the name comes from MUSTER_PROJECT" in muster(*submit, "--", "true").err
