@@ -4,9 +4,10 @@ A question that cannot be answered is an InvalidQueryError that names the field,
 do. Nothing here runs a query.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from math import isfinite
 from typing import Any, Final, Literal
 
@@ -197,6 +198,19 @@ def conditions(query: WorkloadQuery) -> ColumnElement[bool]:
     if query.search:
         parts.append(_search(query.search))
     return and_(true(), *parts)
+
+
+def problems(query: WorkloadQuery) -> Iterator[InvalidQueryError]:
+    """All for which `conditions` and `order` refuse the query."""
+    checks: list[Callable[[], object]] = [partial(_check_bounds, query), partial(order, query)]
+    checks += [partial(_condition, given) for given in query.filters[:MAX_FILTERS]]
+    if query.search:
+        checks.append(partial(_search, query.search))
+    for check in checks:
+        try:
+            check()
+        except InvalidQueryError as error:
+            yield error
 
 
 def order(query: WorkloadQuery) -> tuple[ColumnElement[Any], ...]:

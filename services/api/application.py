@@ -103,6 +103,7 @@ _WORKLOADS: Final = (
         "Workloads",
         "Workloads of all kinds",
         "WorkloadList",
+        rules=workloads.selection_rules,
         query=(*workloads.PAGE, *workloads.ORDER, *workloads.SELECTION, workloads.MIN_SEQ),
     ),
     _get(
@@ -112,6 +113,7 @@ _WORKLOADS: Final = (
         "Workloads",
         "How many there are",
         "Count",
+        rules=workloads.selection_rules,
         query=(*workloads.SELECTION, workloads.MIN_SEQ),
     ),
     _get(
@@ -122,6 +124,7 @@ _WORKLOADS: Final = (
         "All of them as a file",
         "",
         media=("text/csv", "application/jsonl"),
+        rules=workloads.selection_rules,
         query=(*export.EXPORT, *workloads.ORDER, *workloads.SELECTION, workloads.MIN_SEQ),
     ),
     _get(
@@ -172,6 +175,7 @@ _WORKLOADS: Final = (
         "What its pods wrote",
         "",
         media=("text/plain",),
+        rules=logs.run_rules,
         query=logs.LOGS,
         headers=((logs.CUT_MARK, "How a line begins that says why not all is told; another one each time."),),
         errors=(404, 410),
@@ -183,6 +187,7 @@ _WORKLOADS: Final = (
         "Workloads",
         "What its pods used over time",
         "Metrics",
+        rules=workloads.metrics_rules,
         query=workloads.METRICS,
         errors=(404,),
     ),
@@ -358,6 +363,7 @@ _LOG: Final = (
         "The log itself",
         "Events",
         media=("application/json", "application/x-ndjson"),
+        rules=operation_log.follow_rules,
         query=operation_log.EVENTS,
         errors=(403,),
     ),

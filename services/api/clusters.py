@@ -29,7 +29,7 @@ from projections.row_json import node_to_json
 from services.api.context import Call, Query, json_response, read_response, rfc3339, sequence_headers, version_header
 from services.api.errors import not_found
 from services.api.fields.about import FieldsModel
-from services.api.issues import Issue
+from services.api.issues import Issue, shown
 from services.api.places import cluster_chain, directory_caught_up, directory_fresh
 from services.api.rules import check_label_key, check_label_value, check_name
 
@@ -147,7 +147,13 @@ async def list_node_pools(call: Call) -> Response:
 
 
 async def set_node_pool(call: Call) -> Response:
-    given = call.fields(NodePoolCreation, _issues_of_pool)
+    await directory_fresh(call)
+
+    def unknown(pool: NodePoolCreation) -> Iterator[Issue]:
+        if call.api.directory.cluster(pool.cluster_id) is None:
+            yield Issue(field="clusterId", details=f"there is no cluster {shown(pool.cluster_id)}")
+
+    given = call.fields(NodePoolCreation, _issues_of_pool, unknown)
     await _cluster(call, given.cluster_id)
     pool = NodePool(name=given.name, label_key=given.label_key, label_value=given.label_value)
     reply = await call.send(SetNodePool(cluster_id=given.cluster_id, pool=pool), creation=True)
@@ -174,8 +180,13 @@ def _issues_of_cluster(cluster: ClusterCreation) -> Iterator[Issue]:
     yield from check_name(cluster.name, as_prefix=False)
     if wrong := name_of_local(cluster.kind, cluster.name):
         yield Issue(field="name", details=wrong)
+    about = frozenset({"kind"})
     if cluster.kind != "simulated" and cluster.simulated_nodes:
-        yield Issue(field="simulatedNodes", details="belong to clusters of kind simulated only", rule="canAdd")
+        details = "belong to clusters of kind simulated only"
+        yield Issue(field="simulatedNodes", details=details, rule="canAdd", involves=about)
+    if cluster.kind == "simulated" and not cluster.simulated_nodes:
+        details = "is required of a cluster of kind simulated: the nodes that it shall have"
+        yield Issue(field="simulatedNodes", details=details, rule="required", involves=about)
     yield from _simulated(cluster.simulated_nodes)[1]
 
 

@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -85,6 +86,16 @@ class Query:
     least: int = 0
     most: int = MAX_BIGINT
     options: tuple[str, ...] = ()
+    read: Callable[[str], Any] | None = None
+    """From a text to the value; raises BadValueError."""
+
+
+type QueryRules = Callable[[Mapping[str, Any], AbstractSet[str]], Iterable[Issue]]
+"""What is wrong with query parameters that are well-formed, of their values and of the names that were given."""
+
+
+def no_query_rules(_: Mapping[str, Any], __: AbstractSet[str]) -> Iterable[Issue]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +113,8 @@ class Operation:
     """Name of the schema of a good answer; empty where it is no JSON (`media` then says what)."""
     media: tuple[str, ...] = ("application/json",)
     query: tuple[Query, ...] = ()
+    rules: QueryRules = no_query_rules
+    """Of the query as a whole."""
     body: type[FieldsModel] | None = None
     errors: tuple[int, ...] = ()
     """Beside those that every operation has."""
@@ -123,6 +136,8 @@ class Call:
     raw: bytes = b""
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Query parameters, parsed; every one of the operation is there."""
+    faults: list[Issue] = field(default_factory=list[Issue])
+    """What is wrong with the query and the headers; told with what is wrong with the body, and nothing is sent."""
 
     @property
     def queries(self) -> Queries:
@@ -180,43 +195,40 @@ class Call:
         return "idempotency-key" in self.request.headers
 
     def command_id(self) -> str:
-        """From the Idempotency-Key where there is one, else a new one. Raises 400."""
+        """From the Idempotency-Key where there is one, else a new one; what is none is among `faults`."""
         key = self.request.headers.get("idempotency-key")
-        if key is None:
+        if key is None or not IDEMPOTENCY_KEY.match(key):
             return str(uuid4())
-        if not IDEMPOTENCY_KEY.match(key):
-            details = f"must be 1 to 255 printable ASCII characters without spaces, got {shown(key)}"
-            raise bad_request([Issue(field="Idempotency-Key", details=details)])
         who = self.identity
         return idempotent_command_id(who.iss, who.sub, self.operation.method, self.request.url.path, key)
 
     def expected_version(self) -> int | None:
-        """From If-Match. Raises 400."""
-        given = self.request.headers.get("if-match")
-        if given is None or given.strip() == "*":
-            return None
-        text = given.strip().removeprefix("W/").strip('"')
-        if not (text.isascii() and text.isdigit()) or len(text) > MAX_DIGITS or int(text) > MAX_BIGINT:
-            details = f"must be a version, a whole number as in X-Version, got {shown(given)}"
-            raise bad_request([Issue(field="If-Match", details=details)])
-        return int(text)
+        """From If-Match; what is none is among `faults`."""
+        given = self.request.headers.get("if-match", "*").strip()
+        return None if given == "*" else _sequence(given.removeprefix("W/").strip('"'))
+
+    def header_faults(self) -> Iterator[Issue]:
+        """What is wrong with the headers that are ours."""
+        headers = self.request.headers
+        key, match, sequence = (headers.get(name) for name in ("idempotency-key", "if-match", SEQUENCE_HEADER))
+        if self.operation.mutates and key is not None and not IDEMPOTENCY_KEY.match(key):
+            details = f"must be 1 to 255 printable ASCII characters without spaces, got {shown(key)}"
+            yield Issue(field="Idempotency-Key", details=details)
+        if self.operation.mutates and match is not None and match.strip() != "*" and self.expected_version() is None:
+            details = f"must be a version, a whole number as in X-Version, got {shown(match)}"
+            yield Issue(field="If-Match", details=details)
+        if sequence is not None and _sequence(sequence) is None:
+            details = f"must be a sequence, a whole number as in an answer's X-Log-Sequence, got {shown(sequence)}"
+            yield Issue(field="X-Log-Sequence", details=details)
 
     @property
     def min_seq(self) -> int:
-        """What the caller knows to be in the log: from `min_seq`, or from X-Log-Sequence of an earlier answer. Raises
-        400.
-        """
+        """What the caller knows to be in the log: from `min_seq`, or from X-Log-Sequence of an earlier answer."""
         return max(self.values.get("min_seq") or 0, self._given_sequence)
 
     @property
     def _given_sequence(self) -> int:
-        given = self.request.headers.get(SEQUENCE_HEADER)
-        if given is None:
-            return 0
-        if not (given.isascii() and given.isdigit()) or len(given) > MAX_DIGITS or int(given) > MAX_BIGINT:
-            details = f"must be a sequence, a whole number as in an answer's X-Log-Sequence, got {shown(given)}"
-            raise bad_request([Issue(field="X-Log-Sequence", details=details)])
-        return int(given)
+        return _sequence(self.request.headers.get(SEQUENCE_HEADER, "0")) or 0
 
     async def check_min_seq(self) -> None:
         """Raises 400 where the log has not come to what the caller knows to be in it. A leader that stood still gets
@@ -233,14 +245,17 @@ class Call:
             return
         if end < wanted:
             field = "X-Log-Sequence" if self._given_sequence == wanted else "min_seq"
+            nothing = "; nothing was decided" if self.operation.mutates else ""
             details = (
-                f"must be a sequence that the log has: the log ends at {end}, got {wanted}; nothing was decided. Give "
+                f"must be a sequence that the log has: the log ends at {end}, got {wanted}{nothing}. Give "
                 "the X-Log-Sequence of an answer of this Muster, or leave it out"
             )
-            raise bad_request([Issue(field=field, details=details, rule="max")])
+            raise bad_request([*self.faults, Issue(field=field, details=details, rule="max")])
 
     async def send(self, command: UserCommand, *, command_id: str | None = None, creation: bool = False) -> Accepted:
         """Have a command decided. Raises what a refusal, a lost answer or an absent gate is over HTTP."""
+        if self.faults:
+            raise bad_request([])  # and the faults, which `endpoint` adds to what is wrong with the body
         place = target(command)
         request = CommandRequest(
             command_id=command_id or self.command_id(),
@@ -304,6 +319,12 @@ async def if_answered[T](question: Coroutine[Any, Any, T]) -> T | None:
         return None
     finally:
         asking.cancel()
+
+
+def _sequence(text: str) -> int | None:
+    """A sequence of the log; None where the text is none."""
+    fits = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS and int(text) <= MAX_BIGINT
+    return int(text) if fits else None
 
 
 def bearer_token(request: Request) -> str:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from urllib.parse import parse_qsl
 
 import structlog
@@ -33,7 +33,7 @@ from services.api.context import (
     outcome_unknown,
 )
 from services.api.errors import ApiError, bad_request, refused, unavailable
-from services.api.issues import MAX_SHOWN_CHARACTERS, Issue, shown
+from services.api.issues import MAX_ISSUES, MAX_SHOWN_CHARACTERS, BadValueError, Issue, shown
 from services.runtime.authentication import Identity
 from services.runtime.bus import GateAwayError
 from services.runtime.jetstream_api import JetStreamError
@@ -117,14 +117,22 @@ async def _serve(api: Api, operation: Operation, request: Request) -> Response:
             raise unavailable("roles are not known as new as they were changed here; try again", details="roles_behind")
         call.identity = identity
         call.grants = api.directory.grants(identity.sub)
-    call.values = query_values(operation.query, request.scope["query_string"])
+    call.values, query_faults = query_values(operation, request.scope["query_string"])
+    call.faults = [*query_faults, *call.header_faults()]
     if operation.mutates:
         call.raw = await _body(request)
         if operation.body is None and call.raw.strip() not in {b"", b"{}"}:
-            raise bad_request([Issue(field="body", details="this request takes no body; leave it out")])
+            call.faults.append(Issue(field="body", details="this request takes no body; leave it out"))
+    if call.faults and operation.body is None:
+        raise bad_request(call.faults)
     if not operation.public:
         await call.check_min_seq()
-    return await operation.handler(call)
+    try:
+        return await operation.handler(call)
+    except ApiError as error:
+        if call.faults and error.issues is not None:
+            raise bad_request([*call.faults, *error.issues][:MAX_ISSUES]) from None
+        raise
 
 
 async def _body(request: Request) -> bytes:
@@ -141,12 +149,12 @@ async def _body(request: Request) -> bytes:
         ) from None
 
 
-def query_values(parameters: tuple[Query, ...], query_string: bytes) -> dict[str, Any]:
-    """The query parameters, parsed. Raises 400 with everything that is wrong with them."""
-    values = {parameter.name: parameter.default for parameter in parameters}
+def query_values(operation: Operation, query_string: bytes) -> tuple[dict[str, Any], list[Issue]]:
+    """The query parameters, parsed, and everything that is wrong with them; what is wrong has its default."""
+    values = {parameter.name: parameter.default for parameter in operation.query}
     if not query_string:
-        return values
-    known = {parameter.name: parameter for parameter in parameters}
+        return values, []
+    known = {parameter.name: parameter for parameter in operation.query}
     issues: list[Issue] = []
     try:
         pairs = parse_qsl(
@@ -154,7 +162,7 @@ def query_values(parameters: tuple[Query, ...], query_string: bytes) -> dict[str
         )
     except ValueError:
         details = f"must be at most {MAX_QUERY_PARAMETERS} parameters in percent-encoded UTF-8"
-        raise bad_request([Issue(field="query", details=details)]) from None
+        return values, [Issue(field="query", details=details)]
     seen: set[str] = set()
     for name, text in pairs:
         parameter = known.get(name)
@@ -164,42 +172,46 @@ def query_values(parameters: tuple[Query, ...], query_string: bytes) -> dict[str
         elif name in seen and parameter.type != "texts":
             issues.append(Issue(field=name, details="is given twice; leave one out"))
         else:
-            _set_value(parameter, text, values, issues)
+            try:
+                value = _value(parameter, text)
+            except BadValueError as error:
+                issues.append(Issue(field=name, details=str(error), rule=error.rule))
+            else:
+                values[name] = (*(values[name] or ()), value) if parameter.type == "texts" else value
         seen.add(name)
-    if issues:
-        raise bad_request(issues[:MAX_QUERY_PARAMETERS])
-    return values
+    # Where one of several texts is wrong, the others are looked at all the same.
+    faulty = {issue.field for issue in issues if (of := known.get(issue.field)) is None or of.type != "texts"}
+    issues += [issue for issue in operation.rules(values, seen) if not faulty & {issue.field, *issue.involves}]
+    return values, issues[:MAX_QUERY_PARAMETERS]
 
 
 def shown_name(name: str) -> str:
     return name if name.isascii() and name.isprintable() and len(name) <= MAX_SHOWN_CHARACTERS else shown(name)
 
 
-def _set_value(parameter: Query, text: str, values: dict[str, Any], issues: list[Issue]) -> None:
-    name = parameter.name
+def _value(parameter: Query, text: str) -> Any:
+    """Raises BadValueError."""
     if "\x00" in text:
-        issues.append(Issue(field=name, details="contains a NUL character, which no text here can hold"))
-        return
+        raise BadValueError("contains a NUL character, which no text here can hold")
     match parameter.type:
-        case "text":
-            values[name] = text
-        case "texts":
-            values[name] = (*(values[name] or ()), text)
+        case "text" | "texts":
+            return text if parameter.read is None else parameter.read(text)
         case "boolean":
             if text.lower() not in {"true", "false"}:
-                issues.append(Issue(field=name, details=f"must be true or false, got {shown(text)}", rule="options"))
-            values[name] = text.lower() == "true"
+                raise BadValueError(f"must be true or false, got {shown(text)}", "options")
+            return text.lower() == "true"
         case "choice":
             if text not in parameter.options:
-                details = f"{shown(text)} is none of {', '.join(parameter.options)}"
-                issues.append(Issue(field=name, details=details, rule="options"))
-            values[name] = text
+                raise BadValueError(f"{shown(text)} is none of {', '.join(parameter.options)}", "options")
+            return text
         case "integer":
             value = _integer(text)
             if value is None or not parameter.least <= value <= parameter.most:
-                details = f"must be a whole number from {parameter.least} to {parameter.most}, got {shown(text)}"
-                issues.append(Issue(field=name, details=details))
-            values[name] = value
+                bounds = f"from {parameter.least} to {parameter.most}"
+                raise BadValueError(f"must be a whole number {bounds}, got {shown(text)}")
+            return value
+        case _:
+            assert_never(parameter.type)
 
 
 def _integer(text: str) -> int | None:

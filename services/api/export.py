@@ -10,8 +10,7 @@ from starlette.responses import Response
 from projections.queries import POOL_SIZE, RowStream
 from projections.row_json import WORKLOAD_COLUMNS, row_to_json
 from services.api.context import Call, Query
-from services.api.errors import bad_request
-from services.api.issues import Issue, shown
+from services.api.issues import BadValueError, shown
 from services.api.streamed import Streamed
 from services.api.workloads import workload_query
 
@@ -19,11 +18,23 @@ EXPORTS: Final = POOL_SIZE // 2
 """At once in one process; each holds a connection of the pool while it goes on."""
 EXPORTS_EACH: Final = 2
 """Of one user."""
+MAX_TOLD_COLUMNS: Final = 10
+"""Of those that are unknown."""
 CHUNK_BYTES: Final = 64 * 1024
 """Lines are sent in pieces of about this size."""
+
+
+def _columns(given: str) -> tuple[str, ...]:
+    names = [*dict.fromkeys(name.strip() for name in given.split(","))]
+    if unknown := [name for name in names if name not in WORKLOAD_COLUMNS]:
+        told = ", ".join(shown(name) for name in unknown[:MAX_TOLD_COLUMNS])
+        raise BadValueError(f"there is no column {told}; columns are {', '.join(WORKLOAD_COLUMNS)}", "options")
+    return tuple(names)
+
+
 EXPORT: Final = (
     Query(name="format", type="choice", options=("csv", "jsonl"), default="csv", help="Of the file."),
-    Query(name="columns", help="Names of columns, with commas. Default: all."),
+    Query(name="columns", read=_columns, help="Names of columns, with commas. Default: all."),
 )
 _FORMULA_STARTS: Final = frozenset("=+-@\t\r\x00")
 """What makes a spreadsheet take a cell for a formula (OWASP ASVS 1.2.10)."""
@@ -33,7 +44,7 @@ async def export_workloads(call: Call) -> Response:
     async with AsyncExitStack() as held:
         held.callback(call.take_slot(call.api.exports, "exports"))
         headers = await call.fresh()
-        columns, query, kind = _columns(call), workload_query(call), call.values["format"]
+        columns, query, kind = call.values["columns"] or WORKLOAD_COLUMNS, workload_query(call), call.values["format"]
         # Opened here, so that whatever is wrong is still answered as an error; closed when the last line is out.
         found = await held.enter_async_context(call.queries.stream(query))
         headers |= {
@@ -77,18 +88,3 @@ def csv_cell(value: Any) -> str:
     if any(character in text for character in ',"\r\n'):
         text = '"' + text.replace('"', '""') + '"'
     return text
-
-
-def _columns(call: Call) -> tuple[str, ...]:
-    given: str | None = call.values["columns"]
-    if given is None:
-        return WORKLOAD_COLUMNS
-    names = [name.strip() for name in given.split(",")]
-    issues = [
-        Issue(field="columns", details=f"{shown(name)} is none of {', '.join(WORKLOAD_COLUMNS)}", rule="options")
-        for name in dict.fromkeys(names)
-        if name not in WORKLOAD_COLUMNS
-    ]
-    if issues:
-        raise bad_request(issues[:10])
-    return tuple(dict.fromkeys(names))

@@ -28,6 +28,14 @@ class Issue:
         return told if self.rule is None else told | {"rule": self.rule}
 
 
+class BadValueError(Exception):
+    """A text that is no value of what it is given for; the message says what would be."""
+
+    def __init__(self, details: str, rule: PolicyRule | None = None) -> None:
+        super().__init__(details)
+        self.rule: PolicyRule | None = rule
+
+
 def shown(value: Any) -> str:
     """A given value for a message: short, on one line, and plain ASCII where it is no text of ours."""
     text = ascii(value) if isinstance(value, str) else str(value)

@@ -8,10 +8,11 @@ import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from nats.aio.msg import Msg
@@ -57,10 +58,26 @@ TEXT: Final = "text/plain; charset=utf-8"
 MAX_TAIL_LINES: Final = 1_000_000
 CUT_MARK: Final = "X-Cut-Mark"
 """Header: how a line begins that says why not all is told."""
+_AGO: Final = re.compile(r"^([0-9]{1,9})(s|m|h|d)$")
+_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse_since(given: str) -> datetime:
+    """A time, or how long ago one was. Raises BadValueError."""
+    ago = _AGO.match(given)
+    if ago is None:
+        return parse_moment(given, or_else=", or as a time ago such as 10m")
+    try:
+        return datetime.now(UTC) - timedelta(seconds=int(ago[1]) * _UNIT_SECONDS[ago[2]])
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
+SINCE: Final = Query(name="since", read=parse_since, help="RFC 3339, or a time ago such as 90s, 10m, 2h or 1d.")
 LOGS: Final = (
     Query(name="follow", type="boolean", default=False, help="Go on until the workload's pods have ended."),
     Query(name="tail", type="integer", most=MAX_TAIL_LINES, help="Only the last lines of each pod."),
-    Query(name="since", help="RFC 3339, or a time ago such as 90s, 10m, 2h or 1d."),
+    SINCE,
     Query(name="pod", help="Only of this pod, such as main-0. Default: all, each line with its pod's name."),
     Query(name="timestamps", type="boolean", default=False, help="Each line after its time."),
     Query(name="previous", type="boolean", default=False, help="Of each pod the run before its newest one."),
@@ -71,8 +88,6 @@ LOGS: Final = (
 READER_DIGITS: Final = 16
 """Of a digest of who reads: agents share their places out by it, and need not know who it is."""
 
-_AGO: Final = re.compile(r"^([0-9]{1,9})(s|m|h|d)$")
-_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _POD: Final = re.compile(r"^(?:.*-)?([a-z]{1,20})-([0-9]{1,9})$")
 _NO_RESPONDERS: Final = "503"
 
@@ -87,14 +102,24 @@ class _AgentError(Exception):
         self.no_such_run = no_such_run
 
 
+def run_rules(values: Mapping[str, Any], _: AbstractSet[str]) -> Iterator[Issue]:
+    """Where the parameters that choose a run do not go together."""
+    chosen = [name for name in ("previous", "attempt", "run") if values[name] not in {None, False}]
+    if values["follow"] and chosen:
+        yield Issue(field=chosen[0], details="does not go with follow, which tells of every run from now on")
+    if values["run"] is not None and values["attempt"] is None:
+        details = "needs attempt: each attempt counts its runs from 1"
+        yield Issue(field="run", details=details, involves=frozenset({"attempt"}))
+    if values["previous"] and values["attempt"] is not None:
+        yield Issue(field="previous", details="does not go with attempt; leave one of them out")
+
+
 async def workload_logs(call: Call) -> Response:
-    since = since_of(call)
-    _check_run(call)
     state = (await load_workload(call, call.id)).state
     wanted = _wanted_pod(call, state)
     if removal := await removal_of(call, state.cluster_id):
         raise _gone(removal)
-    asked = _Asked(call, state, since, name_pods=wanted is None and sum(s.count for s in pod_sets(state.spec)) > 1)
+    asked = _Asked(call, state, name_pods=wanted is None and sum(s.count for s in pod_sets(state.spec)) > 1)
     if call.values["follow"]:
         return followed_answer(
             call,
@@ -139,10 +164,9 @@ def _gone(removal: Removal) -> ApiError:
 class _Asked:
     """One request for logs."""
 
-    def __init__(self, call: Call, state: Workload, since: datetime | None, *, name_pods: bool) -> None:
+    def __init__(self, call: Call, state: Workload, *, name_pods: bool) -> None:
         self.call = call
         self.state = state
-        self._since = since
         self._name_pods = name_pods
         self._mark = f"muster {secrets.token_hex(4)}: this ends here"
         who = call.identity
@@ -166,7 +190,7 @@ class _Asked:
             pod=run,
             follow=follow,
             tail_lines=self.call.values["tail"],
-            since=self._since,
+            since=self.call.values["since"],
             previous=self.call.values["previous"],
             attempt=self.call.values["attempt"],
             try_=None if self.call.values["run"] is None else self.call.values["run"] - 1,
@@ -344,32 +368,3 @@ def _wanted_pod(call: Call, state: Workload) -> PodId | None:
         )
         raise bad_request([Issue(field="pod", details=f"{shown(given)} is no pod of this workload; it has {sets}")])
     return match[1], int(match[2])
-
-
-def _check_run(call: Call) -> None:
-    """Raises 400 where the parameters that choose a run do not go together."""
-    chosen = [name for name in ("previous", "attempt", "run") if call.values[name] not in {None, False}]
-    issues: list[Issue] = []
-    if call.values["follow"] and chosen:
-        issues.append(Issue(field=chosen[0], details="does not go with follow, which tells of every run from now on"))
-    if call.values["run"] is not None and call.values["attempt"] is None:
-        issues.append(Issue(field="run", details="needs attempt: each attempt counts its runs from 1"))
-    if call.values["previous"] and call.values["attempt"] is not None:
-        issues.append(Issue(field="previous", details="does not go with attempt; leave one of them out"))
-    if issues:
-        raise bad_request(issues)
-
-
-def since_of(call: Call) -> datetime | None:
-    """The time that the parameter `since` names. Raises 400."""
-    given: str | None = call.values["since"]
-    if given is None:
-        return None
-    ago = _AGO.match(given)
-    if ago is None:
-        return parse_moment("since", given, or_else=", or as a time ago such as 10m")
-    seconds = int(ago[1]) * _UNIT_SECONDS[ago[2]]
-    try:
-        return datetime.now(UTC) - timedelta(seconds=seconds)
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)

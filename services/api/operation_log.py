@@ -1,7 +1,8 @@
 """For administrators: the log itself and its repair, what was refused, and how far the projections have come."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from services.api.errors import bad_request
 from services.api.fields.about import FieldsModel
 from services.api.follows import followed_answer
 from services.api.issues import Issue
-from services.api.logs import since_of
+from services.api.logs import SINCE
 from services.runtime.fullness import ALARM_SHARE, fullness
 from services.runtime.jetstream_api import StoredMessage, message_at, stream_info
 from services.runtime.store import UnreadableMessageError
@@ -65,11 +66,16 @@ AUDIT: Final = (
         options=("admitted", "refused"),
         help="Only administrative acts that were admitted, or only refusals. Default: both.",
     ),
-    Query(name="since", help="RFC 3339, or a time ago such as 90s, 10m, 2h or 1d."),
+    SINCE,
     Query(name="actor", help="Only what this user asked for: the subject of their token."),
     Query(name="type", type="choice", options=COMMANDS, help="Only this kind of command."),
     Query(name="limit", type="integer", default=100, least=1, most=MAX_AUDIT, help="Newest records, 1 to 500."),
 )
+
+
+def follow_rules(values: Mapping[str, Any], given: AbstractSet[str]) -> Iterator[Issue]:
+    if values["follow"] and "limit" in given:
+        yield Issue(field="limit", details="does not go with follow, which has no end; leave one of them out")
 
 
 class VoidDeclaration(FieldsModel):
@@ -166,7 +172,7 @@ async def list_audit(call: Call) -> Response:
     outcome: str | None = call.values["outcome"]
     streams = [stream for name, stream in _AUDIT_STREAMS.items() if outcome in (None, name)]
     limit: int = call.values["limit"]
-    since = since_of(call)
+    since: datetime | None = call.values["since"]
     newest = [await _newest(call, stream, since, limit) for stream in streams]
     found = sorted((record for of in newest for record in of.records), key=lambda record: record["at"], reverse=True)
     searched = max((of.searched_back_to for of in newest if of.searched_back_to is not None), default=None)

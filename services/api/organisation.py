@@ -178,7 +178,10 @@ async def grant_role(call: Call) -> Response:
 
 async def revoke_role(call: Call) -> Response:
     given = {name: value for name, value in call.values.items() if value is not None}
-    rule = _checked(call.json_object() if call.raw.strip() else given)
+    in_body = call.raw.strip() not in {b"", b"{}"}
+    if in_body and given:
+        raise bad_request([Issue(field="body", details="the query says already which role; leave one of both out")])
+    rule = _checked(call.json_object() if in_body else given)
     command: UserCommand
     if rule.scope_type == "tenant":
         command = RevokeTenantRole(subject=rule.subject_id, role=rule.role_name)  # pyright: ignore[reportArgumentType] - checked

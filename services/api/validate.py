@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
-from pydantic import ValidationError
+from pydantic import ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from events.workload.spec import TrainingSpec
@@ -85,7 +85,7 @@ def check[M: FieldsModel](
         for location in _faulty(error):
             _prune(data, location)
         try:
-            request = model.model_validate(data)
+            request = _without_mandatory(model, data).model_validate(data)
         except ValidationError:
             return issues
     broken = frozenset(issue.field for issue in issues)
@@ -93,6 +93,12 @@ def check[M: FieldsModel](
     if not issues:
         return request
     return [*issues, *(issue for issue in beside(request) if not _touches(issue, broken))][:MAX_ISSUES]
+
+
+def _without_mandatory[M: FieldsModel](model: type[M], data: dict[str, Any]) -> type[M]:
+    """The model, with an empty text for every mandatory field that is not there: nothing is said of those again."""
+    missing = {name: (Any, "") for name, of in model.model_fields.items() if of.is_required() and of.alias not in data}
+    return create_model(model.__name__, __base__=model, **missing) if missing else model  # pyright: ignore[reportCallIssue, reportArgumentType, reportUnknownVariableType]
 
 
 def to_spec(fields: TrainingSpecFields | None) -> TrainingSpec:

@@ -1,6 +1,8 @@
 """Workloads of any kind: lists from the projections, one workload from the log, its history, pods and usage."""
 
 import asyncio
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
@@ -11,13 +13,13 @@ from events.aggregate import Chain
 from events.workload.commands import ChangeWorkload
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS
 from events.workload.state import Workload
-from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, InvalidQueryError, WorkloadQuery
+from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, WorkloadQuery, problems
 from projections.queries import MAX_USAGE_SAMPLES, UsagePoint
 from projections.row_json import history_to_json, pod_to_json, row_to_json
 from services.api.context import Call, Query, if_answered, json_response, read_response, rfc3339, sequence_headers
 from services.api.errors import bad_request
 from services.api.fields.about import FieldsModel
-from services.api.issues import Issue, shown
+from services.api.issues import BadValueError, Issue, shown
 from services.api.trainings import act, load_workload, newest_workload, training_json
 
 MIN_SEQ: Final = Query(
@@ -27,8 +29,28 @@ PAGE: Final = (
     Query(name="offset", type="integer", default=0, most=MAX_OFFSET, help="Rows to skip."),
     Query(name="limit", type="integer", default=50, least=1, most=MAX_LIMIT, help="Rows to give, 1 to 500."),
 )
+
+
+def parse_filter(text: str) -> Filter:
+    """`field==value` as a filter: the first operator that stands after a word. Raises BadValueError."""
+    position, op = min(
+        ((at, op) for op in OPERATORS if (at := text.find(op)) > 0), default=(0, ""), key=lambda found: found[0]
+    )
+    if not op:
+        raise BadValueError(
+            f"{shown(text)} is no filter; write field, operator and value, as phase==Running; operators are "
+            f"{' '.join(OPERATORS)}"
+        )
+    return Filter(field=text[:position].strip(), op=op, value=text[position + len(op) :])
+
+
 SELECTION: Final = (
-    Query(name="filterBy", type="texts", help=f"`field==value`, repeatable; operators {' '.join(OPERATORS)}."),
+    Query(
+        name="filterBy",
+        type="texts",
+        read=parse_filter,
+        help=f"`field==value`, repeatable; operators {' '.join(OPERATORS)}.",
+    ),
     Query(name="search", help="Part of a name, id, owner, project, cluster, phase or image."),
     Query(name="deleted", type="boolean", default=False, help="Deleted workloads instead of living ones."),
 )
@@ -48,10 +70,27 @@ TABLE_SECONDS: Final = 0.1
 """How long the tables may take to come as far as the log: mostly some milliseconds. Then the log alone answers."""
 FIRST_WAIT_SECONDS: Final = 0.005
 
+
+def _metric_types(given: str) -> tuple[MetricType, ...]:
+    names = [name.strip() for name in given.split(",")]
+    if unknown := [name for name in names if name not in METRIC_TYPES]:
+        raise BadValueError(f"{shown(unknown[0])} is none of {', '.join(METRIC_TYPES)}", "options")
+    return tuple(kind for kind in METRIC_TYPES if kind in names)
+
+
+def parse_moment(given: str, *, or_else: str = "") -> datetime:
+    """An RFC 3339 time. Raises BadValueError; `or_else`: what the parameter takes beside, for the refusal."""
+    try:
+        moment = datetime.fromisoformat(given)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadValueError(f"{shown(given)} is no time; write it as in 2026-11-21T09:30:00Z{or_else}") from None
+
+
 METRICS: Final = (
-    Query(name="metricType", help=f"Some of {', '.join(METRIC_TYPES)}, with commas. Default: all."),
-    Query(name="start", help="RFC 3339. Default: one hour before the end."),
-    Query(name="end", help="RFC 3339. Default: now."),
+    Query(name="metricType", read=_metric_types, help=f"Some of {', '.join(METRIC_TYPES)}, with commas. Default: all."),
+    Query(name="start", read=parse_moment, help="RFC 3339. Default: one hour before the end."),
+    Query(name="end", read=parse_moment, help="RFC 3339. Default: now."),
     Query(
         name="numberOfSamples",
         type="integer",
@@ -61,6 +100,20 @@ METRICS: Final = (
         help="Intervals to average over.",
     ),
 )
+
+
+def selection_rules(values: Mapping[str, Any], _: AbstractSet[str]) -> Iterator[Issue]:
+    """What filters, order and search ask for that no list can answer."""
+    for problem in problems(_query(values, None)):
+        yield Issue(field=problem.field, details=problem.message)
+
+
+def metrics_rules(values: Mapping[str, Any], _: AbstractSet[str]) -> Iterator[Issue]:
+    start, end = values["start"], values["end"] or datetime.now(UTC)
+    if start is not None and start > end:
+        which = "the end" if values["end"] else "now, which is the end where none is given"
+        details = f"{rfc3339(start)} is after {which}: {rfc3339(end)}"
+        yield Issue(field="start", details=details, rule="max", involves=frozenset({"end"}))
 
 
 class WorkloadChange(FieldsModel):
@@ -86,34 +139,21 @@ async def count_workloads(call: Call) -> Response:
 
 
 def workload_query(call: Call) -> WorkloadQuery:
-    """The query that the parameters ask for, within what the caller may read. Raises InvalidQueryError."""
-    values = call.values
+    """The query that the parameters ask for, within what the caller may read."""
+    return _query(call.values, call.grants.readable_projects)
+
+
+def _query(values: Mapping[str, Any], projects: frozenset[str] | None) -> WorkloadQuery:
     return WorkloadQuery(
-        projects=call.grants.readable_projects,
+        projects=projects,
         deleted=values["deleted"],
-        filters=tuple(parse_filter(text) for text in values["filterBy"] or ()),
+        filters=values["filterBy"] or (),
         search=values["search"],
         sort_by=values.get("sortBy", "createdAt"),
         descending=values.get("sortOrder", "desc") == "desc",
         offset=values.get("offset", 0),
         limit=values.get("limit", MAX_LIMIT),
     )
-
-
-def parse_filter(text: str) -> Filter:
-    """`field==value` as a filter: the first operator that stands after a word. Raises InvalidQueryError."""
-    position, op = min(
-        ((at, op) for op in OPERATORS if (at := text.find(op)) > 0), default=(0, ""), key=lambda found: found[0]
-    )
-    if not op:
-        raise InvalidQueryError(
-            field="filterBy",
-            rule="form",
-            given=text[:100],
-            message=f"{shown(text)} is no filter; write field, operator and value, as phase==Running; operators are "
-            f"{' '.join(OPERATORS)}",
-        )
-    return Filter(field=text[:position].strip(), op=op, value=text[position + len(op) :])
 
 
 async def whole_workload(call: Call, chain: Chain[Workload]) -> tuple[Chain[Workload], dict[str, Any]]:
@@ -171,7 +211,8 @@ async def workload_pods(call: Call) -> Response:
 
 
 async def workload_metrics(call: Call) -> Response:
-    wanted, start, end = _metric_types(call), _moment(call, "start"), _moment(call, "end")
+    wanted: tuple[MetricType, ...] = call.values["metricType"] or METRIC_TYPES
+    start, end = call.values["start"], call.values["end"]
     await load_workload(call, call.id)
     end = end or datetime.now(UTC)
     start = start or end - min(timedelta(hours=1), end - datetime.min.replace(tzinfo=UTC))
@@ -199,29 +240,3 @@ def _measured(kind: MetricType, point: UsagePoint) -> float | None:
             return point.gpu_utilization_percent
         case "GPU_MEMORY_USAGE_BYTES":
             return point.gpu_memory_bytes
-
-
-def _metric_types(call: Call) -> tuple[MetricType, ...]:
-    given: str | None = call.values["metricType"]
-    if given is None:
-        return METRIC_TYPES
-    names = [name.strip() for name in given.split(",")]
-    if unknown := [name for name in names if name not in METRIC_TYPES]:
-        details = f"{shown(unknown[0])} is none of {', '.join(METRIC_TYPES)}"
-        raise bad_request([Issue(field="metricType", details=details, rule="options")])
-    return tuple(kind for kind in METRIC_TYPES if kind in names)
-
-
-def _moment(call: Call, name: str) -> datetime | None:
-    given: str | None = call.values[name]
-    return None if given is None else parse_moment(name, given)
-
-
-def parse_moment(name: str, given: str, *, or_else: str = "") -> datetime:
-    """An RFC 3339 time. Raises 400; `or_else`: what the parameter takes beside, for the refusal."""
-    try:
-        moment = datetime.fromisoformat(given)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        details = f"{shown(given)} is no time; write it as in 2026-11-21T09:30:00Z{or_else}"
-        raise bad_request([Issue(field=name, details=details)]) from None

@@ -2,6 +2,7 @@
 has, a pool that is nowhere.
 """
 
+import json
 import secrets
 from typing import Any
 
@@ -149,3 +150,91 @@ def test_this_machine_is_one_cluster_whose_devices_are_given_out_once(served: Se
             assert "'local'" in told["kind"]
         listed = admin.get(f"{V1}/clusters").json()["clusters"]
         assert [one["name"] for one in listed if one["kind"] == "local"] == ["local"]
+
+
+LOGS = f"{V1}/workloads/{{}}/logs"
+METRICS = f"{V1}/workloads/{{}}/metrics"
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "fields"),
+    [
+        (f"{V1}/audit", "since=x&type=Z", ["since", "type"]),
+        (LOGS, "since=foo&run=0", ["since", "run"]),
+        (LOGS, "since=foo&run=2&pod=main-0", ["since", "run"]),
+        (METRICS, "start=x&end=y&metricType=Z", ["start", "end", "metricType"]),
+        (METRICS, "start=2026-01-02T00:00:00Z&end=2026-01-01T00:00:00Z", ["start"]),
+        (METRICS, "start=2300-01-02T00:00:00Z", ["start"]),
+        (METRICS, "start=2026-01-02T00:00:00Z&end=2026-01-01T00:00:00Z&metricType=Z", ["metricType", "start"]),
+        (f"{V1}/workloads", "filterBy=x&filterBy=phase==Nope&filterBy=nope==1&sortBy=z&limit=0",
+         ["limit", "filterBy", "filterBy", "filterBy", "sortBy"]),
+        (f"{V1}/workloads/count", "filterBy=x&filterBy=phase==Nope", ["filterBy", "filterBy"]),
+        (f"{V1}/workloads/export", "filterBy=x&columns=nope", ["filterBy", "columns"]),
+        (f"{V1}/events", "follow=true&limit=2", ["limit"]),
+        (f"{V1}/events", "follow=true&limit=2&after=x", ["after", "limit"]),
+    ],
+)  # fmt: skip
+def test_everything_that_is_wrong_with_a_query_is_told_at_once(
+    served: Served, path: str, query: str, fields: list[str]
+) -> None:
+    with served.client() as admin:
+        if "{}" in path:
+            made = admin.post(TRAININGS, json=served.training())
+            path = path.format(made.json()["workloadId"])
+        with admin.stream("GET", f"{path}?{query}") as answer:
+            assert answer.status_code == 400, "an open stream has no more to say here"
+            issues = json.loads(answer.read())["complianceIssues"]
+    assert sorted(issue["field"] for issue in issues) == sorted(fields), issues
+
+
+BAD_HEADERS = {"Idempotency-Key": "a b", "If-Match": "soon", "X-Log-Sequence": "late"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "fields"),
+    [
+        ("POST", TRAININGS, {"name": 1, "spec": {"image": "i"}}, {"name", "projectId", "clusterId"}),
+        (
+            "POST",
+            f"{V1}/node-pools",
+            {"name": "default", "labelKey": "a b"},
+            {"name", "labelKey", "clusterId", "labelValue"},
+        ),
+        ("POST", f"{V1}/clusters", {"name": "x", "kind": "simulated"}, {"simulatedNodes"}),
+        ("POST", f"{V1}/clusters?bogus=1", {"name": "y", "kind": "kubernetes"}, {"bogus"}),
+        ("PUT", f"{PROJECTS}/{{project}}", {"gpuQuota": -1}, {"gpuQuota"}),
+        ("PATCH", f"{V1}/workloads/{{workload}}", {"priorityClass": "nope"}, {"priorityClass"}),
+        ("POST", f"{TRAININGS}/{{workload}}/suspend?now=1", None, {"now"}),
+        ("DELETE", f"{RULES}?subjectId=x", None, {"roleName", "scopeType"}),
+    ],
+)  # fmt: skip
+def test_headers_that_are_wrong_are_told_beside_the_query_and_the_body(
+    served: Served, method: str, path: str, body: dict[str, Any] | None, fields: set[str]
+) -> None:
+    with served.client() as admin:
+        made = admin.post(TRAININGS, json=served.training()).json()["workloadId"]
+        path = path.replace("{project}", served.project).replace("{workload}", made)
+        answer = admin.request(method, path, json=body, headers=BAD_HEADERS)
+        assert answer.status_code == 400, answer.text
+        assert {issue["field"] for issue in answer.json()["complianceIssues"]} == fields | set(BAD_HEADERS)
+        for name, value in BAD_HEADERS.items():
+            alone = admin.delete(f"{TRAININGS}/{made}", headers={name: value})
+            assert the_issue(alone)[0] == name, "nothing is done where only a header is wrong"
+        assert admin.get(f"{TRAININGS}/{made}").json()["desiredPhase"] == "Running"
+
+
+def test_a_node_pool_is_told_of_every_field_also_where_mandatory_ones_are_wrong(served: Served) -> None:
+    with served.client() as admin:
+        pool = {"clusterId": "nowhere", "name": "a b", "labelKey": "k", "labelValue": "\u202e"}
+        answer = admin.post(f"{V1}/node-pools", json=pool)
+        assert {issue["field"] for issue in answer.json()["complianceIssues"]} == {"clusterId", "name", "labelValue"}
+
+
+def test_a_role_is_taken_away_by_the_query_or_the_body_and_not_by_both(served: Served) -> None:
+    with served.client() as admin:
+        rule = {"subjectId": "gus", "roleName": "viewer", "scopeType": "tenant"}
+        assert admin.post(RULES, json=rule).status_code == 202
+        answer = admin.request("DELETE", RULES, params=rule | {"subjectId": "hal"}, json=rule)
+        assert the_issue(answer)[0] == "body"
+        assert rule | {"scopeId": None} in admin.get(RULES).json()["accessRules"], "he keeps it"
+        assert admin.request("DELETE", RULES, json=rule).status_code == 202

@@ -154,7 +154,11 @@ def test_a_repeated_creation_is_answered_as_the_first_although_its_pool_has_gone
             {"name", "gpuQuota", "nodePools[1]"},
         ),
         ("/org-unit/projects", {"name": " third", "gpuQuota": -1}, {"name", "gpuQuota"}),
-        ("/org-unit/projects", {"gpuQuota": -1, "nodePools": ["default", "default"]}, {"name", "gpuQuota"}),
+        (
+            "/org-unit/projects",
+            {"gpuQuota": -1, "nodePools": ["default", "default"]},
+            {"name", "gpuQuota", "nodePools[1]"},
+        ),
         (
             "/clusters",
             {"name": "second", "kind": "kubernetes", "simulatedNodes": [{"cpuCores": 1, "memoryBytes": 1}], "bogus": 1},
@@ -163,7 +167,7 @@ def test_a_repeated_creation_is_answered_as_the_first_although_its_pool_has_gone
         (
             "/node-pools",
             {"clusterId": "nowhere", "name": "default", "labelKey": "-", "labelValue": "-", "bogus": 1},
-            {"name", "labelKey", "labelValue", "bogus"},
+            {"clusterId", "name", "labelKey", "labelValue", "bogus"},
         ),
     ],
     ids=["a project's name is taken", "a project", "a project without a name", "a cluster's name is taken", "a pool"],

@@ -449,11 +449,15 @@ RULE = {"subjectId": "x", "roleName": "viewer", "scopeType": "tenant"}
         ("/authorization/access-rules", RULE | {"roleName": "project-admin"}, {"roleName"}),
         ("/authorization/access-rules", RULE | {"scopeType": "project"}, {"scopeId"}),
         ("/authorization/access-rules", RULE | {"scopeType": "project", "scopeId": "vision"}, {"scopeId"}),
-        ("/node-pools", {"clusterId": "x", "name": "default", "labelKey": "a", "labelValue": "b"}, {"name"}),
+        (
+            "/node-pools",
+            {"clusterId": "x", "name": "default", "labelKey": "a", "labelValue": "b"},
+            {"name", "clusterId"},
+        ),
         (
             "/node-pools",
             {"clusterId": "x", "name": "p", "labelKey": "a b\n", "labelValue": "\u202e"},
-            {"labelKey", "labelValue"},
+            {"clusterId", "labelKey", "labelValue"},
         ),
     ],
 )  # fmt: skip

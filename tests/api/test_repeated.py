@@ -110,7 +110,7 @@ def test_a_refusal_is_not_remembered(served: Served) -> None:
 
 def test_a_creation_that_comes_again_is_answered_though_its_cluster_is_gone(served: Served) -> None:
     with served.client() as admin:
-        cluster = admin.post("/api/v1/clusters", json={"name": "passing", "kind": "simulated"}).json()["id"]
+        cluster = admin.post("/api/v1/clusters", json={"name": "passing", "kind": "kubernetes"}).json()["id"]
         body = served.training(clusterId=cluster)
         made = send(admin, "POST", TRAININGS, "gone", body)
         assert made.status_code == 202

@@ -130,7 +130,7 @@ async def furnish(plane: Plane, store: JetStreamEventStore) -> dict[str, str]:
     await plane.start_all()
     async with plane.client("root") as root:
         project = (await root.post("/api/v1/org-unit/projects", json={"name": "vision"})).json()["id"]
-        cluster = (await root.post("/api/v1/clusters", json={"name": "lab", "kind": "simulated"})).json()["id"]
+        cluster = (await root.post("/api/v1/clusters", json={"name": "lab", "kind": "kubernetes"})).json()["id"]
         workload = await submit(root, "first", {"project": project, "cluster": cluster})
     return {"project": project, "cluster": cluster, "workload": workload}
 
