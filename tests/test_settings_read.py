@@ -81,6 +81,12 @@ def test_what_up_sets_itself_are_settings_and_what_pods_are_told_are_none() -> N
     assert {*VARIABLE.findall(environment.read_text())} <= NO_SETTINGS
 
 
+@pytest.mark.parametrize("tool", ["python-env", "kube/kube-tools"])
+def test_what_our_tools_read_does_not_keep_up_from_starting(tool: str) -> None:
+    """`make up` runs with it."""
+    assert {*VARIABLE.findall((ROOT / "tools" / tool).read_text())} <= NO_SETTINGS
+
+
 def given_in_compose(file: Path) -> Iterator[tuple[str, str]]:
     for name, service in yaml.safe_load(file.read_text())["services"].items():
         for variable in service.get("environment", {}):

@@ -42,8 +42,8 @@ NO_SETTINGS: Final = frozenset(
     {
         # The command line's own. MUSTER_DATA_DIR it reads, too.
         *("MUSTER_URL", "MUSTER_TOKEN", "MUSTER_CONTEXT", "MUSTER_PROJECT", "MUSTER_DATA_DIR"),
-        # Of the tools of `--kubernetes`.
-        "MUSTER_KUBE_TOOLS",
+        # Of tools/.
+        *("MUSTER_PYTHON", "MUSTER_KUBE_TOOLS"),
         # What Muster tells a pod: it may run one of its own.
         *("MUSTER_WORKLOAD_ID", "MUSTER_WORKLOAD_NAME", "MUSTER_PROJECT_ID", "MUSTER_POD_SET", "MUSTER_POD_INDEX"),
         *("MUSTER_ATTEMPT", "MUSTER_TRY", "MUSTER_RUN", "MUSTER_NODE_NAME", "MUSTER_POD_NAME", "MUSTER_POD_NAMESPACE"),
