@@ -70,7 +70,9 @@ def authorize(grants: Grants, permission: Permission, project_id: str | None) ->
         return None
     if project_id is not None and not grants.roles_in(project_id):
         return Refusal(code="not_in_project", message="you have no role in this project; ask one of its administrators")
+    *others, last = sorted(role for role, may in ROLE_PERMISSIONS.items() if permission in may)
+    roles = f"{', '.join(others)} or {last}" if others else last
     return Refusal(
         code="not_permitted",
-        message=f"none of your roles here includes {permission!s}; ask an administrator for one that does",
+        message=f"none of your roles here allows this; ask an administrator for one that does: {roles}",
     )

@@ -4,8 +4,9 @@ A question that cannot be answered is an InvalidQueryError that names the field,
 do. Nothing here runs a query.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from datetime import UTC, datetime
 from functools import partial
 from math import isfinite
@@ -29,6 +30,7 @@ from sqlalchemy import (
 )
 
 from events.phases import FINISHED, Phase
+from events.workload.spec import PRIORITY_RANK
 from projections.tables import clusters, projects, workloads
 
 MAX_LIMIT: Final = 500
@@ -111,6 +113,8 @@ class Field:
     nullable: bool = False
     values: tuple[str, ...] = ()
     """Where only these make sense to ask for."""
+    ranks: Mapping[str, int] = dataclass_field(default_factory=dict[str, int])
+    """Names for some of its whole numbers."""
 
 
 def _milli(column: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -149,8 +153,8 @@ FIELDS: Final[dict[str, Field]] = {
     "completedAt": Field(kind="time", expression=_w.completed_at, nullable=True),
     "deletedAt": Field(kind="time", expression=_w.deleted_at, nullable=True),
     "autoDeleteAt": Field(kind="time", expression=_w.delete_at, nullable=True),
-    "priority": Field(kind="integer", expression=_w.priority_rank),
-    "priorityClassName": Field(kind="text", expression=_w.priority_class),
+    "priority": Field(kind="integer", expression=_w.priority_rank, ranks=PRIORITY_RANK),
+    "priorityClassName": Field(kind="text", expression=_w.priority_class, values=tuple(PRIORITY_RANK)),
     "preemptibility": Field(kind="text", expression=_w.preemptibility),
     "category": Field(kind="text", expression=_w.category),
     "image": Field(kind="text", expression=_w.image),
@@ -350,6 +354,8 @@ def _value(field: Field, given: Filter) -> object:
             given=text,
             message=f"{given.field} is never {text!r}; it is one of {', '.join(field.values)}",
         )
+    if text in field.ranks:
+        return literal(field.ranks[text], BigInteger)
     try:
         return _PARSERS[field.kind](text)
     except (ValueError, OverflowError):
@@ -357,7 +363,9 @@ def _value(field: Field, given: Filter) -> object:
             field="filterBy",
             rule=field.kind,
             given=text,
-            message=f"{given.field} is compared with {_KIND_WORDS[field.kind]}, not with {text!r}",
+            message=f"{given.field} is compared with {_KIND_WORDS[field.kind]}"
+            + (f" or one of {', '.join(field.ranks)}" if field.ranks else "")
+            + f", not with {text!r}",
         ) from None
 
 

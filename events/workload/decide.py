@@ -180,6 +180,13 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
     priority = command.priority_class if command.priority_class != state.spec.priority_class else None
     if seconds is None and priority is None:
         return ()
+    if priority is not None and state.phase in FINISHED:
+        return Refusal(
+            code="workload_finished",
+            field="priorityClass",
+            message=f"{state.name!r} is {state.phase}: nothing of it is placed any more, so its priority cannot be "
+            "changed; its auto-deletion can",
+        )
     delete_at = None
     if seconds is not None and state.completed_at is not None:
         delete_at = max(state.completed_at + timedelta(seconds=seconds), context.now)

@@ -28,7 +28,7 @@ from events.quantities import cores_to_milli
 from projections.row_json import node_to_json
 from services.api.context import Call, Query, json_response, read_response, rfc3339, sequence_headers, version_header
 from services.api.errors import not_found
-from services.api.fields.about import FieldsModel
+from services.api.fields.about import NAME_PATTERN, PREFIX_PATTERN, FieldsModel
 from services.api.issues import Issue, shown
 from services.api.places import cluster_chain, directory_caught_up, directory_fresh
 from services.api.rules import check_label_key, check_label_value, check_name
@@ -41,8 +41,8 @@ REMOVED: Final = Query(
 )
 CLUSTER_FILTER: Final = Query(name="clusterId", help="Only of this cluster.")
 
-NodeName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
-PoolName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+NodeName = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
+PoolName = Annotated[str, Field(min_length=1, max_length=63, pattern=NAME_PATTERN)]
 Bytes = Annotated[int, Field(ge=0, le=MAX_BYTES)]
 
 
@@ -53,7 +53,7 @@ class SimulatedNodesFields(FieldsModel):
     """Of each node; or count and prefix."""
     count: Annotated[int, Field(ge=1, le=MAX_SIMULATED_NODES)] | None = None
     """How many nodes."""
-    prefix: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
+    prefix: Annotated[str, Field(min_length=1, max_length=200, pattern=PREFIX_PATTERN)] | None = None
     """Their names are `PREFIX-NUMBER`."""
     cpu_cores: Annotated[float, Field(ge=0.001, le=MAX_NODE_CPU_CORES)]
     """Of each node."""

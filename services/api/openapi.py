@@ -21,6 +21,7 @@ ERROR_TEXTS: Final[dict[int, str]] = {
     401: "The token is missing, expired or not trusted",
     403: "The caller's roles, or ownership protection, do not allow it",
     404: "There is no such thing, or it is not the caller's to see",
+    405: "The path does not know this method; Allow names those that it does",
     408: "The body came too slowly; nothing was done",
     409: "It contradicts what is: an Idempotency-Key that came with another body, a workload that has ended",
     410: "It was there, and is gone for good",

@@ -163,6 +163,26 @@ def _pod_field(field: str, path: str | None) -> Iterator[Issue]:
         )
 
 
+SET_BY_MUSTER: Final = frozenset(
+    {
+        "JOB_COMPLETION_INDEX",
+        "MUSTER_ATTEMPT",
+        "MUSTER_NODE_NAME",
+        "MUSTER_POD_INDEX",
+        "MUSTER_POD_SET",
+        "MUSTER_PROJECT_ID",
+        "MUSTER_RUN",
+        "MUSTER_TRY",
+        "MUSTER_WORKLOAD_ID",
+        "MUSTER_WORKLOAD_NAME",
+        "NVIDIA_VISIBLE_DEVICES",
+    }
+)
+"""Environment variables that every agent that runs programs sets, whatever a workload says."""
+SET_WITH_DEVICES: Final = frozenset({"GPU_MEMORY_LIMIT_BYTES", "GPU_PORTION", "GPU_PORTION_LIMIT"})
+"""Those of a workload with devices."""
+
+
 def check_cluster(spec: TrainingSpecFields, cluster: Cluster) -> Iterator[Issue]:
     """What this cluster does not have: by its kind, and by its node pools (S039)."""
     yield from check_kind(spec, cluster.kind)
@@ -181,7 +201,8 @@ def listed_pools(pools: Sequence[str]) -> str:
 
 
 def check_kind(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:
-    """What a cluster of this kind does not have, whatever its state."""
+    """What a cluster of this kind does not have, or does itself, whatever its state."""
+    yield from _set_by_muster(spec, kind)
     if kind == "kubernetes":
         return
     for index, variable in enumerate(spec.environment_variables or ()):
@@ -192,6 +213,19 @@ def check_kind(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:
             if source is not None:
                 details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to read it from"
                 yield _issue(f"spec.environmentVariables[{index}].{name}", details, "canAdd", "clusterId")
+
+
+def _set_by_muster(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:
+    """Variables whose value would be lost. A simulated cluster runs no programs, and loses none."""
+    if kind == "simulated":
+        return
+    names = SET_BY_MUSTER if kind == "kubernetes" else SET_BY_MUSTER | {"CUDA_VISIBLE_DEVICES"}
+    if spec.compute is not None and spec.compute.gpu_devices_request:
+        names |= SET_WITH_DEVICES
+    for index, variable in enumerate(spec.environment_variables or ()):
+        if variable is not None and variable.name in names:
+            details = f"{variable.name} is set by Muster on a cluster of kind {kind}; choose another name"
+            yield _issue(f"spec.environmentVariables[{index}].name", details, "locked", "clusterId")
 
 
 def _secrets(spec: TrainingSpecFields) -> Iterator[Issue]:

@@ -11,7 +11,7 @@ from pydantic import ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from events.workload.spec import TrainingSpec
-from services.api.fields.about import FieldsModel
+from services.api.fields.about import NAME_PATTERN, OBJECT_NAME_PATTERN, PREFIX_PATTERN, FieldsModel
 from services.api.fields.training import TrainingCreationRequest, TrainingSpecFields
 from services.api.fields.unbuilt import UNBUILT_FIELDS, Default, asked_for
 from services.api.issues import MAX_ISSUES, Issue, PolicyRule, shown
@@ -173,9 +173,15 @@ def _issue(fault: ErrorDetails) -> Issue:
         if given is None:
             return Issue(field=field, details=f"is null; give {_TYPES[kind]}", rule="required")
         return Issue(field=field, details=f"must be {_TYPES[kind]}, got {_described(given)}")
+    if kind == "string_pattern_mismatch":
+        rule = _PATTERNS.get(context["pattern"], f"must match {context['pattern']}")
+        return Issue(field=field, details=f"{rule}, got {shown(given)}")
+    if kind in {"string_too_short", "too_short"} and not given:
+        return Issue(field=field, details="must not be empty", rule="min")
     for key, words, rule in _BOUNDS:
         if key in context:
-            return Issue(field=field, details=f"{words} {context[key]}, got {_given(kind, given)}", rule=rule)
+            unit = _unit(kind) if key.endswith("_length") else ""
+            return Issue(field=field, details=f"{words} {context[key]}{unit}, got {_given(kind, given)}", rule=rule)
     if kind == "literal_error":
         return Issue(field=field, details=f"{shown(given)} is none of {context['expected']}", rule="options")
     return Issue(field=field, details=f"{fault['msg']}, got {shown(given)}")
@@ -186,9 +192,19 @@ _BOUNDS: Final[tuple[tuple[str, str, PolicyRule], ...]] = (
     ("gt", "is more than", "min"),
     ("le", "is at most", "max"),
     ("lt", "is less than", "max"),
-    ("min_length", "has a length of at least", "min"),
-    ("max_length", "has a length of at most", "max"),
+    ("min_length", "must be at least", "min"),
+    ("max_length", "must be at most", "max"),
 )
+_PATTERNS: Final = {
+    NAME_PATTERN: "must be letters, digits, `.`, `_` and `-`, with a letter or digit at both ends",
+    PREFIX_PATTERN: "must be letters, digits, `.`, `_` and `-`, with a letter or digit at its beginning",
+    OBJECT_NAME_PATTERN: "must be small letters, digits and `-`, with a letter or digit at both ends",
+}
+"""What the patterns of our fields say, in words."""
+
+
+def _unit(kind: str) -> str:
+    return " characters" if kind.startswith("string") else " items"
 
 
 def _given(kind: str, given: Any) -> str:

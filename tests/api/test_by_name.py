@@ -238,3 +238,50 @@ def test_a_role_is_taken_away_by_the_query_or_the_body_and_not_by_both(served: S
         assert the_issue(answer)[0] == "body"
         assert rule | {"scopeId": None} in admin.get(RULES).json()["accessRules"], "he keeps it"
         assert admin.request("DELETE", RULES, json=rule).status_code == 202
+
+
+@pytest.mark.parametrize(
+    "name", ["MUSTER_TRY", "JOB_COMPLETION_INDEX", "MUSTER_RUN", "NVIDIA_VISIBLE_DEVICES", "GPU_PORTION"]
+)
+def test_a_variable_that_muster_sets_itself_is_refused_by_name(served: Served, name: str) -> None:
+    spec = {"environmentVariables": [{"name": name, "value": "7"}], "compute": {"gpuDevicesRequest": 1}}
+    with served.client("alice") as alice:
+        field, details = the_issue(alice.post(TRAININGS, json=served.training(spec=spec)))
+        assert field == "spec.environmentVariables[0].name"
+        assert name in details
+
+
+@pytest.mark.parametrize(
+    ("query", "fine"),
+    [
+        ("priorityClassName==nope", False),
+        ("priorityClassName==high", True),
+        ("priority>=high", True),
+        ("priority>=nope", False),
+        ("priority>=3", True),
+    ],
+)
+def test_a_priority_is_asked_for_by_the_names_of_its_classes(served: Served, query: str, fine: bool) -> None:
+    with served.client("alice") as alice:
+        answer = alice.get(f"{V1}/workloads", params={"filterBy": query})
+    assert answer.status_code == (200 if fine else 400), answer.text
+    if not fine:
+        assert "very-high" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("", "must not be empty"), ("a b", "letters, digits"), ("x" * 64, "at most 63 characters, got 64")],
+)
+def test_the_rule_of_a_name_is_told_in_words(served: Served, name: str, words: str) -> None:
+    pool = {"clusterId": served.cluster, "name": name, "labelKey": "k", "labelValue": "v"}
+    with served.client() as admin:
+        field, details = the_issue(admin.post(f"{V1}/node-pools", json=pool))
+    assert (field, words in details, "pattern" in details) == ("name", True, False), details
+
+
+def test_who_may_not_is_told_which_roles_may(served: Served) -> None:
+    with served.client("vic") as vic:
+        answer = vic.post(TRAININGS, json=served.training())
+    assert answer.status_code == 403
+    assert "administrator, project-admin or researcher" in answer.json()["message"]

@@ -391,6 +391,14 @@ def test_a_deleted_workload_keeps_the_phase_it_ended_in() -> None:
     assert story.state.phase is Phase.COMPLETED
 
 
+def test_a_priority_of_what_has_ended_would_do_nothing_and_is_refused() -> None:
+    story = completed()
+    refusal = story.refused(ChangeWorkload(workload_id=story.state.workload_id, priority_class="very-high"))
+    assert (refusal.code, refusal.field) == ("workload_finished", "priorityClass")
+    later = ChangeWorkload(workload_id=story.state.workload_id, auto_deletion_time_after_completion_seconds=60)
+    assert names(story.when(later)) == ["WorkloadChanged"]
+
+
 @pytest.mark.parametrize("command", [SUSPEND, RESUME])
 def test_what_has_ended_or_is_deleted_can_neither_be_suspended_nor_resumed(command: object) -> None:
     assert completed().refused(command).code == "workload_finished"

@@ -14,6 +14,11 @@ QUANTITY_PATTERN: Final = r"^([+]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 """The contract's pattern; the real parser is stricter where this lets nonsense through (C9)."""
 
 
+NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
+PREFIX_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+OBJECT_NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
+
+
 class FieldsModel(BaseModel):
     """A group of request fields: camelCase on the wire, nothing converted, nothing unknown."""
 

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from services.api.fields.about import About, FieldsModel, ItemName, ItemsOf
+from services.api.fields.about import OBJECT_NAME_PATTERN, About, FieldsModel, ItemName, ItemsOf
 
 SECTION = "Environment"
 
 
-ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
 
 
 class EnvironmentSecretFields(FieldsModel):
