@@ -1,0 +1,27 @@
+"""What is refused of a workload's environment is what the agents would set in its place."""
+
+from pathlib import Path
+
+from events.cluster_protocol import DeviceShare
+from services.agent.backends.gpus import Gpu
+from services.agent.backends.kubernetes.manifests import pod_manifest
+from services.agent.backends.local_environment import pod_environment
+from services.api.rules import SET_BY_MUSTER, SET_WITH_DEVICES
+from tests.agent.given import machine, run_pod
+
+FORGED = dict.fromkeys((*SET_BY_MUSTER, *SET_WITH_DEVICES), "forged")
+SHARED = run_pod(environment=FORGED, devices=(DeviceShare(device=0, milli=500),))
+
+
+def test_on_this_machine_every_variable_that_is_refused_is_set_and_no_other(tmp_path: Path) -> None:
+    gpu = Gpu(name="GPU-0", model="H100", memory_bytes=2**30)
+    said = pod_environment(SHARED, machine(tmp_path), [gpu])
+    assert "forged" not in said.values()
+    assert said.keys() - {"PATH", "HOME", "LANG"} == FORGED.keys() | {"CUDA_VISIBLE_DEVICES"}
+
+
+def test_on_kubernetes_every_variable_that_is_refused_is_set_and_no_other() -> None:
+    made = pod_manifest(SHARED, cluster_id="c", namespace="n", devices=["GPU-0"], device_memory_bytes=2**30)
+    said = {one["name"]: one.get("value") for one in made["spec"]["containers"][0]["env"]}
+    assert "forged" not in said.values()
+    assert said.keys() == FORGED.keys()
