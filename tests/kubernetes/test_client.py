@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import secrets
 import shutil
+import signal
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 import yaml
 
 from muster.embedded.control_plane import ControlPlane, free_port
@@ -427,3 +430,26 @@ async def test_what_may_not_be_made_any_more_is_not_sent_after_a_wait_for_its_tu
     with pytest.raises(RuntimeError, match="not any more"):
         await late
     assert not await client.has(f"{maps(space)}/late")
+
+
+def test_a_descriptor_that_still_counts_as_open_ends_a_call_and_not_the_agent(control_plane: ControlPlane) -> None:
+    """As uvloop has it where a connection was given up in the middle of its making."""
+
+    async def call() -> None:
+        client = await connecting.connect(control_plane.kubeconfig(), None, timeouts=Timeouts(call_seconds=5))
+        server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", port)
+        os.close(transport.get_extra_info("socket").fileno())
+        with pytest.raises(ApiError) as refused:
+            await client.read("/version")
+        assert refused.value.unreachable
+        server.close()
+        await client.close()
+        os._exit(0)  # the loop cannot close what is closed
+
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # where it failed, its loop cannot be closed either
+        uvloop.run(call())
+    assert os.waitpid(child, 0)[1] == 0
