@@ -450,6 +450,7 @@ def test_a_descriptor_that_still_counts_as_open_ends_a_call_and_not_the_agent(co
 
     child = os.fork()
     if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(20)  # where it failed, its loop cannot be closed either
         uvloop.run(call())
     assert os.waitpid(child, 0)[1] == 0
