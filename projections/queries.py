@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from projections import filters
 from projections.access import scope_values
 from projections.filters import WorkloadQuery
+from projections.postgres import CUT_OFF
 from projections.tables import (
     DERIVED_SCHEMA,
     REBUILD_LOCK,
@@ -316,7 +317,7 @@ class Queries:
         try:
             async with self._engine.connect() as connection:
                 yield await _on_current_schema(connection, scope)
-        except (DBAPIError, OSError, TimeoutError, asyncpg.PostgresError) as error:
+        except (DBAPIError, OSError, TimeoutError, asyncpg.PostgresError, *CUT_OFF) as error:
             raise _named(error) from error
 
 
@@ -347,7 +348,8 @@ def _named(error: Exception) -> Exception:
     said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
     if "statement timeout" in said:
         return QueryTimeoutError(f"the read models took longer than {STATEMENT_TIMEOUT_SECONDS} s; ask for less")
-    away = isinstance(error, (OperationalError, InterfaceError, OSError, TimeoutError))
+    # What the driver says itself, while a connection is made, comes as it is.
+    away = isinstance(error, (OperationalError, InterfaceError, OSError, TimeoutError, *CUT_OFF))
     lost = isinstance(error, DBAPIError) and error.connection_invalidated
     state = str(getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None) or "")
     down = state.startswith(_DOWN_STATES)

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -21,6 +22,7 @@ from projections.rows import WorkloadRow
 from projections.workloads.project import WorkloadEntry
 from services.runtime.directory import Directory
 from services.runtime.store import EventStore
+from services.runtime.turn import Turn
 
 KEPT_ENTRIES: Final = 100
 """Rows that are kept, the least recently used going first, so that the next read costs only what is new."""
@@ -35,18 +37,19 @@ class LoggedRows:
         self._store = store
         self._directory = directory
         self._entries: OrderedDict[str, WorkloadEntry] = OrderedDict()
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By workload: held by who makes its row."""
 
     async def of(self, chain: Chain[Workload]) -> dict[str, Any]:
         """What the row says at the chain's version."""
         state = chain.state
-        entry = self._entries.get(state.workload_id, WorkloadEntry())
-        if entry.row is not None and entry.row.version > chain.version:
-            entry = WorkloadEntry()
-        entry = await self._up_to(entry, state.workload_id, chain.version)
-        self._entries[state.workload_id] = entry
-        self._entries.move_to_end(state.workload_id)
-        while len(self._entries) > KEPT_ENTRIES:
-            self._entries.popitem(last=False)
+        # Of several who ask for one, each goes on where the one before got to, also where that one gave up.
+        async with self._making.setdefault(state.workload_id, asyncio.Lock()):
+            entry = self._entries.get(state.workload_id, WorkloadEntry())
+            if entry.row is not None and entry.row.version > chain.version:
+                entry = WorkloadEntry()
+            entry = await self._up_to(entry, state.workload_id, chain.version)
+            self._keep(state.workload_id, entry)
         assert entry.row is not None, "a workload that was loaded was created"
         return row_to_json(
             msgspec.structs.asdict(entry.row)
@@ -61,6 +64,7 @@ class LoggedRows:
         """The entry with what came since. A chain may begin with other workloads of the same name."""
         key = key_of_id(workload_id) or ""
         after_seq = 0 if entry.row is None else entry.row.version
+        turn = Turn()
         async with aclosing(self._store.commits(WORKLOAD, key, after_seq=after_seq, until_seq=version)) as pages:
             async for commits in pages:
                 for commit in commits:
@@ -69,9 +73,16 @@ class LoggedRows:
                     entry = _KIND.begin_commit(entry, commit)
                     for event in commit.events:
                         entry = _KIND.evolve(entry, event, commit)
+                    await turn.pass_on()
                 entry = _KIND.settled(entry)
-                await asyncio.sleep(0)  # a long chain must not hold up everybody else
+                self._keep(workload_id, entry)
         return entry
+
+    def _keep(self, workload_id: str, entry: WorkloadEntry) -> None:
+        self._entries[workload_id] = entry
+        self._entries.move_to_end(workload_id)
+        while len(self._entries) > KEPT_ENTRIES:
+            self._entries.popitem(last=False)
 
     async def _project_name(self, project_id: str) -> str | None:
         known, key = self._directory.project(project_id), key_of_id(project_id)

@@ -23,6 +23,7 @@ from services.runtime.jetstream_api import StoredMessage, message_at, next_messa
 from services.runtime.requests import Requests
 from services.runtime.snapshots import Snapshots
 from services.runtime.store import UnreadableMessageError
+from services.runtime.turn import Turn
 from services.runtime.voids import Voids
 
 CACHED_CHAINS: Final = 2_000
@@ -122,6 +123,7 @@ class Chains:
         since = cached.since_snapshot
         asked_snapshot = chain.version > 0  # what is in memory is newer than any snapshot is likely to be
         subject = aggregate_subject(aggregate.name, key)
+        turn = Turn()
         while chain.version < until_seq:
             messages, more = await tail(self._requests, subject, chain.version + 1)
             if not asked_snapshot and more > 0:
@@ -136,6 +138,7 @@ class Chains:
                 commit = await self._voids.read_commit(message)
                 await check_batch(self._requests, commit)
                 chain = apply(aggregate, chain, commit)
+                await turn.pass_on()
             since += len(messages)
         return _Cached(chain, since)
 
@@ -194,7 +197,7 @@ class Chains:
         self, aggregate: Aggregate[S], subject: str, workload_id: str, until_seq: int
     ) -> Chain[S] | None:
         chain = Chain(state=aggregate.initial)
-        seen = False
+        seen, turn = False, Turn()
         while chain.version < until_seq:
             messages, _ = await tail(self._requests, subject, chain.version + 1)
             for message in messages:
@@ -204,6 +207,7 @@ class Chains:
                     return chain
                 chain = apply(aggregate, chain, commit)
                 seen = is_it
+                await turn.pass_on()
         return chain if seen else None
 
     async def examine(self, seq: int) -> Unreadable | None:
