@@ -40,15 +40,20 @@ def test_a_compacted_history_is_listed_anew(world: World, times: Callable[[int],
     way = world.stack.proxy()
     agent = world.stack.agent(url=way.url)
     with world.scenario("compaction with API server restart: 410") as (row, _), world.stack.instead(agent):
+        tried = 0
         while row.count < times(10):
+            tried += 1
+            assert tried <= 3 * times(10), f"of {tried - 1} compactions {row.count} met with a 410"
             time.sleep(world.chance.uniform(0.5, 1.5))
             row.count += _compact(world, way, agent)
         row.remark = f"{_expired(agent)} watches were answered with 410"
 
 
 def _compact(world: World, way: ProxyThread, agent: Program) -> int:
-    """How many times it had the wanted effect: a watch was told that it is too old."""
-    before, proxy, plane = _expired(agent), way.proxy, world.stack.plane
+    """Whether it had the wanted effect: a watch was told that it is too old. Where the API server took longer to come back
+    than the agent's Lease lasts, the agent has listed everything before its watches ask.
+    """
+    before, listed, proxy, plane = _expired(agent), _lease_came_back(agent), way.proxy, world.stack.plane
     cut, held = proxy.struck[Mode.CUT], proxy.struck[Mode.HOLD]
     proxy.only = _watches
     proxy.mode = Mode.CUT
@@ -59,8 +64,12 @@ def _compact(world: World, way: ProxyThread, agent: Program) -> int:
     plane.compact()
     plane.restart_api_server()
     proxy.mode = Mode.PASS
-    until(lambda: _expired(agent) > before, 30, lambda: f"no 410: {agent.said()}")
-    return 1
+    until(
+        lambda: _expired(agent) > before or _lease_came_back(agent) > listed,
+        30,
+        lambda: f"no 410, and no list for the Lease's sake: {agent.said()}",
+    )
+    return int(_expired(agent) > before)
 
 
 def _watches(request: Request) -> bool:
@@ -69,3 +78,7 @@ def _watches(request: Request) -> bool:
 
 def _expired(agent: Program) -> int:
     return agent.log.read_text().count("(410 ")
+
+
+def _lease_came_back(agent: Program) -> int:
+    return agent.log.read_text().count("this agent is the one that acts from now on")
