@@ -50,8 +50,8 @@ def test_a_compacted_history_is_listed_anew(world: World, times: Callable[[int],
 
 
 def _compact(world: World, way: ProxyThread, agent: Program) -> int:
-    """Whether it had the wanted effect: a watch was told that it is too old. Where the API server took longer to come back
-    than the agent's Lease lasts, the agent has listed everything before its watches ask.
+    """Whether it had the wanted effect: a watch was told that it is too old. Where the API server took longer to come
+    back than the agent's Lease lasts, the agent has listed everything before its watches ask.
     """
     before, listed, proxy, plane = _expired(agent), _lease_came_back(agent), way.proxy, world.stack.plane
     cut, held = proxy.struck[Mode.CUT], proxy.struck[Mode.HOLD]
