@@ -20,7 +20,7 @@ test-faults: venv ## kill real processes under load (ARGS='--rounds 20' for the 
 kube-tools: ## build a Kubernetes control plane for tests (once per machine, some ten minutes; needs Go)
 	@exec tools/kube/kube-tools
 test-kubernetes: venv kube-tools ## the tests on a real Kubernetes API server
-	@exec $(PY) -m pytest tests/kubernetes -m kubernetes $(ARGS)
+	@exec $(PY) -m pytest tests/kubernetes -m kubernetes -n 2 --dist loadfile $(ARGS)
 test-kubernetes-faults: venv kube-tools ## break that API server, its nodes and the way to it, under load
 	@exec $(PY) -m pytest tests/kubernetes/faults -m kubernetes_faults --timeout 3600 $(ARGS)
 mutants: venv kube-tools ## whether the suites see every seeded bug (docs/mutants.md), in an hour at most
