@@ -1,5 +1,7 @@
 """What a command does to a workload: events, nothing where it is already so, or a named refusal. Pure."""
 
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -46,6 +48,7 @@ from events.workload.spec import DEFAULT_AUTO_DELETION_SECONDS, DEFAULT_BACKOFF_
 from events.workload.state import (
     LIVE_POD_PHASES,
     Pod,
+    SetProgress,
     Workload,
     all_succeeded,
     bindable,
@@ -231,6 +234,8 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
                 f"placement: on {placed[pod]} and on {placement.node_name}",
             )
         placed[pod] = placement.node_name
+    if gap := _left_out(placed, state):
+        return Refusal(code="stale_placement", message=gap)
     events: list[WorkloadEvent] = []
     if not state.queued:
         events.append(WorkloadQueued())
@@ -240,6 +245,18 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
     if command.waiting_reason and told != (command.waiting_reason, command.waiting_message):
         events.append(WorkloadWaiting(reason=command.waiting_reason, message=command.waiting_message))
     return tuple(events)
+
+
+def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
+    """Which new pods come before these and are not among them; empty where none does. New pods are known by where the
+    last one was bound: whoever is left out, as by a batch that was not stored, would never be bound at all.
+    """
+    fresh = Counter(pod.pod_set for pod in placed if (pod.pod_set, pod.index) not in state.pods)
+    for pod in placed:
+        first = state.progress.get(pod.pod_set, SetProgress()).next_index
+        if (pod.pod_set, pod.index) not in state.pods and pod.index >= first + fresh[pod.pod_set]:
+            return f"pods of {pod.pod_set!r} are bound in order, and {first} comes before {pod.index}"
+    return ""
 
 
 def _report(command: ReportPods, state: Workload, context: Context) -> WorkloadDecision:

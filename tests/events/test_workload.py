@@ -500,6 +500,15 @@ def test_a_waiting_reason_is_told_once() -> None:
     assert story.when(waiting) == ()
 
 
+def test_new_pods_are_bound_in_order_so_that_none_is_left_out_for_ever() -> None:
+    """Of a plan of several batches one may not be stored; the next one is decided all the same."""
+    story = Story().created(completions=5, parallelism=5)
+    gap = story.refused(PlacePods(workload_id=ID, placements=(placement(ref(2)), placement(ref(3)))))
+    assert (gap.code, gap.message) == ("stale_placement", "pods of 'main' are bound in order, and 0 comes before 2")
+    story.when(PlacePods(workload_id=ID, placements=(placement(ref(1)), placement(ref(0)))))
+    story.when(PlacePods(workload_id=ID, placements=(placement(ref(2)),)))
+
+
 def test_tokens_of_one_name_only_rise() -> None:
     story = running()
     first = story.state.pods["main", 0].token
