@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from muster.cli.log_stream import without_cuts
+from tests.support import openb
 from tests.support.shapes import WORKLOAD_ID, Reply, Request, ShapeServer, workload_row
 
 ACCEPTED = Reply(202, {"code": 202, "message": "accepted"})
@@ -390,13 +391,11 @@ def test_a_cell_of_a_csv_that_will_not_do_is_told_by_line_and_column(
 
 
 def test_the_trace_s_own_node_list_is_read_whole(api: ShapeServer, muster: Any) -> None:
-    file = Path(__file__).parents[2].parent / "shared" / "data" / "openb" / "openb_node_list_gpu_node.csv"
-    if not file.exists():
-        pytest.skip("the trace is not beside this checkout")
+    listed = openb.rows(openb.NODES)
     api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "openb"}))
-    assert muster("cluster", "add", "openb", "--nodes-csv", str(file)).code == 0
+    assert muster("cluster", "add", "openb", "--nodes-csv", str(openb.FOLDER / f"{openb.NODES}.csv")).code == 0
     names = [name for group in api.requests[-1].body["simulatedNodes"] for name in group["names"]]
-    assert len(names) == len(set(names)) == len(file.read_text().splitlines()) - 1
+    assert len(names) == len(set(names)) == len(listed)
 
 
 def test_settings_of_clusters_projects_and_pools(api: ShapeServer, muster: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 from events.node import NodeFacts
 
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "openb"
+NODES = "openb_node_list_gpu_node"
 MIB = 1024**2
 DEVICE_BYTES = 16 * 1024**3
 """The list names models, not memory; the pods used here ask for shares, so any size does."""
@@ -37,7 +38,7 @@ def nodes() -> dict[str, NodeFacts]:
             gpu_memory_bytes=DEVICE_BYTES,
             stand_in=True,
         )
-        for row in rows("openb_node_list_gpu_node")
+        for row in rows(NODES)
     }
 
 
