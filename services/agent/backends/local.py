@@ -40,6 +40,7 @@ from services.agent.backends.local_files import Fences, delete_old_logs, with_co
 from services.agent.backends.log_file import read_log
 from services.agent.backends.run_folder import (
     ExitFile,
+    ProcessFile,
     RunFile,
     RunFolder,
     ShimRun,
@@ -330,12 +331,16 @@ class LocalBackend:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(watcher.pid, signal.SIGKILL)
             await asyncio.sleep(0.05)
-        session = begun if begun is not None and begun.boot_id == self._boot_id else None
-        left = await asyncio.to_thread(kill_left, run_mark(self._machine, pod_key, token), session)
+        left = await self._kill_left(pod_key, token, begun)
         log.error("run_unreadable", pod=pod_key, token=token, processes_killed=left, kept="settled")
         target = self._root / "settled" / pod_key / token
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.path.rename(target)
+
+    async def _kill_left(self, pod_key: str, token: int | str, begun: ProcessFile | None) -> int:
+        """End what a run without its shim left; how many processes that were."""
+        session = begun if begun is not None and begun.boot_id == self._boot_id else None
+        return await asyncio.to_thread(kill_left, run_mark(self._machine, pod_key, token), session)
 
     async def _watch_adopted(self, run: _Run) -> None:
         give_up = asyncio.get_running_loop().time() + SHIM_SECONDS
@@ -409,8 +414,7 @@ class LocalBackend:
     async def _lose(self, run: _Run) -> None:
         """The shim died without a word: kill what it left, and only then say that the run is over."""
         begun = run.folder.read_started()
-        session = begun if begun is not None and begun.boot_id == self._boot_id else None
-        left = await asyncio.to_thread(kill_left, run_mark(self._machine, run.pod.pod_key, run.pod.token), session)
+        left = await self._kill_left(run.pod.pod_key, run.pod.token, begun)
         stop = run.folder.read_stop()
         kind = stop.kind if stop else "interrupted"
         reason = "lost" if stop is None else "stopped" if kind == "stopped" else "shutdown"
