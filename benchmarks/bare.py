@@ -15,9 +15,9 @@ from uuid import uuid4
 import nats
 from nats.aio.client import Client
 
+from development.servers import NatsServer
 from events.subjects import EVENTS_STREAM
-from services.runtime.streams import DECLARED
-from tests.support.servers import NatsServer
+from services.runtime.nats.streams import DECLARED
 
 ACCOUNT, USER, PASSWORD = "BARE", "bare", "bare"
 STREAM = "BARE"

@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks.bare import bare_appends
 from benchmarks.report import Figure, Report, quantile
-from tests.support.stack import Api, Stack, moment, running, training, until
+from development.stack import Api, Stack, moment, running, training, until
 
 CLIENTS = 64
 MARK = "@NAME@"

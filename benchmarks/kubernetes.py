@@ -24,14 +24,8 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from benchmarks.kubernetes_phase import REST_SECONDS, CpuClock, Times, rate, result, start, story
 from benchmarks.report import Figure, Report, quantile
-from events.cluster_protocol import RunPod
-from events.node import DeviceShare
-from events.subjects import EVENTS_STREAM
-from events.workload.events import PodRef
-from services.agent.backends.kubernetes.manifests import namespace_manifest, pod_manifest
-from services.runtime.connection import connect
-from tests.kubernetes.checker import check_all
-from tests.kubernetes.stack import (
+from development.kubernetes.checker import check_all
+from development.kubernetes.stack import (
     AGENT_ACCOUNT,
     AGENT_NAMESPACE,
     SIMULATION,
@@ -40,8 +34,14 @@ from tests.kubernetes.stack import (
     running_stack,
     simulated,
 )
-from tests.support.servers import EVERYTHING
-from tests.support.stack import training, until
+from development.servers import EVERYTHING
+from development.stack import training, until
+from events.cluster_protocol import RunPod
+from events.node import DeviceShare
+from events.subjects import EVENTS_STREAM
+from events.workload.pod import PodRef
+from services.agent.backends.kubernetes.act.manifests import namespace_manifest, pod_manifest
+from services.runtime.nats.connection import connect
 
 CREATES_AT_ONCE = 64
 """Of the bare loop; as many as the agent has on their way at most."""

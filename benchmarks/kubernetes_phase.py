@@ -15,10 +15,10 @@ import msgspec
 import psutil
 
 from benchmarks.kubernetes_watch import Counts, read_story
+from development.kubernetes.checker import Event
 from muster.embedded.control_plane import ControlPlane
-from services.agent.backends.kubernetes.objects import TERMINAL_PHASES
-from services.agent.backends.kubernetes.view import name_of
-from tests.kubernetes.checker import Event
+from services.agent.backends.kubernetes.act.objects import TERMINAL_PHASES
+from services.agent.backends.kubernetes.read.view import name_of
 
 POLL_SECONDS = 0.1
 REST_SECONDS = 3.0

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import uvloop
 
+from services.agent.backends.kubernetes.act.objects import TERMINAL_PHASES, Pod
 from services.agent.backends.kubernetes.client import Timeouts
 from services.agent.backends.kubernetes.connect import connect
-from services.agent.backends.kubernetes.objects import TERMINAL_PHASES, Pod
 
 TELL_SECONDS = 0.2
 WATCH_SECONDS = 3600

@@ -19,9 +19,9 @@ import psutil
 
 from benchmarks.report import Figure, Report
 from benchmarks.synthetic import write_lives
-from services.runtime.connection import connect
-from tests.support.servers import EVERYTHING, NatsServer
-from tests.support.stack import PARTS, Api, Stack, until
+from development.servers import EVERYTHING, NatsServer
+from development.stack import PARTS, Api, Stack, until
+from services.runtime.nats.connection import connect
 
 STALLED_READERS = 4
 STILL_SECONDS = 10.0

@@ -15,6 +15,9 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from benchmarks.report import Figure, Report
 from benchmarks.synthetic import COMMITS_PER_LIFE, EVENTS_PER_LIFE, write_lives
+from development.commands import carry_out
+from development.servers import EVERYTHING, NatsServer, PostgresServer
+from development.streams import recreate_streams
 from events.aggregate import CLUSTER, PROJECT
 from events.cluster import AddCluster
 from events.ids import cluster_key, project_key
@@ -22,12 +25,9 @@ from events.project import CreateProject
 from projections.migrate import prepare
 from services.projector.rebuild import rebuild
 from services.projector.service import run as run_projector
-from services.runtime.connection import connect
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from tests.support.commands import carry_out
-from tests.support.servers import EVERYTHING, NatsServer, PostgresServer
-from tests.support.streams import recreate_streams
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.connection import connect
+from services.runtime.process.host import Health
 
 GOAL_PER_SECOND = 15_000
 BATCH_ROWS = 2_000

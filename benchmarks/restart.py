@@ -22,7 +22,7 @@ import httpx
 import psutil
 
 from benchmarks.report import Figure, Report
-from tests.support.stack import Stack, training
+from development.stack import Stack, training
 
 OK: Final = 200
 ACCEPTED: Final = 202

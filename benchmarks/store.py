@@ -12,21 +12,21 @@ from uuid import uuid4
 
 from benchmarks.bare import appends, bare_client, batches, server_with_bare_account
 from benchmarks.report import Figure, Report
+from development.servers import EVERYTHING, NatsServer
+from development.streams import recreate_streams
 from events.aggregate import WORKLOAD, Chain, Draft, draft
 from events.commit import Actor
 from events.decision import Context
 from events.ids import workload_key
 from events.refusal import Refusal
-from events.workload.commands import CreateTraining
+from events.workload.commands import CreateWorkload
 from events.workload.spec import TrainingSpec
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.store import Committed, EventStore
-from tests.support.servers import EVERYTHING, NatsServer
-from tests.support.streams import recreate_streams
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import Committed, EventStore
+from services.runtime.nats.connection import connect
 
 SLICES = 4
-ACTOR = Actor(iss="bench", sub="alice")
+ACTOR = Actor(id="alice")
 GOAL_RATIO = 0.80
 
 
@@ -34,7 +34,8 @@ def creation() -> Draft:
     """The first commit of a training with a name of its own."""
     command_id = uuid4().hex
     name = f"train-{command_id}"
-    command = CreateTraining(
+    command = CreateWorkload(
+        kind="Training",
         name=name,
         requested_name=name,
         project_id="p",

@@ -17,8 +17,8 @@ from events.decision import Context
 from events.ids import incarnation_id, workload_key
 from events.refusal import Refusal
 from events.subjects import EVENTS_STREAM, aggregate_subject
-from events.workload.commands import CreateTraining, PlacePods, PodFact, ReportPods
-from events.workload.events import Placement, PodRef
+from events.workload.commands import CreateWorkload, PlacePods, PodFact, ReportPods
+from events.workload.pod import Placement, PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
 
 COMMITS_PER_LIFE = 4
@@ -39,7 +39,8 @@ class Model:
         self.records = self._live(cluster_id)
 
     def _live(self, cluster_id: str) -> list[bytes]:
-        command = CreateTraining(
+        command = CreateWorkload(
+            kind="Training",
             name=self.name,
             requested_name=self.name,
             project_id=self.project_id,
@@ -60,7 +61,7 @@ class Model:
         chain = Chain(state=WORKLOAD.initial)
         records: list[bytes] = []
         for number, (step, word) in enumerate(steps):
-            actor = Actor(iss="muster", sub="alice") if number == 0 else service_actor("bench")
+            actor = Actor(id="alice") if number == 0 else service_actor("bench")
             command_id = self.command_id if number == 0 else f"{self.command_id}-{word}"
             context = Context(now=now, actor=actor, command_id=command_id, version=chain.version)
             events = WORKLOAD.decide(step, chain.state, context)

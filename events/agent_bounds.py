@@ -16,7 +16,7 @@ from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, 
 from events.ids import KEY_PATTERN
 from events.node import MOST_DEVICES, NodeFacts, Taint
 from events.workload.commands import PodWarning
-from events.workload.events import PodRef
+from events.workload.pod import PodRef
 
 MAX_NODE_BYTES: Final = 64 * 1024
 """Of a node's report as JSON: one with 200 labels of usual length has 16 KiB. Every change of a node is a record."""

@@ -5,10 +5,15 @@ from typing import Literal
 
 import msgspec
 
-from events.commit import Actor
-
 TENANT_SCOPE = "tenant"
 """The scope of what belongs to no project: the last token of the record's subject."""
+
+
+class Speaker(msgspec.Struct, frozen=True, kw_only=True):
+    """Who spoke, as their token said it: most of those who are refused have no id."""
+
+    iss: str
+    sub: str
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -20,7 +25,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     command: str
     """Name of the command, such as `DeleteWorkload`."""
     command_id: str
-    actor: Actor | None = None
+    actor: Speaker | None = None
     """None where the token was not trusted: then nobody knows who it was."""
     target: str = ""
     """Id, or the name of what was to be made."""

@@ -35,11 +35,11 @@ ROLE_PERMISSIONS: Final[dict[str, frozenset[Permission]]] = {
     "researcher": frozenset({Permission.READ, Permission.SUBMIT, Permission.OPERATE}),
     "viewer": frozenset({Permission.READ}),
 }
-"""Bound to a subject for the tenant (everywhere) or for one project."""
+"""Bound to an actor for the tenant (everywhere) or for one project."""
 
 
 class Grants(msgspec.Struct, frozen=True, kw_only=True):
-    """The roles of one subject, from the folds of the tenant and of the projects."""
+    """The roles of one actor, from the folds of the tenant and of the projects."""
 
     tenant_roles: tuple[str, ...] = ()
     project_roles: dict[str, tuple[str, ...]] = {}
@@ -54,14 +54,14 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def readable_projects(self) -> frozenset[str] | None:
-        """Ids of the projects whose workloads the subject may see; None: of all."""
+        """Ids of the projects whose workloads the actor may see; None: of all."""
         if self.allows(Permission.READ, None):
             return None
         return frozenset(project for project in self.project_roles if self.allows(Permission.READ, project))
 
 
 def authorize(grants: Grants, permission: Permission, project_id: str | None) -> Refusal | None:
-    """None where the subject may; else `not_in_project` (no role there at all) or `not_permitted`.
+    """None where the actor may; else `not_in_project` (no role there at all) or `not_permitted`.
 
     Args:
         project_id: the project that the thing belongs to; None for what belongs to the tenant.

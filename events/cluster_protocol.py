@@ -13,7 +13,7 @@ from events.cluster import ClusterKind, SimulatedNodes
 from events.node import NodeFacts
 from events.project import PodSecurity
 from events.workload.commands import PodFactKind, PodWarning
-from events.workload.events import DeviceShare, PodRef
+from events.workload.pod import DeviceShare, PodRef
 
 
 def pod_key(workload_key: str, pod_set: str, index: int) -> str:

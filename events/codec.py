@@ -13,7 +13,8 @@ import msgspec
 from events import cluster, node, project, tenant, void
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
-from events.workload import events as workload
+from events.workload import pod
+from events.workload import state as workload
 
 type Fields = dict[str, Any]
 
@@ -26,15 +27,15 @@ REGISTRY: Final[dict[tuple[str, int], type[msgspec.Struct]]] = {
     ("WorkloadCreated", 1): workload.WorkloadCreated,
     ("WorkloadQueued", 1): workload.WorkloadQueued,
     ("WorkloadWaiting", 1): workload.WorkloadWaiting,
-    ("PodsBound", 1): workload.PodsBound,
-    ("PodStarting", 1): workload.PodStarting,
-    ("PodRunning", 1): workload.PodRunning,
-    ("PodUnreachable", 1): workload.PodUnreachable,
-    ("PodWarned", 1): workload.PodWarned,
-    ("PodSucceeded", 1): workload.PodSucceeded,
-    ("PodFailed", 1): workload.PodFailed,
-    ("PodInterrupted", 1): workload.PodInterrupted,
-    ("PodStopped", 1): workload.PodStopped,
+    ("PodsBound", 1): pod.PodsBound,
+    ("PodStarting", 1): pod.PodStarting,
+    ("PodRunning", 1): pod.PodRunning,
+    ("PodUnreachable", 1): pod.PodUnreachable,
+    ("PodWarned", 1): pod.PodWarned,
+    ("PodSucceeded", 1): pod.PodSucceeded,
+    ("PodFailed", 1): pod.PodFailed,
+    ("PodInterrupted", 1): pod.PodInterrupted,
+    ("PodStopped", 1): pod.PodStopped,
     ("WorkloadSuspended", 1): workload.WorkloadSuspended,
     ("WorkloadStopped", 1): workload.WorkloadStopped,
     ("WorkloadResumed", 1): workload.WorkloadResumed,

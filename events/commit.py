@@ -10,20 +10,20 @@ from typing import Any, Literal
 
 import msgspec
 
+from events.actors import SERVICE_PREFIX
+
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who caused a commit: an opaque subject, never a name or an e-mail."""
+    """Who caused a commit: an id of Muster's own, which says nothing about the person."""
 
-    iss: str
-    """Issuer of the token; `muster` for the services themselves."""
-    sub: str
-    """Subject of the token, or the service's name."""
+    id: str
+    """Id of a person or program with a token, which the stream ACTORS knows; `muster.<service>` for a service."""
     kind: Literal["user", "service"] = "user"
     """A person or program with a token, or a service of Muster."""
 
 
 def service_actor(service: str) -> Actor:
-    return Actor(iss="muster", sub=service, kind="service")
+    return Actor(id=f"{SERVICE_PREFIX}{service}", kind="service")
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,7 +32,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str | None = None
     """Id of the thing as it is after this commit (a workload's newest incarnation)."""
     owner: str | None = None
-    """Subject of the creator."""
+    """Actor id of the creator."""
     project_id: str | None = None
     """UUID of the project that it stands in."""
     cluster_id: str | None = None

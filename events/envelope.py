@@ -1,54 +1,12 @@
 """What travels between api, gate and commands: requests, admitted commands, and the answer."""
 
 from datetime import datetime
-from typing import assert_never
 
 import msgspec
 
-from events.cluster import (
-    AddCluster,
-    RemoveCluster,
-    RemoveNodePool,
-    SetNodePool,
-    SetOwnershipProtection,
-)
+from events.commands import UserCommand
 from events.commit import Actor
-from events.ids import TENANT_KEY, cluster_key, key_of_id, project_key, workload_key
-from events.project import ChangeProject, CreateProject, GrantProjectRole, RevokeProjectRole
 from events.refusal import Refusal
-from events.tenant import GrantTenantRole, RevokeTenantRole
-from events.void import VoidMessage
-from events.workload.commands import (
-    ChangeWorkload,
-    CreateTraining,
-    DeleteWorkload,
-    ResumeWorkload,
-    SuspendWorkload,
-)
-
-WorkloadIdCommand = SuspendWorkload | ResumeWorkload | DeleteWorkload | ChangeWorkload
-"""Commands that name a workload by id."""
-
-UserCommand = (
-    CreateTraining
-    | WorkloadIdCommand
-    | AddCluster
-    | RemoveCluster
-    | SetOwnershipProtection
-    | SetNodePool
-    | RemoveNodePool
-    | CreateProject
-    | ChangeProject
-    | GrantProjectRole
-    | RevokeProjectRole
-    | GrantTenantRole
-    | RevokeTenantRole
-    | VoidMessage
-)
-"""Everything a person can ask for."""
-
-Creation = CreateTraining | AddCluster | CreateProject
-"""Commands that make something new: refused while the log is nearly full."""
 
 
 class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -107,31 +65,3 @@ class OutcomeUnknown(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 CommandReply = Accepted | Refused | OutcomeUnknown
-
-
-def target(command: UserCommand) -> tuple[str, str] | None:
-    """(aggregate, key) that a command is about; None where its id is none of ours."""
-    match command:
-        case CreateTraining():
-            return "workload", workload_key(command.project_id, command.name)
-        case SuspendWorkload() | ResumeWorkload() | DeleteWorkload() | ChangeWorkload():
-            return _of_id("workload", command.workload_id)
-        case AddCluster():
-            return "cluster", cluster_key(command.name)
-        case RemoveCluster() | SetOwnershipProtection() | SetNodePool() | RemoveNodePool():
-            return _of_id("cluster", command.cluster_id)
-        case CreateProject():
-            return "project", project_key(command.name)
-        case ChangeProject() | GrantProjectRole() | RevokeProjectRole():
-            return _of_id("project", command.project_id)
-        case GrantTenantRole() | RevokeTenantRole():
-            return "tenant", TENANT_KEY
-        case VoidMessage():
-            return "void", str(command.seq)
-        case _:
-            assert_never(command)
-
-
-def _of_id(aggregate: str, identifier: str) -> tuple[str, str] | None:
-    key = key_of_id(identifier)
-    return None if key is None else (aggregate, key)

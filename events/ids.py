@@ -66,9 +66,9 @@ def key_of_id(identifier: str) -> str | None:
     return _key_of_bits((value >> 80) << 12 | (value >> 64) & 0xFFF)
 
 
-def idempotent_command_id(issuer: str, subject: str, method: str, path: str, idempotency_key: str) -> str:
+def idempotent_command_id(actor: str, method: str, path: str, idempotency_key: str) -> str:
     """The command id of a request that carries an `Idempotency-Key`: the same request again is the same command."""
-    return derived_command_id(issuer, subject, method, path, idempotency_key)
+    return derived_command_id(actor, method, path, idempotency_key)
 
 
 def derived_command_id(*parts: str) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.refusal import Refusal
-from events.workload.events import DeviceShare
+from events.workload.pod import DeviceShare, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI
 
 DEFAULT_MAX_PODS: Final = 110
@@ -180,8 +180,24 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(WHOLE_GPU_MILLI - (used[i] if i < len(used) else 0) for i in devices)
 
 
+MOST_DIGITS: Final = 10
+"""Of an index, an attempt or a try."""
+
+
 def reservation_id(workload_id: str, pod_set: str, index: int, attempt: int, try_: int) -> str:
     return f"{workload_id}/{pod_set}-{index}/{attempt}.{try_}"
+
+
+def run_of(reservation_id_: str, workload_id: str) -> PodRef | None:
+    """The run of this workload that a reservation is for; None where it is for none."""
+    of, _, run = reservation_id_.rpartition("/")
+    of, _, pod = of.rpartition("/")
+    name, _, index = pod.rpartition("-")
+    attempt, _, try_ = run.partition(".")
+    numbers = (index, attempt, try_)
+    if of != workload_id or not all(number.isdecimal() and len(number) <= MOST_DIGITS for number in numbers):
+        return None
+    return PodRef(pod_set=name, index=int(index), attempt=int(attempt), try_=int(try_))
 
 
 def holdable(reservation: Reservation) -> bool:

@@ -6,6 +6,7 @@ from typing import Literal, assert_never
 import msgspec
 from msgspec.structs import replace
 
+from events.actors import STRANGER
 from events.decision import Context, Decision
 from events.ids import incarnation_id, project_key
 from events.refusal import Refusal
@@ -55,8 +56,8 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
 class ProjectRoleGranted(_Event, frozen=True, kw_only=True):
     """Somebody has this role in the project."""
 
-    subject: str
-    """Of their tokens."""
+    actor: str
+    """Id of who has it."""
     role: ProjectRole
     """What they may do."""
 
@@ -64,8 +65,8 @@ class ProjectRoleGranted(_Event, frozen=True, kw_only=True):
 class ProjectRoleRevoked(_Event, frozen=True, kw_only=True):
     """Somebody no longer has this role in the project."""
 
-    subject: str
-    """Of their tokens."""
+    actor: str
+    """Id of who had it."""
     role: ProjectRole
     """The one that is gone."""
 
@@ -83,7 +84,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_pools: tuple[str, ...] = ()
     pod_security: PodSecurity | None = None
     roles: dict[str, tuple[ProjectRole, ...]] = msgspec.field(default_factory=dict[str, tuple[ProjectRole, ...]])
-    """Roles by subject."""
+    """Roles by actor id."""
 
     @property
     def exists(self) -> bool:
@@ -115,9 +116,9 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 pod_security=event.pod_security,
             )
         case ProjectRoleGranted():
-            return replace(state, roles=with_role(state.roles, event.subject, event.role))
+            return replace(state, roles=with_role(state.roles, event.actor, event.role))
         case ProjectRoleRevoked():
-            return replace(state, roles=without_role(state.roles, event.subject, event.role))
+            return replace(state, roles=without_role(state.roles, event.actor, event.role))
         case _:
             assert_never(event)
 
@@ -148,13 +149,21 @@ class ChangeProject(_Command, frozen=True, kw_only=True):
 class GrantProjectRole(_Command, frozen=True, kw_only=True):
     project_id: str
     subject: str
+    """Of their tokens, as whoever asks names them."""
     role: ProjectRole
+    """What they may do."""
+    actor: str = STRANGER
+    """The id of that subject: the gate fills it in."""
 
 
 class RevokeProjectRole(_Command, frozen=True, kw_only=True):
     project_id: str
     subject: str
+    """Of their tokens, as whoever asks names them."""
     role: ProjectRole
+    """What they shall no longer do."""
+    actor: str = STRANGER
+    """The id of that subject: the gate fills it in."""
 
 
 ProjectCommand = CreateProject | ChangeProject | GrantProjectRole | RevokeProjectRole
@@ -177,13 +186,13 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             )
             return (changed,)
         case GrantProjectRole():
-            held = command.role in state.roles.get(command.subject, ())
-            return () if held else (ProjectRoleGranted(subject=command.subject, role=command.role),)
+            held = command.role in state.roles.get(command.actor, ())
+            return () if held else (ProjectRoleGranted(actor=command.actor, role=command.role),)
         case RevokeProjectRole():
-            held = state.roles.get(command.subject, ())
+            held = state.roles.get(command.actor, ())
             if command.role not in held:
                 return not_held(held, command.subject, command.role, f"in project {state.name!r}")
-            return (ProjectRoleRevoked(subject=command.subject, role=command.role),)
+            return (ProjectRoleRevoked(actor=command.actor, role=command.role),)
         case _:
             assert_never(command)
 

@@ -46,6 +46,7 @@ REFUSALS: Final[dict[str, str]] = {
     "log_full": "the log is nearly full: what is left is for facts, releases, deletions and administrators",
     "message_readable": "only a message of the log that cannot be read can be declared void",
     "log_unreadable": "a message of the log that this takes cannot be read: an administrator must declare it void",
+    "actors_away": "the ids of people cannot be read, or no new one be made, now: nothing was done, try again",
     "outcome_unknown": "the answer was lost: repeat with the same Idempotency-Key",
 }
 """Every refusal code and what it means; the reference page and the statuses of the API are made from it."""

@@ -1,17 +1,17 @@
-"""Roles by subject, as the tenant and projects hold them."""
+"""Roles by actor id, as the tenant and projects hold them."""
 
 from events.refusal import Refusal
 
 
-def with_role[R](roles: dict[str, tuple[R, ...]], subject: str, role: R) -> dict[str, tuple[R, ...]]:
-    return roles | {subject: (*roles.get(subject, ()), role)}
+def with_role[R](roles: dict[str, tuple[R, ...]], actor: str, role: R) -> dict[str, tuple[R, ...]]:
+    return roles | {actor: (*roles.get(actor, ()), role)}
 
 
-def without_role[R](roles: dict[str, tuple[R, ...]], subject: str, role: R) -> dict[str, tuple[R, ...]]:
-    """A subject without roles is not kept."""
-    kept = tuple(held for held in roles.get(subject, ()) if held != role)
-    others = {other: held for other, held in roles.items() if other != subject}
-    return others | ({subject: kept} if kept else {})
+def without_role[R](roles: dict[str, tuple[R, ...]], actor: str, role: R) -> dict[str, tuple[R, ...]]:
+    """An actor without roles is not kept."""
+    kept = tuple(held for held in roles.get(actor, ()) if held != role)
+    others = {other: held for other, held in roles.items() if other != actor}
+    return others | ({actor: kept} if kept else {})
 
 
 def not_held(held: tuple[str, ...], subject: str, role: str, where: str) -> Refusal:

@@ -15,6 +15,7 @@ AUDIT_STREAM: Final = "AUDIT"
 REFUSALS_STREAM: Final = "REFUSALS"
 SNAPSHOTS_STREAM: Final = "SNAPSHOTS"
 KEYS_STREAM: Final = "KEYS"
+ACTORS_STREAM: Final = "ACTORS"
 
 ALL_EVENTS: Final = "ev.>"
 ALL_WANTED: Final = "want.>"
@@ -23,6 +24,7 @@ ALL_AUDIT: Final = "audit.>"
 ALL_REFUSALS: Final = "refused.>"
 ALL_SNAPSHOTS: Final = "snap.>"
 ALL_KEYS: Final = "key.>"
+ALL_ACTORS: Final = "actor.*.*"
 
 ALL_CANARIES: Final = "snap.canary.*"
 """Small writes that show whether the log's server can store anything; beside the log, as nothing leaves that."""
@@ -116,6 +118,29 @@ def refusal_subject(scope: str) -> str:
 def key_subject(command_id: str) -> str:
     """What an Idempotency-Key stands for; also the guard of that."""
     return f"key.{_token(command_id)}"
+
+
+def actor_subject(key: str, actor: str) -> str:
+    """The record of an actor id, under the key of its issuer and subject (events/actors.py)."""
+    return f"actor.{_token(key)}.{_token(actor)}"
+
+
+def actors_of_key(key: str) -> str:
+    """All records of one issuer and subject, and the only guard of each: of several, the newest counts."""
+    return f"actor.{_token(key)}.*"
+
+
+def record_of_actor(actor: str) -> str:
+    return f"actor.*.{_token(actor)}"
+
+
+def actor_of_subject(subject: str) -> str:
+    """The id whose record stands there; raises ValueError for any other subject."""
+    match subject.split("."):
+        case ["actor", key, actor] if KEY_PATTERN.match(key) and KEY_PATTERN.match(actor):
+            return actor
+        case _:
+            raise ValueError(f"not a subject of an actor: {subject!r}")
 
 
 def chain_snapshot(aggregate: str, key: str) -> str:

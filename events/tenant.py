@@ -5,6 +5,7 @@ from typing import Literal, assert_never
 import msgspec
 from msgspec.structs import replace
 
+from events.actors import STRANGER
 from events.decision import Context, Decision
 from events.refusal import Refusal
 from events.roles import not_held, with_role, without_role
@@ -17,8 +18,8 @@ TenantRole = Literal["administrator", "researcher", "viewer"]
 class TenantRoleGranted(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody has this role everywhere."""
 
-    subject: str
-    """Of their tokens."""
+    actor: str
+    """Id of who has it."""
     role: TenantRole
     """What they may do."""
 
@@ -26,8 +27,8 @@ class TenantRoleGranted(msgspec.Struct, frozen=True, kw_only=True):
 class TenantRoleRevoked(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody no longer has this role everywhere."""
 
-    subject: str
-    """Of their tokens."""
+    actor: str
+    """Id of who had it."""
     role: TenantRole
     """The one that is gone."""
 
@@ -39,15 +40,15 @@ TenantEvent = TenantRoleGranted | TenantRoleRevoked
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     roles: dict[str, tuple[TenantRole, ...]] = msgspec.field(default_factory=dict[str, tuple[TenantRole, ...]])
-    """Roles by subject."""
+    """Roles by actor id."""
 
 
 def evolve(state: Tenant, event: TenantEvent) -> Tenant:
     match event:
         case TenantRoleGranted():
-            return replace(state, roles=with_role(state.roles, event.subject, event.role))
+            return replace(state, roles=with_role(state.roles, event.actor, event.role))
         case TenantRoleRevoked():
-            return replace(state, roles=without_role(state.roles, event.subject, event.role))
+            return replace(state, roles=without_role(state.roles, event.actor, event.role))
         case _:
             assert_never(event)
 
@@ -57,31 +58,39 @@ def evolve(state: Tenant, event: TenantEvent) -> Tenant:
 
 class GrantTenantRole(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     subject: str
+    """Of their tokens, as whoever asks names them."""
     role: TenantRole
+    """What they may do."""
+    actor: str = STRANGER
+    """The id of that subject: the gate fills it in."""
 
 
 class RevokeTenantRole(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     subject: str
+    """Of their tokens, as whoever asks names them."""
     role: TenantRole
+    """What they shall no longer do."""
+    actor: str = STRANGER
+    """The id of that subject: the gate fills it in."""
 
 
 TenantCommand = GrantTenantRole | RevokeTenantRole
 
 
 def decide(command: TenantCommand, state: Tenant, _: Context) -> Decision[TenantEvent]:
-    held = command.role in state.roles.get(command.subject, ())
+    held = command.role in state.roles.get(command.actor, ())
     match command:
         case GrantTenantRole():
-            return () if held else (TenantRoleGranted(subject=command.subject, role=command.role),)
+            return () if held else (TenantRoleGranted(actor=command.actor, role=command.role),)
         case RevokeTenantRole():
-            holders = [subject for subject, roles in state.roles.items() if command.role in roles]
-            if command.role == "administrator" and holders == [command.subject]:
+            holders = [actor for actor, roles in state.roles.items() if command.role in roles]
+            if command.role == "administrator" and holders == [command.actor]:
                 return Refusal(
                     code="last_administrator",
                     message=f"{command.subject!r} is the only administrator; make another one first",
                 )
             if not held:
-                return not_held(state.roles.get(command.subject, ()), command.subject, command.role, "everywhere")
-            return (TenantRoleRevoked(subject=command.subject, role=command.role),)
+                return not_held(state.roles.get(command.actor, ()), command.subject, command.role, "everywhere")
+            return (TenantRoleRevoked(actor=command.actor, role=command.role),)
         case _:
             assert_never(command)

@@ -17,8 +17,10 @@ from sqlalchemy import (
     ColumnElement,
     Double,
     FromClause,
+    Text,
     and_,
     any_,
+    bindparam,
     case,
     exists,
     func,
@@ -28,10 +30,12 @@ from sqlalchemy import (
     select,
     true,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 
 from events.phases import FINISHED, Phase
-from events.workload.spec import PRIORITY_RANK
+from projections.columns import Column, Type, columns_of
 from projections.tables import clusters, projects, workloads
+from projections.workloads.rows import WorkloadRow
 
 MAX_LIMIT: Final = 500
 """Rows of one page (public-api.md)."""
@@ -50,6 +54,14 @@ WAITING_PHASES: Final = (Phase.CREATING.value, Phase.PENDING.value, Phase.RESUMI
 """Phases that count as pending time: it should run and has no node."""
 
 Kind = Literal["text", "integer", "number", "time", "texts"]
+_KINDS: Final[dict[Type, Kind]] = {
+    "text": "text",
+    "integer": "integer",
+    "number": "number",
+    "time": "time",
+    "texts": "texts",
+}
+"""Of what can be compared; a column of another type cannot be public yet."""
 _KIND_OPERATORS: Final[dict[Kind, tuple[str, ...]]] = {
     "text": OPERATORS,
     "integer": ("==", "!=", "<=", ">="),
@@ -98,6 +110,8 @@ class WorkloadQuery:
     """Deleted ones instead of living ones."""
     filters: tuple[Filter, ...] = ()
     """All of them hold."""
+    subjects: Mapping[str, str] = dataclass_field(default_factory=dict[str, str])
+    """What people call whom an actor id means: `submittedBy` is asked for, and put in order, by that."""
     search: str | None = None
     """Part of a name, id, owner, project, cluster, phase or image."""
     sort_by: str = "createdAt"
@@ -129,60 +143,48 @@ def _total_seconds(column: ColumnElement[Any], phases: tuple[str, ...]) -> Colum
 
 
 _w = workloads.c
-_PHASES: Final = tuple(phase.value for phase in Phase)
+SUBJECTS: Final = "subjects"
+"""The parameter of a statement that holds `WorkloadQuery.subjects`."""
+_submitter: Final = func.coalesce(
+    bindparam(SUBJECTS, value={}, type_=JSONB).op("->>", return_type=Text())(_w.submitted_by), _w.submitted_by
+).collate("C")
+"""By name, where the table has an id."""
 total_pending_seconds: Final = _total_seconds(_w.pending_micros, WAITING_PHASES)
 total_running_seconds: Final = _total_seconds(_w.running_micros, (Phase.RUNNING.value,))
 
-FIELDS: Final[dict[str, Field]] = {
-    "id": Field(kind="text", expression=_w.id),
-    "name": Field(kind="text", expression=_w.name),
-    "requestedName": Field(kind="text", expression=_w.requested_name),
-    "type": Field(kind="text", expression=_w.type),
-    "clusterId": Field(kind="text", expression=_w.cluster_id),
-    "clusterName": Field(kind="text", expression=clusters.c.name, nullable=True),
-    "projectId": Field(kind="text", expression=_w.project_id),
-    "projectName": Field(kind="text", expression=projects.c.name, nullable=True),
-    "submittedBy": Field(kind="text", expression=_w.submitted_by),
-    "phase": Field(kind="text", expression=_w.phase, values=_PHASES),
-    "phaseReason": Field(kind="text", expression=_w.phase_reason),
-    "phaseMessage": Field(kind="text", expression=_w.phase_message),
-    "desiredPhase": Field(kind="text", expression=_w.desired_phase, values=("Running", "Stopped", "Deleted")),
-    "phaseUpdatedAt": Field(kind="time", expression=_w.phase_updated_at),
-    "createdAt": Field(kind="time", expression=_w.created_at),
-    "startedAt": Field(kind="time", expression=_w.started_at, nullable=True),
-    "completedAt": Field(kind="time", expression=_w.completed_at, nullable=True),
-    "deletedAt": Field(kind="time", expression=_w.deleted_at, nullable=True),
-    "autoDeleteAt": Field(kind="time", expression=_w.delete_at, nullable=True),
-    "priority": Field(kind="integer", expression=_w.priority_rank, ranks=PRIORITY_RANK),
-    "priorityClassName": Field(kind="text", expression=_w.priority_class, values=tuple(PRIORITY_RANK)),
-    "preemptibility": Field(kind="text", expression=_w.preemptibility),
-    "category": Field(kind="text", expression=_w.category),
-    "image": Field(kind="text", expression=_w.image),
-    "nodepool": Field(kind="texts", expression=_w.current_node_pools),
-    "nodePools": Field(kind="texts", expression=_w.node_pools),
-    "currentNodePools": Field(kind="texts", expression=_w.current_node_pools),
-    "currentNodes": Field(kind="texts", expression=_w.current_nodes),
-    "completions": Field(kind="integer", expression=_w.completions),
-    "parallelism": Field(kind="integer", expression=_w.parallelism),
-    "requestedPods": Field(kind="integer", expression=_w.requested_pods),
-    "runningPods": Field(kind="integer", expression=_w.running_pods),
-    "succeededPods": Field(kind="integer", expression=_w.succeeded_pods),
-    "failedRuns": Field(kind="integer", expression=_w.failed_runs),
-    "attempt": Field(kind="integer", expression=_w.attempt),
-    "exitCode": Field(kind="integer", expression=_w.exit_code, nullable=True),
-    "gpuRequest": Field(kind="number", expression=_milli(_w.gpu_request_milli)),
-    "gpuAllocated": Field(kind="number", expression=_milli(_w.gpu_allocated_milli)),
-    "allocatedGPU": Field(kind="number", expression=_milli(_w.gpu_allocated_milli)),
-    "gpuMemoryRequestBytes": Field(kind="integer", expression=_w.gpu_memory_request_bytes),
-    "cpuRequestCores": Field(kind="number", expression=_milli(_w.cpu_request_milli)),
-    "cpuAllocatedCores": Field(kind="number", expression=_milli(_w.cpu_allocated_milli)),
-    "cpuMemoryRequestBytes": Field(kind="integer", expression=_w.memory_request_bytes),
-    "cpuMemoryAllocatedBytes": Field(kind="integer", expression=_w.memory_allocated_bytes),
-    "totalPendingTimeSeconds": Field(kind="number", expression=total_pending_seconds),
-    "totalRunningTimeSeconds": Field(kind="number", expression=total_running_seconds),
-    "version": Field(kind="integer", expression=_w.version),
+UNSTORED: Final[dict[str, ColumnElement[Any]]] = {
+    "project_name": projects.c.name,
+    "cluster_name": clusters.c.name,
+    "total_pending_seconds": total_pending_seconds,
+    "total_running_seconds": total_running_seconds,
 }
-"""What can be filtered and sorted by: the public names (public-api.md) and those of the row itself."""
+"""How a query of workloads makes the columns that their table does not have."""
+
+
+def _expression(column: Column[Any]) -> ColumnElement[Any]:
+    if column.name == _w.submitted_by.name:
+        return _submitter
+    return workloads.c[column.name] if column.stored else UNSTORED[column.name]
+
+
+def _fields() -> Iterator[tuple[str, Field]]:
+    for column, public in ((column, column.public) for column in columns_of(WorkloadRow)):
+        if public is None:
+            continue
+        expression = _expression(column)
+        field = Field(
+            kind="number" if column.in_thousandths else _KINDS[column.type],
+            expression=_milli(expression) if column.in_thousandths else expression,
+            nullable=column.null,
+            values=public.values,
+            ranks=public.ranks,
+        )
+        yield from ((name, field) for name in (public.name, *public.aliases))
+
+
+FIELDS: Final[dict[str, Field]] = dict(_fields())
+"""What can be filtered and sorted by: every public column of a workload, under each of its names."""
+_SEARCHED: Final = tuple(_expression(c) for c in columns_of(WorkloadRow) if c.public is not None and c.public.searched)
 
 
 def source() -> FromClause:
@@ -198,7 +200,7 @@ def conditions(query: WorkloadQuery) -> ColumnElement[bool]:
     parts: list[ColumnElement[bool]] = [_w.deleted_at.is_not(None) if query.deleted else _w.deleted_at.is_(None)]
     if query.projects is not None:
         parts.append(_w.project_id.in_(sorted(query.projects)))
-    parts.extend(_condition(f) for f in query.filters)
+    parts.extend(_condition(f, query.subjects) for f in query.filters)
     if query.search:
         parts.append(_search(query.search))
     return and_(true(), *parts)
@@ -207,7 +209,7 @@ def conditions(query: WorkloadQuery) -> ColumnElement[bool]:
 def problems(query: WorkloadQuery) -> Iterator[InvalidQueryError]:
     """All for which `conditions` and `order` refuse the query."""
     checks: list[Callable[[], object]] = [partial(_check_bounds, query), partial(order, query)]
-    checks += [partial(_condition, given) for given in query.filters[:MAX_FILTERS]]
+    checks += [partial(_condition, given, query.subjects) for given in query.filters[:MAX_FILTERS]]
     if query.search:
         checks.append(partial(_search, query.search))
     for check in checks:
@@ -278,7 +280,7 @@ def _unknown_field(parameter: str, given: str) -> InvalidQueryError:
     )
 
 
-def _condition(given: Filter) -> ColumnElement[bool]:
+def _condition(given: Filter, subjects: Mapping[str, str]) -> ColumnElement[bool]:
     field = FIELDS.get(given.field)
     if field is None:
         raise _unknown_field("filterBy", given.field)
@@ -294,6 +296,10 @@ def _condition(given: Filter) -> ColumnElement[bool]:
     if field.kind == "texts":
         return _any_of_texts(field, given)
     value = _value(field, given)
+    if field.expression is _submitter and given.op == "==":
+        # By id, as the index has it.
+        named = [actor for actor, subject in subjects.items() if subject == value]
+        return _w.submitted_by.in_(named if value in subjects else [*named, value])
     return _compare(field.expression, given.op, value)
 
 
@@ -341,8 +347,7 @@ def _escaped(value: object) -> str:
 
 def _search(given: str) -> ColumnElement[bool]:
     pattern = f"%{_escaped(check_text('search', given))}%"
-    searched = (_w.name, _w.id, _w.submitted_by, _w.phase, _w.image, projects.c.name, clusters.c.name)
-    return or_(*(_like(column, pattern) for column in searched))
+    return or_(*(_like(column, pattern) for column in _SEARCHED))
 
 
 def _value(field: Field, given: Filter) -> object:

@@ -1,80 +1,122 @@
 """The registry of projections, and the fold of commits into changes of rows. Pure.
 
-A projection is one of three things, and one line here: a *kind* folds the commits of one sort of aggregate into its
-rows, key by key; the *history* and the *commands* are rows that are only ever added, by event and by commit; the *use*
-of projects is a sum over what changed in other rows. The projector knows none of them by name.
+A projection is one of three things, and one line here: a *kind* makes the rows of one sort of aggregate, of its states
+before and after a batch; the *history* is rows that are only ever added, by event; the *use* of projects is a sum over
+what changed in other rows. The projector knows none of them by name.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from events.aggregate import BrokenChainError
+from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Aggregate, BrokenChainError, Chain, advance
 from events.cluster import ClusterAdded
 from events.commit import Commit
 from events.ids import key_of_id
 from events.project import ProjectCreated
-from events.workload.events import WorkloadCreated
+from events.workload.state import WorkloadCreated
+from projections.changes import Change, Changes, Put
 from projections.clusters import project as clusters
+from projections.columns import Folded
 from projections.nodes import project as nodes
 from projections.projects import project as projects
 from projections.projects.project import use_changes
-from projections.rows import HistoryRow, UseRow, WorkloadRow
 from projections.workloads import project as workloads
 from projections.workloads.history import history_row
 from projections.workloads.project import WorkloadEntry, due_row
+from projections.workloads.rows import HistoryRow, WorkloadRow
 
 EntryKey = tuple[str, str]
 """(aggregate, key): what is read, kept and changed together."""
 Entry = Any
-"""A kind's own struct of rows; the kind alone looks inside."""
+"""What a kind keeps of one thing; the kind alone looks inside."""
 
 
-@dataclass(slots=True)
-class Changes:
-    """What to write, all at once. Rows by table; a row put or removed has its primary key in it."""
+class Kind(Protocol):
+    """How one kind of aggregate becomes rows."""
 
-    put: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
-    removed: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
-    history: list[HistoryRow] = field(default_factory=list[HistoryRow])
-    use: dict[tuple[str, str], UseRow] = field(default_factory=dict[tuple[str, str], UseRow])
-    """To be added to what stands there."""
+    @property
+    def empty(self) -> Entry:
+        """The entry of what has no commit yet."""
+        ...
 
-    def differences(self, table: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> None:
-        """Put what is new or another row than before, remove what is no longer there."""
-        put = [row for key, row in after.items() if before.get(key) is not row]
-        if put:
-            self.put.setdefault(table, []).extend(put)
-        removed = [row for key, row in before.items() if key not in after]
-        if removed:
-            self.removed.setdefault(table, []).extend(removed)
+    def key(self, commit: Commit) -> str:
+        """Of the commit's entry; empty where it does not say which."""
+        ...
+
+    def add(self, entry: Entry, commit: Commit, history: list[HistoryRow]) -> Entry:
+        """The entry after one more commit. Raises BrokenChainError where it does not follow the one before."""
+        ...
+
+    def changes(self, into: Changes, key: str, before: Entry, after: Entry) -> None:
+        """Adds what differs between two entries."""
+        ...
+
+    def settled(self, entry: Entry) -> Entry:
+        """The entry as it is kept once its changes are written."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """How one kind of aggregate becomes rows."""
+class StateKind[S]:
+    """Rows that are made of the aggregate's state; an entry is the fold of a chain."""
 
-    empty: Entry
-    key: Callable[[Commit], str]
-    begin_commit: Callable[[Entry, Commit], Entry]
-    evolve: Callable[[Entry, Any, Commit], Entry]
-    changes: Callable[[Changes, Entry, Entry], None]
-    """Adds what differs between two entries."""
-    settled: Callable[[Entry], Entry] = lambda entry: entry
-    """The entry as it is kept once its changes are written."""
+    aggregate: Aggregate[S]
+    project: Callable[[Folded[S], Folded[S]], Iterator[Change]]
+
+    @property
+    def empty(self) -> Chain[S]:
+        return Chain(state=self.aggregate.initial)
+
+    def key(self, commit: Commit) -> str:
+        return commit.key
+
+    def add(self, entry: Chain[S], commit: Commit, history: list[HistoryRow]) -> Chain[S]:
+        del history  # only workloads have one
+        return advance(self.aggregate, entry, commit)
+
+    def changes(self, into: Changes, key: str, before: Chain[S], after: Chain[S]) -> None:
+        into.add(self.project(Folded(key, before.version, before.state), Folded(key, after.version, after.state)))
+
+    def settled(self, entry: Chain[S]) -> Chain[S]:
+        return entry
 
 
-def _one_row(table: str) -> Callable[[Changes, Entry, Entry], None]:
-    def changes(into: Changes, before: Entry, after: Entry) -> None:
-        if after.row is not None and after.row is not before.row:
-            into.put.setdefault(table, []).append(after.row)
-
-    return changes
+_NO_ROWS: Final = WorkloadEntry()
 
 
-def _workload_changes(into: Changes, before: WorkloadEntry, after: WorkloadEntry) -> None:
-    _one_row("workloads")(into, before, after)
+class _WorkloadKind:
+    """Rows that are folded from the events of a workload; an entry is one incarnation."""
+
+    @property
+    def empty(self) -> WorkloadEntry:
+        return _NO_ROWS
+
+    def key(self, commit: Commit) -> str:
+        return workloads.key_of(commit)
+
+    def add(self, entry: WorkloadEntry, commit: Commit, history: list[HistoryRow]) -> WorkloadEntry:
+        entry = workloads.begin_commit(entry, commit)
+        for index, event in enumerate(commit.events):
+            before = entry
+            entry = workloads.evolve(entry, event, commit)
+            # What did not fit changed nothing, and is no part of the story.
+            if entry is not before:
+                history.append(history_row(before, event, entry, commit, index))
+        return entry
+
+    def changes(self, into: Changes, key: str, before: WorkloadEntry, after: WorkloadEntry) -> None:
+        del key  # the rows have it
+        workload_changes(into, before, after)
+
+    def settled(self, entry: WorkloadEntry) -> WorkloadEntry:
+        return WorkloadEntry(entry.row, entry.pods) if entry.ended else entry
+
+
+def workload_changes(into: Changes, before: WorkloadEntry, after: WorkloadEntry) -> None:
+    if after.row is not None and after.row is not before.row:
+        into.add([Put("workloads", after.row)])
     over = {(pod.pod_set, pod.index, pod.attempt, pod.try_): pod for pod in after.ended}
     if before.pods is not after.pods or over:
         into.differences("pods", before.pods, over | after.pods)
@@ -83,47 +125,20 @@ def _workload_changes(into: Changes, before: WorkloadEntry, after: WorkloadEntry
         into.differences("due", {0: was} if was else {}, {0: due} if due else {})
 
 
-def _node_changes(into: Changes, before: nodes.NodeEntry, after: nodes.NodeEntry) -> None:
-    _one_row("nodes")(into, before, after)
-    if before.reservations is not after.reservations:
-        into.differences("reservations", before.reservations, after.reservations)
-
-
-KINDS: Final[dict[str, Kind]] = {
-    "workload": Kind(
-        empty=WorkloadEntry(),
-        key=workloads.key_of,
-        begin_commit=workloads.begin_commit,
-        evolve=workloads.evolve,
-        changes=_workload_changes,
-        settled=lambda entry: WorkloadEntry(entry.row, entry.pods) if entry.ended else entry,
-    ),
-    "node": Kind(
-        empty=nodes.NodeEntry(),
-        key=lambda commit: commit.key,
-        begin_commit=nodes.begin_commit,
-        evolve=nodes.evolve,
-        changes=_node_changes,
-    ),
-    "cluster": Kind(
-        empty=clusters.ClusterEntry(),
-        key=clusters.key_of,
-        begin_commit=clusters.begin_commit,
-        evolve=clusters.evolve,
-        changes=_one_row("clusters"),
-    ),
-    "project": Kind(
-        empty=projects.ProjectEntry(),
-        key=projects.key_of,
-        begin_commit=projects.begin_commit,
-        evolve=projects.evolve,
-        changes=_one_row("projects"),
-    ),
+STATE_KINDS: Final[dict[str, StateKind[Any]]] = {
+    NODE.name: StateKind(aggregate=NODE, project=nodes.project),
+    CLUSTER.name: StateKind(aggregate=CLUSTER, project=clusters.project),
+    PROJECT.name: StateKind(aggregate=PROJECT, project=projects.project),
 }
-"""One line per kind of aggregate that has rows."""
+"""One line per kind of aggregate whose rows are made of its state."""
+KINDS: Final[dict[str, Kind]] = {WORKLOAD.name: _WorkloadKind(), **STATE_KINDS}
 
-_CREATIONS: Final = (WorkloadCreated, ClusterAdded, ProjectCreated)
-"""What makes another entry of the same chain."""
+_CREATED_IDS: Final[dict[type, str]] = {
+    WorkloadCreated: "workload_id",
+    ClusterAdded: "cluster_id",
+    ProjectCreated: "project_id",
+}
+"""What begins another life in the same chain, and where it says its id."""
 _subject_key: Final = lru_cache(maxsize=20_000)(key_of_id)
 
 WITHOUT_ROWS: Final = frozenset({"tenant", "void"})
@@ -134,23 +149,31 @@ def entry_key(commit: Commit) -> EntryKey | None:
     """Where the commit's rows are; None for a kind without rows, and where a chain begins with nothing. Raises
     BrokenChainError where it does not say what it is about, or says what another subject is for.
     """
-    if commit.aggregate in WITHOUT_ROWS or not (commit.events or commit.aggregate in KINDS):
+    kind = KINDS.get(commit.aggregate)
+    if kind is None and (commit.aggregate in WITHOUT_ROWS or not commit.events):
         return None
-    if any(isinstance(event, _CREATIONS) for event in commit.events[1:]):
+    if len(commit.events) > 1 and any(type(event) in _CREATED_IDS for event in commit.events[1:]):
         raise BrokenChainError(f"its {commit.aggregate} begins in the middle of it", seq=commit.seq)
     key = KINDS[commit.aggregate].key(commit)
     if not key:
         if commit.events and commit.record.parent_seq:
             raise BrokenChainError(f"it does not say which {commit.aggregate} it is about", seq=commit.seq)
         return None
-    if commit.events and key != commit.key and _subject_key(key) != commit.key:
-        raise BrokenChainError(f"it is about {commit.aggregate} {key}, which has another subject", seq=commit.seq)
+    about = _created_id(commit) or key
+    if commit.events and about != commit.key and _subject_key(about) != commit.key:
+        raise BrokenChainError(f"it is about {commit.aggregate} {about}, which has another subject", seq=commit.seq)
     return (commit.aggregate, key)
 
 
-def needed(commits: Iterable[Commit]) -> set[EntryKey]:
-    """The entries that must be read before these commits can be folded."""
-    found: set[EntryKey] = set()
+def _created_id(commit: Commit) -> str:
+    first: object = commit.events[0] if commit.events else None
+    field = _CREATED_IDS.get(type(first))
+    return getattr(first, field) if field else ""
+
+
+def needed(commits: Iterable[Commit]) -> dict[EntryKey, int]:
+    """The entries that must be known before these commits can be folded, and at which sequence of their chains."""
+    found: dict[EntryKey, int] = {}
     begun: set[EntryKey] = set()
     for commit in commits:
         key = entry_key(commit)
@@ -160,7 +183,8 @@ def needed(commits: Iterable[Commit]) -> set[EntryKey]:
             # The first of its chain. One behind it that creates something may name what the chain has already.
             begun.add(key)
         else:
-            found.add(key)
+            # What names itself, or a later one, as its parent breaks its chain, and is found out when it is folded.
+            found.setdefault(key, min(commit.record.parent_seq, commit.seq - 1))
     return found
 
 
@@ -168,7 +192,7 @@ class Fold:
     """A batch in the making: the entries before it, those after it, and the rows that are only added.
 
     Args:
-        before: the entries as they are in the tables; what is not there has no rows.
+        before: the entries as the tables stand; what is not there has no rows.
     """
 
     def __init__(self, before: Mapping[EntryKey, Entry]) -> None:
@@ -178,7 +202,7 @@ class Fold:
         self.after: dict[EntryKey, Entry] = {}
         """Every entry that a commit touched."""
 
-    def add(self, commits: Sequence[Commit]) -> None:
+    def add(self, commits: Iterable[Commit]) -> None:
         """Fold further commits, in the order of the log. Raises BrokenChainError, which names the one at fault."""
         for commit in commits:
             try:
@@ -194,16 +218,12 @@ class Fold:
         kind = KINDS[commit.aggregate]
         entry = self.after.get(key)
         if entry is None:
-            entry = self._known.get(key, kind.empty)
-            self._before[key] = entry
-        entry = kind.begin_commit(entry, commit)
-        for index, event in enumerate(commit.events):
-            before = entry
-            entry = kind.evolve(entry, event, commit)
-            # What did not fit changed nothing, and is no part of the story.
-            if commit.aggregate == "workload" and entry is not before:
-                self._changes.history.append(history_row(before, event, entry, commit, index))
-        self.after[key] = entry
+            entry = self._before[key] = self._known.get(key, kind.empty)
+        if commit.aggregate in STATE_KINDS and _created_id(commit):
+            # Another life of the name begins: the rows of the one that is over stay as it left them.
+            kind.changes(self._changes, key[1], self._before[key], entry)
+            self._before[key] = kind.empty
+        self.after[key] = kind.add(entry, commit, self._changes.history)
 
     def finish(self) -> Changes:
         """What to write; `after` then holds the entries as they are kept."""
@@ -211,16 +231,16 @@ class Fold:
         for key, after in self.after.items():
             kind = KINDS[key[0]]
             before = self._before[key]
-            kind.changes(self._changes, before, after)
-            if key[0] == "workload":
+            kind.changes(self._changes, key[1], before, after)
+            if isinstance(after, WorkloadEntry):
                 pairs.append((before.row, after.row))
             self.after[key] = kind.settled(after)
         self._changes.use = use_changes(pairs)
         return self._changes
 
 
-def fold(before: Mapping[EntryKey, Entry], commits: Sequence[Commit]) -> tuple[dict[EntryKey, Entry], Changes]:
-    """(rows before, commits) to (rows after, what to write)."""
+def fold(before: Mapping[EntryKey, Entry], commits: Iterable[Commit]) -> tuple[dict[EntryKey, Entry], Changes]:
+    """(entries before, commits) to (entries after, what to write)."""
     batch = Fold(before)
     batch.add(commits)
     changes = batch.finish()

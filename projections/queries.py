@@ -31,7 +31,6 @@ from projections.tables import (
     nodes,
     pods,
     project_use,
-    projects,
     usage_samples,
     workloads,
 )
@@ -206,7 +205,7 @@ class Queries:
     async def count(self, query: WorkloadQuery) -> Counted:
         """How many there are on all pages. Raises InvalidQueryError."""
         where = filters.conditions(query) & filters.going_on_only(query)
-        statement = select(func.count()).select_from(filters.source()).where(where)
+        statement = _with_subjects(select(func.count()).select_from(filters.source()).where(where), query)
         async with self._snapshot() as (connection, seq):
             return Counted(count=(await connection.execute(statement)).scalar_one(), seq=seq)
 
@@ -360,18 +359,19 @@ def _named(error: Exception) -> Exception:
 
 
 def _select_workloads() -> Select[Any]:
-    return select(
-        workloads,
-        projects.c.name.label("project_name"),
-        clusters.c.name.label("cluster_name"),
-        filters.total_pending_seconds.label("total_pending_seconds"),
-        filters.total_running_seconds.label("total_running_seconds"),
-    ).select_from(filters.source())
+    return select(workloads, *(expression.label(name) for name, expression in filters.UNSTORED.items())).select_from(
+        filters.source()
+    )
 
 
 def _workloads(query: WorkloadQuery) -> Select[Any]:
     where = filters.conditions(query) & filters.going_on_only(query)
-    return _select_workloads().where(where).order_by(*filters.order(query))
+    return _with_subjects(_select_workloads().where(where).order_by(*filters.order(query)), query)
+
+
+def _with_subjects(statement: Select[Any], query: WorkloadQuery) -> Select[Any]:
+    """The statement with the names of those who submitted, where it asks for them."""
+    return statement.params({filters.SUBJECTS: dict(query.subjects)})
 
 
 def _use_by_project(rows: Sequence[RowMapping]) -> dict[str, ProjectUse]:

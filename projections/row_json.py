@@ -1,80 +1,31 @@
 """Rows as the JSON of the public API: camelCase, units last, times RFC 3339 in UTC."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
+
+from events.actors import Person
+from projections.columns import Column, Public, public_columns
+from projections.workloads.rows import WorkloadRow
 
 Json = dict[str, Any]
 Row = Mapping[Any, Any]
 
-_SAME: Final[dict[str, str]] = {
-    "id": "id",
-    "name": "name",
-    "requestedName": "requested_name",
-    "type": "type",
-    "projectId": "project_id",
-    "projectName": "project_name",
-    "clusterId": "cluster_id",
-    "clusterName": "cluster_name",
-    "submittedBy": "submitted_by",
-    "phase": "phase",
-    "phaseReason": "phase_reason",
-    "phaseMessage": "phase_message",
-    "desiredPhase": "desired_phase",
-    "phaseUpdatedAt": "phase_updated_at",
-    "createdAt": "created_at",
-    "startedAt": "started_at",
-    "completedAt": "completed_at",
-    "deletedAt": "deleted_at",
-    "priorityClassName": "priority_class",
-    "preemptibility": "preemptibility",
-    "category": "category",
-    "image": "image",
-    "nodePools": "node_pools",
-    "currentNodePools": "current_node_pools",
-    "currentNodes": "current_nodes",
-    "runningPods": "running_pods",
-    "requestedPods": "requested_pods",
-    "completions": "completions",
-    "parallelism": "parallelism",
-    "succeededPods": "succeeded_pods",
-    "failedRuns": "failed_runs",
-    "attempt": "attempt",
-    "gpuRequest": "gpu_request_milli",
-    "gpuAllocated": "gpu_allocated_milli",
-    "gpuMemoryRequestBytes": "gpu_memory_request_bytes",
-    "cpuRequestCores": "cpu_request_milli",
-    "cpuAllocatedCores": "cpu_allocated_milli",
-    "cpuMemoryRequestBytes": "memory_request_bytes",
-    "cpuMemoryAllocatedBytes": "memory_allocated_bytes",
-    "totalPendingTimeSeconds": "total_pending_seconds",
-    "totalRunningTimeSeconds": "total_running_seconds",
-    "exitCode": "exit_code",
-    "autoDeleteAt": "delete_at",
-    "version": "version",
-}
-"""Public name to column. Columns that end in `_milli` are given in whole units."""
 
-WORKLOAD_COLUMNS: Final = tuple(_SAME)
-"""What an export can be asked for, in the order of its default."""
-
-
-def row_to_json(row: Row) -> Json:
-    """A row of `Queries.workloads`."""
-    return {name: _plain(column, row[column]) for name, column in _SAME.items()}
-
-
-def history_to_json(row: Row) -> Json:
+def history_to_json(row: Row, actor: Person) -> Json:
+    """A row of `Queries.history`, told of whoever its actor id means; its sentence and details name no other person."""
+    told: Json = camel_keys(row["details"])  # every key is a field's name: no event has keys that a person chose
+    if told.get("owner") == row["actor_id"]:
+        told["owner"] = actor.subject
     record: Json = {
         "sequence": row["seq"],
         "index": row["index"],
         "at": timestamp(row["at"]),
         "type": row["type"],
         "phase": row["phase"],
-        "message": row["message"],
-        "actor": {"iss": row["actor_iss"], "sub": row["actor_sub"], "kind": row["actor_kind"]},
-        # Every key is a field's name: no event of a workload has keys that a person chose.
-        "details": camel_keys(row["details"]),
+        "message": row["message"].replace(row["actor_id"], actor.subject) if row["actor_id"] else row["message"],
+        "actor": {"iss": actor.issuer, "sub": actor.subject, "kind": row["actor_kind"]},
+        "details": told,
     }
     if row["reason"]:
         record["reason"] = row["reason"]
@@ -163,13 +114,22 @@ def timestamp(value: datetime | None) -> str | None:
     return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _plain(column: str, value: Any) -> Any:
-    if isinstance(value, datetime):
-        return timestamp(value)
-    if column.endswith("_milli"):
-        return value / 1000
-    if column in ("total_pending_seconds", "total_running_seconds"):
-        return round(value, 3)
-    if column in ("phase_reason", "phase_message", "category", "image"):
-        return value or None
-    return value
+def _made(column: Column[Any], public: Public) -> Callable[[Any], Any] | None:
+    """How a value becomes the API's; None where it is the same."""
+    if column.type == "time":
+        return timestamp
+    if column.in_thousandths:
+        return lambda value: None if value is None else value / 1000
+    if column.type == "number":
+        return lambda value: round(value, 3)
+    return (lambda value: value or None) if public.empty_is_null else None
+
+
+_WORKLOAD: Final = tuple((p.name, column.name, _made(column, p)) for column, p in public_columns(WorkloadRow))
+WORKLOAD_COLUMNS: Final = tuple(name for name, _, _ in _WORKLOAD)
+"""What an export can be asked for, in the order of its default."""
+
+
+def row_to_json(row: Row) -> Json:
+    """A row of `Queries.workloads`."""
+    return {name: row[column] if made is None else made(row[column]) for name, column, made in _WORKLOAD}

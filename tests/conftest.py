@@ -11,20 +11,28 @@
 """
 
 import asyncio
+import faulthandler
+import functools
+import inspect
 import os
 import random
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TextIO
 
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.servers import EVERYTHING, NatsCluster, NatsServer, PostgresServer
-from tests.support.streams import recreate_streams
+from development.servers import EVERYTHING, NatsCluster, NatsServer, PostgresServer
+from development.streams import recreate_streams
+
+GRACE_SECONDS: Final = 30
+"""After a test's deadline, for its end and that of its fixtures."""
+STDERR: Final = pytest.StashKey[TextIO]()
+"""This process's own: what a test writes there is captured, and lost where the process ends."""
 
 # No assertion on how long something took: a draw is no worse where the machine has much else to do.
 settings.register_profile(
@@ -41,6 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.seed is None:
         # A process of a run takes the run's own.
         config.option.seed = getattr(config, "workerinput", {}).get("seed", secrets.randbelow(2**32))
+    config.stash[STDERR] = os.fdopen(os.dup(2), "w")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[STDERR].close()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -62,6 +75,57 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.option.seed} (--seed {config.option.seed} draws the same again)"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Ends this process, with every thread's stack, where a test's own deadline did not end it, as in a fixture."""
+    limit = _limit_seconds(item)
+    if limit:
+        faulthandler.dump_traceback_later(limit + GRACE_SECONDS, exit=True, file=item.config.stash[STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item) -> bool | None:
+    """No signal for async tests: what its handler raises is lost in the event loop, or ends the task that runs all
+    tests, and the test hangs for ever. They end as `pytest_pyfunc_call` says.
+    """
+    return True if "anyio_backend" in getattr(item, "fixturenames", ()) else None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """An async test ends at pytest-timeout's limit from within its event loop, with the stack of what it waited for."""
+    limit = _limit_seconds(pyfuncitem)
+    test = pyfuncitem.obj
+    if limit and inspect.iscoroutinefunction(test):
+
+        @functools.wraps(test)
+        async def within_limit(*arguments: Any, **named: Any) -> None:
+            deadline = asyncio.timeout(limit)
+            try:
+                async with deadline:
+                    await test(*arguments, **named)
+            except TimeoutError:
+                if deadline.expired():
+                    pytest.fail(f"Timeout (>{limit}s): what it waited for stands above")
+                raise
+
+        pyfuncitem.obj = within_limit
+    return (yield)
+
+
+def _limit_seconds(item: pytest.Item) -> float:
+    """Of pytest-timeout, for this test; 0 for none."""
+    marker = item.get_closest_marker("timeout")
+    if marker is not None:
+        return float(marker.args[0])
+    given = item.config.getoption("timeout")
+    return float(item.config.getini("timeout") or 0) if given is None else float(given)
 
 
 @pytest.fixture

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+OF_SCHEDULER = ("batches", "candidates", "columns", "planning", "queue", "room", "snapshot")
 PURE = sorted(
     [
         *(ROOT / "events").rglob("*.py"),
         *(ROOT / "projections").glob("*/*.py"),
+        *(ROOT / "services" / "scheduler" / "policy").rglob("*.py"),
+        *(ROOT / "services" / "scheduler" / f"{name}.py" for name in OF_SCHEDULER),
         *(path for name in ("decide", "plan", "reconcile", "due") for path in (ROOT / "services").glob(f"*/{name}.py")),
     ]
 )

@@ -12,11 +12,11 @@ import yaml
 from muster.embedded.datadir import DataDir, Ports
 from muster.embedded.environment import NO_SETTINGS, SET_BY_UP, agent_environment
 from muster.embedded.up import ADMIN_SUBJECT
-from services.runtime.settings import Settings
+from services.runtime.process.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("events", "projections", "services", "muster")
-SETTINGS = ROOT / "services" / "runtime" / "settings.py"
+SETTINGS = ROOT / "services" / "runtime" / "process" / "settings.py"
 COMPOSE = sorted(ROOT.glob("docker-compose*.yml"))
 EXAMPLE = ROOT / "deploy" / "env.example"
 VARIABLE = re.compile(r"\bMUSTER_[A-Z0-9_]*[A-Z0-9]\b")
@@ -77,7 +77,7 @@ def test_what_up_sets_itself_are_settings_and_what_pods_are_told_are_none() -> N
     assert settings >= SET_BY_UP.keys()
     assert Settings.model_fields["admin_subject"].default == ADMIN_SUBJECT
     assert {"MUSTER_DATA_DIR"} == settings & NO_SETTINGS
-    environment = ROOT / "services" / "agent" / "backends" / "local_environment.py"
+    environment = ROOT / "services" / "agent" / "backends" / "local" / "environment.py"
     assert {*VARIABLE.findall(environment.read_text())} <= NO_SETTINGS
 
 

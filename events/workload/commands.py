@@ -5,7 +5,8 @@ from typing import Literal
 
 import msgspec
 
-from events.workload.events import Placement, PodRef
+from events.workload.kinds import KINDS
+from events.workload.pod import Placement, PodRef
 from events.workload.spec import PriorityClass, TrainingSpec
 
 
@@ -13,14 +14,21 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     """Settings that all commands share; the tag on the wire is the class name."""
 
 
-class CreateTraining(_Command, frozen=True, kw_only=True):
-    """Make a standard training. `name` is final: a prefix already has its suffix (`final_name`)."""
+class CreateWorkload(_Command, frozen=True, kw_only=True):
+    """Make a workload of any kind. `name` is final: a prefix already has its suffix (`final_name`)."""
 
+    kind: str
+    """One of the registered kinds, such as `Training`."""
     name: str
     requested_name: str
     project_id: str
     cluster_id: str
     spec: TrainingSpec
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where there is no such kind."""
+        if self.kind not in KINDS:
+            raise ValueError(f"no kind of workload is called {self.kind!r}")
 
 
 class SuspendWorkload(_Command, frozen=True, kw_only=True):
@@ -95,5 +103,5 @@ class ReportPods(_Command, frozen=True, kw_only=True):
     facts: tuple[PodFact, ...]
 
 
-UserWorkloadCommand = CreateTraining | SuspendWorkload | ResumeWorkload | DeleteWorkload | ChangeWorkload
+UserWorkloadCommand = CreateWorkload | SuspendWorkload | ResumeWorkload | DeleteWorkload | ChangeWorkload
 WorkloadCommand = UserWorkloadCommand | PlacePods | ReportPods

@@ -11,7 +11,7 @@ from events.phases import FINISHED, DesiredPhase, Phase, PodPhase
 from events.refusal import Refusal
 from events.workload.commands import (
     ChangeWorkload,
-    CreateTraining,
+    CreateWorkload,
     DeleteWorkload,
     PlacePods,
     PodFact,
@@ -20,7 +20,11 @@ from events.workload.commands import (
     SuspendWorkload,
     WorkloadCommand,
 )
-from events.workload.events import (
+from events.workload.kinds import KINDS
+from events.workload.pod import (
+    POD_TRANSITIONS,
+    Pod,
+    PodEvent,
     PodFailed,
     PodInterrupted,
     PodRef,
@@ -31,6 +35,13 @@ from events.workload.events import (
     PodSucceeded,
     PodUnreachable,
     PodWarned,
+    pod_id,
+)
+from events.workload.spec import DEFAULT_AUTO_DELETION_SECONDS
+from events.workload.state import (
+    Edit,
+    SetProgress,
+    Workload,
     WorkloadChanged,
     WorkloadCompleted,
     WorkloadCreated,
@@ -43,18 +54,10 @@ from events.workload.events import (
     WorkloadStopped,
     WorkloadSuspended,
     WorkloadWaiting,
-)
-from events.workload.spec import DEFAULT_AUTO_DELETION_SECONDS, DEFAULT_BACKOFF_LIMIT, with_defaults
-from events.workload.state import (
-    LIVE_POD_PHASES,
-    Pod,
-    SetProgress,
-    Workload,
-    all_succeeded,
-    bindable,
-    evolve,
-    live_pods,
+    bindable_among,
+    is_completed,
     schedulable,
+    take,
 )
 
 MAX_RETRY_WAIT_SECONDS: Final = 300
@@ -81,7 +84,7 @@ def name_taken(name: str) -> Refusal:
 
 
 def decide(command: WorkloadCommand, state: Workload, context: Context) -> WorkloadDecision:
-    if isinstance(command, CreateTraining):
+    if isinstance(command, CreateWorkload):
         return _create(command, state, context)
     if not state.exists or command.workload_id != state.workload_id:
         # The name lives on in a newer incarnation, or the id was never given out.
@@ -116,7 +119,7 @@ def retry_wait(earlier: int) -> timedelta:
 def _not_owner(state: Workload, context: Context) -> Refusal | None:
     if not context.protected or context.override or context.actor.kind == "service":
         return None
-    if context.actor.sub == state.owner:
+    if context.actor.id == state.owner:
         return None
     return Refusal(
         code="not_owner",
@@ -125,7 +128,7 @@ def _not_owner(state: Workload, context: Context) -> Refusal | None:
     )
 
 
-def _create(command: CreateTraining, state: Workload, context: Context) -> WorkloadDecision:
+def _create(command: CreateWorkload, state: Workload, context: Context) -> WorkloadDecision:
     if state.living:
         return name_taken(command.name)
     key = workload_key(command.project_id, command.name)
@@ -134,12 +137,12 @@ def _create(command: CreateTraining, state: Workload, context: Context) -> Workl
             workload_id=incarnation_id(key, context.command_id),
             name=command.name,
             requested_name=command.requested_name,
-            kind="Training",
+            kind=command.kind,
             project_id=command.project_id,
             cluster_id=command.cluster_id,
-            owner=context.actor.sub,
+            owner=context.actor.id,
             at=context.now,
-            spec=with_defaults(command.spec),
+            spec=KINDS[command.kind].with_defaults(command.spec),
         ),
     )
 
@@ -149,7 +152,7 @@ def _suspend(state: Workload, context: Context) -> WorkloadDecision:
         return refusal
     if state.desired is DesiredPhase.STOPPED:
         return ()
-    if live_pods(state):
+    if state.pods.live:
         return (WorkloadSuspended(),)
     return (WorkloadSuspended(), WorkloadStopped(at=context.now))
 
@@ -169,7 +172,7 @@ def _delete(command: DeleteWorkload, state: Workload, context: Context) -> Workl
     if due and (command.generation != state.generation or state.delete_at is None or state.delete_at > context.now):
         return ()
     requested = WorkloadDeletionRequested(reason="auto_deletion" if due else "user")
-    if live_pods(state):
+    if state.pods.live:
         return (requested,)
     return (requested, WorkloadDeleted(at=context.now))
 
@@ -221,7 +224,7 @@ def _deleted_refusal(state: Workload, verb: str) -> Refusal:
 def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDecision:
     if not schedulable(state):
         return Refusal(code="stale_placement", message=f"{state.name!r} is {state.phase} and takes no placement")
-    may_bind = set(bindable(state, context.now))
+    may_bind = bindable_among(state, (placement.pod for placement in command.placements), context.now)
     placed: dict[PodRef, str] = {}
     for placement in command.placements:
         pod = placement.pod
@@ -260,27 +263,29 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
 
 
 def _report(command: ReportPods, state: Workload, context: Context) -> WorkloadDecision:
+    edit = Edit(state)
     events: list[WorkloadEvent] = []
     for fact in sorted(command.facts, key=lambda fact: (fact.pod, fact.at)):
         # Warnings first: they may say why it ended.
-        for happened in (_warnings(fact, state), _of_fact(fact, state, context.now)):
-            for event in happened:
-                events.append(event)
-                state = evolve(state, event)
+        for happened in (*_warnings(fact, edit), *_of_fact(fact, edit, context.now)):
+            take(edit, happened)
+            events.append(happened)
+            if (follows := _what_follows(happened, edit, context.now)) is not None:
+                take(edit, follows)
+                events.append(follows)
     return tuple(events)
 
 
-def _newest_run(fact: PodFact, state: Workload) -> Pod | None:
+def _newest_run(fact: PodFact, edit: Edit) -> Pod | None:
     """The pod, where this run of it is the newest and holds a node: a fact about any other changes nothing."""
-    ref = fact.pod
-    pod = state.pods.get((ref.pod_set, ref.index))
-    if pod is None or pod.phase not in LIVE_POD_PHASES or (fact.token and fact.token != pod.token):
+    pod = edit.pods.live.get(pod_id(fact.pod))
+    if pod is None or (fact.token and fact.token != pod.token):
         return None
-    return pod if (pod.attempt, pod.try_) == (ref.attempt, ref.try_) else None
+    return pod if pod.is_run(fact.pod) else None
 
 
-def _warnings(fact: PodFact, state: Workload) -> tuple[PodWarned, ...]:
-    pod = _newest_run(fact, state)
+def _warnings(fact: PodFact, edit: Edit) -> tuple[PodWarned, ...]:
+    pod = _newest_run(fact, edit)
     if pod is None:
         return ()
     told = list(pod.warned)
@@ -292,64 +297,47 @@ def _warnings(fact: PodFact, state: Workload) -> tuple[PodWarned, ...]:
     return tuple(events)
 
 
-def _of_fact(fact: PodFact, state: Workload, now: datetime) -> tuple[WorkloadEvent, ...]:
-    """The causes in one fact."""
-    pod = _newest_run(fact, state)
+def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:
+    """The cause in one fact; none where it says nothing new of the run."""
+    pod = _newest_run(fact, edit)
     if pod is None:
         return ()
-    stopping = pod.phase is PodPhase.STOPPING
+    next_phases = POD_TRANSITIONS[pod.phase]
     match fact.kind:
         case "starting":
-            if pod.phase not in {PodPhase.BOUND, PodPhase.UNKNOWN}:
-                return ()
-            return (PodStarting(pod=fact.pod, at=fact.at, message=fact.message),)
+            starting = PodStarting(pod=fact.pod, at=fact.at, message=fact.message)
+            return (starting,) if PodPhase.STARTING in next_phases else ()
         case "running":
-            if stopping or pod.phase is PodPhase.RUNNING:
-                return ()
-            return (PodRunning(pod=fact.pod, at=fact.at),)
+            return (PodRunning(pod=fact.pod, at=fact.at),) if PodPhase.RUNNING in next_phases else ()
         case "unreachable":
-            if stopping or pod.phase is PodPhase.UNKNOWN:
-                return ()
-            return (PodUnreachable(pod=fact.pod, at=fact.at, reason=fact.reason, message=fact.message),)
+            unseen = PodUnreachable(pod=fact.pod, at=fact.at, reason=fact.reason, message=fact.message)
+            return (unseen,) if PodPhase.UNKNOWN in next_phases else ()
         case "succeeded":
-            return _and_what_follows(PodSucceeded(pod=fact.pod, at=fact.at), state, now)
-        case "stopped" | "failed" | "interrupted" | "refused" if stopping:
-            return _and_what_follows(PodStopped(pod=fact.pod, at=fact.at, exit_code=fact.exit_code), state, now)
+            return (PodSucceeded(pod=fact.pod, at=fact.at),)
+        case "stopped" | "failed" | "interrupted" | "refused" if pod.phase is PodPhase.STOPPING:
+            return (PodStopped(pod=fact.pod, at=fact.at, exit_code=fact.exit_code),)
         case "failed":
-            return _failed(fact, state, now)
+            return (_failed(fact, edit.state, now),)
         case "stopped" | "interrupted" | "refused":
             return (_interrupted(fact, pod.interruptions, now),)
         case _:
             assert_never(fact.kind)
 
 
-def _failed(fact: PodFact, state: Workload, now: datetime) -> tuple[WorkloadEvent, ...]:
-    limit = DEFAULT_BACKOFF_LIMIT if state.spec.backoff_limit is None else state.spec.backoff_limit
-    spent = state.failures >= limit
-    failed = PodFailed(
+def _failed(fact: PodFact, state: Workload, now: datetime) -> PodFailed:
+    return PodFailed(
         pod=fact.pod,
         at=fact.at,
         exit_code=fact.exit_code,
         reason=fact.reason or "exit_code",
         message=fact.message,
-        retry_at=None if spent else now + retry_wait(state.failures),
-    )
-    if not spent:
-        return (failed,)
-    runs = "1 failed run" if not state.failures else f"{state.failures + 1} failed runs"
-    return (
-        failed,
-        WorkloadFailed(
-            at=now,
-            reason="backoff_limit_exceeded",
-            message=f"pod {fact.pod.pod_set}-{fact.pod.index} {_ending(fact)}; {runs}, backoff limit {limit}",
-            exit_code=fact.exit_code,
-            delete_at=_delete_at(state, now),
-        ),
+        retry_at=None
+        if state.failures >= KINDS[state.kind].backoff_limit(state.spec)
+        else now + retry_wait(state.failures),
     )
 
 
-def _ending(fact: PodFact) -> str:
+def _ending(fact: PodFailed) -> str:
     """How a run failed, in words; the backend's own where the exit code does not say it all."""
     told = "" if fact.reason in ("", "exit_code") else fact.message or fact.reason.replace("_", " ")
     if fact.exit_code is None:
@@ -365,18 +353,32 @@ def _interrupted(fact: PodFact, interruptions: int, now: datetime) -> PodInterru
     )
 
 
-def _and_what_follows(event: PodSucceeded | PodStopped, state: Workload, now: datetime) -> tuple[WorkloadEvent, ...]:
-    """A pod's end, and the workload's own where that was the last pod it waited for."""
-    after = evolve(state, event)
-    if after.phase in FINISHED:
-        return (event,)
-    if after.desired is DesiredPhase.DELETED:
-        return (event,) if live_pods(after) else (event, WorkloadDeleted(at=now))
-    if all_succeeded(after):
-        return (event, WorkloadCompleted(at=now, succeeded=after.succeeded, delete_at=_delete_at(after, now)))
-    if after.desired is DesiredPhase.STOPPED and not live_pods(after) and after.phase is Phase.STOPPING:
-        return (event, WorkloadStopped(at=now))
-    return (event,)
+def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent | None:
+    """The workload's own end, or stop, where this was the end of the last run that it waited for."""
+    state = edit.state
+    if not isinstance(event, PodSucceeded | PodStopped | PodFailed) or state.phase in FINISHED:
+        return None
+    if isinstance(event, PodFailed):
+        return _spent(event, state, now) if event.retry_at is None else None
+    if state.desired is DesiredPhase.DELETED:
+        return None if edit.pods.live.size else WorkloadDeleted(at=now)
+    if is_completed(state):
+        return WorkloadCompleted(at=now, succeeded=state.succeeded, delete_at=_delete_at(state, now))
+    if state.phase is Phase.STOPPING and not edit.pods.live.size:
+        return WorkloadStopped(at=now)
+    return None
+
+
+def _spent(event: PodFailed, state: Workload, now: datetime) -> WorkloadFailed:
+    runs = "1 failed run" if state.failures == 1 else f"{state.failures} failed runs"
+    pod = f"{event.pod.pod_set}-{event.pod.index}"
+    return WorkloadFailed(
+        at=now,
+        reason="backoff_limit_exceeded",
+        message=f"pod {pod} {_ending(event)}; {runs}, backoff limit {KINDS[state.kind].backoff_limit(state.spec)}",
+        exit_code=event.exit_code,
+        delete_at=_delete_at(state, now),
+    )
 
 
 def _delete_at(state: Workload, now: datetime) -> datetime:

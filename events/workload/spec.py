@@ -1,7 +1,7 @@
 """What a workload asks for, as it is stored, and what follows from it for pods.
 
 Field names and meanings are the contract's (camelCase on the wire); quantities stay the text that the person wrote.
-`pod_sets` is the only place that knows kinds: the scheduler and cluster_sync see pod sets.
+What a kind makes of it stands in `kinds`, what the pods are made of in `pod_sets`.
 """
 
 import shlex
@@ -119,16 +119,6 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Share of each device by memory; the node's device size turns it into thousandths."""
 
 
-class PodSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods of one workload that are alike: `count` of them must succeed, at most `parallelism` live at once."""
-
-    name: str
-    """`^[a-z]{1,20}$`: part of pod keys."""
-    count: int
-    parallelism: int
-    request: PodRequest
-
-
 def with_defaults(spec: TrainingSpec) -> TrainingSpec:
     """The spec with every default written out, so that a later change of a default changes no stored workload."""
     priority = spec.priority_class or DEFAULT_TRAINING_PRIORITY
@@ -144,18 +134,6 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         termination_grace_period_seconds=_or(spec.termination_grace_period_seconds, DEFAULT_GRACE_SECONDS),
         auto_deletion_time_after_completion_seconds=_or(
             spec.auto_deletion_time_after_completion_seconds, DEFAULT_AUTO_DELETION_SECONDS
-        ),
-    )
-
-
-def pod_sets(spec: TrainingSpec) -> tuple[PodSet, ...]:
-    """The pods that a spec stands for. A standard training is one set of independent pods."""
-    return (
-        PodSet(
-            name="main",
-            count=_or(spec.completions, 1),
-            parallelism=_or(spec.parallelism, 1),
-            request=pod_request(spec.compute),
         ),
     )
 
@@ -192,15 +170,8 @@ def check_quantities(spec: TrainingSpec) -> None:
             if quantity is not None:
                 parse_bytes(quantity)
     if any(character in text for text in (spec.command, spec.args) if text for character in "'\"\\"):
-        process_arguments(spec)
-
-
-def process_arguments(spec: TrainingSpec) -> tuple[str, ...]:
-    """What the pod runs: command and args split as a shell would (S019). Empty: the image's own entry point.
-
-    Raises ValueError where quotes do not close; the edge refuses such a spec before it is stored.
-    """
-    return (*shlex.split(spec.command or ""), *shlex.split(spec.args or ""))
+        shlex.split(spec.command or "")
+        shlex.split(spec.args or "")
 
 
 def _at_most(most: int, number: int) -> int:

@@ -1,9 +1,14 @@
-"""A workload's state, and how each event moves it.
+"""The life of a workload: what can have happened to one, its state, and how each event moves it. What happens to one of
+its pods stands in `pod.py`.
+
+The names and fields of events are the storage format: only ever extended. A changed shape gets a new version and an
+upcaster (codec.py); every shape ever shipped keeps a golden payload.
 
 Pods that are bound, or wait to be run again, are in `pods`. An index below its set's `next_index` that is not there
 has succeeded: ten thousand finished pods cost a workload nothing.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, assert_never
 
@@ -11,8 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from events.phases import FINISHED, NODE_UNREACHABLE, DesiredPhase, Phase, PodPhase, may_follow, nodes_unreachable
-from events.workload.events import (
-    DeviceShare,
+from events.workload.kinds import KINDS
+from events.workload.pod import (
+    MOST_COUNTED,
+    Pod,
     PodEvent,
     PodFailed,
     PodInterrupted,
@@ -24,45 +31,169 @@ from events.workload.events import (
     PodSucceeded,
     PodUnreachable,
     PodWarned,
-    WorkloadChanged,
-    WorkloadCompleted,
-    WorkloadCreated,
-    WorkloadDeleted,
-    WorkloadDeletionRequested,
-    WorkloadEvent,
-    WorkloadFailed,
-    WorkloadQueued,
-    WorkloadResumed,
-    WorkloadStopped,
-    WorkloadSuspended,
-    WorkloadWaiting,
-    countable,
+    bound,
+    moved,
+    pod_id,
+    possible,
 )
-from events.workload.spec import TrainingSpec, pod_sets, with_defaults
+from events.workload.pod_sets import PodSet
+from events.workload.pods import Pods, PodsEdit
+from events.workload.spec import PRIORITY_RANK, PriorityClass, TrainingSpec, check_quantities
 
-PodId = tuple[str, int]
-"""(pod set, index)."""
+# -- what can have happened --------------------------------------------------------------------------------------------
 
 
-class Pod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Settings that all events share: immutable, keyword-only, defaults not written."""
+
+
+class WorkloadCreated(_Event, frozen=True, kw_only=True):
+    """Somebody submitted a workload, and it was taken."""
+
+    workload_id: str
+    """UUID of this incarnation of the name."""
+    name: str
+    """Unique among the living workloads of the project."""
+    requested_name: str
+    """What was asked; differs from `name` only where the name was given as a prefix (R38)."""
+    kind: str
+    """One of the registered kinds, such as `Training`."""
+    project_id: str
+    """UUID."""
+    cluster_id: str
+    """UUID of the cluster that runs it."""
+    owner: str
+    """Actor id of who submitted it; ownership protection asks for it."""
+    at: datetime
+    """When it was decided."""
+    spec: TrainingSpec
+    """What was asked, every default written out."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where nobody could run it: whoever reads it would fail, each in another place."""
+        if self.kind not in KINDS:
+            raise ValueError(f"no kind of workload is called {self.kind!r}")
+        check_quantities(self.spec)
+
+
+class WorkloadQueued(_Event, frozen=True, kw_only=True):
+    """The scheduler took it into its queue: Creating or Resuming becomes Pending."""
+
+
+class WorkloadWaiting(_Event, frozen=True, kw_only=True):
+    """Nothing could be placed, for a reason that was not the last one told."""
+
+    reason: str
+    """A waiting reason, such as `insufficient_gpu` (refusals.md)."""
+    message: str
+    """The same as a sentence, with numbers."""
+
+
+class WorkloadSuspended(_Event, frozen=True, kw_only=True):
+    """Somebody wants it stopped; it is Stopped once its pods are gone."""
+
+
+class WorkloadStopped(_Event, frozen=True, kw_only=True):
+    """It was suspended, and its last pod is gone."""
+
+    at: datetime
+    """When the last one was gone."""
+
+
+class WorkloadResumed(_Event, frozen=True, kw_only=True):
+    """Somebody wants it to run again."""
+
     attempt: int
-    try_: int = msgspec.field(name="try")
-    phase: PodPhase
-    node_key: str = ""
-    node_name: str = ""
-    pool: str = ""
-    devices: tuple[DeviceShare, ...] = ()
-    not_before: datetime | None = None
-    """A pending pod may not be placed earlier."""
-    interruptions: int = 0
-    """How often this pod's runs were cut short without fault since it last ran; slows a loop of refusals down."""
-    exit_code: int | None = None
-    """Of the run before, where it failed."""
-    warned: tuple[str, ...] = ()
-    """Reasons of the warnings that were told of this run."""
-    token: int = 0
-    """Orders the runs of one pod key through all incarnations of the name: an agent never starts an older one."""
+    """The attempt that begins: pods of older ones are fenced off."""
 
+
+class WorkloadCompleted(_Event, frozen=True, kw_only=True):
+    """As many runs succeeded as were asked for."""
+
+    at: datetime
+    """When the last one ended."""
+    succeeded: int
+    """How many did."""
+    delete_at: datetime
+    """When auto-deletion is due."""
+
+
+class WorkloadFailed(_Event, frozen=True, kw_only=True):
+    """It ended badly and will not run again."""
+
+    at: datetime
+    """When it ended."""
+    reason: str
+    """`backoff_limit_exceeded` so far."""
+    message: str
+    """The same as a sentence."""
+    delete_at: datetime
+    """When auto-deletion is due."""
+    exit_code: int | None = None
+    """Of the last failed run."""
+
+
+class WorkloadChanged(_Event, frozen=True, kw_only=True):
+    """Somebody changed what may change; absent fields stay."""
+
+    priority_class: PriorityClass | None = None
+    """One of the seven."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """Counted from the end of the workload."""
+    delete_at: datetime | None = None
+    """New due time of the auto-deletion, where the workload has already ended."""
+
+
+class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
+    """Somebody, or auto-deletion, wants it gone; it is, once its pods are."""
+
+    reason: str
+    """`user` or `auto_deletion`."""
+
+
+class WorkloadDeleted(_Event, frozen=True, kw_only=True):
+    """All pods are gone; the name is free again."""
+
+    at: datetime
+    """When the last pod was gone."""
+
+
+WorkloadEvent = (
+    WorkloadCreated
+    | WorkloadQueued
+    | WorkloadWaiting
+    | PodsBound
+    | PodStarting
+    | PodRunning
+    | PodUnreachable
+    | PodWarned
+    | PodSucceeded
+    | PodFailed
+    | PodInterrupted
+    | PodStopped
+    | WorkloadSuspended
+    | WorkloadStopped
+    | WorkloadResumed
+    | WorkloadCompleted
+    | WorkloadFailed
+    | WorkloadChanged
+    | WorkloadDeletionRequested
+    | WorkloadDeleted
+)
+
+
+def countable(event: WorkloadEvent) -> bool:
+    """Whether the numbers that it gives to runs can be such numbers at all."""
+    match event:
+        case PodsBound():
+            return possible(event)
+        case WorkloadResumed():
+            return 0 <= event.attempt < MOST_COUNTED
+        case _:
+            return True
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
 
 MOST_PODS: Final = 10_000
 """Of one set at a time: all that the API takes, and further ones wait."""
@@ -96,7 +227,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 1
     failures: int = 0
     """Failed runs of the attempt, counted against backoffLimit."""
-    pods: dict[PodId, Pod] = msgspec.field(default_factory=dict[PodId, Pod])
+    pods: Pods = Pods()
     progress: dict[str, SetProgress] = msgspec.field(default_factory=dict[str, SetProgress])
     delete_at: datetime | None = None
     generation: int = 0
@@ -116,278 +247,314 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.exists and self.deleted_at is None
 
     @property
+    def pod_sets(self) -> tuple[PodSet, ...]:
+        """All that is to be run of it; none where there never was one."""
+        return KINDS[self.kind].pod_sets(self.spec) if self.exists else ()
+
+    @property
+    def preemptible(self) -> bool:
+        """Whether others may take its place."""
+        return self.spec.preemptibility != "non-preemptible"
+
+    @property
+    def priority_rank(self) -> int:
+        return PRIORITY_RANK[self.spec.priority_class or "low"]
+
+    @property
     def succeeded(self) -> int:
         return sum(progress.succeeded for progress in self.progress.values())
-
-
-LIVE_POD_PHASES = frozenset({PodPhase.BOUND, PodPhase.STARTING, PodPhase.RUNNING, PodPhase.UNKNOWN, PodPhase.STOPPING})
-"""Phases in which a pod holds its node."""
-
-
-def live_pods(state: Workload) -> dict[PodId, Pod]:
-    """Pods that hold a node."""
-    return {pod_id: pod for pod_id, pod in state.pods.items() if pod.phase in LIVE_POD_PHASES}
 
 
 def schedulable(state: Workload) -> bool:
     return state.living and state.desired is DesiredPhase.RUNNING and state.phase not in FINISHED
 
 
-def all_succeeded(state: Workload) -> bool:
-    return state.succeeded == sum(pod_set.count for pod_set in pod_sets(state.spec))
+def is_completed(state: Workload) -> bool:
+    """Whether its kind takes it for completed."""
+    succeeded = {name: progress.succeeded for name, progress in state.progress.items()}
+    return KINDS[state.kind].completed(state.pod_sets, succeeded)
 
 
 def bindable(state: Workload, now: datetime) -> list[PodRef]:
     """The pods that may be given a node now, in order: those to run again first, then new indexes."""
     if not schedulable(state):
         return []
+    again = [
+        PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
+        for (name, index), pod in sorted(state.pods.waiting.items())
+        if _is_due(pod, now)
+    ]
     refs: list[PodRef] = []
-    for pod_set in pod_sets(state.spec):
-        progress = state.progress.get(pod_set.name, SetProgress())
-        open_pods = {index: pod for (name, index), pod in state.pods.items() if name == pod_set.name}
+    for pod_set in state.pod_sets:
+        refs.extend(ref for ref in again if ref.pod_set == pod_set.name)
         refs.extend(
-            PodRef(pod_set=pod_set.name, index=index, attempt=pod.attempt, try_=pod.try_)
-            for index, pod in sorted(open_pods.items())
-            if pod.phase is PodPhase.PENDING and (pod.not_before is None or pod.not_before <= now)
+            PodRef(pod_set=pod_set.name, index=index, attempt=state.attempt, try_=0)
+            for index in new_indexes(state, pod_set)
         )
-        room = min(pod_set.parallelism, MOST_PODS) - len(open_pods)
-        fresh = range(progress.next_index, min(progress.next_index + max(room, 0), pod_set.count))
-        refs.extend(PodRef(pod_set=pod_set.name, index=i, attempt=state.attempt, try_=0) for i in fresh)
     return refs
+
+
+def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> set[PodRef]:
+    """Those of `refs` that are `bindable`; looks at no other pods."""
+    if not schedulable(state):
+        return set()
+    new = {pod_set.name: new_indexes(state, pod_set) for pod_set in state.pod_sets}
+    found: set[PodRef] = set()
+    for ref in refs:
+        pod = state.pods.get(pod_id(ref))
+        if pod is None:
+            fits = ref.index in new.get(ref.pod_set, ()) and (ref.attempt, ref.try_) == (state.attempt, 0)
+        else:
+            fits = pod.phase is PodPhase.PENDING and pod.is_run(ref) and _is_due(pod, now)
+        if fits:
+            found.add(ref)
+    return found
+
+
+def new_indexes(state: Workload, pod_set: PodSet) -> range:
+    """Those that may be bound for the first time: as many as there is room for beside the pods that are not over."""
+    progress = state.progress.get(pod_set.name, SetProgress())
+    not_over = progress.next_index - progress.succeeded
+    room = max(min(pod_set.parallelism, MOST_PODS) - not_over, 0)
+    return range(progress.next_index, min(progress.next_index + room, pod_set.count))
+
+
+def _is_due(pod: Pod, now: datetime) -> bool:
+    return pod.not_before is None or pod.not_before <= now
 
 
 def next_retry_at(state: Workload) -> datetime | None:
     """When the next waiting pod may be placed; None where none waits for a time."""
     if not schedulable(state):
         return None
-    times = [pod.not_before for pod in state.pods.values() if pod.phase is PodPhase.PENDING and pod.not_before]
-    return min(times, default=None)
+    return min((pod.not_before for pod in state.pods.waiting.values() if pod.not_before), default=None)
+
+
+# -- evolve ----------------------------------------------------------------------------------------------------------
+
+
+class Edit:
+    """A workload while the events of a commit are folded into it: one copy, which changes in place."""
+
+    __slots__ = ("_before", "fitted", "names_unseen", "pods", "state")
+
+    def __init__(self, before: Workload) -> None:
+        self._before = before
+        self.state = before
+        """Everything but the pods, which are those of `pods`."""
+        self.pods = PodsEdit(before.pods)
+        self.fitted = False
+        """Whether any event did anything."""
+        self.names_unseen = False
+        """Whether the message is to name the nodes that do not answer, as they are in the end."""
+
+    def value(self) -> Workload:
+        """The workload as it is now; the very one it began with where no event fitted. Must be the last call."""
+        if not self.fitted:
+            return self._before
+        _name_unseen(self)
+        return replace(self.state, pods=self.pods.value())
 
 
 def evolve(state: Workload, event: WorkloadEvent) -> Workload:
-    """The state after one event; the very same one where the event does not fit it: then it changes nothing.
+    """The state after one event; the very same one where the event does not fit it: then it changes nothing."""
+    return fold(state, (event,))
+
+
+def fold(state: Workload, events: Iterable[WorkloadEvent]) -> Workload:
+    """The state after several events, as if one after the other. `state` stays as it is."""
+    edit = Edit(state)
+    for event in events:
+        take(edit, event)
+    return edit.value()
+
+
+def take(edit: Edit, event: WorkloadEvent) -> bool:
+    """Whether the event fits the workload; where it does not, it changes nothing.
 
     A creation fits where it brings another id. Others fit where there is a living workload, the run that they name
     holds a node (those that are bound hold none), and the phase moves along a written transition.
     """
+    before, named = edit.state, edit.names_unseen
     if isinstance(event, WorkloadCreated):
-        return _evolve(state, event) if event.workload_id not in ("", state.workload_id) else state
-    if not state.living or not countable(event):
-        return state
-    if isinstance(event, PodEvent) and not _holds_node(state, event.pod):
-        return state
-    after = _evolve(state, event)
-    return after if may_follow(state.phase, after.phase) else state
+        if event.workload_id in ("", before.workload_id):
+            return False
+        edit.state, edit.pods, edit.fitted = _created(event), PodsEdit(Pods()), True
+        return True
+    if not before.living or not countable(event):
+        return False
+    edit.pods.begin()
+    if isinstance(event, PodEvent):
+        pod = edit.pods.live.get(pod_id(event.pod))
+        if pod is None or not pod.is_run(event.pod):
+            return False
+        _take_of_pod(edit, event, pod)
+    else:
+        _name_unseen(edit)
+        _take(edit, event)
+    if not may_follow(before.phase, edit.state.phase):
+        edit.pods.undo()
+        edit.state, edit.names_unseen = before, named
+        return False
+    edit.fitted = True
+    return True
 
 
-def _holds_node(state: Workload, ref: PodRef) -> bool:
-    pod = state.pods.get((ref.pod_set, ref.index))
-    return pod is not None and (pod.attempt, pod.try_) == (ref.attempt, ref.try_) and pod.phase in LIVE_POD_PHASES
+def _created(event: WorkloadCreated) -> Workload:
+    return Workload(
+        workload_id=event.workload_id,
+        name=event.name,
+        requested_name=event.requested_name,
+        kind=event.kind,
+        project_id=event.project_id,
+        cluster_id=event.cluster_id,
+        owner=event.owner,
+        spec=event.spec if event.spec.preemptibility else KINDS[event.kind].with_defaults(event.spec),
+        created_at=event.at,
+    )
 
 
-def _evolve(state: Workload, event: WorkloadEvent) -> Workload:
+def _take_of_pod(edit: Edit, event: PodEvent, pod: Pod) -> None:
+    """What follows from an event of a run that holds a node."""
+    state, ends = edit.state, False
     match event:
-        case WorkloadCreated():
-            return Workload(
-                workload_id=event.workload_id,
-                name=event.name,
-                requested_name=event.requested_name,
-                kind=event.kind,
-                project_id=event.project_id,
-                cluster_id=event.cluster_id,
-                owner=event.owner,
-                spec=event.spec if event.spec.preemptibility else with_defaults(event.spec),
-                created_at=event.at,
-            )
-        case WorkloadQueued():
-            return _derived(replace(state, queued=True))
-        case WorkloadWaiting():
-            return replace(state, reason=event.reason, message=event.message)
-        case PodsBound():
-            return _bound(state, event)
-        case PodStarting():
-            return _with_phase(state, event.pod, PodPhase.STARTING)
-        case PodRunning():
-            return _with_phase(state, event.pod, PodPhase.RUNNING)
-        case PodUnreachable():
-            return _with_phase(state, event.pod, PodPhase.UNKNOWN)
-        case PodWarned():
-            return _warned(state, event)
         case PodSucceeded():
             progress = state.progress[event.pod.pod_set]
             done = replace(progress, succeeded=progress.succeeded + 1)
-            after = replace(_without(state, event.pod), progress=state.progress | {event.pod.pod_set: done})
-            # The last success is followed by the end: nothing is pending in between.
-            return after if all_succeeded(after) else _derived(after)
+            edit.state = replace(state, progress=state.progress | {event.pod.pod_set: done})
+            ends = is_completed(edit.state)
         case PodFailed():
-            after = replace(_run_again(state, event.pod, event.retry_at, event), failures=state.failures + 1)
-            return after if event.retry_at is None else _derived(after)
-        case PodInterrupted():
-            return _derived(_run_again(state, event.pod, event.retry_at, event))
-        case PodStopped():
-            return _derived(_stopped_pod(state, event.pod))
+            edit.state = replace(state, failures=state.failures + 1)
+            ends = event.retry_at is None
+        case PodStarting() | PodRunning() | PodUnreachable() | PodWarned() | PodInterrupted() | PodStopped():
+            pass
+        case _:
+            assert_never(event)
+    if ends:
+        _name_unseen(edit)
+    over = state.phase in FINISHED or state.desired is DesiredPhase.DELETED
+    edit.pods.put(pod_id(event.pod), moved(pod, event, attempt=None if over else state.attempt))
+    # What ends the workload is followed by its end: nothing is pending in between.
+    if not ends and not isinstance(event, PodWarned):
+        _derive(edit)
+
+
+def _take(edit: Edit, event: WorkloadEvent) -> None:
+    state = edit.state
+    match event:
+        case WorkloadQueued():
+            edit.state = replace(state, queued=True)
+            _derive(edit)
+        case WorkloadWaiting():
+            edit.state = replace(state, reason=event.reason, message=event.message)
+        case PodsBound():
+            _bind(edit, event)
         case WorkloadSuspended():
-            return _derived(_stopping(replace(state, desired=DesiredPhase.STOPPED)))
+            edit.state = replace(state, desired=DesiredPhase.STOPPED)
+            _stop_pods(edit)
+            _derive(edit)
         case WorkloadStopped():
-            return replace(state, phase=Phase.STOPPED, reason="", message="")
+            _say(edit, Phase.STOPPED)
         case WorkloadResumed():
-            return _resumed(state, event)
+            _resume(edit, event)
         case WorkloadCompleted():
-            return _finished(state, Phase.COMPLETED, event.at, event.delete_at)
+            _finish(edit, Phase.COMPLETED, event.at, event.delete_at)
         case WorkloadFailed():
-            failed = _finished(state, Phase.FAILED, event.at, event.delete_at)
-            return replace(failed, reason=event.reason, message=event.message)
+            _finish(edit, Phase.FAILED, event.at, event.delete_at)
+            edit.state = replace(edit.state, reason=event.reason, message=event.message)
         case WorkloadChanged():
-            return _changed(state, event)
+            edit.state = _changed(state, event)
         case WorkloadDeletionRequested():
-            deleting = replace(
+            edit.state = replace(
                 state,
+                # An ended workload without pods is deleted in the same commit: its last phase stays to be seen.
+                phase=Phase.DELETING if edit.pods.live.size else state.phase,
                 desired=DesiredPhase.DELETED,
                 deletion_reason=event.reason,
                 generation=state.generation + 1,
                 delete_at=None,
             )
-            # An ended workload without pods is deleted in the same commit: its last phase stays to be seen.
-            return _stopping(deleting) if not live_pods(state) else replace(_stopping(deleting), phase=Phase.DELETING)
+            _stop_pods(edit)
         case WorkloadDeleted():
-            return replace(state, deleted_at=event.at, pods={})
+            edit.state = replace(state, deleted_at=event.at)
+            edit.pods.clear()
         case _:
-            assert_never(event)
+            raise AssertionError(f"{event} is of a pod, or a creation")
 
 
-def _derived(state: Workload) -> Workload:
+def _derive(edit: Edit) -> None:
     """The phase that follows from desire and pods, for everything that is neither ended nor on its way out."""
+    state, pods = edit.state, edit.pods
     if state.phase in FINISHED or state.desired is DesiredPhase.DELETED:
-        return state
+        return
     if state.desired is DesiredPhase.STOPPED:
-        return replace(state, phase=Phase.STOPPING) if live_pods(state) else state
-    phases = {pod.phase for pod in state.pods.values()}
-    if PodPhase.UNKNOWN in phases:
+        if pods.live.size and state.phase is not Phase.STOPPING:
+            edit.state = replace(state, phase=Phase.STOPPING)
+        return
+    if pods.unseen:
         # One that nobody sees is what a person must know of first, however many others run.
-        unseen = [pod.node_name for pod in state.pods.values() if pod.phase is PodPhase.UNKNOWN]
-        return replace(state, phase=Phase.UNKNOWN, reason=NODE_UNREACHABLE, message=nodes_unreachable(unseen))
-    if PodPhase.RUNNING in phases:
-        phase = Phase.RUNNING
-    elif phases & {PodPhase.BOUND, PodPhase.STARTING}:
-        phase = Phase.INITIALIZING
-    elif state.queued:
-        phase = Phase.PENDING
-    else:
-        phase = state.phase
-    waiting = phase is state.phase is Phase.PENDING
-    return replace(
-        state,
-        phase=phase,
-        reason=state.reason if waiting else "",
-        message=state.message if waiting else "",
-    )
+        _say(edit, Phase.UNKNOWN, reason=NODE_UNREACHABLE, names_unseen=True)
+    elif pods.running:
+        _say(edit, Phase.RUNNING)
+    elif pods.coming:
+        _say(edit, Phase.INITIALIZING)
+    elif state.queued and state.phase is not Phase.PENDING:
+        _say(edit, Phase.PENDING)
+    elif state.phase is not Phase.PENDING:
+        _say(edit, state.phase)
+    # Why it waits is told as long as it waits.
 
 
-def _bound(state: Workload, event: PodsBound) -> Workload:
-    pods, progress = dict(state.pods), dict(state.progress)
+def _say(edit: Edit, phase: Phase, *, reason: str = "", names_unseen: bool = False) -> None:
+    """Give it this phase and reason, where it has others."""
+    state = edit.state
+    edit.names_unseen = names_unseen
+    if state.phase is not phase or state.reason != reason or (state.message and not names_unseen):
+        edit.state = replace(state, phase=phase, reason=reason, message="")
+
+
+def _name_unseen(edit: Edit) -> None:
+    """Say which nodes do not answer, where that was left for later: once for a commit, not for each of its pods."""
+    if edit.names_unseen:
+        edit.names_unseen = False
+        edit.state = replace(edit.state, message=nodes_unreachable(edit.pods.unseen))
+
+
+def _bind(edit: Edit, event: PodsBound) -> None:
+    reached: dict[str, int] = {}
     for placement in event.placements:
-        ref = placement.pod
-        before = pods.get((ref.pod_set, ref.index))
-        waits = before is not None and before.phase is PodPhase.PENDING
-        if before is not None and not (waits and (before.attempt, before.try_) == (ref.attempt, ref.try_)):
-            continue
-        pods[ref.pod_set, ref.index] = Pod(
-            attempt=ref.attempt,
-            try_=ref.try_,
-            phase=PodPhase.BOUND,
-            node_key=placement.node_key,
-            node_name=placement.node_name,
-            pool=placement.pool,
-            devices=placement.devices,
-            interruptions=before.interruptions if before else 0,
-            token=event.token,
-        )
-        reached = progress.get(ref.pod_set, SetProgress())
-        progress[ref.pod_set] = replace(reached, next_index=max(reached.next_index, ref.index + 1))
-    return _derived(replace(state, pods=pods, progress=progress))
+        name, index = pod_id(placement.pod)
+        pod = bound(edit.pods.get((name, index)), placement, event.token)
+        if pod is not None:
+            edit.pods.put((name, index), pod)
+            reached[name] = max(reached.get(name, 0), index + 1)
+    progress = dict(edit.state.progress)
+    for name, next_index in reached.items():
+        before = progress.get(name, SetProgress())
+        progress[name] = replace(before, next_index=max(before.next_index, next_index))
+    edit.state = replace(edit.state, progress=progress)
+    _derive(edit)
 
 
-def _with_phase(state: Workload, ref: PodRef, phase: PodPhase) -> Workload:
-    pod = state.pods[ref.pod_set, ref.index]
-    interruptions = 0 if phase is PodPhase.RUNNING else pod.interruptions
-    changed = replace(pod, phase=phase, interruptions=interruptions)
-    return _derived(replace(state, pods=state.pods | {(ref.pod_set, ref.index): changed}))
+def _stop_pods(edit: Edit) -> None:
+    """Every pod that holds a node is told to go; those that only wait stay as they are."""
+    for id_, pod in edit.pods.live.items():
+        edit.pods.put(id_, replace(pod, phase=PodPhase.STOPPING))
 
 
-def _warned(state: Workload, event: PodWarned) -> Workload:
-    pod_id = event.pod.pod_set, event.pod.index
-    pod = state.pods[pod_id]
-    return replace(state, pods=state.pods | {pod_id: replace(pod, warned=(*pod.warned, event.reason))})
+def _resume(edit: Edit, event: WorkloadResumed) -> None:
+    for id_ in edit.pods.waiting.ids():
+        edit.pods.put(id_, Pod(attempt=event.attempt, try_=0, phase=PodPhase.PENDING))
+    _say(edit, Phase.RESUMING)
+    edit.state = replace(edit.state, desired=DesiredPhase.RUNNING, queued=False, attempt=event.attempt, failures=0)
 
 
-def _without(state: Workload, ref: PodRef) -> Workload:
-    pods = state.pods.copy()
-    pods.pop((ref.pod_set, ref.index), None)
-    return replace(state, pods=pods)
-
-
-def _run_again(state: Workload, ref: PodRef, retry_at: datetime | None, event: PodFailed | PodInterrupted) -> Workload:
-    pod = state.pods[ref.pod_set, ref.index]
-    again = Pod(
-        attempt=pod.attempt,
-        try_=pod.try_ + 1,
-        phase=PodPhase.PENDING,
-        not_before=retry_at,
-        interruptions=pod.interruptions + (1 if isinstance(event, PodInterrupted) else 0),
-        exit_code=event.exit_code if isinstance(event, PodFailed) else pod.exit_code,
-    )
-    return replace(state, pods=state.pods | {(ref.pod_set, ref.index): again})
-
-
-def _stopped_pod(state: Workload, ref: PodRef) -> Workload:
-    """A pod of an ended or deleted workload leaves; one of a stopped or resumed workload waits for the next attempt."""
-    if state.phase in FINISHED or state.desired is DesiredPhase.DELETED:
-        return _without(state, ref)
-    waiting = Pod(attempt=state.attempt, try_=0, phase=PodPhase.PENDING)
-    if state.pods[ref.pod_set, ref.index].attempt == state.attempt:
-        waiting = replace(waiting, try_=ref.try_ + 1)
-    return replace(state, pods=state.pods | {(ref.pod_set, ref.index): waiting})
-
-
-def _stopping(state: Workload) -> Workload:
-    """Every pod that holds a node is told to go; those that only wait leave or stay as they are."""
-    pods = {
-        pod_id: replace(pod, phase=PodPhase.STOPPING) if pod.phase in LIVE_POD_PHASES else pod
-        for pod_id, pod in state.pods.items()
-    }
-    return replace(state, pods=pods)
-
-
-def _resumed(state: Workload, event: WorkloadResumed) -> Workload:
-    pods = {
-        pod_id: Pod(attempt=event.attempt, try_=0, phase=PodPhase.PENDING) if pod.phase is PodPhase.PENDING else pod
-        for pod_id, pod in state.pods.items()
-    }
-    return replace(
-        state,
-        desired=DesiredPhase.RUNNING,
-        phase=Phase.RESUMING,
-        queued=False,
-        reason="",
-        message="",
-        attempt=event.attempt,
-        failures=0,
-        pods=pods,
-    )
-
-
-def _finished(state: Workload, phase: Phase, at: datetime, delete_at: datetime) -> Workload:
-    ended = replace(
-        state,
-        phase=phase,
-        completed_at=at,
-        delete_at=delete_at,
-        generation=state.generation + 1,
-        reason="",
-        message="",
-    )
-    stopping = _stopping(ended)
-    return replace(stopping, pods=live_pods(stopping))
+def _finish(edit: Edit, phase: Phase, at: datetime, delete_at: datetime) -> None:
+    _stop_pods(edit)
+    for id_ in edit.pods.waiting.ids():
+        edit.pods.put(id_, None)
+    _say(edit, phase)
+    edit.state = replace(edit.state, completed_at=at, delete_at=delete_at, generation=edit.state.generation + 1)
 
 
 def _changed(state: Workload, event: WorkloadChanged) -> Workload:

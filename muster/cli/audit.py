@@ -26,7 +26,7 @@ AUDIT_COLUMNS: Final = (
 
 
 def add_audit(root: typer.Typer) -> None:
-    app = group("Audit: administrative acts, and what was refused. For administrators.")
+    app = group("audit")
 
     @command(
         app,

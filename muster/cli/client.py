@@ -1,12 +1,11 @@
 """The HTTP API, as this command line calls it: one method per way of calling, retries, and errors as Problems.
 
-Holds no knowledge of output. httpx takes long to import, so only commands that call the API import this.
+Holds no knowledge of output. Only commands that call the API import this.
 """
 
 import json
-import random
+import os
 import re
-import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,18 +14,11 @@ from shlex import quote
 from typing import Final
 from uuid import uuid4
 
-# Its own command line, which imports more than all the rest of it: it does without.
-sys.modules.setdefault("httpx._main", None)  # pyright: ignore[reportArgumentType]
-import httpx  # noqa: E402
-
-from muster.cli.exits import ExitCode, Problem  # noqa: E402
-from muster.cli.values import Json, Row, text_of  # noqa: E402
+from muster.cli.exits import ExitCode, Problem
+from muster.cli.http import BadUrlError, Http, Parameters, Response, Stream, TransportError
+from muster.cli.values import Json, Row, text_of
 
 API_PREFIX: Final = "/api/v1"
-CONNECT_SECONDS: Final = 3.0
-"""A server that is there accepts at once, also across an ocean."""
-READ_SECONDS: Final = 15.0
-"""The API itself waits 5 s for the decision; the rest is for a slow disk and a slow line."""
 RETRY_WAITS_SECONDS: Final = (0.2, 0.5, 1.0, 2.0)
 """Waits between attempts: a restart of one process of `muster up` takes a second or two."""
 JITTER: Final = 0.25
@@ -43,8 +35,6 @@ _RETRIED: Final = frozenset({429, 502, 503, 504})
 NOT_FOUND: Final = 404
 TOO_MANY: Final = 429
 """At a limit nothing is begun: there is no outcome that one could not know."""
-
-type Parameters = Sequence[tuple[str, str | int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +69,10 @@ class Api:
         headers = {"Accept": "application/json", "User-Agent": "muster-cli"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
         try:
-            # No proxies from the environment: a control plane on this machine is never behind one.
-            # The certificates of all authorities are read where some are needed: not on this machine.
-            encrypted = _is_remote(url) or not url.startswith("http:")
-            self._http = httpx.Client(
-                base_url=url, headers=headers, timeout=timeout, trust_env=_is_remote(url), verify=encrypted
-            )
-        except (httpx.InvalidURL, UnicodeError, ValueError) as error:
-            raise Problem(f"{url!r} is no URL: {error}", code=ExitCode.USAGE) from error
+            self._http = Http(url, headers)
+        except BadUrlError as error:
+            raise self._no_url(error) from error
 
     def close(self) -> None:
         self._http.close()
@@ -139,24 +123,18 @@ class Api:
         return rows, False
 
     @contextmanager
-    def stream(self, path: str, parameters: Parameters = (), *, accept: str = "*/*") -> Generator[httpx.Response]:
+    def stream(self, path: str, parameters: Parameters = (), *, accept: str = "*/*") -> Generator[Stream]:
         """An answer that comes piece by piece, with no limit between the pieces. Raises Problem where it is refused."""
-        timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
-        request = self._http.build_request(
-            "GET", API_PREFIX + path, params=_parameters(parameters), headers={"Accept": accept}, timeout=timeout
-        )
         begun = False
         try:
-            response = self._http.send(request, stream=True)
-            try:
-                if response.is_error:
-                    response.read()
-                    raise problem_of(response)
+            with self._http.stream(API_PREFIX + path, parameters, {"Accept": accept}) as answer:
+                if isinstance(answer, Response):
+                    raise problem_of(answer)
                 begun = True
-                yield response
-            finally:
-                response.close()
-        except httpx.TransportError as error:
+                yield answer
+        except BadUrlError as error:
+            raise self._no_url(error) from error
+        except TransportError as error:
             if begun:
                 raise self._broken_off(error) from error
             raise self._unreachable(error) from error
@@ -169,29 +147,31 @@ class Api:
         parameters: Parameters = (),
         body: Row | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> httpx.Response:
+    ) -> Response:
         """Every call here may be repeated: reads by nature, changes by their Idempotency-Key."""
-        lost: httpx.TransportError | None = None
-        response: httpx.Response | None = None
+        lost: TransportError | None = None
+        response: Response | None = None
+        content = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        more = {} if content is None else {"Content-Type": "application/json"}
         for wait in (*self._waits_seconds, None):
             asked: float | None = None
             try:
                 response = self._http.request(
-                    method, path, params=_parameters(parameters), json=body, headers=dict(headers or {})
+                    method, path, parameters=parameters, body=content, headers={**more, **(headers or {})}
                 )
-            except httpx.TransportError as error:
+            except TransportError as error:
                 lost, response = error, None
-            except httpx.InvalidURL as error:
-                raise Problem(f"{self.url!r} is no URL: {error}", code=ExitCode.USAGE) from error
+            except BadUrlError as error:
+                raise self._no_url(error) from error
             else:
-                if response.status_code not in _RETRIED:
+                if response.status not in _RETRIED:
                     break
                 asked = _retry_after(response)
             if wait is None or (asked is not None and asked > MOST_RETRY_AFTER_SECONDS):
                 break
             if wait == self._waits_seconds[0]:
                 self._talk(f"{_why_not(response) or f'{self.url} does not answer'}; trying again")
-            time.sleep(max(asked or 0.0, wait * (1 + JITTER * random.random())))  # noqa: S311 - jitter, no secret
+            time.sleep(max(asked or 0.0, wait * (1 + JITTER * os.urandom(1)[0] / 255)))
         if response is None:
             assert lost is not None
             raise self._unreachable(lost, (headers or {}).get("Idempotency-Key"))
@@ -199,21 +179,23 @@ class Api:
             raise problem_of(response, (headers or {}).get("Idempotency-Key"))
         return response
 
-    def _broken_off(self, error: httpx.TransportError) -> Problem:
+    def _no_url(self, error: BadUrlError) -> Problem:
+        return Problem(f"{self.url!r} is no URL: {error}", code=ExitCode.USAGE)
+
+    def _broken_off(self, error: TransportError) -> Problem:
         return Problem(
             f"Muster at {self.url} broke off in the middle",
-            why=(str(error) or type(error).__name__,),
+            why=(str(error),),
             todo="it was stopped or restarted, or the line was cut: ask again; `muster doctor` shows if it is there",
             code=ExitCode.UNREACHABLE,
         )
 
-    def _unreachable(self, error: httpx.TransportError, idempotency_key: str | None = None) -> Problem:
-        sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
-        why = [str(error) or type(error).__name__]
-        if idempotency_key is not None and sent:
+    def _unreachable(self, error: TransportError, idempotency_key: str | None = None) -> Problem:
+        why = [str(error)]
+        if idempotency_key is not None and error.sent:
             why.append("the request may have been carried out")
         todo = "is it running? `muster up` starts one here; `muster context list` shows which one is asked"
-        if idempotency_key is not None and sent:
+        if idempotency_key is not None and error.sent:
             todo = _repeat(idempotency_key)
         return Problem(f"cannot reach Muster at {self.url}", why=tuple(why), todo=todo, code=ExitCode.UNREACHABLE)
 
@@ -245,16 +227,16 @@ _STATUS_TODO: Final[dict[int, str]] = {
 }
 
 
-def problem_of(response: httpx.Response, idempotency_key: str | None = None) -> Problem:
+def problem_of(response: Response, idempotency_key: str | None = None) -> Problem:
     """The API's refusal in words, with the exit code that belongs to it."""
     body = _body(response)
-    status = response.status_code
+    status = response.status
     issues = body.get("complianceIssues")
     why = [_issue(issue) for issue in issues if isinstance(issue, dict)] if isinstance(issues, list) else []
     details = text_of(body, "details")
     if details and not why:
         why.append(details)
-    message = text_of(body, "message") or f"the server answered {status} {response.reason_phrase}".rstrip()
+    message = text_of(body, "message") or f"the server answered {status} {response.reason}".rstrip()
     if isinstance(issues, list) and len(issues) == 1 and why and _is_whole(message, issues[0]):
         # What is wrong with one field is the whole message: once is enough, in the words that name the flag.
         message, why = why[0], []
@@ -262,8 +244,8 @@ def problem_of(response: httpx.Response, idempotency_key: str | None = None) -> 
     if code is ExitCode.REJECTED and _is_name_conflict(body):
         code = ExitCode.CONFLICT
     if code is ExitCode.UNREACHABLE:
-        why.append(f"so says {_base_of(response)}")
-    todo = _todo(status, details, response.request.url.path)
+        why.append(f"so says {response.base}")
+    todo = _todo(status, details, response.path)
     if idempotency_key is not None and code is ExitCode.UNREACHABLE and status != TOO_MANY:
         todo = _repeat(idempotency_key)
     return Problem(
@@ -298,11 +280,11 @@ def _is_whole(message: str, issue: Json) -> bool:
     return message in {details, f"{text_of(issue, 'field')}: {details}"}
 
 
-def _why_not(response: httpx.Response | None) -> str:
+def _why_not(response: Response | None) -> str:
     """What a server that is there says instead of an answer; empty where there was none."""
     if response is None:
         return ""
-    return text_of(_body(response), "message") or f"the server answered {response.status_code}"
+    return text_of(_body(response), "message") or f"the server answered {response.status}"
 
 
 _OTHER_FLAGS: Final = {
@@ -344,23 +326,18 @@ def _is_name_conflict(body: Row) -> bool:
     return "name_taken" in text_of(body, "details")
 
 
-def _base_of(response: httpx.Response) -> str:
-    url = response.request.url
-    return f"{url.scheme}://{url.netloc.decode()}"
-
-
-def _answer(response: httpx.Response) -> Answer:
+def _answer(response: Response) -> Answer:
     """Raises Problem where what was answered is none of Muster's."""
     if response.is_redirect or (response.content and not _is_json(response)):
         kind = response.headers.get("Content-Type", "no type")
         raise Problem(
-            f"what answers at {_base_of(response)} is no Muster",
-            why=(f"{response.request.method} {response.request.url.path} was answered {response.status_code}, {kind}",),
+            f"what answers at {response.base} is no Muster",
+            why=(f"{response.method} {response.path} was answered {response.status}, {kind}",),
             todo="`muster context list` shows which URL is asked; --url or MUSTER_URL names another",
             code=ExitCode.UNREACHABLE,
         )
     return Answer(
-        status=response.status_code,
+        status=response.status,
         body=_body(response),
         sequence=_number_in(response, "X-Log-Sequence"),
         version=_number_in(response, "X-Version"),
@@ -370,12 +347,12 @@ def _answer(response: httpx.Response) -> Answer:
     )
 
 
-def _number_in(response: httpx.Response, header: str) -> int | None:
+def _number_in(response: Response, header: str) -> int | None:
     given = response.headers.get(header, "")
     return int(given) if given.isdigit() else None
 
 
-def _body(response: httpx.Response) -> Row:
+def _body(response: Response) -> Row:
     """The object of an answer; a list stands under "items", so that every body is an object here."""
     try:
         body: Json = json.loads(response.content) if response.content else {}
@@ -391,7 +368,7 @@ def _body(response: httpx.Response) -> Row:
             return {"value": body}
 
 
-def _is_json(response: httpx.Response) -> bool:
+def _is_json(response: Response) -> bool:
     try:
         json.loads(response.content)
     except ValueError:
@@ -399,14 +376,6 @@ def _is_json(response: httpx.Response) -> bool:
     return True
 
 
-def _parameters(parameters: Parameters) -> httpx.QueryParams:
-    return httpx.QueryParams([(name, str(value)) for name, value in parameters])
-
-
-def _retry_after(response: httpx.Response) -> float | None:
+def _retry_after(response: Response) -> float | None:
     given = response.headers.get("Retry-After", "")
     return float(given) if given.isdigit() else None
-
-
-def _is_remote(url: str) -> bool:
-    return httpx.URL(url).host not in {"127.0.0.1", "localhost", "::1"}

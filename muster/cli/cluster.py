@@ -112,7 +112,7 @@ class _NodeKind:
 
 
 def add_cluster(root: typer.Typer) -> None:
-    app = group("Clusters: what runs the pods.")
+    app = group("cluster")
     _add_reads(app)
     _add_add(app)
     add_agent(app)
@@ -187,6 +187,50 @@ def _describe(session: Session, row: Row) -> None:
     )
 
 
+_SimulatedOption = Annotated[
+    str | None, typer.Option("--simulated", metavar="NODESxGPUS", help="Nodes that are alike, such as 32x8.")
+]
+_NodesCsvOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--nodes-csv", metavar="FILE", help="Simulated nodes from a CSV: sn, cpu_milli, memory_mib, gpu, model."
+    ),
+]
+_CoresOption = Annotated[
+    float | None,
+    typer.Option("--cpu-cores", metavar="X", help=f"With --simulated: of each node; {DEFAULT_CORES:g} by default."),
+]
+_MemoryOption = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="SIZE", help=f"With --simulated: of each node; {DEFAULT_MEMORY} by default."),
+]
+_GpuModelOption = Annotated[
+    str | None,
+    typer.Option("--gpu-model", metavar="TEXT", help=f"With --simulated: of each GPU; {DEFAULT_GPU_MODEL} by default."),
+]
+_GpuMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu-memory",
+        metavar="SIZE",
+        help=f"With --simulated or --nodes-csv: of each GPU; {DEFAULT_GPU_MEMORY} by default.",
+    ),
+]
+_KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="A Kubernetes cluster that the `muster up` of this machine reaches; the file stays on it.",
+    ),
+]
+_KubeContextOption = Annotated[
+    str | None,
+    typer.Option("--context", help="Of the kubeconfig; its current one by default."),
+]
+_KubernetesOption = Annotated[bool, typer.Option("--kubernetes", help="A Kubernetes cluster whose agent runs in it.")]
+
+
 def _add_add(app: typer.Typer) -> None:
     @command(
         app,
@@ -204,56 +248,15 @@ def _add_add(app: typer.Typer) -> None:
         session: Session,
         name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new cluster.")],
         *,
-        simulated: Annotated[
-            str | None, typer.Option("--simulated", metavar="NODESxGPUS", help="Nodes that are alike, such as 32x8.")
-        ] = None,
-        nodes_csv: Annotated[
-            Path | None,
-            typer.Option(
-                "--nodes-csv", metavar="FILE", help="Simulated nodes from a CSV: sn, cpu_milli, memory_mib, gpu, model."
-            ),
-        ] = None,
-        cpu_cores: Annotated[
-            float | None,
-            typer.Option(
-                "--cpu-cores", metavar="X", help=f"With --simulated: of each node; {DEFAULT_CORES:g} by default."
-            ),
-        ] = None,
-        memory: Annotated[
-            str | None,
-            typer.Option(
-                "--memory", metavar="SIZE", help=f"With --simulated: of each node; {DEFAULT_MEMORY} by default."
-            ),
-        ] = None,
-        gpu_model: Annotated[
-            str | None,
-            typer.Option(
-                "--gpu-model", metavar="TEXT", help=f"With --simulated: of each GPU; {DEFAULT_GPU_MODEL} by default."
-            ),
-        ] = None,
-        gpu_memory: Annotated[
-            str | None,
-            typer.Option(
-                "--gpu-memory",
-                metavar="SIZE",
-                help=f"With --simulated or --nodes-csv: of each GPU; {DEFAULT_GPU_MEMORY} by default.",
-            ),
-        ] = None,
-        kubeconfig: Annotated[
-            Path | None,
-            typer.Option(
-                "--kubeconfig",
-                metavar="FILE",
-                help="A Kubernetes cluster that the `muster up` of this machine reaches; the file stays on it.",
-            ),
-        ] = None,
-        context: Annotated[
-            str | None,
-            typer.Option("--context", help="Of the kubeconfig; its current one by default."),
-        ] = None,
-        kubernetes: Annotated[
-            bool, typer.Option("--kubernetes", help="A Kubernetes cluster whose agent runs in it.")
-        ] = False,
+        simulated: _SimulatedOption = None,
+        nodes_csv: _NodesCsvOption = None,
+        cpu_cores: _CoresOption = None,
+        memory: _MemoryOption = None,
+        gpu_model: _GpuModelOption = None,
+        gpu_memory: _GpuMemoryOption = None,
+        kubeconfig: _KubeconfigOption = None,
+        context: _KubeContextOption = None,
+        kubernetes: _KubernetesOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Add a cluster: a simulated one, with nodes and pods in memory, or one of Kubernetes."""
@@ -271,24 +274,33 @@ def _add_add(app: typer.Typer) -> None:
         if kubernetes:
             add_elsewhere(session, name, idempotency_key)
             return
-        device_bytes = _size("--gpu-memory", DEFAULT_GPU_MEMORY if gpu_memory is None else gpu_memory)
         if simulated is not None:
-            count, gpus = parse_simulated(simulated)
-            kind = _NodeKind(
-                cores=DEFAULT_CORES if cpu_cores is None else cpu_cores,
-                memory_bytes=_size("--memory", DEFAULT_MEMORY if memory is None else memory),
-                gpus=gpus,
-                model=(DEFAULT_GPU_MODEL if gpu_model is None else gpu_model) if gpus else "",
-                gpu_memory_bytes=device_bytes if gpus else 0,
-            )
-            groups = [kind.group([f"{name}-{number}" for number in range(count)])]
+            groups = [_alike(name, simulated, cores=cpu_cores, memory=memory, model=gpu_model, gpu_memory=gpu_memory)]
         else:
             assert nodes_csv is not None
-            groups = read_nodes(nodes_csv, device_bytes)
+            groups = read_nodes(
+                nodes_csv, _size("--gpu-memory", DEFAULT_GPU_MEMORY if gpu_memory is None else gpu_memory)
+            )
         nodes: list[Json] = [*groups]
         body: Row = {"name": name, "kind": "simulated", "simulatedNodes": nodes}
         session.api.mutate("POST", "/clusters", body, idempotency_key=idempotency_key)
         session.out.talk(f"cluster {name} added with {sum(len(_names(one)) for one in groups)} nodes")
+
+
+def _alike(
+    name: str, simulated: str, *, cores: float | None, memory: str | None, model: str | None, gpu_memory: str | None
+) -> Row:
+    """Simulated nodes that are alike, as one group of the request."""
+    count, gpus = parse_simulated(simulated)
+    device_bytes = _size("--gpu-memory", DEFAULT_GPU_MEMORY if gpu_memory is None else gpu_memory)
+    kind = _NodeKind(
+        cores=DEFAULT_CORES if cores is None else cores,
+        memory_bytes=_size("--memory", DEFAULT_MEMORY if memory is None else memory),
+        gpus=gpus,
+        model=(DEFAULT_GPU_MODEL if model is None else model) if gpus else "",
+        gpu_memory_bytes=device_bytes if gpus else 0,
+    )
+    return kind.group([f"{name}-{number}" for number in range(count)])
 
 
 def _refuse_idle(given: list[str], simulated: str | None, nodes_csv: Path | None) -> None:
@@ -349,7 +361,7 @@ def _add_changes(app: typer.Typer) -> None:
 
 def add_nodes(root: typer.Typer) -> None:
     """Declares `muster node` and `muster nodepool`."""
-    node = group("Nodes: what they have, and what of it is reserved.")
+    node = group("node")
 
     @command(node, "list", examples="muster node list\nmuster node list --cluster local -o json")
     def list_nodes(session: Session, *, cluster: ClusterOption = None, watch: WatchOption = False) -> None:
@@ -364,7 +376,7 @@ def add_nodes(root: typer.Typer) -> None:
         session.out.rows(fetch(), NODE_COLUMNS, empty="no nodes")
 
     root.add_typer(node, name="node")
-    pool = group("Node pools: nodes of a cluster that carry one label.")
+    pool = group("nodepool")
 
     @command(pool, "list", examples="muster nodepool list\nmuster nodepool list --cluster demo")
     def list_pools(session: Session, *, cluster: ClusterOption = None) -> None:

@@ -152,7 +152,7 @@ def add_agent(app: typer.Typer) -> None:
         except OSError as error:
             raise usage(f"{error.filename} cannot be used: {error.strerror}") from error
         if nats_user:
-            from services.runtime.nats_config import agent_user_block
+            from services.runtime.nats.nats_config import agent_user_block
 
             session.out.write(agent_user_block(text_of(row, "id"), password) + "\n")
             return

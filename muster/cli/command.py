@@ -22,6 +22,7 @@ from muster.cli.contexts import (
     resolve,
 )
 from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.nouns import NOUNS
 from muster.cli.output import Format, Output, Style
 
 if TYPE_CHECKING:
@@ -221,9 +222,9 @@ def command(
     return declare
 
 
-def group(help_text: str) -> typer.Typer:
-    """A noun with its verbs."""
-    return typer.Typer(cls=MusterGroup, help=help_text, no_args_is_help=True, rich_markup_mode=None)
+def group(noun: str) -> typer.Typer:
+    """A noun with its verbs; its summary stands in NOUNS."""
+    return typer.Typer(cls=MusterGroup, help=NOUNS[noun].summary, no_args_is_help=True, rich_markup_mode=None)
 
 
 class MusterCommand(TyperCommand):

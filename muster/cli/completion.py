@@ -1,7 +1,7 @@
 """Names for the shell's completion, asked of the API within a moment, and the scripts that install it.
 
 A completion never fails and never waits: with no answer in time there is nothing to offer. The standard library's
-HTTP client does here, because httpx alone would take longer to import than a whole completion may.
+HTTP client does here, in one short attempt.
 """
 
 import json
@@ -13,6 +13,7 @@ import typer
 from muster.cli.command import Session, command
 from muster.cli.contexts import ContextsError, config_file, read_contexts, resolve
 from muster.cli.exits import usage
+from muster.cli.nouns import COMPLETE_VARIABLE
 from muster.cli.values import Json, Row, rows_of, text_of
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS: Final = 1.0
 """A person who pressed Tab is waiting."""
-COMPLETE_VARIABLE: Final = "_MUSTER_COMPLETE"
-"""By it the shell asks for completions."""
 _OFFERED: Final = 100
 """More than a screen of names helps nobody."""
 SHELLS: Final = ("bash", "zsh", "fish")

@@ -27,7 +27,7 @@ CONTEXT_COLUMNS: Final = (
 
 
 def add_context(root: typer.Typer) -> None:
-    app = group("Contexts: which Muster is asked, and who you are there.")
+    app = group("context")
     _add_reads(app)
     _add_changes(app)
     root.add_typer(app, name="context")

@@ -41,7 +41,7 @@ EVENT_COLUMNS: Final = (
 
 
 def add_events(root: typer.Typer) -> None:
-    app = group("Events: the log itself, commit by commit. For administrators.")
+    app = group("events")
 
     @command(
         app,
@@ -129,7 +129,7 @@ def _followed(session: Session, after: int) -> Iterator[Row]:
     while True:
         try:
             with session.api.stream("/events", [("after", after), ("follow", "true")]) as response:
-                for line in response.iter_lines():
+                for line in response.lines():
                     row: Json = json.loads(line)
                     if isinstance(row, dict) and not _is_end(row):
                         after = plain_sequence(row)

@@ -7,8 +7,8 @@ from muster.cli.exits import ExitCode, Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from muster.cli.client import Parameters
     from muster.cli.command import Session
+    from muster.cli.http import Parameters
 
 CUT_MARK: Final = "X-Cut-Mark"
 """Header of the API's answer: how a line begins that says why not all is told."""
@@ -32,7 +32,7 @@ def print_logs(session: "Session", path: str, parameters: "Parameters") -> bool:
     came = False
     with session.api.stream(path, parameters, accept="text/plain") as response:
         mark = response.headers.get(CUT_MARK)
-        for text in without_cuts(response.iter_text(), mark, cuts) if mark else response.iter_text():
+        for text in without_cuts(response.texts(), mark, cuts) if mark else response.texts():
             session.out.write(text)
             came = came or bool(text)
     if cuts:

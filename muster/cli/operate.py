@@ -18,7 +18,8 @@ from muster.cli.progress import progress_bar
 from muster.cli.values import Row, number_of, row_of
 
 if TYPE_CHECKING:
-    from services.runtime.jetstream import JetStreamEventStore
+    from services.runtime.identity.actors import Actors
+    from services.runtime.log.jetstream import JetStreamEventStore
 
 OPERATOR: Final = "operator"
 """The NATS user of these verbs: it reads the log, and can write nothing."""
@@ -46,7 +47,7 @@ DIFFERENCE_COLUMNS: Final = (
 
 
 def add_projections(root: typer.Typer) -> None:
-    app = group("Projections: the read models, how far they are, and making them anew.")
+    app = group("projections")
 
     @command(app, "status", examples="muster projections status\nmuster projections status -o json")
     def status(session: Session) -> None:
@@ -68,7 +69,7 @@ def add_projections(root: typer.Typer) -> None:
         from services.projector.rebuild import RebuildError
         from services.projector.rebuild import rebuild as rebuild_all
 
-        async def work(store: "JetStreamEventStore", postgres_url: str) -> None:
+        async def work(store: "JetStreamEventStore", _: "Actors", postgres_url: str) -> None:
             with progress_bar(session.out, "rebuild") as report:
                 done = await rebuild_all(store, postgres_url, report)
             rate = done.events / max(done.seconds, 0.001)
@@ -83,7 +84,7 @@ def add_projections(root: typer.Typer) -> None:
 
 
 def add_log(root: typer.Typer) -> None:
-    app = group("The log: whether everything that is shown follows from it, and its repair.")
+    app = group("log")
 
     @command(
         app,
@@ -110,7 +111,7 @@ def add_log(root: typer.Typer) -> None:
         voids: list[str] = []
         compared, end = 0, 0
 
-        async def work(store: "JetStreamEventStore", postgres_url: str) -> None:
+        async def work(store: "JetStreamEventStore", actors: "Actors", postgres_url: str) -> None:
             nonlocal compared, end
             with progress_bar(session.out, "verify") as report:
 
@@ -121,7 +122,8 @@ def add_log(root: typer.Typer) -> None:
 
                 found = await verify_all(store, postgres_url, heard)
             end = await store.last_seq()
-            voids.extend((*store.voids.told(), *store.voids.doubted()))
+            await actors.subjects_of(store.voids.declared_by())
+            voids.extend((*store.voids.told(actors.subject), *store.voids.doubted(actors.subject)))
             differences.extend(
                 {
                     "table": one.table,
@@ -153,7 +155,7 @@ def add_log(root: typer.Typer) -> None:
 
 
 def _directly(
-    session: Session, data_dir: Path | None, work: Callable[["JetStreamEventStore", str], Awaitable[None]]
+    session: Session, data_dir: Path | None, work: Callable[["JetStreamEventStore", "Actors", str], Awaitable[None]]
 ) -> None:
     """Does the work with a connection of the operator's. Raises Problem."""
     import asyncio
@@ -161,9 +163,11 @@ def _directly(
     import asyncpg
 
     from events.aggregate import BrokenChainError
-    from services.runtime.connection import ConnectionLostError, connect
-    from services.runtime.jetstream import JetStreamEventStore
-    from services.runtime.store import LogGapError, LogUnavailableError, UnreadableMessageError
+    from services.runtime.identity.actors import Actors
+    from services.runtime.log.jetstream import JetStreamEventStore
+    from services.runtime.log.store import LogGapError, LogUnavailableError, UnreadableMessageError
+    from services.runtime.nats.connection import ConnectionLostError, connect
+    from services.runtime.nats.requests import Requests
 
     folder = data_dir or (Path(session.target.data_dir) if session.target.data_dir else None)
     settings = operator_settings(folder)
@@ -172,7 +176,8 @@ def _directly(
     async def run() -> None:
         connection = await connect(settings, OPERATOR)
         try:
-            await work(JetStreamEventStore(connection), settings.database_url)
+            actors = Actors(connection, Requests(connection))
+            await work(JetStreamEventStore(connection), actors, settings.database_url)
         finally:
             await connection.close()
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from muster.cli.exits import ExitCode, Problem
 
 if TYPE_CHECKING:
-    from services.runtime.settings import Settings
+    from services.runtime.process.settings import Settings
 
 
 def operator_settings(data_dir: Path | None) -> "Settings":
     """Settings with the addresses and the credentials of the operator. Raises Problem, also where nobody serves the
     folder.
     """
-    from services.runtime.settings import Settings
+    from services.runtime.process.settings import Settings
 
     if os.environ.get("MUSTER_NATS_URL") and os.environ.get("MUSTER_POSTGRES_URL"):
         return Settings()

@@ -68,7 +68,7 @@ SecurityOption = Annotated[
 
 
 def add_project(root: typer.Typer) -> None:
-    app = group("Projects: who works on what, with how much.")
+    app = group("project")
     _add_reads(app)
     _add_changes(app)
     root.add_typer(app, name="project")

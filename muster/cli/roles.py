@@ -42,14 +42,14 @@ EverywhereOption = Annotated[
 
 
 def add_role(root: typer.Typer) -> None:
-    app = group("Roles: who may do what, everywhere or in a project.")
+    app = group("role")
     _add_list(app)
     _add_changes(app)
     root.add_typer(app, name="role")
 
 
 def add_user(root: typer.Typer) -> None:
-    app = group("Users: everybody who has a role.")
+    app = group("user")
 
     @command(app, "list", examples="muster user list\nmuster user list -o yaml")
     def list_(session: Session) -> None:

@@ -20,7 +20,7 @@ ADMINISTRATOR_SECONDS: Final = 60
 
 
 def add_token(root: typer.Typer) -> None:
-    app = group("Tokens: who somebody is, signed by the local key. For one machine and for compose.")
+    app = group("token")
 
     @command(
         app,
@@ -113,8 +113,8 @@ class Signer:
     """Signs tokens with the local key."""
 
     def __init__(self, path: Path) -> None:
-        from services.runtime.local_keys import LocalKeyError, load_or_create_key
-        from services.runtime.settings import Settings
+        from services.runtime.identity.local_keys import LocalKeyError, load_or_create_key
+        from services.runtime.process.settings import Settings
 
         try:
             self._key = load_or_create_key(path)
@@ -124,7 +124,7 @@ class Signer:
 
     def sign(self, subject: str, ttl_seconds: int | None) -> str:
         """A token. Raises Problem where a verifier would refuse it."""
-        from services.runtime.local_keys import DEFAULT_TTL_SECONDS, sign_token
+        from services.runtime.identity.local_keys import DEFAULT_TTL_SECONDS, sign_token
 
         try:
             return sign_token(

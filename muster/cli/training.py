@@ -9,6 +9,7 @@ import typer
 from muster.cli.command import MusterGroup, Session, command
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import check_new_name, cluster_id, default_project
+from muster.cli.nouns import NOUNS
 from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, TimeoutOption, timeout_seconds
 from muster.cli.output import Column, Format
 from muster.cli.training_flags import FLAG_OF_FIELD, flag_parameters, set_field, set_fields
@@ -40,7 +41,7 @@ def add_training(root: typer.Typer) -> None:
     """Declares `muster training` with its verbs."""
     app = typer.Typer(
         cls=TrainingGroup,
-        help="Trainings: submit, list, look into, suspend, resume, delete. `training standard` is the same.",
+        help=f"{NOUNS['training'].summary} `training standard` is the same.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )

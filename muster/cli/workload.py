@@ -18,12 +18,12 @@ from muster.cli.workload_columns import (
     HISTORY_COLUMNS,
     METRIC_COLUMNS,
     POD_COLUMNS,
-    WORKLOAD_COLUMNS,
     gpus,
     pods,
     runs,
     told_phase,
     why,
+    workload_columns,
 )
 
 _SHOWN_RECORDS: Final = 10
@@ -82,12 +82,14 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
             watch_rows(
                 session.out,
                 lambda: session.api.pages("/workloads", "workloads", parameters, most=limit)[0],
-                WORKLOAD_COLUMNS,
+                workload_columns(),
             )
         rows, more = session.api.pages("/workloads", "workloads", parameters, most=limit)
         if not rows:
             _check_project(session, scope)
-        session.out.rows(rows, WORKLOAD_COLUMNS, empty="no workloads; `muster training submit` makes one, -A shows all")
+        session.out.rows(
+            rows, workload_columns(), empty="no workloads; `muster training submit` makes one, -A shows all"
+        )
         if more:
             session.out.talk(f"the first {limit} are shown; --limit 0 shows all")
 
@@ -111,7 +113,7 @@ def add_describe(app: typer.Typer, noun: str) -> None:
         """Show a workload: what was asked for, how it stands and why, its pods and its latest history."""
         identifier = workload_id(session, workload, project, deleted=True)
         row = session.api.get(f"/workloads/{identifier}")
-        session.out.one(row, lambda: _describe(session, identifier, row), columns=WORKLOAD_COLUMNS)
+        session.out.one(row, lambda: _describe(session, identifier, row), columns=workload_columns())
 
 
 def add_logs(app: typer.Typer, noun: str) -> None:
@@ -195,7 +197,12 @@ def _standing(row: Row) -> str:
 
 def add_views(app: typer.Typer) -> None:
     """Declares history, pods and metrics."""
+    _add_history(app)
+    _add_pods(app)
+    _add_metrics(app)
 
+
+def _add_history(app: typer.Typer) -> None:
     @command(
         app,
         "history",
@@ -219,6 +226,8 @@ def add_views(app: typer.Typer) -> None:
             watch_rows(session.out, lambda: _records(session, path, limit), HISTORY_COLUMNS, key="key", name="message")
         session.out.rows(_records(session, path, limit), HISTORY_COLUMNS, name="message")
 
+
+def _add_pods(app: typer.Typer) -> None:
     @command(
         app,
         "pods",
@@ -240,6 +249,8 @@ def add_views(app: typer.Typer) -> None:
             watch_rows(session.out, fetch, POD_COLUMNS, key="name")
         session.out.rows(fetch(), POD_COLUMNS, empty="no pods")
 
+
+def _add_metrics(app: typer.Typer) -> None:
     @command(
         app,
         "metrics",
@@ -279,7 +290,7 @@ def add_views(app: typer.Typer) -> None:
 
 
 def add_workload(root: typer.Typer) -> None:
-    app = group("Workloads of every kind: list, look into, suspend, resume, change, delete.")
+    app = group("workload")
     add_list(app, "workload", kind=None)
     add_describe(app, "workload")
     add_views(app)

@@ -86,7 +86,12 @@ def _failed(session: Session, problem: Problem) -> ExitCode:
 
 def add_acts(app: typer.Typer, noun: str) -> None:
     """Declares suspend, resume and delete."""
+    _add_suspend(app, noun)
+    _add_resume(app, noun)
+    _add_delete(app, noun)
 
+
+def _add_suspend(app: typer.Typer, noun: str) -> None:
     @command(
         app,
         "suspend",
@@ -109,6 +114,8 @@ def add_acts(app: typer.Typer, noun: str) -> None:
         act = _Act(verb="suspend", there=frozenset({"Stopped"}), wait=wait, timeout=timeout, key=idempotency_key)
         return act.on_each(session, workloads, project)
 
+
+def _add_resume(app: typer.Typer, noun: str) -> None:
     @command(
         app,
         "resume",
@@ -132,6 +139,8 @@ def add_acts(app: typer.Typer, noun: str) -> None:
         act = _Act(verb="resume", there=there, wait=wait, timeout=timeout, key=idempotency_key)
         return act.on_each(session, workloads, project)
 
+
+def _add_delete(app: typer.Typer, noun: str) -> None:
     @command(
         app,
         "delete",

@@ -1,5 +1,7 @@
 """Columns of the tables about workloads and pods, and the words in their cells. No I/O."""
 
+from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from muster.cli.output import Column
@@ -48,58 +50,46 @@ def why(row: Row) -> str:
 
 
 _OUTCOMES: Final = frozenset({"Completed", "Failed"})
+_SHOWN: Final = ("always", "wide", "csv")
 
-WORKLOAD_COLUMNS: Final[tuple[Column, ...]] = (
-    Column("NAME", "name"),
-    Column("PROJECT", "projectName"),
-    Column("PHASE", "phase", show=told_phase),
-    Column("PODS", "runningPods", show=pods),
-    Column("GPU", "gpuAllocated", show=gpus),
-    Column("OWNER", "submittedBy"),
-    Column("CREATED", "createdAt", time=True),
-    Column("WHY", "phaseMessage", show=why),
-    Column("TYPE", "type", wide=True),
-    Column("RUNS", "succeededPods", show=runs, wide=True),
-    Column("PRIORITY", "priorityClassName", wide=True),
-    Column("PREEMPTIBILITY", "preemptibility", wide=True),
-    Column("NODES", "currentNodes", wide=True),
-    Column("POOLS", "currentNodePools", wide=True),
-    Column("CLUSTER", "clusterName", wide=True),
-    Column("CPU", "cpuRequestCores", show=lambda row: _count(row, "cpuRequestCores"), wide=True),
-    Column("MEMORY", "cpuMemoryRequestBytes", show=lambda row: _bytes(row, "cpuMemoryRequestBytes"), wide=True),
-    Column("WAITED", "totalPendingTimeSeconds", show=lambda row: _span(row, "totalPendingTimeSeconds"), wide=True),
-    Column("RAN", "totalRunningTimeSeconds", show=lambda row: _span(row, "totalRunningTimeSeconds"), wide=True),
-    Column("STARTED", "startedAt", time=True, wide=True),
-    Column("ENDED", "completedAt", time=True, wide=True),
-    Column("DELETED", "deletedAt", time=True, wide=True),
-    Column("DELETES", "autoDeleteAt", time=True, wide=True),
-    Column("EXIT", "exitCode", wide=True),
-    Column("IMAGE", "image", wide=True),
-    Column("CATEGORY", "category", wide=True),
-    Column("REASON", "phaseReason", wide=True),
-    Column("DESIRED", "desiredPhase", wide=True),
-    Column("ATTEMPT", "attempt", wide=True),
-    Column("VERSION", "version", wide=True),
-    Column("ID", "id", wide=True),
-    Column("GPU-REQUEST", "gpuRequest", rare=True),
-    Column("GPU-MEMORY", "gpuMemoryRequestBytes", show=lambda row: _bytes(row, "gpuMemoryRequestBytes"), rare=True),
-    Column("CPU-ALLOCATED", "cpuAllocatedCores", rare=True),
-    Column(
-        "MEMORY-ALLOCATED",
-        "cpuMemoryAllocatedBytes",
-        show=lambda row: _bytes(row, "cpuMemoryAllocatedBytes"),
-        rare=True,
-    ),
-    Column("COMPLETIONS", "completions", rare=True),
-    Column("PARALLELISM", "parallelism", rare=True),
-    Column("FAILED-RUNS", "failedRuns", rare=True),
-    Column("REQUESTED-PODS", "requestedPods", rare=True),
-    Column("NODE-POOLS", "nodePools", rare=True),
-    Column("PHASE-SINCE", "phaseUpdatedAt", time=True, rare=True),
-    Column("REQUESTED-NAME", "requestedName", rare=True),
-    Column("PROJECT-ID", "projectId", rare=True),
-    Column("CLUSTER-ID", "clusterId", rare=True),
-)
+_SHOW: Final[dict[str, Callable[[Row], str]]] = {
+    "phase": told_phase,
+    "phaseMessage": why,
+    "runningPods": pods,
+    "gpuAllocated": gpus,
+    "succeededPods": runs,
+    "cpuRequestCores": lambda row: _count(row, "cpuRequestCores"),
+}
+"""Cells that say more than one column of the API, or nothing where it is 0."""
+
+
+@cache
+def workload_columns() -> tuple[Column, ...]:
+    """As they are declared with the rows of the API."""
+    from projections.columns import public_columns
+    from projections.workloads.rows import WorkloadRow
+
+    declared = sorted(public_columns(WorkloadRow), key=lambda pair: (_SHOWN.index(pair[1].shown), pair[1].place))
+    return tuple(
+        Column(
+            public.heading,
+            public.name,
+            show=_SHOW.get(public.name) or _show(column.name, public.name),
+            wide=public.shown == "wide",
+            rare=public.shown == "csv",
+            time=column.type == "time",
+        )
+        for column, public in declared
+    )
+
+
+def _show(column: str, key: str) -> Callable[[Row], str] | None:
+    """By the unit that ends the column's name."""
+    if column.endswith("_bytes"):
+        return lambda row: _bytes(row, key)
+    if column.endswith("_seconds"):
+        return lambda row: _span(row, key)
+    return None
 
 
 def _span(row: Row, key: str) -> str:

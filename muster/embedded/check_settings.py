@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from muster.embedded.environment import PREFIX, SET_BY_UP, given_settings, is_taken
 from muster.embedded.processes import say
-from services.runtime.settings import Settings
+from services.runtime.process.settings import Settings
 
 REFUSED: Final = 2
 MOST_SHOWN: Final = 60

@@ -12,8 +12,8 @@ from typing import Final
 from muster.embedded.api import Api, CallError, Json
 from muster.embedded.datadir import DataDir
 from muster.embedded.welcome import PROJECT
-from services.runtime.local_keys import load_or_create_key, sign_token
-from services.runtime.settings import Settings
+from services.runtime.identity.local_keys import load_or_create_key, sign_token
+from services.runtime.process.settings import Settings
 
 EVERY_SECONDS: Final = 4.0
 """With the run times below, about 150 of the 256 GPUs are busy."""

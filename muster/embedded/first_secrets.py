@@ -1,7 +1,7 @@
 """One-shot of docker-compose, before everything else: passwords and certificates, made at the first start.
 
 Runs as root, because each password is for one service's user and for the server's. What is there already stays; only
-the server's certificate is made anew, since the names in it may have changed. Standard library only, but for that.
+the server's certificate is made anew, since the names in it may have changed.
 """
 
 import os
@@ -10,23 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-SERVER: Final = 10010
-"""User and group of the NATS server, which reads all passwords."""
-OWNERS: Final = {
-    "setup": 10001,
-    "api": 10011,
-    "ownership": 10012,
-    "commands": 10013,
-    "scheduler": 10014,
-    "cluster_sync": 10015,
-    "agent": 10016,
-    "auto_deletion": 10017,
-    "projector": 10018,
-    "operator": 10019,
-    "migrate": 10020,
-    "keeper": SERVER,
-}
-"""Users of NATS, and as whom each runs in docker-compose.yml."""
+from services.runtime.services import SERVER_UID, SERVICES
+
 SECRET_BYTES: Final = 24
 """192 bits: not to be guessed."""
 
@@ -34,8 +19,8 @@ SECRET_BYTES: Final = 24
 def main(root: Path, names: tuple[str, ...]) -> None:
     """Make everything below `root`; `names` are those by which agents of other machines call the server."""
     passwords = root / "nats"
-    for user, owner in OWNERS.items():
-        _secret(passwords / user, owner, SERVER, 0o440)
+    for user, service in SERVICES.items():
+        _secret(passwords / user, service.uid, SERVER_UID, 0o440)
     # Whoever mounts its folder may read it.
     _secret(root / "postgres" / "password", 0, 0, 0o444)
     _secret(root / "postgres-reader" / "password", 0, 0, 0o444)
@@ -48,8 +33,8 @@ def main(root: Path, names: tuple[str, ...]) -> None:
 
     ca = authority_in(authority)
     certificate, key = server_certificate(ca, ("nats", "localhost", *names))
-    _write(tls / "server.crt", certificate, SERVER, SERVER, 0o444)
-    _write(tls / "server.key", key, SERVER, SERVER, 0o400)
+    _write(tls / "server.crt", certificate, SERVER_UID, SERVER_UID, 0o444)
+    _write(tls / "server.key", key, SERVER_UID, SERVER_UID, 0o400)
     _write(public / "ca.crt", (authority / "ca.crt").read_bytes(), 0, 0, 0o444)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from muster.embedded.canary import Server, look_at, room_of
 from muster.embedded.keeper import Keeper
 from muster.embedded.processes import describe_end, say
-from services.runtime.declared import LOG_MAX_BYTES, MAX_FILE_STORE, file_store_bytes
+from services.runtime.nats.declared import LOG_MAX_BYTES, MAX_FILE_STORE, file_store_bytes
 
 PROGRAM: Final = "nats-server"
 PORT: Final = 4222

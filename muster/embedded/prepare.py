@@ -10,17 +10,17 @@ from pathlib import Path
 
 from events.subjects import EVENTS_STREAM
 from muster.embedded.datadir import DataDir, write_private
-from services.runtime.declared import file_store_bytes
-from services.runtime.inboxes import agent_user
-from services.runtime.nats_config import render_nats_config
-from services.runtime.permissions import PERMISSIONS
-from services.runtime.settings import Settings
+from services.runtime.nats.declared import file_store_bytes
+from services.runtime.nats.inboxes import agent_user
+from services.runtime.nats.nats_config import render_nats_config
+from services.runtime.process.settings import Settings
+from services.runtime.services import SERVICES
 
 
 def main(root: Path, nats_port: int) -> None:
     """Write what NATS needs to start. Changes nothing that is already as it should be."""
     data = DataDir(root=root)
-    passwords = {service: data.secret(f"nats/{service}") for service in PERMISSIONS}
+    passwords = {service: data.secret(f"nats/{service}") for service in SERVICES}
     agents = {cluster_id: data.secret(f"nats/{agent_user(cluster_id)}") for cluster_id in data.connected_clusters()}
     # Nothing makes the log smaller: one that was given more room once keeps it.
     log_max_bytes = max(Settings().log_max_bytes, kept_log_max_bytes(data.nats / "jetstream"))

@@ -1,39 +1,36 @@
 """Several services in one process, for `muster up`: `python -m muster.embedded.process control|workers`.
 
-    control   answers requests: api, ownership, commands
-    workers   works on the log: scheduler, cluster_sync, agent, auto_deletion, projector
+    control   answers requests
+    workers   works on the log
 
-so that planning never delays a request. It imports everything first and then waits for a line on its standard input:
-its supervisor starts it together with the servers, and lets it go when they are ready. `set up` has `control` do the
-work of `python -m services.setup` first: a program of its own would import the same once more (docs/adr/0039).
+so that planning never delays a request; which service runs where stands in the table of services. It imports
+everything first and then waits for a line on its standard input: its supervisor starts it together with the servers,
+and lets it go when they are ready. `set up` has `control` do the work of `python -m services.setup` first: a program of
+its own would import the same once more (docs/adr/0039).
 """
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
-import services.runtime.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
-from services.runtime.host import Run, configure_logging, run_process
-from services.runtime.settings import Settings
+import services.runtime.process.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
+from services.runtime.process.host import Run, configure_logging, run_process
+from services.runtime.process.settings import Settings
+from services.runtime.services import Group, of_group
 
 SET_UP: Final = "set up"
 """What the supervisor says to `control` instead of `go`, until that was ready once: a later start has nothing to wait
 for, and Postgres may be away."""
 SETUP_FAILED: Final = 3
 """The exit code then: what setup met does not pass by itself, since it waits for what does."""
-GROUPS: Final[Mapping[str, Sequence[str]]] = {
-    "control": ("api", "ownership", "commands"),
-    "workers": ("scheduler", "cluster_sync", "agent", "auto_deletion", "projector"),
-}
 
 
-def load(group: str) -> dict[str, Run]:
+def load(group: Group) -> dict[str, Run]:
     """The services of a group, imported."""
-    return {name: importlib.import_module(f"services.{name}.service").run for name in GROUPS[group]}
+    return {name: importlib.import_module(f"services.{name}.service").run for name in of_group(group)}
 
 
-def main(group: str) -> int:
+def main(group: Group) -> int:
     """Import, wait for the word, run until told to stop; the exit code."""
     settings = Settings()
     configure_logging(settings.log_level)
@@ -48,4 +45,4 @@ def main(group: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(cast("Group", sys.argv[1])))

@@ -371,7 +371,7 @@ def hidden_folders(environ: Mapping[str, str]) -> str:
 
 def local_pods(*, accept_shared: bool) -> str:
     """The setting of that name: whether this machine can shut pods off from us. Says so where it cannot."""
-    probe = [sys.executable, "-m", "services.agent.backends.isolation"]
+    probe = [sys.executable, "-m", "services.agent.backends.local.isolation"]
     try:
         tried = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=PROBE_ISOLATION_SECONDS)
     except subprocess.TimeoutExpired:

@@ -12,8 +12,8 @@ from typing import Final
 from muster.cli.contexts import CONTEXT, write_context
 from muster.embedded.api import Api, CallError, Json
 from muster.embedded.datadir import DataDir, write_private
-from services.runtime.local_keys import load_or_create_key, sign_token
-from services.runtime.settings import Settings
+from services.runtime.identity.local_keys import load_or_create_key, sign_token
+from services.runtime.process.settings import Settings
 
 PROJECT: Final = "default"
 TOKEN_SECONDS: Final = 24 * 3600

@@ -2,10 +2,10 @@
 
 from events.codec import encode_event
 from events.commit import Commit
-from events.workload.events import WorkloadEvent
-from projections.rows import HistoryRow
+from events.workload.state import WorkloadEvent
 from projections.values import clean
 from projections.workloads.project import WorkloadEntry
+from projections.workloads.rows import HistoryRow
 from projections.workloads.sentences import sentence
 
 
@@ -27,8 +27,7 @@ def history_row(
         phase=row.phase,
         reason=clean(reason),
         message=clean(sentence(before, event, after, actor)),
-        actor_iss=clean(actor.iss),
-        actor_sub=clean(actor.sub),
+        actor_id=clean(actor.id),
         actor_kind=actor.kind,
         details=bytes(stored.data).decode(),
     )

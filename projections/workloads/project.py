@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from events.aggregate import BrokenChainError
 from events.commit import Commit
 from events.phases import FINISHED, NODE_UNREACHABLE, DesiredPhase, Phase, PodPhase, may_follow, nodes_unreachable
-from events.workload.events import (
+from events.workload.kinds import KINDS
+from events.workload.pod import (
     PodEvent,
     PodFailed,
     PodInterrupted,
@@ -24,6 +25,9 @@ from events.workload.events import (
     PodSucceeded,
     PodUnreachable,
     PodWarned,
+)
+from events.workload.spec import PRIORITY_RANK, with_defaults
+from events.workload.state import (
     WorkloadChanged,
     WorkloadCompleted,
     WorkloadCreated,
@@ -38,9 +42,8 @@ from events.workload.events import (
     WorkloadWaiting,
     countable,
 )
-from events.workload.spec import PRIORITY_RANK, pod_sets, with_defaults
-from projections.rows import DueRow, PodRow, WorkloadRow
 from projections.values import MAX_BIGINT, clean, fit, indexed, to_json
+from projections.workloads.rows import DueRow, PodRow, WorkloadRow
 
 RunKey = tuple[str, int, int, int]
 """(pod set, index, attempt, try)."""
@@ -169,8 +172,8 @@ def due_row(row: WorkloadRow | None) -> DueRow | None:
 
 def _created(event: WorkloadCreated, commit: Commit) -> WorkloadRow:
     spec = with_defaults(event.spec)
-    sets = pod_sets(spec)
-    at_once = [(pod_set, min(pod_set.count, pod_set.parallelism)) for pod_set in sets]
+    sets = KINDS[event.kind].pod_sets(spec)
+    at_once = [(pod_set.template.request, pod_set.at_once) for pod_set in sets]
     priority = spec.priority_class or ""
     return WorkloadRow(
         id=event.workload_id,
@@ -201,12 +204,12 @@ def _created(event: WorkloadCreated, commit: Commit) -> WorkloadRow:
         backoff_limit=fit(spec.backoff_limit or 0),
         auto_deletion_seconds=fit(spec.auto_deletion_time_after_completion_seconds or 0),
         requested_pods=fit(sum(count for _, count in at_once)),
-        pod_cpu_milli=fit(sets[0].request.cpu_milli),
-        pod_memory_bytes=fit(sets[0].request.memory_bytes),
-        gpu_request_milli=fit(sum(n * s.request.gpu_devices * s.request.gpu_milli for s, n in at_once)),
-        gpu_memory_request_bytes=fit(sum(n * s.request.gpu_devices * s.request.gpu_memory_bytes for s, n in at_once)),
-        cpu_request_milli=fit(sum(n * s.request.cpu_milli for s, n in at_once)),
-        memory_request_bytes=fit(sum(n * s.request.memory_bytes for s, n in at_once)),
+        pod_cpu_milli=fit(sets[0].template.request.cpu_milli),
+        pod_memory_bytes=fit(sets[0].template.request.memory_bytes),
+        gpu_request_milli=fit(sum(n * s.gpu_devices * s.gpu_milli for s, n in at_once)),
+        gpu_memory_request_bytes=fit(sum(n * s.gpu_devices * s.gpu_memory_bytes for s, n in at_once)),
+        cpu_request_milli=fit(sum(n * s.cpu_milli for s, n in at_once)),
+        memory_request_bytes=fit(sum(n * s.memory_bytes for s, n in at_once)),
     )
 
 

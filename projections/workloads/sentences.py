@@ -7,11 +7,13 @@ for people. A changed sentence shows up in old histories with the next rebuild.
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
+from events.actors import SERVICE_PREFIX
 from events.cluster import DEFAULT_POOL
 from events.commit import Actor
 from events.phases import PodPhase
 from events.quantities import format_bytes
-from events.workload.events import (
+from events.workload.kinds import KINDS
+from events.workload.pod import (
     DeviceShare,
     Placement,
     PodFailed,
@@ -24,6 +26,9 @@ from events.workload.events import (
     PodSucceeded,
     PodUnreachable,
     PodWarned,
+)
+from events.workload.spec import WHOLE_GPU_MILLI, PodRequest, with_defaults
+from events.workload.state import (
     WorkloadChanged,
     WorkloadCompleted,
     WorkloadCreated,
@@ -37,9 +42,8 @@ from events.workload.events import (
     WorkloadSuspended,
     WorkloadWaiting,
 )
-from events.workload.spec import WHOLE_GPU_MILLI, PodRequest, pod_sets, with_defaults
-from projections.rows import PodRow, WorkloadRow
 from projections.workloads.project import RunKey, WorkloadEntry
+from projections.workloads.rows import PodRow, WorkloadRow
 
 CLUSTER_REMOVED: Final = "cluster_removed"
 """Reason of an interruption after which nothing is placed any more: a workload stays with its cluster."""
@@ -120,12 +124,12 @@ def duration(span: timedelta) -> str:
 
 def _created(event: WorkloadCreated, row: WorkloadRow) -> str:
     parts: list[str] = []
-    for pod_set in pod_sets(with_defaults(event.spec)):
-        at_once = min(pod_set.count, pod_set.parallelism)
+    for pod_set in KINDS[event.kind].pod_sets(with_defaults(event.spec)):
+        at_once = pod_set.at_once
         pods = _count(pod_set.count, "pod")
         if pod_set.count > at_once:
             pods += f", {at_once} at a time"
-        parts.append(f"{pods}{', each' if pod_set.count > 1 else ''} with {_request(pod_set.request)}")
+        parts.append(f"{pods}{', each' if pod_set.count > 1 else ''} with {_request(pod_set.template.request)}")
     priority = f"priority {row.priority_class}, {row.preemptibility}"
     return f"submitted by {event.owner}: {event.kind.lower()} {event.name!r}, {'; '.join(parts)}; {priority}"
 
@@ -251,7 +255,8 @@ def _lasted(before: WorkloadEntry, ref: PodRef, end: datetime) -> str:
 
 
 def _who(actor: Actor) -> str:
-    return f"the {actor.sub} service" if actor.kind == "service" else actor.sub
+    """A person by id: who tells the sentence says the name in its place."""
+    return f"the {actor.id.removeprefix(SERVICE_PREFIX)} service" if actor.kind == "service" else actor.id
 
 
 def _count(number: int, thing: str) -> str:

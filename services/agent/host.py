@@ -18,8 +18,8 @@ from events.subjects import ALL_WANTED, WANTED_STREAM, wanted_filter
 from services.agent.agent import LIST_AGAIN_SECONDS, Agent
 from services.agent.backends.interface import Backend, BackendError
 from services.agent.wanted import Changed, Lost, Wanted, Whole, by_cluster, follow
-from services.runtime.latest import Latest
-from services.runtime.requests import Requests
+from services.runtime.log.latest import Latest
+from services.runtime.nats.requests import Requests
 
 FIRST_RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 30.0

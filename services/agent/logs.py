@@ -19,7 +19,7 @@ from events.codec import UNDECODABLE
 from events.ids import KEY_PATTERN
 from events.subjects import agent_logs_subject
 from services.agent.backends.interface import Backend, LogsUnavailableError
-from services.runtime.inboxes import is_inbox, logs_inbox
+from services.runtime.nats.inboxes import is_inbox, logs_inbox
 
 ANSWERS_AT_ONCE: Final = 512
 """Runs whose logs are being told, at the same time; one more is told to come again."""

@@ -9,7 +9,7 @@ from typing import Literal, assert_never
 import msgspec
 
 from events.cluster_protocol import ObservedPod, RunPod, SettledPod, StopPod, WantedPod
-from events.workload.events import PodRef
+from events.workload.pod import PodRef
 from services.agent.backends.interface import LIVE_KINDS
 
 SUPERSEDED_GRACE_SECONDS = 30

@@ -21,8 +21,8 @@ from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod
 from events.ids import node_key
 from events.subjects import observed_cluster_subject, observed_node_subject, observed_pod_subject
 from services.agent.backends.interface import LIVE_KINDS
-from services.runtime.jetstream_api import JetStreamError, PubAck, decode_ack
-from services.runtime.requests import Requests, UnansweredError
+from services.runtime.nats.jetstream_api import JetStreamError, PubAck, decode_ack
+from services.runtime.nats.requests import Requests, UnansweredError
 
 ENDS_AGAIN_SECONDS: Final = 5.0
 """Somebody waits for an end: its node stays reserved until it is in the log."""

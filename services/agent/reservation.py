@@ -18,7 +18,7 @@ import structlog
 from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.connect import SERVICE_ACCOUNT, ConnectError, connect
 from services.agent.backends.kubernetes.names import DEVICE_PROBLEM, VISIBLE_DEVICES
-from services.runtime.host import configure_logging
+from services.runtime.process.host import configure_logging
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LAST_PAUSE_SECONDS: Final = 30.0

@@ -13,17 +13,17 @@ import psutil
 from events.cluster import ClusterKind
 from events.cluster_protocol import WantedCluster
 from services.agent.backends.interface import Backend, BackendError
-from services.agent.backends.local import PACKAGES, LocalBackend
-from services.agent.backends.local_environment import LocalMachine
-from services.agent.backends.run_folder import Isolation
+from services.agent.backends.local.backend import PACKAGES, LocalBackend
+from services.agent.backends.local.environment import LocalMachine
+from services.agent.backends.local.run_folder import Isolation
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.host import AgentHost, OpenBackend
-from services.runtime.connection import connect
-from services.runtime.host import Health
-from services.runtime.inboxes import agent_user
-from services.runtime.settings import Settings
-from services.runtime.streams import assert_streams
+from services.runtime.nats.connection import connect
+from services.runtime.nats.inboxes import agent_user
+from services.runtime.nats.streams import assert_streams
+from services.runtime.process.host import Health
+from services.runtime.process.settings import Settings
 
 DAY_SECONDS: Final = 24 * 3600.0
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from services.runtime.latest import Latest
+from services.runtime.log.latest import Latest
 
 LOOK_SECONDS: Final = 1.0
 """How late it is said that nothing more is known, where nothing else comes."""

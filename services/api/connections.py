@@ -2,12 +2,14 @@
 be, how many requests may wait, how long a reader may stand still.
 
 uvicorn's own protocol has none of these: it waits for ever for a head that comes byte by byte, and for a client that
-does not read, and keeps whatever comes of a head that never ends. It knows no endpoint; what a cut stream says at its
-end stands in the request's state (`LAST_WORDS`).
+does not read, and keeps whatever comes of a head that never ends. And it closes a connection while its client still
+sends, which takes the answer from the client again (`_LingeringTransport`). It knows no endpoint; what a cut stream
+says at its end stands in the request's state (`LAST_WORDS`).
 """
 
 import asyncio
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -31,6 +33,11 @@ PIECE_BYTES: Final = 16 * 1024
 MOST_WAITING: Final = 32
 """Requests that may wait behind the one that is being answered: each costs us some hundred times its bytes."""
 
+LINGER_SECONDS: Final = 1.0
+"""That a client which still sends has for reading why it was refused."""
+MOST_LINGERING: Final = 64
+"""Connections at a time; any more are closed at once, read or not."""
+
 CUT: Final = Counter("muster_api_connections_cut", "Connections that were ended by us", ["why"])
 
 log = structlog.get_logger(__name__)
@@ -51,27 +58,83 @@ class ConnectionLimits:
 
 def bounded(limits: ConnectionLimits) -> type[asyncio.Protocol]:
     """What uvicorn is to make for each connection."""
-    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits))
+    lingering: set[BoundedProtocol] = set()
+    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, lingering))
+
+
+class _LingeringTransport(asyncio.Transport):
+    """A connection's own transport, but `close` ends it gently where `lingers()` says so: it writes the end, and the
+    protocol discards what still comes until the client ends its side, or LINGER_SECONDS are over.
+
+    Where bytes lie unread in a socket that is closed, the kernel resets the connection, and the client may lose an
+    answer that it already had.
+    """
+
+    def __init__(self, transport: asyncio.Transport, lingers: Callable[[], bool]) -> None:
+        super().__init__()
+        self._transport = transport
+        self._lingers = lingers
+        self._end: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        if self._lingers():
+            self._transport.write_eof()
+            self._end = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+        else:
+            self._transport.close()
+
+    def lost(self) -> None:
+        """The connection is no more."""
+        self._end = _cancelled(self._end)
+
+    def is_closing(self) -> bool:
+        return self._end is not None or self._transport.is_closing()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol and its bounds."""
 
-    def __init__(self, limits: ConnectionLimits, *arguments: Any, **named: Any) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, lingering: "set[BoundedProtocol]", *arguments: Any, **named: Any
+    ) -> None:
         super().__init__(*arguments, **named)
         self._limits = limits
+        self._lingering = lingering
+        """Those of this server that were answered for the last time."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._serving = False
         """Whether a request's head is there and its answer is not yet out."""
         self._unfinished_bytes = 0
         """That came since a head, or a part of a body, was whole."""
+        self._more_may_come = False
+        """Whether the client is in the middle of a request, or was refused before its end."""
 
     # -- heads -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
-        if len(self.connections) > self._limits.connections:
+        super().connection_made(_LingeringTransport(transport, self._lingers))
+        if len(self.connections) - len(self._lingering) > self._limits.connections:
             message = f"{self._limits.connections} connections are open already; try again"
             self._end_with(unavailable(message, details="too_many_connections"), "too_many")
         elif self._are_from_here() > self._limits.per_address:
@@ -91,8 +154,16 @@ class BoundedProtocol(HttpToolsProtocol):
         here = address_of(self.client)
         if here is None:
             return 0
-        others = cast("set[HttpToolsProtocol]", self.connections)
+        others = cast("set[HttpToolsProtocol]", self.connections) - self._lingering
         return sum(address_of(other.client) == here for other in others)
+
+    def _lingers(self) -> bool:
+        """Whether this connection, which ends, waits for its client to read the answer."""
+        if not self._more_may_come or len(self._lingering) >= MOST_LINGERING:
+            return False
+        self._lingering.add(self)
+        self.flow.resume_reading()
+        return True
 
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), PIECE_BYTES):
@@ -110,8 +181,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unfinished_bytes = 0
         super().on_body(body)
 
+    def on_message_begin(self) -> None:
+        self._more_may_come = True
+        super().on_message_begin()
+
     def on_message_complete(self) -> None:
         self._unfinished_bytes = 0
+        self._more_may_come = False
         super().on_message_complete()
 
     def on_headers_complete(self) -> None:
@@ -140,6 +216,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer = _cancelled(self._head_timer)
         self._write_timer = _cancelled(self._write_timer)
+        self._lingering.discard(self)
+        cast("_LingeringTransport", self.transport).lost()
         super().connection_lost(exc)
 
     def _expect_head(self) -> None:
@@ -159,11 +237,16 @@ class BoundedProtocol(HttpToolsProtocol):
             message = f"the request's head is longer than {MOST_HEAD_BYTES} bytes"
             self._end_with(ApiError(431, message, details="head_too_large"), "long_head")
 
+    def send_400_response(self, msg: str) -> None:
+        self._more_may_come = True
+        super().send_400_response(msg)
+
     def _end_with(self, error: ApiError, why: str) -> None:
         """Answer without a request, and end the connection."""
         if self.transport.is_closing():
             return
         CUT.labels(why).inc()
+        self._more_may_come = True
         response = error.response()
         headers = [*response.raw_headers, (b"connection", b"close")]
         head = b"".join(b"%s: %s\r\n" % header for header in headers)

@@ -16,8 +16,10 @@ from nats.aio.client import Client
 from starlette.requests import Request
 from starlette.responses import Response
 
+from events.actors import STRANGER
 from events.authorize import Grants, Permission, authorize
-from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused, UserCommand, target
+from events.commands import UserCommand, target
+from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused
 from events.ids import idempotent_command_id
 from projections.queries import ProjectionsUnavailableError, Queries, QueryTimeoutError
 from services.api.body import BadBodyError, read_object, unfit_texts
@@ -27,11 +29,12 @@ from services.api.issues import Issue, shown
 from services.api.limits import RateLimiter, Slots
 from services.api.rows import LoggedRows
 from services.api.validate import Rules, check, no_rules
-from services.runtime.authentication import Authenticator, Identity
-from services.runtime.bus import CommandClient
-from services.runtime.directory import KINDS, Directory
-from services.runtime.requests import Requests
-from services.runtime.store import EventStore, LogUnavailableError
+from services.runtime.identity.actors import Actors
+from services.runtime.identity.authentication import Authenticator, Identity
+from services.runtime.identity.directory import KINDS, Directory
+from services.runtime.log.store import EventStore, LogUnavailableError
+from services.runtime.nats.bus import CommandClient
+from services.runtime.nats.requests import Requests
 
 MAX_WAIT_SECONDS: Final = 2.0
 """How long a read waits for `min_seq`; then it answers with what there is, marked X-Log-Stale. What the log itself has
@@ -56,6 +59,7 @@ class Api:
     """Everything a handler may use."""
 
     authenticator: Authenticator
+    actors: Actors
     directory: Directory
     store: EventStore
     commands: CommandClient
@@ -132,6 +136,8 @@ class Call:
     operation: Operation
     request: Request
     identity: Identity
+    actor: str = STRANGER
+    """Id of who asks."""
     grants: Grants
     raw: bytes = b""
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -199,8 +205,7 @@ class Call:
         key = self.request.headers.get("idempotency-key")
         if key is None or not IDEMPOTENCY_KEY.match(key):
             return str(uuid4())
-        who = self.identity
-        return idempotent_command_id(who.iss, who.sub, self.operation.method, self.request.url.path, key)
+        return idempotent_command_id(self.actor, self.operation.method, self.request.url.path, key)
 
     def expected_version(self) -> int | None:
         """From If-Match; what is none is among `faults`."""

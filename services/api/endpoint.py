@@ -18,6 +18,7 @@ from prometheus_client import Counter, Histogram
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from events.actors import STRANGER
 from events.authorize import Grants
 from events.refusal import Refusal
 from projections.filters import InvalidQueryError
@@ -34,11 +35,12 @@ from services.api.context import (
 )
 from services.api.errors import ApiError, bad_request, refused, unavailable
 from services.api.issues import MAX_ISSUES, MAX_SHOWN_CHARACTERS, BadValueError, Issue, shown
-from services.runtime.authentication import Identity
-from services.runtime.bus import GateAwayError
-from services.runtime.jetstream_api import JetStreamError
-from services.runtime.requests import UnansweredError
-from services.runtime.store import UnreadableMessageError
+from services.runtime.identity.actors import ActorsAwayError
+from services.runtime.identity.authentication import Identity
+from services.runtime.log.store import UnreadableMessageError
+from services.runtime.nats.bus import GateAwayError
+from services.runtime.nats.jetstream_api import JetStreamError
+from services.runtime.nats.requests import UnansweredError
 
 REQUEST_SECONDS: Final = 10.0
 """Longer than the 5 s for a decision and the 5 s that Postgres has for a statement."""
@@ -116,7 +118,8 @@ async def _serve(api: Api, operation: Operation, request: Request) -> Response:
         if not await api.directory.fresh(timeout_seconds=MAX_WAIT_SECONDS):
             raise unavailable("roles are not known as new as they were changed here; try again", details="roles_behind")
         call.identity = identity
-        call.grants = api.directory.grants(identity.sub)
+        call.actor = await api.actors.find(identity.iss, identity.sub) or STRANGER
+        call.grants = api.directory.grants(call.actor)
     call.values, query_faults = query_values(operation, request.scope["query_string"])
     call.faults = [*query_faults, *call.header_faults()]
     if operation.mutates:
@@ -232,6 +235,10 @@ def _of_exception(error: Exception, operation: Operation, request: Request) -> A
             return unavailable(
                 "the lists cannot be read now, because Postgres is away; workloads by id can",
                 details="lists_unavailable",
+            )
+        case ActorsAwayError():
+            return unavailable(
+                "who you are cannot be looked up now; nothing was done, try again", details="actors_away"
             )
         case GateAwayError():
             return unavailable(

@@ -41,6 +41,7 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "log_full": 503,
     "message_readable": 409,
     "log_unreadable": 503,
+    "actors_away": 503,
     "outcome_unknown": 503,
 }
 """Status of every refusal (C21; 409, 412 and 429 extend the contract). The code itself stands in `details`."""

@@ -13,6 +13,7 @@ from services.api.context import Call, Query
 from services.api.issues import BadValueError, shown
 from services.api.streamed import Streamed
 from services.api.workloads import workload_query
+from services.runtime.identity.actors import Actors
 
 EXPORTS: Final = POOL_SIZE // 2
 """At once in one process; each holds a connection of the pool while it goes on."""
@@ -52,13 +53,14 @@ async def export_workloads(call: Call) -> Response:
             "Content-Disposition": f'attachment; filename="workloads.{kind}"',
         }
         media = "text/csv; charset=utf-8; header=present" if kind == "csv" else "application/jsonl; charset=utf-8"
-        return Streamed(_chunks(found, columns, kind), media_type=media, held=held.pop_all(), headers=headers)
+        content = _chunks(found, columns, kind, call.api.actors)
+        return Streamed(content, media_type=media, held=held.pop_all(), headers=headers)
 
 
-async def _chunks(found: RowStream, columns: Sequence[str], kind: str) -> AsyncGenerator[bytes]:
+async def _chunks(found: RowStream, columns: Sequence[str], kind: str, actors: Actors) -> AsyncGenerator[bytes]:
     pending = bytearray(csv_line(columns) if kind == "csv" else b"")
     async for row in found.rows:
-        values = row_to_json(row)
+        values = row_to_json(row) | await _submitter(actors, row["submitted_by"])
         if kind == "csv":
             pending += csv_line([values[name] for name in columns])
         else:
@@ -67,6 +69,10 @@ async def _chunks(found: RowStream, columns: Sequence[str], kind: str) -> AsyncG
             yield bytes(pending)
             pending.clear()
     yield bytes(pending)
+
+
+async def _submitter(actors: Actors, actor: str) -> dict[str, str]:
+    return {"submittedBy": (await actors.subjects_of((actor,)))[actor]}
 
 
 def csv_line(cells: Sequence[Any]) -> bytes:

@@ -86,4 +86,4 @@ async def _refusal(call: Call, permission: Permission, project_id: str | None) -
     # Without the leeway of a new request: whoever has a newer token asks again.
     if identity.expires_at <= datetime.now(UTC):
         return Refusal(code="not_authenticated", message="the token has expired; get a new one")
-    return authorize(call.api.directory.grants(identity.sub), permission, project_id)
+    return authorize(call.api.directory.grants(call.actor), permission, project_id)

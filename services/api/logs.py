@@ -27,8 +27,7 @@ from events.ids import key_of_id
 from events.phases import FINISHED, DesiredPhase, PodPhase
 from events.refusal import Refusal
 from events.subjects import agent_logs_subject
-from events.workload.events import PodRef
-from events.workload.spec import pod_sets
+from events.workload.pod import PodRef
 from events.workload.state import Workload
 from services.api.context import Call, Query, rfc3339
 from services.api.errors import ApiError, bad_request, unavailable
@@ -38,7 +37,7 @@ from services.api.places import Removal, removal_of
 from services.api.streamed import Streamed
 from services.api.trainings import load_workload
 from services.api.workloads import parse_moment
-from services.runtime.inboxes import logs_inbox
+from services.runtime.nats.inboxes import logs_inbox
 
 FIRST_CHUNK_SECONDS: Final = 5.0
 """An agent that is there answers within milliseconds, also where there is nothing to tell."""
@@ -119,7 +118,7 @@ async def workload_logs(call: Call) -> Response:
     wanted = _wanted_pod(call, state)
     if removal := await removal_of(call, state.cluster_id):
         raise _gone(removal)
-    asked = _Asked(call, state, name_pods=wanted is None and sum(s.count for s in pod_sets(state.spec)) > 1)
+    asked = _Asked(call, state, name_pods=wanted is None and sum(s.count for s in state.pod_sets) > 1)
     if call.values["follow"]:
         return followed_answer(
             call,
@@ -361,7 +360,7 @@ def _wanted_pod(call: Call, state: Workload) -> PodId | None:
     if given is None:
         return None
     match = _POD.match(given)
-    counts = {pod_set.name: pod_set.count for pod_set in pod_sets(state.spec)}
+    counts = {pod_set.name: pod_set.count for pod_set in state.pod_sets}
     if match is None or int(match[2]) >= counts.get(match[1], 0):
         sets = ", ".join(
             f"{name}-0" + (f" to {name}-{count - 1}" if count > 1 else "") for name, count in counts.items()

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final
 
 import msgspec
 from pydantic import Field
@@ -15,8 +15,8 @@ from starlette.responses import Response
 from events.audit import AuditRecord
 from events.authorize import Permission
 from events.codec import UNDECODABLE
+from events.commands import COMMANDS
 from events.commit import Commit
-from events.envelope import UserCommand
 from events.refusal import Refusal
 from events.subjects import AUDIT_STREAM, REFUSALS_STREAM
 from events.void import VoidMessage
@@ -27,9 +27,9 @@ from services.api.fields.about import FieldsModel
 from services.api.follows import followed_answer
 from services.api.issues import Issue
 from services.api.logs import SINCE
-from services.runtime.fullness import ALARM_SHARE, fullness
-from services.runtime.jetstream_api import StoredMessage, message_at, stream_info
-from services.runtime.store import UnreadableMessageError
+from services.runtime.log.store import UnreadableMessageError
+from services.runtime.nats.fullness import ALARM_SHARE, fullness
+from services.runtime.nats.jetstream_api import StoredMessage, message_at, stream_info
 
 MAX_EVENTS: Final = 1000
 """Commits of one page."""
@@ -51,7 +51,7 @@ EVENTS: Final = (
     ),
     Query(name="follow", type="boolean", default=False, help="One JSON object a line, for as long as you listen."),
 )
-COMMANDS: Final = tuple(sorted(command.__name__ for command in get_args(UserCommand)))
+_COMMAND_NAMES: Final = tuple(sorted(command.__name__ for command in COMMANDS))
 AUDIT_AT_ONCE: Final = 50
 """Records that are asked for together."""
 MOST_SEARCHED: Final = 20_000
@@ -68,7 +68,7 @@ AUDIT: Final = (
     ),
     SINCE,
     Query(name="actor", help="Only what this user asked for: the subject of their token."),
-    Query(name="type", type="choice", options=COMMANDS, help="Only this kind of command."),
+    Query(name="type", type="choice", options=_COMMAND_NAMES, help="Only this kind of command."),
     Query(name="limit", type="integer", default=100, least=1, most=MAX_AUDIT, help="Newest records, 1 to 500."),
 )
 
@@ -113,7 +113,7 @@ async def list_events(call: Call) -> Response:
         try:
             async with aclosing(_commits(call, after)) as commits:
                 async for commit in commits:
-                    told.append(msgspec.Raw(msgspec.json.encode(commit_json(commit))))
+                    told.append(msgspec.Raw(msgspec.json.encode(await commit_json(call, commit))))
                     reached, size = commit.seq, size + len(bytes(told[-1]))
                     if len(told) >= limit or size >= MAX_PAGE_BYTES or reached >= last:
                         break
@@ -136,7 +136,7 @@ async def _followed(call: Call, after: int) -> AsyncGenerator[bytes]:
             async for batch in batches:
                 piece = bytearray()
                 for commit in batch:
-                    piece += msgspec.json.encode(commit_json(commit)) + b"\n"
+                    piece += msgspec.json.encode(await commit_json(call, commit)) + b"\n"
                     if len(piece) >= PIECE_BYTES:
                         yield bytes(piece)
                         piece.clear()
@@ -151,14 +151,17 @@ def _last_line(reason: Refusal) -> bytes:
     return msgspec.json.encode({"end": reason.code, "message": reason.message}) + b"\n"
 
 
-def commit_json(commit: Commit) -> dict[str, Any]:
+async def commit_json(call: Call, commit: Commit) -> dict[str, Any]:
+    """A commit as people read it: who acted by name; what events say stays as the log has it, with ids."""
     record = commit.record
+    await call.api.actors.subjects_of((record.actor.id,))
+    person = call.api.actors.person(record.actor.id)
     return {
         "sequence": commit.seq,
         "aggregate": commit.aggregate,
         "key": commit.key,
         "at": rfc3339(record.occurred_at),
-        "actor": {"iss": record.actor.iss, "sub": record.actor.sub, "kind": record.actor.kind},
+        "actor": {"iss": person.issuer, "sub": person.subject, "kind": record.actor.kind},
         "commandId": record.command_id,
         "correlationId": record.correlation_id or None,
         "events": [{"type": event.type, "version": event.version, "data": event.data} for event in record.events],

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from events.aggregate import TENANT, Chain
 from events.authorize import Permission
 from events.cluster import DEFAULT_POOL, pool_names
-from events.envelope import UserCommand
+from events.commands import UserCommand
 from events.ids import TENANT_KEY, key_of_id
 from events.project import (
     ChangeProject,
@@ -158,11 +158,11 @@ async def list_access_rules(call: Call) -> Response:
     rules: list[dict[str, Any]] = []
     if call.grants.allows(Permission.GRANT_TENANT_ROLES, None):
         tenant = (await call.api.store.load(TENANT, TENANT_KEY)).state
-        rules += _rules(tenant.roles, "tenant", None)
+        rules += await _rules(call, tenant.roles, "tenant", None)
     elif not allowed:
         call.require(Permission.GRANT_TENANT_ROLES, None)
     for project_id in sorted(allowed):
-        rules += _rules(call.api.directory.projects[project_id].roles, "project", project_id)
+        rules += await _rules(call, call.api.directory.projects[project_id].roles, "project", project_id)
     return read_response({"accessRules": rules}, call.api.directory.seq, headers)
 
 
@@ -232,10 +232,11 @@ def _issues_of_rule(rule: AccessRule) -> Iterator[Issue]:
         yield Issue(field="subjectId", details=f"{shown(rule.subject_id)} has control characters")
 
 
-def _rules(roles: dict[str, Any], scope_type: str, scope_id: str | None) -> list[dict[str, Any]]:
+async def _rules(call: Call, roles: dict[str, Any], scope_type: str, scope_id: str | None) -> list[dict[str, Any]]:
+    subjects = await call.api.actors.subjects_of(roles)
     return [
-        {"subjectId": subject, "roleName": role, "scopeType": scope_type, "scopeId": scope_id}
-        for subject, held in sorted(roles.items())
+        {"subjectId": subjects[actor], "roleName": role, "scopeType": scope_type, "scopeId": scope_id}
+        for actor, held in sorted(roles.items(), key=lambda item: (subjects[item[0]], item[0]))
         for role in held
     ]
 

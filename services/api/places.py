@@ -11,7 +11,7 @@ from events.envelope import Accepted
 from events.ids import key_of_id
 from events.project import Project
 from services.api.context import MAX_WAIT_SECONDS, Call
-from services.runtime.directory import KINDS
+from services.runtime.identity.directory import KINDS
 
 OWN_WRITE_SECONDS: Final = 1.0
 """How long the answer to a change of roles, projects or clusters waits until this api's own reads show it."""
@@ -77,7 +77,9 @@ async def removal_of(call: Call, cluster_id: str) -> Removal | None:
                     if isinstance(event, ClusterAdded):
                         name = event.name if event.cluster_id == cluster_id else None
                     elif isinstance(event, ClusterRemoved) and name is not None:
-                        return Removal(name=name, at=commit.record.occurred_at, by=commit.record.actor.sub)
+                        actor = commit.record.actor.id
+                        by = (await call.api.actors.subjects_of((actor,)))[actor]
+                        return Removal(name=name, at=commit.record.occurred_at, by=by)
     return None
 
 

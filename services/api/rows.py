@@ -16,18 +16,15 @@ from events.ids import key_of_id
 from events.phases import Phase
 from events.workload.state import Workload
 from projections.filters import WAITING_PHASES
-from projections.fold import KINDS
 from projections.row_json import row_to_json
-from projections.rows import WorkloadRow
-from projections.workloads.project import WorkloadEntry
-from services.runtime.directory import Directory
-from services.runtime.store import EventStore
-from services.runtime.turn import Turn
+from projections.workloads.project import WorkloadEntry, begin_commit, evolve, key_of
+from projections.workloads.rows import WorkloadRow
+from services.runtime.identity.directory import Directory
+from services.runtime.log.store import EventStore
+from services.runtime.process.turn import Turn
 
 KEPT_ENTRIES: Final = 100
 """Rows that are kept, the least recently used going first, so that the next read costs only what is new."""
-
-_KIND: Final = KINDS[WORKLOAD.name]
 
 
 class LoggedRows:
@@ -68,13 +65,13 @@ class LoggedRows:
         async with aclosing(self._store.commits(WORKLOAD, key, after_seq=after_seq, until_seq=version)) as pages:
             async for commits in pages:
                 for commit in commits:
-                    if _KIND.key(commit) != workload_id:
+                    if key_of(commit) != workload_id:
                         continue
-                    entry = _KIND.begin_commit(entry, commit)
+                    entry = begin_commit(entry, commit)
                     for event in commit.events:
-                        entry = _KIND.evolve(entry, event, commit)
+                        entry = evolve(entry, event, commit)
                     await turn.pass_on()
-                entry = _KIND.settled(entry)
+                entry = WorkloadEntry(entry.row, entry.pods)
                 self._keep(workload_id, entry)
         return entry
 

@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from events.phases import DesiredPhase, Phase
-from projections.row_json import WORKLOAD_COLUMNS
+from projections.columns import Column, Public, Type, public_columns
+from projections.workloads.rows import WorkloadRow
 
 type Schema = dict[str, Any]
 
@@ -39,89 +40,29 @@ _RULES: Final = ["min", "max", "step", "options", "required", "canEdit", "canAdd
 _ISSUE: Final = _object("details", "field", details=_TEXT, field=_TEXT, rule=_null({"type": "string", "enum": _RULES}))
 _NEXT: Final = _null(_INTEGER)
 
-_COLUMN_TYPES: Final[dict[str, Schema]] = {
-    **dict.fromkeys(("nodePools", "currentNodePools", "currentNodes"), _TEXTS),
-    **dict.fromkeys(
-        (
-            "runningPods",
-            "requestedPods",
-            "completions",
-            "parallelism",
-            "succeededPods",
-            "failedRuns",
-            "attempt",
-            "version",
-        ),
-        _INTEGER,
-    ),
-    **dict.fromkeys(
-        ("gpuMemoryRequestBytes", "cpuMemoryRequestBytes", "cpuMemoryAllocatedBytes", "exitCode"), _null(_INTEGER)
-    ),
-    **dict.fromkeys(
-        (
-            "gpuRequest",
-            "gpuAllocated",
-            "cpuRequestCores",
-            "cpuAllocatedCores",
-            "totalPendingTimeSeconds",
-            "totalRunningTimeSeconds",
-        ),
-        _NUMBER,
-    ),
-    **dict.fromkeys(("phaseUpdatedAt", "createdAt"), _TIME),
-    **dict.fromkeys(("startedAt", "completedAt", "deletedAt", "autoDeleteAt"), _null(_TIME)),
+_TYPES: Final[dict[Type, Schema]] = {
+    "text": _TEXT,
+    "integer": _INTEGER,
+    "number": _NUMBER,
+    "flag": _FLAG,
+    "time": _TIME,
+    "texts": _TEXTS,
+    "integers": {"type": "array", "items": _INTEGER},
+    "json": _OBJECT,
 }
-_COLUMN_TEXTS: Final[dict[str, str]] = {
-    "id": "UUID of this incarnation of the name.",
-    "name": "Unique among the living workloads of the project.",
-    "requestedName": "What was asked; differs from name where that was given as a prefix.",
-    "type": "Training.",
-    "clusterId": "UUID of the cluster that runs it.",
-    "clusterName": "Its name.",
-    "projectId": "UUID of the project that it stands in.",
-    "projectName": "Its name.",
-    "submittedBy": "Subject of the token that submitted it.",
-    "phase": "What it is doing.",
-    "phaseReason": "Why, as a code.",
-    "phaseMessage": "Why, as a sentence with numbers.",
-    "desiredPhase": "What its people want of it.",
-    "phaseUpdatedAt": "Since when it is in this phase.",
-    "createdAt": "When it was submitted.",
-    "startedAt": "When its first process began to run.",
-    "completedAt": "When it ended, well or badly.",
-    "deletedAt": "When it was gone.",
-    "autoDeleteAt": "When it will be deleted, once it has ended.",
-    "priorityClassName": "One of the seven.",
-    "preemptibility": "Whether others may take its place.",
-    "category": "As submitted.",
-    "image": "As submitted.",
-    "nodePools": "As submitted.",
-    "currentNodePools": "Where its pods are now.",
-    "currentNodes": "Where its pods are now.",
-    "requestedPods": "How many may live at a time.",
-    "runningPods": "How many run now.",
-    "completions": "How many runs must succeed.",
-    "parallelism": "As submitted, defaults filled in.",
-    "succeededPods": "How many runs did.",
-    "failedRuns": "How many runs failed in this attempt; each spends a retry.",
-    "attempt": "Rises on resume.",
-    "exitCode": "Of the run that ended it; 0 where it completed.",
-    "gpuRequest": "Devices of all pods that may live at a time.",
-    "gpuAllocated": "Devices reserved now.",
-    "gpuMemoryRequestBytes": "As gpuRequest, where GPU memory was asked for.",
-    "cpuRequestCores": "As gpuRequest.",
-    "cpuAllocatedCores": "Reserved now.",
-    "cpuMemoryRequestBytes": "As gpuRequest.",
-    "cpuMemoryAllocatedBytes": "Reserved now.",
-    "totalPendingTimeSeconds": "Spent waiting, in all attempts, until now.",
-    "totalRunningTimeSeconds": "Spent running, in all attempts, until now.",
-    "version": "Rises with every change; what If-Match compares.",
-}
+
+
+def _of_column(column: Column[Any], public: Public) -> Schema:
+    schema = _NUMBER if column.in_thousandths else _TYPES[column.type]
+    described = schema | {"description": public.help}
+    return _null(described) if column.null or public.empty_is_null else described
+
+
 _WORKLOAD_ROW: Final = _object(
     "id",
     "name",
     "phase",
-    **{name: _COLUMN_TYPES.get(name, _null(_TEXT)) | {"description": _COLUMN_TEXTS[name]} for name in WORKLOAD_COLUMNS},
+    **{public.name: _of_column(column, public) for column, public in public_columns(WorkloadRow)},
 )
 _DEVICE: Final = _object("device", "milli", device=_INTEGER, milli=_INTEGER)
 

@@ -16,15 +16,16 @@ from services.api.export import EXPORTS, EXPORTS_EACH
 from services.api.follows import FOLLOWS
 from services.api.limits import RateLimiter, Slots
 from services.api.rows import LoggedRows
-from services.runtime.authentication import authenticator
-from services.runtime.bus import CommandClient
-from services.runtime.connection import connect
-from services.runtime.directory import Directory
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.requests import Requests
-from services.runtime.settings import Settings
-from services.runtime.streams import assert_streams
+from services.runtime.identity.actors import Actors
+from services.runtime.identity.authentication import authenticator
+from services.runtime.identity.directory import Directory
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.bus import CommandClient
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
+from services.runtime.nats.streams import assert_streams
+from services.runtime.process.host import Health
+from services.runtime.process.settings import Settings
 
 STOP_SECONDS: Final = 3
 """Requests under way get this long at the end; followers of logs are cut off."""
@@ -47,28 +48,33 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     verifier = authenticator(settings)
     store = JetStreamEventStore(connection)
     directory = Directory(store, health.reader())
+    requests = Requests(connection)
+    actors = Actors(connection, requests)
     try:
         await assert_streams(connection)
         await verifier.start()
         await directory.start()
+        await actors.start()
         api = Api(
             authenticator=verifier,
+            actors=actors,
             directory=directory,
             store=store,
             commands=CommandClient(connection),
             queries=queries,
             rows=LoggedRows(store, directory),
             nats=connection,
-            requests=Requests(connection),
+            requests=requests,
             limiter=RateLimiter(rate=settings.requests_per_second, burst=settings.requests_burst, clock=time.monotonic),
             exports=Slots(most=EXPORTS, each=EXPORTS_EACH),
             follows=Slots(most=FOLLOWS, each=settings.follows_per_user),
             ready=lambda: health.serving and connection.is_connected,
-            alarm=lambda: ". ".join(filter(None, (health.alarm, *store.voids.doubted()))),
+            alarm=lambda: ". ".join(filter(None, (health.alarm, *store.voids.doubted(actors.subject)))),
         )
         await _serve(api, settings, health, stop)
     finally:
         await directory.close()
+        await actors.close()
         await verifier.close()
         await queries.close()
         await connection.close()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from starlette.responses import Response
 
 from services.api.context import Call, Operation, json_response
-from services.runtime.log_state import log_trouble
+from services.runtime.log.log_state import log_trouble
 
 
 async def alive(_: Call) -> Response:

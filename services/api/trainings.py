@@ -7,10 +7,11 @@ from typing import Any
 from starlette.responses import Response
 
 from events.aggregate import WORKLOAD, Chain
-from events.envelope import Accepted, WorkloadIdCommand
+from events.commands import UserCommand
+from events.envelope import Accepted
 from events.ids import key_of_id
 from events.phases import DesiredPhase, Phase
-from events.workload.commands import CreateTraining, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from events.workload.commands import CreateWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.decide import final_name
 from events.workload.spec import TrainingSpec, with_defaults
 from events.workload.state import Workload
@@ -20,8 +21,8 @@ from services.api.errors import ApiError, bad_request, not_found
 from services.api.fields.training import TrainingCreationRequest
 from services.api.issues import MAX_ISSUES
 from services.api.validate import FaultyTraining, check_training, to_spec
-from services.runtime.chains import READ_SECONDS
-from services.runtime.floors import StaleLogError
+from services.runtime.log.chains import READ_SECONDS
+from services.runtime.log.floors import StaleLogError
 
 
 async def create_training(call: Call) -> Response:
@@ -32,7 +33,8 @@ async def create_training(call: Call) -> Response:
         raise bad_request([*checked.issues, *more][:MAX_ISSUES])
     if issues := await misfits(call, checked, command_id, faulty=False):
         raise bad_request(issues[:MAX_ISSUES])
-    command = CreateTraining(
+    command = CreateWorkload(
+        kind="Training",
         name=final_name(checked.name, as_prefix=checked.use_given_name_as_prefix, command_id=command_id),
         requested_name=checked.name,
         project_id=checked.project_id,
@@ -45,7 +47,7 @@ async def create_training(call: Call) -> Response:
 
 async def get_training(call: Call) -> Response:
     chain, headers = await newest_workload(call)
-    return json_response(training_json(chain.state), headers=sequence_headers(chain.version) | headers)
+    return json_response(await training_json(call, chain.state), headers=sequence_headers(chain.version) | headers)
 
 
 async def delete_training(call: Call) -> Response:
@@ -60,7 +62,7 @@ async def resume_training(call: Call) -> Response:
     return await act(call, ResumeWorkload(workload_id=call.id), "is being resumed", "is not suspended")
 
 
-async def act(call: Call, command: WorkloadIdCommand, done: str, already: str) -> Response:
+async def act(call: Call, command: UserCommand, done: str, already: str) -> Response:
     """A command on one workload, answered as the contract says."""
     if key_of_id(call.id) is None:
         raise _no_workload(call.id)
@@ -99,15 +101,16 @@ async def load_workload(
     return chain
 
 
-def training_json(state: Workload) -> dict[str, Any]:
+async def training_json(call: Call, state: Workload) -> dict[str, Any]:
     """Training1 of the contract."""
+    owners = await call.api.actors.subjects_of((state.owner,))
     return _training(
         name=state.name,
         requested_name=state.requested_name,
         workload_id=state.workload_id,
         project_id=state.project_id,
         cluster_id=state.cluster_id,
-        owner=state.owner,
+        owner=owners[state.owner],
         created_at=state.created_at,
         deleted_at=state.deleted_at,
         desired=state.desired,
@@ -116,7 +119,7 @@ def training_json(state: Workload) -> dict[str, Any]:
     )
 
 
-def _created(call: Call, request: TrainingCreationRequest, command: CreateTraining, reply: Accepted) -> Response:
+def _created(call: Call, request: TrainingCreationRequest, command: CreateWorkload, reply: Accepted) -> Response:
     """The new workload as the event has it, without reading it back: the same whenever the request is repeated."""
     body = _training(
         name=command.name,

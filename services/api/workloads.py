@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -128,7 +129,9 @@ class WorkloadChange(FieldsModel):
 async def list_workloads(call: Call) -> Response:
     headers = await call.fresh()
     page = await call.queries.workloads(workload_query(call))
-    body = {"workloads": [row_to_json(row) for row in page.rows], "next": page.next}
+    subjects = await call.api.actors.subjects_of({row["submitted_by"] for row in page.rows})
+    rows = [row_to_json(row) | {"submittedBy": subjects[row["submitted_by"]]} for row in page.rows]
+    body = {"workloads": rows, "next": page.next}
     return read_response(body, page.seq, headers)
 
 
@@ -140,12 +143,15 @@ async def count_workloads(call: Call) -> Response:
 
 def workload_query(call: Call) -> WorkloadQuery:
     """The query that the parameters ask for, within what the caller may read."""
-    return _query(call.values, call.grants.readable_projects)
+    return _query(call.values, call.grants.readable_projects, call.api.actors.subjects)
 
 
-def _query(values: Mapping[str, Any], projects: frozenset[str] | None) -> WorkloadQuery:
+def _query(
+    values: Mapping[str, Any], projects: frozenset[str] | None, subjects: Mapping[str, str] = MappingProxyType({})
+) -> WorkloadQuery:
     return WorkloadQuery(
         projects=projects,
+        subjects=subjects,
         deleted=values["deleted"],
         filters=values["filterBy"] or (),
         search=values["search"],
@@ -157,7 +163,9 @@ def _query(values: Mapping[str, Any], projects: frozenset[str] | None) -> Worklo
 
 
 async def whole_workload(call: Call, chain: Chain[Workload]) -> tuple[Chain[Workload], dict[str, Any]]:
-    """The workload's fold, this or a newer one, and all that its row says, as of the same commit."""
+    """The workload's fold, this or a newer one, and all that its row says, as of the same commit; it has the actor id
+    of who submitted it.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + TABLE_SECONDS
     wait = FIRST_WAIT_SECONDS
@@ -178,7 +186,9 @@ async def get_workload(call: Call) -> Response:
     """As of the log's newest commit of it, so that a read after a 202 sees it; all of it as of that one commit."""
     chain, headers = await newest_workload(call)
     chain, row = await whole_workload(call, chain)
-    return json_response(row | training_json(chain.state), headers=sequence_headers(chain.version) | headers)
+    training = await training_json(call, chain.state)
+    row |= {"submittedBy": training["createdBy"]} | training
+    return json_response(row, headers=sequence_headers(chain.version) | headers)
 
 
 async def change_workload(call: Call) -> Response:
@@ -199,7 +209,9 @@ async def workload_history(call: Call) -> Response:
     chain = await load_workload(call, call.id)
     headers = await call.fresh(chain.version)
     page = await call.queries.history(call.id, offset=call.values["offset"], limit=call.values["limit"])
-    body = {"records": [history_to_json(row) for row in page.rows], "next": page.next}
+    await call.api.actors.subjects_of({row["actor_id"] for row in page.rows})
+    records = [history_to_json(row, call.api.actors.person(row["actor_id"])) for row in page.rows]
+    body = {"records": records, "next": page.next}
     return read_response(body, page.seq, headers)
 
 

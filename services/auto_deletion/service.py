@@ -17,11 +17,11 @@ from prometheus_client import Counter
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
 from projections.postgres import CUT_OFF, Pool, create_pool
 from services.auto_deletion.due import SERVICE, Due, command, plan
-from services.runtime.bus import CommandClient, GateAwayError
-from services.runtime.connection import connect
-from services.runtime.host import Health
-from services.runtime.settings import Settings
-from services.runtime.streams import assert_streams
+from services.runtime.nats.bus import CommandClient, GateAwayError
+from services.runtime.nats.connection import connect
+from services.runtime.nats.streams import assert_streams
+from services.runtime.process.host import Health
+from services.runtime.process.settings import Settings
 
 TICK_SECONDS: Final = 0.25
 """A deletion is at most this late, beside the projector's lag."""

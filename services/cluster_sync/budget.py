@@ -7,7 +7,7 @@ What has to wait is not lost: agents say what holds until it stands in the log, 
 from typing import Final
 
 from events.aggregate import Draft
-from services.runtime.buckets import Buckets
+from services.runtime.process.buckets import Buckets
 
 BURST_MINUTES: Final = 20
 """What a quiet cluster may say at once: at the default rate 120,000 facts, 50,000 pods that start and end unseen."""

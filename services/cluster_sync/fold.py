@@ -7,6 +7,7 @@ Workloads that have ended and hold no node are forgotten, so its memory does not
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain, advance
 from events.cluster import Cluster
@@ -17,10 +18,11 @@ from events.node import Node
 from events.phases import FINISHED
 from events.project import Project
 from events.subjects import wanted_subject
-from events.workload.events import WorkloadCreated
-from events.workload.state import Pod, PodId, Workload, live_pods
+from events.workload.pod import Pod, PodId
+from events.workload.pods import Pods, changed
+from events.workload.state import Workload, WorkloadCreated
 from services.cluster_sync.reconcile import Desired, desired_pod
-from services.runtime.fold_snapshots import Chains
+from services.runtime.log.fold_snapshots import Chains
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT)
 """Aggregates whose chains are kept, and stored in snapshots."""
@@ -88,21 +90,21 @@ class Fold:
         self.changed.workloads.add(commit.key)
         self._note_pods(commit.key, before, after.state)
         over = after.state.phase in FINISHED or not after.state.living
-        if over and not live_pods(after.state):
+        if over and not after.state.pods.live:
             self.workloads.pop(commit.key, None)
         else:
             self.workloads[commit.key] = after
 
     def _note_pods(self, key: str, before: Workload, after: Workload) -> None:
         """Bring `desired` up to date for the pods that this commit moved."""
-        pods_before: dict[PodId, Pod] = before.pods
-        for pod_id, pod in after.pods.items():
-            if pods_before.get(pod_id) is not pod or before.cluster_id != after.cluster_id:
-                self._note_pod(key, pod_id, after, pod)
-        for pod_id in pods_before.keys() - after.pods.keys():
-            subject = _subject(before, key, pod_id)
-            if subject is not None and self.desired.pop(subject, None) is not None:
-                self.changed.pods.add(subject)
+        told = replace(after, pods=Pods())  # so that what is kept of one pod does not keep all others, as they were
+        for pod_id, (old, new) in changed(before.pods, after.pods).items():
+            if old is not None and (new is None or before.cluster_id != after.cluster_id):
+                subject = _subject(before, key, pod_id)
+                if subject is not None and self.desired.pop(subject, None) is not None:
+                    self.changed.pods.add(subject)
+            if new is not None:
+                self._note_pod(key, pod_id, told, new)
 
     def _note_pod(self, key: str, pod_id: PodId, state: Workload, pod: Pod) -> None:
         subject = _subject(state, key, pod_id)
@@ -144,7 +146,7 @@ class Fold:
         return [
             (key, pod_id)
             for key, chain in self.workloads.items()
-            for pod_id, pod in live_pods(chain.state).items()
+            for pod_id, pod in chain.state.pods.live.items()
             if self.place_lost(chain.state, pod)
         ]
 

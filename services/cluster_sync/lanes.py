@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from events.subjects import ALL_OBSERVED, observed_filter
-from services.runtime.buckets import Buckets
+from services.runtime.process.buckets import Buckets
 
 WORDS_PER_SECOND: Final = 2_000
 """Of one cluster in the long run: twice what its agent says again at most (services/agent/reports.py)."""

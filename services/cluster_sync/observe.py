@@ -10,8 +10,8 @@ from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, 
 from events.node import Node, ReportNode, ReportNodeGone
 from events.phases import PodPhase
 from events.workload.commands import PodFact
-from events.workload.events import PodRef
-from events.workload.state import LIVE_POD_PHASES, Pod, PodId, Workload
+from events.workload.pod import LIVE_POD_PHASES, Pod, PodId, PodRef
+from events.workload.state import Workload
 
 UNSAID_SECONDS = 300.0
 """An agent says all of its nodes every half minute, with very many of them every few minutes."""

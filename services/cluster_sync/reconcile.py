@@ -8,10 +8,10 @@ import msgspec
 from events.cluster_protocol import EnvironmentSource, RunPod, SettledPod, StopPod, WantedPod, pod_key
 from events.phases import FINISHED, DesiredPhase, PodPhase
 from events.project import Project
-from events.quantities import cores_to_milli, parse_bytes
-from events.workload.events import PodRef
-from events.workload.spec import DEFAULT_GRACE_SECONDS, EnvironmentVariable, NameValue, pod_sets, process_arguments
-from events.workload.state import LIVE_POD_PHASES, Pod, PodId, Workload
+from events.workload.pod import LIVE_POD_PHASES, Pod, PodId, PodRef
+from events.workload.pod_sets import PodSet
+from events.workload.spec import EnvironmentVariable
+from events.workload.state import Workload
 
 
 class Desired(msgspec.Struct, frozen=True):
@@ -77,11 +77,9 @@ def reconcile(
 def run_pod(desired: Desired) -> RunPod:
     """Everything an agent must know to run a pod."""
     state, pod, (set_name, index) = desired.state, desired.pod, desired.pod_id
-    spec, compute = state.spec, state.spec.compute
-    sets = pod_sets(spec)
-    pod_set = next((one for one in sets if one.name == set_name), sets[0])
-    request, variables = pod_set.request, spec.environment_variables or ()
-    sources = {variable.name: source for variable in variables if (source := _source(variable)) is not None}
+    pod_set = _pod_set(desired)
+    template, request, limits = pod_set.template, pod_set.template.request, pod_set.template.limits
+    sources = {variable.name: found for variable in template.environment if (found := _source(variable)) is not None}
     return RunPod(
         pod_key=pod_key(desired.workload_key, set_name, index),
         token=pod.token,
@@ -91,25 +89,25 @@ def run_pod(desired: Desired) -> RunPod:
         project_name=desired.project.name,
         pod_security=desired.project.pod_security,
         pod=_ref(desired),
-        pods=min(pod_set.parallelism, pod_set.count),
+        pods=pod_set.at_once,
         node_name=pod.node_name,
         devices=pod.devices,
         gpu_memory_bytes=request.gpu_memory_bytes,
-        gpu_limit_milli=cores_to_milli(compute.gpu_portion_limit or 0.0) if compute else 0,
-        gpu_memory_limit_bytes=parse_bytes(compute.gpu_memory_limit or "0") if compute else 0,
-        image=spec.image or "",
-        arguments=process_arguments(spec),
-        keeps_entry_point=not spec.command,
-        working_dir=spec.working_dir or "",
-        environment={variable.name: variable.value for variable in variables if variable.name not in sources},
+        gpu_limit_milli=limits.gpu_milli,
+        gpu_memory_limit_bytes=limits.gpu_memory_bytes,
+        image=template.image,
+        arguments=template.arguments,
+        keeps_entry_point=not template.command,
+        working_dir=template.working_dir,
+        environment={one.name: one.value for one in template.environment if one.name not in sources},
         environment_from=tuple(sources.values()),
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
-        cpu_limit_milli=cores_to_milli(compute.cpu_core_limit or 0.0) if compute else 0,
-        memory_limit_bytes=parse_bytes(compute.cpu_memory_limit or "0") if compute else 0,
-        grace_seconds=_grace_seconds(state),
-        labels=_by_name(spec.labels),
-        annotations=_by_name(spec.annotations),
+        cpu_limit_milli=limits.cpu_milli,
+        memory_limit_bytes=limits.memory_bytes,
+        grace_seconds=template.grace_seconds,
+        labels=template.labels,
+        annotations=template.annotations,
     )
 
 
@@ -126,7 +124,7 @@ def stop_pod(desired: Desired) -> StopPod:
         token=desired.token,
         workload_id=state.workload_id,
         pod=_ref(desired),
-        grace_seconds=_grace_seconds(state),
+        grace_seconds=_pod_set(desired).template.grace_seconds,
         reason=reason,
     )
 
@@ -147,10 +145,7 @@ def _ref(desired: Desired) -> PodRef:
     return PodRef(pod_set=set_name, index=index, attempt=desired.pod.attempt, try_=desired.pod.try_)
 
 
-def _grace_seconds(state: Workload) -> int:
-    seconds = state.spec.termination_grace_period_seconds
-    return DEFAULT_GRACE_SECONDS if seconds is None else seconds
-
-
-def _by_name(pairs: tuple[NameValue, ...] | None) -> dict[str, str]:
-    return {pair.name: pair.value for pair in pairs or ()}
+def _pod_set(desired: Desired) -> PodSet:
+    """The pod's; the first one where the workload has none of that name: it was bound by what nobody decides."""
+    sets = desired.state.pod_sets
+    return next((one for one in sets if one.name == desired.pod_id[0]), sets[0])

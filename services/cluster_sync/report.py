@@ -23,13 +23,14 @@ from events.ids import derived_command_id
 from events.phases import PodPhase
 from events.refusal import Refusal
 from events.workload.commands import PodFact, ReportPods
-from events.workload.state import Pod, PodId, Workload, live_pods
+from events.workload.pod import Pod, PodId
+from events.workload.state import Workload
 from services.cluster_sync.budget import facts_in
 from services.cluster_sync.fold import Fold
 from services.cluster_sync.observe import ENDED_KINDS
-from services.runtime.buckets import Buckets
-from services.runtime.failpoints import reached
-from services.runtime.store import Committed, Conflict, EventStore
+from services.runtime.log.store import Committed, Conflict, EventStore
+from services.runtime.process.buckets import Buckets
+from services.runtime.process.failpoints import reached
 
 IN_FLIGHT: Final = 128
 """Appends at once: JetStream commits those that wait together."""
@@ -190,7 +191,7 @@ class Reporter:
         """Hold a workload's news back a moment where it just had a commit and has more pods to hear of."""
         kind, key = target
         chain = self._fold.workloads.get(key) if kind == "workload" else None
-        if chain is None or len(live_pods(chain.state)) <= 1:
+        if chain is None or len(chain.state.pods.live) <= 1:
             return
         loop = asyncio.get_running_loop()
         if len(self._facts.get(key, ())) >= FACTS_PER_COMMIT:

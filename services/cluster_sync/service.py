@@ -35,17 +35,17 @@ from services.cluster_sync.observe import (
 from services.cluster_sync.refusals import Refusals
 from services.cluster_sync.report import Limits, Reporter
 from services.cluster_sync.wanted import Wanted, WantedLostError
-from services.runtime.connection import connect
-from services.runtime.fold_snapshots import FoldSnapshots
-from services.runtime.folding import follow_into
-from services.runtime.fullness import Alarms, fullness
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.jetstream_api import NOT_FOUND, JetStreamError
-from services.runtime.latest import Latest, LatestMessage
-from services.runtime.requests import Requests, UnansweredError
-from services.runtime.settings import Settings
-from services.runtime.streams import StreamError, assert_streams, create_derived_streams
+from services.runtime.log.fold_snapshots import FoldSnapshots
+from services.runtime.log.folding import follow_into
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.latest import Latest, LatestMessage
+from services.runtime.nats.connection import connect
+from services.runtime.nats.fullness import Alarms, fullness
+from services.runtime.nats.jetstream_api import NOT_FOUND, JetStreamError
+from services.runtime.nats.requests import Requests, UnansweredError
+from services.runtime.nats.streams import StreamError, assert_streams, create_derived_streams
+from services.runtime.process.host import Health
+from services.runtime.process.settings import Settings
 
 NAME: Final = "cluster_sync"
 SILENCE_SECONDS: Final = 30.0

@@ -15,10 +15,10 @@ from events.subjects import ALL_WANTED, WANTED_STREAM, wanted_cluster_subject
 from services.cluster_sync.fold import Fold
 from services.cluster_sync.observe import answer_to_stale
 from services.cluster_sync.reconcile import UNREADABLE, WANTED_POD, Held, reconcile
-from services.runtime.failpoints import reached
-from services.runtime.jetstream_api import JetStreamError, decode_ack, stream_info
-from services.runtime.latest import read_latest
-from services.runtime.requests import Requests
+from services.runtime.log.latest import read_latest
+from services.runtime.nats.jetstream_api import JetStreamError, decode_ack, stream_info
+from services.runtime.nats.requests import Requests
+from services.runtime.process.failpoints import reached
 
 PUBLISH_SECONDS: Final = 3.0
 IN_FLIGHT: Final = 256

@@ -17,9 +17,9 @@ from events.commit import Commit
 from events.refusal import Refusal
 from events.subjects import fold_snapshot
 from services.commands.limits import FOLD_VERSION, ProjectCounts, ProjectLimits, over_limit
-from services.runtime.folding import follow_into
-from services.runtime.snapshots import Snapshots
-from services.runtime.store import EventStore, OnStanding, UnreadableMessageError
+from services.runtime.log.folding import follow_into
+from services.runtime.log.snapshots import Snapshots
+from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
 
 SNAPSHOT: Final = fold_snapshot("commands")
 SAVE_COMMITS: Final = 20_000

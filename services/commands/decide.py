@@ -5,20 +5,15 @@ command that comes again, a version that has moved on, and which service may giv
 """
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from events.aggregate import Aggregate, Chain, Draft, draft
+from events.commands import COMMANDS, UserCommand, creates
 from events.decision import Context
-from events.envelope import Accepted, AdmittedCommand, CommandReply, Creation, Refused, UserCommand
+from events.envelope import Accepted, AdmittedCommand, CommandReply, Refused
 from events.ids import incarnation_id
-from events.project import RevokeProjectRole
 from events.refusal import Refusal
-from events.tenant import RevokeTenantRole
-from events.void import VoidMessage
 from events.workload.commands import DeleteWorkload
-
-SYSTEM_COMMANDS: Final[dict[str, type[UserCommand]]] = {"auto_deletion": DeleteWorkload}
-"""The one command that each service may give past the gate."""
 
 
 def decide_on[S](
@@ -65,9 +60,8 @@ def fits_full_log(admitted: AdmittedCommand) -> bool:
     """Whether a nearly full log still takes the command: what makes room, takes rights away or repairs the log, and
     what administrators do short of making new things.
     """
-    if isinstance(admitted.command, DeleteWorkload | RevokeProjectRole | RevokeTenantRole | VoidMessage):
-        return True
-    return admitted.override and not isinstance(admitted.command, Creation)
+    line = COMMANDS[type(admitted.command)]
+    return line.in_full_log or (admitted.override and not line.creates)
 
 
 def remembered(key: str, chain: Chain[Any], admitted: AdmittedCommand) -> CommandReply | None:
@@ -77,7 +71,7 @@ def remembered(key: str, chain: Chain[Any], admitted: AdmittedCommand) -> Comman
         return None
     if known.body_hash != admitted.body_hash:
         return key_reused()
-    made = incarnation_id(key, admitted.command_id) if isinstance(admitted.command, Creation) else ""
+    made = incarnation_id(key, admitted.command_id) if creates(admitted.command) else ""
     return Accepted(seq=known.seq, id=made, at=known.at)
 
 
@@ -85,7 +79,7 @@ def _made_before(
     aggregate: Aggregate[Any], key: str, chain: Chain[Any], admitted: AdmittedCommand
 ) -> CommandReply | None:
     """Where the chain no longer remembers a creation: the id of what it made is the command's own."""
-    if chain.version == 0 or not isinstance(admitted.command, Creation):
+    if chain.version == 0 or not creates(admitted.command):
         return None
     made = incarnation_id(key, admitted.command_id)
     if aggregate.about(chain.state).id != made:
@@ -102,7 +96,7 @@ def key_reused() -> Refused:
 
 def not_for_service(service: str, command: UserCommand) -> Refusal | None:
     """Why a service may not give this command; None where it may."""
-    if SYSTEM_COMMANDS.get(service) is not type(command):
+    if COMMANDS[type(command)].service != service:
         return Refusal(code="not_permitted", message=f"service {service!r} may not give {type(command).__name__}")
     if isinstance(command, DeleteWorkload) and command.generation is None:
         return Refusal(

@@ -19,32 +19,25 @@ from prometheus_client import Counter
 from events.aggregate import AGGREGATES, CLUSTER, PROJECT, Aggregate, Chain, Draft
 from events.cluster import AddCluster, local_taken
 from events.codec import UNDECODABLE
+from events.commands import named_workload, target
 from events.commit import Commit, service_actor
-from events.envelope import (
-    Accepted,
-    AdmittedCommand,
-    CommandReply,
-    OutcomeUnknown,
-    Refused,
-    WorkloadIdCommand,
-    target,
-)
+from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
 from events.ids import key_of_id
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
 from events.void import VoidMessage
-from events.workload.commands import CreateTraining
+from events.workload.commands import CreateWorkload
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, fits_full_log, key_reused, not_for_service, refused, remembered
 from services.commands.keys import Keys
 from services.commands.pledge import Pledge, accepted
 from services.commands.turns import Turns
-from services.runtime.directory import Directory
-from services.runtime.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
-from services.runtime.jetstream_api import JetStreamError
-from services.runtime.request_server import reply
-from services.runtime.requests import UnansweredError
-from services.runtime.store import Committed, Conflict, EventStore, Rejected, Unknown, UnreadableMessageError
+from services.runtime.identity.directory import Directory
+from services.runtime.log.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
+from services.runtime.log.store import Committed, Conflict, EventStore, Rejected, Unknown, UnreadableMessageError
+from services.runtime.nats.jetstream_api import JetStreamError
+from services.runtime.nats.request_server import reply
+from services.runtime.nats.requests import UnansweredError
 
 HANDLE_SECONDS: Final = 4.5
 """The api waits five seconds; who asks must hear that the outcome is unknown, not guess it from silence."""
@@ -160,7 +153,7 @@ class Commands:
         deadline = asyncio.get_running_loop().time() + HANDLE_SECONDS
         obstacle = await self._obstacle(admitted)
         # Most names are new: a creation is tried on an empty chain first, and its guard tells where that was wrong.
-        new_name = isinstance(admitted.command, CreateTraining) and admitted.expected_version is None
+        new_name = isinstance(admitted.command, CreateWorkload) and admitted.expected_version is None
         optimistic = new_name and obstacle is None
         chain = Chain(state=aggregate.initial) if optimistic else await self._load(aggregate, key, admitted)
         pledge = self._pledge(aggregate, key, admitted)
@@ -196,9 +189,9 @@ class Commands:
         stands there, and nothing can be added.
         """
         chain = await self._store.load(aggregate, key, min_seq=admitted.min_seq)
-        command = admitted.command
-        if isinstance(command, WorkloadIdCommand) and chain.state.workload_id != command.workload_id:
-            return await self._store.load_at(aggregate, key, command.workload_id) or chain
+        workload_id = named_workload(admitted.command)
+        if workload_id is not None and chain.state.workload_id != workload_id:
+            return await self._store.load_at(aggregate, key, workload_id) or chain
         return chain
 
     def _pledge(self, aggregate: Aggregate[Any], key: str, admitted: AdmittedCommand) -> Pledge | None:
@@ -223,7 +216,7 @@ class Commands:
             return _log_full(self.log_full)
         if isinstance(command, AddCluster) and command.kind == "local":
             return await self._other_local(command.name)
-        if not isinstance(command, CreateTraining):
+        if not isinstance(command, CreateWorkload):
             return None
         if not await self._project_exists(command.project_id):
             return Refusal(

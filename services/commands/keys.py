@@ -10,9 +10,9 @@ import msgspec
 
 from events.envelope import Accepted
 from events.subjects import KEYS_STREAM, key_subject
-from services.runtime.jetstream import CONFLICT_CODES, GUARD
-from services.runtime.jetstream_api import JetStreamError, decode_ack, last_message
-from services.runtime.requests import Requests
+from services.runtime.log.jetstream import CONFLICT_CODES, GUARD
+from services.runtime.nats.jetstream_api import JetStreamError, decode_ack, last_message
+from services.runtime.nats.requests import Requests
 
 KEY_SECONDS: Final = 2.0
 """One question to the stream: as an append, a restarted server is back after 1.6 s."""

@@ -13,11 +13,12 @@ from typing import Any, Final
 import structlog
 
 from events.aggregate import Chain, Draft
+from events.commands import creates
 from events.commit import Commit
-from events.envelope import Accepted, AdmittedCommand, CommandReply, Creation, Refused
+from events.envelope import Accepted, AdmittedCommand, CommandReply, Refused
 from services.commands.decide import key_reused
 from services.commands.keys import Entry, Kept, Keys, Pledged, Released, Settled
-from services.runtime.requests import UnansweredError
+from services.runtime.nats.requests import UnansweredError
 
 PAUSE_SECONDS: Final = 0.01
 """Before another look where two wrote at once, or an answer was lost; doubled each time up to the longest."""
@@ -128,5 +129,5 @@ class Pledge:
 
 def accepted(commit: Commit, admitted: AdmittedCommand) -> Accepted:
     """The answer to a command that made a commit, today and whenever it comes again."""
-    made = commit.record.about.id if isinstance(admitted.command, Creation) else None
+    made = commit.record.about.id if creates(admitted.command) else None
     return Accepted(seq=commit.seq, id=made or "", at=commit.record.occurred_at)

@@ -8,14 +8,14 @@ from services.commands.handle import Commands, serve
 from services.commands.keys import JetStreamKeys
 from services.commands.limits import ProjectLimits
 from services.commands.watch import LogWatch
-from services.runtime.connection import connect
-from services.runtime.directory import Directory
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.request_server import RequestServer
-from services.runtime.requests import Requests
-from services.runtime.settings import Settings
-from services.runtime.streams import assert_streams
+from services.runtime.identity.directory import Directory
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.connection import connect
+from services.runtime.nats.request_server import RequestServer
+from services.runtime.nats.requests import Requests
+from services.runtime.nats.streams import assert_streams
+from services.runtime.process.host import Health
+from services.runtime.process.settings import Settings
 
 
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:

@@ -20,13 +20,13 @@ from nats.errors import Error as NatsError
 from events.codec import UNDECODABLE
 from events.subjects import ALL_ROOMS, LOG_STATE, SERVER_HEALTH, canary_subject
 from services.commands.handle import LIMIT_REACHED, Commands
-from services.runtime.host import Health
-from services.runtime.inboxes import inbox_prefix, is_inbox
-from services.runtime.jetstream import FIRST_SERVER_ERROR, JetStreamEventStore
-from services.runtime.jetstream_api import JetStreamError, decode_ack
-from services.runtime.log_state import LogState
-from services.runtime.requests import Requests, UnansweredError
-from services.runtime.streams import ask_servers
+from services.runtime.log.jetstream import FIRST_SERVER_ERROR, JetStreamEventStore
+from services.runtime.log.log_state import LogState
+from services.runtime.nats.inboxes import inbox_prefix, is_inbox
+from services.runtime.nats.jetstream_api import JetStreamError, decode_ack
+from services.runtime.nats.requests import Requests, UnansweredError
+from services.runtime.nats.streams import ask_servers
+from services.runtime.process.host import Health
 
 FULL_SHARE: Final = 0.9
 """Of the stream's limit: above it creations are refused, so that facts, releases and deletions still fit."""

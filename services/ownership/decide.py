@@ -4,44 +4,13 @@ Roles and scope first, then ownership protection: where the workload's cluster h
 somebody whose role overrides ownership, may delete, suspend, resume or change it (S084, C14).
 """
 
-from typing import Final
-
 import msgspec
 
+from events.actors import STRANGER
 from events.authorize import Grants, Permission, authorize
-from events.cluster import AddCluster, RemoveCluster, RemoveNodePool, SetNodePool, SetOwnershipProtection
+from events.commands import COMMANDS, CommandType, Scope, UserCommand, named_workload
 from events.commit import About
-from events.envelope import UserCommand, WorkloadIdCommand
-from events.project import ChangeProject, CreateProject, GrantProjectRole, RevokeProjectRole
 from events.refusal import Refusal
-from events.tenant import GrantTenantRole, RevokeTenantRole
-from events.void import VoidMessage
-from events.workload.commands import ChangeWorkload, CreateTraining, DeleteWorkload, ResumeWorkload, SuspendWorkload
-
-NEEDED: Final[dict[type[UserCommand], Permission]] = {
-    CreateTraining: Permission.SUBMIT,
-    SuspendWorkload: Permission.OPERATE,
-    ResumeWorkload: Permission.OPERATE,
-    DeleteWorkload: Permission.OPERATE,
-    ChangeWorkload: Permission.OPERATE,
-    AddCluster: Permission.MANAGE_CLUSTERS,
-    RemoveCluster: Permission.MANAGE_CLUSTERS,
-    SetOwnershipProtection: Permission.MANAGE_CLUSTERS,
-    SetNodePool: Permission.MANAGE_CLUSTERS,
-    RemoveNodePool: Permission.MANAGE_CLUSTERS,
-    CreateProject: Permission.MANAGE_PROJECTS,
-    ChangeProject: Permission.MANAGE_PROJECTS,
-    GrantProjectRole: Permission.GRANT_PROJECT_ROLES,
-    RevokeProjectRole: Permission.GRANT_PROJECT_ROLES,
-    GrantTenantRole: Permission.GRANT_TENANT_ROLES,
-    RevokeTenantRole: Permission.GRANT_TENANT_ROLES,
-    VoidMessage: Permission.VOID_MESSAGES,
-}
-"""What each command takes. One that is not here is refused: the table test walks the union of all commands."""
-
-_IN_PROJECT: Final = (CreateTraining, GrantProjectRole, RevokeProjectRole)
-"""Commands that name the project they belong to; the rest belongs to the tenant."""
-_GIVES_ROLE: Final = (GrantProjectRole, GrantTenantRole)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +19,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     grants: Grants
     about: About | None = None
     """Of the named workload's last commit; None where there is none, or the command names no workload."""
+    owner: str = ""
+    """Subject of who created the workload."""
     protection: bool | None = None
     """Of the workload's cluster; None where nobody knows the cluster, and then it counts as on."""
     shared_pods: bool = False
@@ -70,33 +41,40 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """The workload is somebody else's, and only protection being off lets the actor at it."""
 
 
-def decide(command: UserCommand, subject: str, facts: Facts) -> Admission | Refusal:
-    """Whether `subject` may give the command. Default is no."""
-    needed = NEEDED.get(type(command))
-    if needed is None:
+def decide(command: UserCommand, actor: str, facts: Facts) -> Admission | Refusal:
+    """Whether the actor of this id may give the command. Default is no."""
+    line = COMMANDS.get(type(command))
+    if line is None:
         return Refusal(code="not_permitted", message=f"nobody may give {type(command).__name__}")
-    if isinstance(command, WorkloadIdCommand):
-        return _of_workload(command, subject, needed, facts)
-    project_id = command.project_id if isinstance(command, _IN_PROJECT) else None
-    if refusal := authorize(facts.grants, needed, project_id):
+    if workload_id := named_workload(command):
+        return _of_workload(workload_id, actor, line.permission, facts)
+    project_id = getattr(command, "project_id", None) if line.scope is Scope.PROJECT else None
+    if refusal := authorize(facts.grants, line.permission, project_id):
         return refusal
-    if facts.shared_pods and isinstance(command, _GIVES_ROLE) and command.subject != subject:
-        return Refusal(
-            code="pods_not_isolated",
-            message=f"{command.subject!r} could become an administrator: this machine's kernel refuses namespaces, so "
-            "pods of the local cluster can read Muster's keys; remove that cluster, or accept it with "
-            "`muster up --accept-shared-pods`",
-        )
+    if facts.shared_pods and (refusal := _not_shared(line, command, actor)):
+        return refusal
     return Admission(
-        special_right=None if needed is Permission.SUBMIT else needed,
+        special_right=None if line.permission is Permission.SUBMIT else line.permission,
         override=facts.grants.allows(Permission.OVERRIDE_OWNERSHIP, project_id),
     )
 
 
-def _of_workload(command: WorkloadIdCommand, subject: str, needed: Permission, facts: Facts) -> Admission | Refusal:
+def _not_shared(line: CommandType, command: UserCommand, actor: str) -> Refusal | None:
+    """Why nobody else may be given a role while pods can read Muster's keys; None where this gives none."""
+    if not line.gives_role or getattr(command, "actor", STRANGER) == actor:
+        return None
+    return Refusal(
+        code="pods_not_isolated",
+        message=f"{getattr(command, 'subject', '')!r} could become an administrator: this machine's kernel refuses "
+        "namespaces, so pods of the local cluster can read Muster's keys; remove that cluster, or accept it with "
+        "`muster up --accept-shared-pods`",
+    )
+
+
+def _of_workload(workload_id: str, actor: str, needed: Permission, facts: Facts) -> Admission | Refusal:
     about = facts.about
-    not_found = Refusal(code="not_found", message=f"there is no workload {command.workload_id}")
-    if about is None or about.id != command.workload_id:
+    not_found = Refusal(code="not_found", message=f"there is no workload {workload_id}")
+    if about is None or about.id != workload_id:
         # Never there: its name, if it has one, belongs to another workload, perhaps of somebody else.
         return not_found
     if not facts.grants.roles_in(about.project_id):
@@ -106,7 +84,7 @@ def _of_workload(command: WorkloadIdCommand, subject: str, needed: Permission, f
         return refusal
     protected = facts.protection is not False
     override = facts.grants.allows(Permission.OVERRIDE_OWNERSHIP, about.project_id)
-    if subject == about.owner:
+    if actor == about.owner:
         return Admission(protected=protected, override=override)
     if override:
         return Admission(
@@ -117,7 +95,7 @@ def _of_workload(command: WorkloadIdCommand, subject: str, needed: Permission, f
     if protected:
         return Refusal(
             code="not_owner",
-            message=f"ownership protection is on for this workload's cluster: only its creator {about.owner!r}, or "
+            message=f"ownership protection is on for this workload's cluster: only its creator {facts.owner!r}, or "
             "somebody who may override ownership, can do this",
         )
     return Admission(others_unprotected=True)

@@ -11,35 +11,32 @@ from typing import Final
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from events.actors import STRANGER, fit_subject
 from events.aggregate import CLUSTER, PROJECT, TENANT, WORKLOAD
-from events.audit import TENANT_SCOPE, AuditRecord
-from events.cluster import RemoveNodePool, SetNodePool
+from events.audit import TENANT_SCOPE, AuditRecord, Speaker
 from events.codec import UNDECODABLE
+from events.commands import COMMANDS, UserCommand, named_workload
 from events.commit import About, Actor
-from events.envelope import (
-    AdmittedCommand,
-    CommandRequest,
-    Creation,
-    OutcomeUnknown,
-    Refused,
-    UserCommand,
-    WorkloadIdCommand,
-)
+from events.envelope import AdmittedCommand, CommandRequest, OutcomeUnknown, Refused
 from events.ids import KEY_PATTERN, TENANT_KEY, key_of_id
+from events.project import GrantProjectRole, RevokeProjectRole
 from events.refusal import Refusal
 from events.subjects import admitted_subject, aggregate_subject, audit_subject, refusal_subject
+from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.void import VoidMessage
 from services.ownership.decide import Admission, Facts, decide
-from services.runtime.authentication import Authenticator
-from services.runtime.directory import Directory, grants_of
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.jetstream_api import JetStreamError, decode_ack
-from services.runtime.request_server import reply
-from services.runtime.requests import Requests, UnansweredError
-from services.runtime.store import EventStore, UnreadableMessageError
+from services.runtime.identity.actors import Actors, ActorsAwayError
+from services.runtime.identity.authentication import Authenticator, Identity
+from services.runtime.identity.directory import Directory, grants_of
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import EventStore, UnreadableMessageError
+from services.runtime.nats.jetstream_api import JetStreamError, decode_ack
+from services.runtime.nats.request_server import reply
+from services.runtime.nats.requests import Requests, UnansweredError
 
 HANDLE_SECONDS: Final = 4.0
 """The api waits five seconds: commands needs the rest, and a refusal must still arrive."""
@@ -49,6 +46,9 @@ AUDIT_SECONDS: Final = 1.0
 """A refusal is told even where it could not be audited; then the service's own log has it."""
 MAX_TARGET_LENGTH: Final = 256
 """Of what the audit repeats of a request: names are at most 100 characters, and strangers may send more."""
+
+_GIVES_ROLE: Final = (GrantProjectRole, GrantTenantRole)
+_NAMES_PERSON: Final = (*_GIVES_ROLE, RevokeProjectRole, RevokeTenantRole)
 
 _REQUEST_DECODER: Final = msgspec.json.Decoder(CommandRequest)
 _ENCODER: Final = msgspec.json.Encoder()
@@ -118,6 +118,7 @@ class Gate:
         *,
         connection: Client,
         authenticator: Authenticator,
+        actors: Actors,
         directory: Directory,
         store: EventStore,
         read_about: ReadAbout,
@@ -126,6 +127,7 @@ class Gate:
     ) -> None:
         self._connection = connection
         self._authenticator = authenticator
+        self._actors = actors
         self._directory = directory
         self._store = store
         self._read_about = read_about
@@ -142,6 +144,8 @@ class Gate:
         if not KEY_PATTERN.match(request.command_id):
             # It becomes part of a header of the log.
             return await self._refuse(message, Refusal(code="invalid", message="the command id is not fit for use"))
+        if isinstance(request.command, _NAMES_PERSON) and not fit_subject(request.command.subject):
+            return await self._refuse(message, Refusal(code="invalid", message="no token can have this subject"))
         try:
             async with asyncio.timeout(HANDLE_SECONDS):
                 await self._pass(message, request)
@@ -149,6 +153,10 @@ class Gate:
             log.warning("request_without_facts", command_id=request.command_id, error=str(error))
             refusal = Refusal(code="log_unreadable", message=f"{error}; an administrator must {error.todo}")
             await self._refuse(message, refusal)
+        except ActorsAwayError as error:
+            log.warning("request_of_unknown_actor", command_id=request.command_id, error=str(error))
+            text = f"nobody can say now who this is, or whom it names: {error}; nothing was done, try again"
+            await self._refuse(message, Refusal(code="actors_away", message=text))
         except (UnansweredError, JetStreamError, TimeoutError) as error:
             # Fail closed: without the facts nobody gets through.
             log.warning("request_without_facts", command_id=request.command_id, error=str(error) or "too slow")
@@ -159,17 +167,30 @@ class Gate:
         if isinstance(identity, Refusal):
             await self._audit.write(_record(request, identity, None, None))
             return await self._refuse(message, identity)
-        actor = Actor(iss=identity.iss, sub=identity.sub)
+        speaker = Speaker(iss=identity.iss, sub=identity.sub)
+        actor = await self._actors.find(identity.iss, identity.sub) or STRANGER
         if not await self._knows_roles(request.min_roles):
             raise TimeoutError(f"the fold of roles has not come to {request.min_roles}")
-        about = await self._about(request, identity.sub)
-        verdict = await self._judge(request.command, identity.sub, about)
+        about = await self._about(request, actor)
+        command = await self._naming(request.command, identity, make=False)
+        verdict = await self._judge(command, actor, about)
         if isinstance(verdict, Refusal):
-            await self._audit.write(_record(request, verdict, actor, about))
+            await self._audit.write(_record(request, verdict, speaker, about))
             return await self._refuse(message, verdict)
+        command = await self._naming(command, identity, make=True)
         if verdict.special_right is not None:
-            await self._audit.write(_record(request, verdict, actor, about))
-        return await self._forward(message, request, actor, verdict)
+            await self._audit.write(_record(request, verdict, speaker, about))
+        return await self._forward(message, replace(request, command=command), Actor(id=actor), verdict)
+
+    async def _naming(self, command: UserCommand, identity: Identity, *, make: bool) -> UserCommand:
+        """The command with the id of the person whom it names, who has tokens of the same issuer. An id is made only
+        where an admitted command gives a role: so nobody who has none can fill the stream.
+        """
+        if not isinstance(command, _NAMES_PERSON):
+            return command
+        if make and isinstance(command, _GIVES_ROLE):
+            return replace(command, actor=await self._actors.find_or_make(identity.iss, command.subject))
+        return replace(command, actor=await self._actors.find(identity.iss, command.subject) or STRANGER)
 
     async def _knows_roles(self, seq: int) -> bool:
         """Whether the fold has what the api knows of: a role that was revoked there must not count here. A fold that
@@ -179,21 +200,21 @@ class Gate:
         known = directory.seq >= seq or await directory.reached(seq, timeout_seconds=READ_SECONDS)
         return known or directory.unreadable is not None
 
-    async def _about(self, request: CommandRequest, subject: str) -> About | None:
+    async def _about(self, request: CommandRequest, actor: str) -> About | None:
         """Of the workload that the command names: mostly the newest of its name, but an older one counts as any."""
-        command = request.command
-        if not isinstance(command, WorkloadIdCommand):
+        workload_id = named_workload(request.command)
+        if workload_id is None:
             return None
-        key = key_of_id(command.workload_id)
+        key = key_of_id(workload_id)
         about = None if key is None else await self._read_about(key, request.min_seq)
-        if key is None or about is None or about.id == command.workload_id:
+        if key is None or about is None or about.id == workload_id:
             return about
-        if not self._directory.grants(subject).roles_in(about.project_id):
+        if not self._directory.grants(actor).roles_in(about.project_id):
             return about  # all of a name stand in one project: for strangers no chain is searched
-        older = await self._store.load_at(WORKLOAD, key, command.workload_id)
+        older = await self._store.load_at(WORKLOAD, key, workload_id)
         return about if older is None else WORKLOAD.about(older.state)
 
-    async def _judge(self, command: UserCommand, subject: str, about: About | None) -> Admission | Refusal:
+    async def _judge(self, command: UserCommand, actor: str, about: About | None) -> Admission | Refusal:
         """Decide from the live fold; where its lag could make the difference, once more from the log's leader.
 
         A refusal may come too early for a role that was just given, and somebody else's workload may have come under
@@ -204,32 +225,40 @@ class Gate:
         cluster = self._directory.cluster(about.cluster_id) if about is not None and about.cluster_id else None
         protection = None if cluster is None else cluster.ownership_protection
         facts = Facts(
-            grants=self._directory.grants(subject),
+            grants=self._directory.grants(actor),
             about=about,
+            owner=await self._owner(about),
             protection=protection,
             shared_pods=self._shared_pods(),
         )
-        verdict = decide(command, subject, facts)
+        verdict = decide(command, actor, facts)
         stands = self._directory.unreadable is not None
         if stands and isinstance(command, VoidMessage):
             return verdict
         if isinstance(verdict, Admission) and not verdict.others_unprotected and not stands:
             return verdict
-        if isinstance(command, WorkloadIdCommand) and (about is None or about.id != command.workload_id):
+        workload_id = named_workload(command)
+        if workload_id is not None and (about is None or about.id != workload_id):
             return verdict
-        return decide(command, subject, await self._facts_of_leader(command, subject, about))
+        return decide(command, actor, await self._facts_of_leader(command, actor, about))
 
-    async def _facts_of_leader(self, command: UserCommand, subject: str, about: About | None) -> Facts:
+    async def _owner(self, about: About | None) -> str:
+        if about is None or about.owner is None:
+            return ""
+        return (await self._actors.subjects_of((about.owner,)))[about.owner]
+
+    async def _facts_of_leader(self, command: UserCommand, actor: str, about: About | None) -> Facts:
         project_id = _project_of(command, about)
         tenant = await self._store.load(TENANT, TENANT_KEY)
-        grants = grants_of(subject, tenant.state, {})
+        grants = grants_of(actor, tenant.state, {})
         project_key = None if project_id is None else key_of_id(project_id)
         if project_id is not None and project_key is not None:
             project = (await self._store.load(PROJECT, project_key)).state
             if project.project_id == project_id:
-                grants = grants_of(subject, tenant.state, {project_id: project})
+                grants = grants_of(actor, tenant.state, {project_id: project})
         protection = await self._protection_of_leader(about)
-        return Facts(grants=grants, about=about, protection=protection, shared_pods=self._shared_pods())
+        owner = await self._owner(about)
+        return Facts(grants=grants, about=about, owner=owner, protection=protection, shared_pods=self._shared_pods())
 
     def _shared_pods(self) -> bool:
         clusters = self._directory.clusters.values()
@@ -268,7 +297,7 @@ def _project_of(command: UserCommand, about: About | None) -> str | None:
 
 
 def _record(
-    request: CommandRequest, verdict: Admission | Refusal, actor: Actor | None, about: About | None
+    request: CommandRequest, verdict: Admission | Refusal, speaker: Speaker | None, about: About | None
 ) -> AuditRecord:
     command = request.command
     refused = isinstance(verdict, Refusal)
@@ -278,28 +307,10 @@ def _record(
         outcome="refused" if refused else "admitted",
         command=type(command).__name__,
         command_id=request.command_id,
-        actor=actor,
-        target=_named(command)[:MAX_TARGET_LENGTH],
+        actor=speaker,
+        target=COMMANDS[type(command)].target(command)[:MAX_TARGET_LENGTH],
         project_id=None if project_id is None else project_id[:MAX_TARGET_LENGTH],
         code=verdict.code if refused else str(verdict.special_right or ""),
         message=verdict.message if refused else "",
         correlation_id=request.correlation_id[:MAX_TARGET_LENGTH],
     )
-
-
-def _named(command: UserCommand) -> str:
-    """What the command is about, in the audit's words: an id, a name, a role and its subject, or a pool and its
-    cluster.
-    """
-    if isinstance(command, Creation):
-        return command.name
-    if isinstance(command, SetNodePool):
-        return f"{command.pool.name}: {command.cluster_id}"
-    if isinstance(command, RemoveNodePool):
-        return f"{command.name}: {command.cluster_id}"
-    fields = msgspec.structs.asdict(command)
-    for field in ("workload_id", "cluster_id", "role", "project_id", "seq"):
-        if field in fields:
-            given = str(fields[field])
-            return f"{fields['subject']}: {given}" if "subject" in fields else given
-    return ""

@@ -3,15 +3,16 @@
 import asyncio
 
 from services.ownership.gate import Audit, Gate, about_reader
-from services.runtime.authentication import authenticator
-from services.runtime.connection import connect
-from services.runtime.directory import Directory
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.request_server import RequestServer
-from services.runtime.requests import Requests
-from services.runtime.settings import Settings
-from services.runtime.streams import assert_streams
+from services.runtime.identity.actors import Actors
+from services.runtime.identity.authentication import authenticator
+from services.runtime.identity.directory import Directory
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.connection import connect
+from services.runtime.nats.request_server import RequestServer
+from services.runtime.nats.requests import Requests
+from services.runtime.nats.streams import assert_streams
+from services.runtime.process.host import Health
+from services.runtime.process.settings import Settings
 
 
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
@@ -21,9 +22,11 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     store = JetStreamEventStore(connection)
     directory = Directory(store, health.reader())
     requests = Requests(connection)
+    actors = Actors(connection, requests)
     gate = Gate(
         connection=connection,
         authenticator=verifier,
+        actors=actors,
         directory=directory,
         store=store,
         read_about=about_reader(store),
@@ -35,6 +38,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         await assert_streams(connection)
         await verifier.start()
         await directory.start()
+        await actors.start()
         await server.start()
         health.ready()
         await directory.until(stop)
@@ -42,5 +46,6 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         health.not_ready("stopping")
         await server.stop()
         await directory.close()
+        await actors.close()
         await verifier.close()
         await connection.close()

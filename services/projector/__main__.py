@@ -1,7 +1,7 @@
 """`python -m services.projector`: the projector as a process of its own."""
 
-import services.runtime.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
+import services.runtime.process.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
 from services.projector.service import run
-from services.runtime.host import main
+from services.runtime.process.host import main
 
 main("projector", run)

@@ -6,16 +6,18 @@ Used by the projector and by a rebuild. It neither follows the log nor decides w
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from events.aggregate import AGGREGATES, WORKLOAD
 from events.commit import Commit
-from projections.fold import Changes, Entry, EntryKey, Fold, needed
+from projections.changes import Changes
+from projections.fold import STATE_KINDS, Entry, EntryKey, Fold, needed
 from projections.postgres import Pool, create_pool
 from services.projector.writer import REFUSALS, Checkpoint, RefusedByTablesError, Writer
-from services.runtime.store import LogGapError
+from services.runtime.log.store import EventStore, LogGapError
 
 CACHED_ENTRIES: Final = 20_000
 """Some 2 KB each: what is going on, and what ended a moment ago."""
@@ -23,6 +25,8 @@ BATCH_COMMITS: Final = 2_000
 """Of one transaction: as long as it stays in one, a larger one is no faster, and lists would lag."""
 SLICE_COMMITS: Final = 250
 """Folded without letting others run: some 10 ms, as scheduling and heartbeats share the process."""
+CHAINS_AT_ONCE: Final = 32
+"""Read from the log side by side, where a projector begins without its cache."""
 STATEMENT_TIMEOUT_SECONDS: Final = 60
 CONNECT_TIMEOUT_SECONDS: Final = 5
 POOL_CONNECTIONS: Final = 3
@@ -60,12 +64,14 @@ class Engine:
 
     def __init__(
         self,
+        store: EventStore,
         writer: Writer,
         checkpoint: Checkpoint,
         *,
         cached_entries: int = CACHED_ENTRIES,
         batch_commits: int = BATCH_COMMITS,
     ) -> None:
+        self._store = store
         self._writer = writer
         self._cache: OrderedDict[EntryKey, Entry] = OrderedDict()
         self._cached_entries = cached_entries
@@ -109,10 +115,10 @@ class Engine:
                 raise LogGapError(
                     f"the log goes on with {commit.seq}, but the read models are at {self.seq + offset - 1}"
                 )
-        missing = [key for key in needed(commits) if key not in self._cache]
+        missing = {key: seq for key, seq in needed(commits).items() if key not in self._cache}
         if missing:
             # Rows of a batch that is still being written are in the cache, so these are none of them.
-            self._cache.update(await self._writer.load(missing))
+            self._cache.update(await load(self._store, self._writer, missing))
         fold = Fold(self._cache)
         for start in range(0, len(commits), SLICE_COMMITS):
             fold.add(commits[start : start + SLICE_COMMITS])
@@ -128,7 +134,7 @@ class Engine:
         try:
             await self._writer.write(changes, old_seq, _place(commits))
         except REFUSALS as error:
-            await _write_up_to_refused(self._writer, old_seq, commits)
+            await self._write_up_to_refused(old_seq, commits)
             raise AssertionError(f"Postgres refused {old_seq + 1}..{commits[-1].seq} only as a whole") from error
         _WRITE_SECONDS.observe(time.perf_counter() - began)
         _EVENTS.inc(sum(len(commit.events) for commit in commits))
@@ -145,37 +151,54 @@ class Engine:
                 break
             del self._cache[oldest]
 
+    async def _write_up_to_refused(self, old_seq: int, commits: Sequence[Commit]) -> None:
+        """One atomic batch after the other, until Postgres refuses one. Raises RefusedByTablesError, which names it."""
+        whole: list[Commit] = []
+        for commit in commits:
+            whole.append(commit)
+            if not commit.ends_batch:
+                continue
+            try:
+                await self._writer.write(await self._changes(whole), old_seq, _place(whole))
+            except REFUSALS as error:
+                raise await self._refused(whole, error) from error
+            old_seq = commit.seq
+            whole = []
+
+    async def _refused(self, whole: Sequence[Commit], error: Exception) -> RefusedByTablesError:
+        """Of a batch that Postgres refuses, the first part that it refuses alone, else the last."""
+        for part in whole[:-1]:
+            try:
+                await self._writer.rehearse(await self._changes([part]))
+            except REFUSALS as its_own:
+                return RefusedByTablesError(part, its_own)
+        return RefusedByTablesError(whole[-1], error)
+
+    async def _changes(self, commits: Sequence[Commit]) -> Changes:
+        fold = Fold(await load(self._store, self._writer, needed(commits)))
+        fold.add(commits)
+        return fold.finish()
+
 
 def _place(commits: Sequence[Commit]) -> Checkpoint:
     return Checkpoint(seq=commits[-1].seq, last_commit_id=commits[-1].record.commit_id)
 
 
-async def _write_up_to_refused(writer: Writer, old_seq: int, commits: Sequence[Commit]) -> None:
-    """One atomic batch after the other, until Postgres refuses one. Raises RefusedByTablesError, which names it."""
-    whole: list[Commit] = []
-    for commit in commits:
-        whole.append(commit)
-        if not commit.ends_batch:
-            continue
-        try:
-            await writer.write(await _changes(writer, whole), old_seq, _place(whole))
-        except REFUSALS as error:
-            raise await _refused(writer, whole, error) from error
-        old_seq = commit.seq
-        whole = []
+async def load(store: EventStore, writer: Writer, wanted: Mapping[EntryKey, int]) -> dict[EntryKey, Entry]:
+    """The entries of these keys at these sequences of their chains: workloads from the tables, which stand there, and
+    all others from the log. Those without rows may be left out. Raises what the store and asyncpg raise.
+    """
+    found: dict[EntryKey, Entry] = {}
+    workloads = [key for aggregate, key in wanted if aggregate == WORKLOAD.name]
+    if workloads:
+        rows = await writer.workloads(workloads)
+        found.update(((WORKLOAD.name, key), entry) for key, entry in rows.items())
+    turns = asyncio.Semaphore(CHAINS_AT_ONCE)
 
+    async def chain(entry_key: EntryKey, seq: int) -> None:
+        aggregate, key = entry_key
+        async with turns:
+            found[entry_key] = await store.load_as_of(AGGREGATES[aggregate], key, seq)
 
-async def _refused(writer: Writer, whole: Sequence[Commit], error: Exception) -> RefusedByTablesError:
-    """Of a batch that Postgres refuses, the first part that it refuses alone, else the last."""
-    for part in whole[:-1]:
-        try:
-            await writer.rehearse(await _changes(writer, [part]))
-        except REFUSALS as its_own:
-            return RefusedByTablesError(part, its_own)
-    return RefusedByTablesError(whole[-1], error)
-
-
-async def _changes(writer: Writer, commits: Sequence[Commit]) -> Changes:
-    fold = Fold(await writer.load(needed(commits)))
-    fold.add(commits)
-    return fold.finish()
+    await asyncio.gather(*(chain(key, seq) for key, seq in wanted.items() if key[0] in STATE_KINDS and seq > 0))
+    return found

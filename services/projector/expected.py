@@ -1,34 +1,28 @@
-"""What the tables must hold, from the log alone: by the aggregates' own `evolve`, in plain Python.
+"""What the tables must hold, from the log alone: one fold from its beginning, in plain Python.
 
-It must not import the projections' folds: it is what they are compared with.
+Rows of nodes, clusters and projects are made as the projector makes them, of the aggregates' states. Those of workloads
+are made here anew: their fold in projections/workloads is what they are compared with.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from events.aggregate import AGGREGATES, Chain, apply
-from events.cluster import Cluster
 from events.commit import Commit
-from events.node import Node
 from events.phases import PodPhase
-from events.project import Project
-from events.workload.events import (
-    DeviceShare,
-    PodFailed,
-    PodInterrupted,
-    PodRef,
-    PodRunning,
-    PodStopped,
-    PodSucceeded,
+from events.workload.pod import DeviceShare, PodFailed, PodInterrupted, PodRef, PodRunning, PodStopped, PodSucceeded
+from events.workload.spec import PRIORITY_RANK, with_defaults
+from events.workload.state import (
+    Workload,
     WorkloadCompleted,
     WorkloadCreated,
     WorkloadFailed,
 )
-from events.workload.spec import PRIORITY_RANK, pod_sets, with_defaults
-from events.workload.state import Workload, live_pods
+from projections.fold import STATE_KINDS, Fold
 from projections.values import MAX_BIGINT, clean, indexed
 
 Key = tuple[Any, ...]
@@ -81,8 +75,8 @@ class Expected:
         self._open_runs: dict[str, dict[Key, Row]] = {}
         self._due: dict[Key, Row] = {}
         self._use: defaultdict[Key, Counter[str]] = defaultdict(Counter)
-        self._clusters: dict[Key, Row] = {}
-        self._projects: dict[Key, Row] = {}
+        self._others = Fold({})
+        """Of all that has rows made of states."""
 
     def add(self, commit: Commit) -> None:
         """One more commit of the log, in order. Raises BrokenChainError."""
@@ -91,6 +85,9 @@ class Expected:
         kind = AGGREGATES.get(commit.aggregate)
         if kind is None:
             return  # a void message on a subject of no aggregate
+        if commit.aggregate in STATE_KINDS:
+            self._others.add([commit])
+            return
         key = (commit.aggregate, commit.key)
         before: Chain[Any] = self._chains.get(key) or Chain(state=kind.initial)
         after = apply(kind, before, commit)
@@ -98,10 +95,6 @@ class Expected:
             self._workload(before.state, commit)
         # What a chain remembers for repeated commands is of no use here, and large.
         self._chains[key] = Chain(state=after.state, version=after.version)
-        if commit.aggregate == "cluster" and after.state.cluster_id:
-            self._cluster(after.state, commit)
-        elif commit.aggregate == "project" and after.state.project_id:
-            self._project(after.state, commit)
 
     def tables(self) -> dict[str, dict[Key, Row]]:
         """Rows by table and key; of each table the columns that the log determines."""
@@ -116,12 +109,9 @@ class Expected:
             pods.update(runs)
         lives = {(id_,): life for id_, life in self._lives.items()}
         names = ("count", "first", "last", "checksum")
-        nodes, reservations = self._nodes()
+        others = self._others.finish().put
         return {
-            "clusters": self._clusters,
-            "projects": self._projects,
-            "nodes": nodes,
-            "reservations": reservations,
+            **{table: _plain(others.get(table, {})) for table in ("clusters", "projects", "nodes", "reservations")},
             "workloads": self._workloads,
             "pods": pods,
             "due": self._due,
@@ -230,61 +220,13 @@ class Expected:
             memory_bytes=row["memory_allocated_bytes"],
         )
 
-    # -- the others ------------------------------------------------------------------------------------------------
-
-    def _nodes(self) -> tuple[dict[Key, Row], dict[Key, Row]]:
-        nodes: dict[Key, Row] = {}
-        reservations: dict[Key, Row] = {}
-        for (aggregate, key), chain in self._chains.items():
-            state: Node = chain.state
-            if aggregate != "node" or not state.cluster_id:
-                continue
-            nodes[key,] = _node_row(state, chain.version)
-            for id_, held in state.reservations.items():
-                reservations[key, indexed(id_)] = {
-                    "workload_id": clean(held.workload_id),
-                    "workload_key": clean(held.workload_key),
-                    "cpu_milli": held.cpu_milli,
-                    "memory_bytes": held.memory_bytes,
-                    "devices": _devices_json(held.devices),
-                }
-        return nodes, reservations
-
-    def _cluster(self, state: Cluster, commit: Commit) -> None:
-        pools = {name: msgspec.to_builtins(pool) for name, pool in state.node_pools.items()}
-        self._clusters[state.cluster_id,] = {
-            "version": commit.seq,
-            "name": clean(state.name),
-            "kind": state.kind,
-            "created_at": state.created_at,
-            "removed": state.removed,
-            "connected": state.connected,
-            "connection_changed_at": state.connection_changed_at,
-            "problem": clean(state.problem),
-            "agent_version": clean(state.agent_version),
-            "protection_reported": state.protection_reported,
-            "protection_set": state.protection_set,
-            "node_pools": _json(pools),
-        }
-
-    def _project(self, state: Project, commit: Commit) -> None:
-        quota = state.gpu_quota_milli
-        self._projects[state.project_id,] = {
-            "version": commit.seq,
-            "name": clean(state.name),
-            "created_at": state.created_at,
-            "gpu_quota_milli": None if quota is None else _fit(quota),
-            "node_pools": [clean(pool) for pool in state.node_pools],
-            "roles": _json(state.roles),
-        }
-
 
 def _workload_row(state: Workload, life: _Life) -> Row:
     spec = with_defaults(state.spec)
-    pod_set = pod_sets(spec)[0]
-    request = pod_set.request
-    at_once = min(pod_set.count, pod_set.parallelism)
-    live = list(live_pods(state).values())
+    pod_set = state.pod_sets[0]
+    request = pod_set.template.request
+    at_once = pod_set.at_once
+    live = list(state.pods.live.values())
     return {
         "version": life.version,
         "name": indexed(state.name),
@@ -337,33 +279,14 @@ def _workload_row(state: Workload, life: _Life) -> Row:
     }
 
 
-def _node_row(state: Node, version: int) -> Row:
-    facts = state.facts
+def _plain(rows: Mapping[Any, msgspec.Struct]) -> dict[Key, Row]:
+    """As Postgres gives them."""
     return {
-        "version": version,
-        "cluster_id": clean(state.cluster_id),
-        "name": clean(state.name),
-        "present": state.present,
-        "pool": clean(facts.pool),
-        "ready": facts.ready,
-        "unschedulable": facts.unschedulable,
-        "cpu_milli": _fit(facts.cpu_milli),
-        "memory_bytes": _fit(facts.memory_bytes),
-        "gpu_count": _fit(facts.gpu_count),
-        "gpu_model": clean(facts.gpu_model),
-        "gpu_memory_bytes": _fit(facts.gpu_memory_bytes),
-        "max_pods": _fit(facts.max_pods),
-        "foreign_cpu_milli": _fit(facts.foreign_cpu_milli),
-        "foreign_memory_bytes": _fit(facts.foreign_memory_bytes),
-        "foreign_gpus": _fit(facts.foreign_gpus),
-        "foreign_pods": _fit(facts.foreign_pods),
-        "stand_in": facts.stand_in,
-        "labels": _json(facts.labels),
-        "taints": _json(facts.taints),
-        "used_cpu_milli": state.used_cpu_milli,
-        "used_memory_bytes": state.used_memory_bytes,
-        "used_device_milli": list(state.used_device_milli),
-        "reserved_pods": len(state.reservations),
+        key if isinstance(key, tuple) else (key,): {
+            name: list(cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value
+            for name, value in msgspec.structs.asdict(row).items()
+        }
+        for key, row in rows.items()
     }
 
 

@@ -28,7 +28,7 @@ from projections.postgres import Connection, Pool, connect
 from projections.tables import REBUILD_LOCK, SHAPE
 from services.projector.engine import Engine, open_pool
 from services.projector.writer import RETIRED, Writer
-from services.runtime.store import EventStore
+from services.runtime.log.store import EventStore
 
 REBUILD_BATCH_COMMITS: Final = 5_000
 """More commits at once than the projector takes: a workload's row is written once for several of its events, and
@@ -119,7 +119,7 @@ async def _fill_and_swap(
     began = clock()
     writer = Writer(pool, schema)
     engine = Engine(
-        writer, await writer.checkpoint(), cached_entries=CACHED_ENTRIES, batch_commits=REBUILD_BATCH_COMMITS
+        store, writer, await writer.checkpoint(), cached_entries=CACHED_ENTRIES, batch_commits=REBUILD_BATCH_COMMITS
     )
     events = 0
     try:

@@ -28,12 +28,12 @@ from services.projector.engine import Engine, open_pool
 from services.projector.schema import NotPreparedError, current_schema
 from services.projector.usage import UsageWriter
 from services.projector.writer import CheckpointMovedError, OtherShapeError, Writer
-from services.runtime.connection import connect
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.settings import Settings
-from services.runtime.store import EventStore, LogGapError, LogUnavailableError, UnreadableMessageError
-from services.runtime.streams import assert_streams
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import EventStore, LogGapError, LogUnavailableError, UnreadableMessageError
+from services.runtime.nats.connection import connect
+from services.runtime.nats.streams import assert_streams
+from services.runtime.process.host import Health
+from services.runtime.process.settings import Settings
 
 FIRST_PAUSE_SECONDS: Final = 0.25
 LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -131,7 +131,7 @@ class Projector:
         """Follow the log into one schema, until `stop` or an error."""
         writer = Writer(self.pool, schema)
         checkpoint = await writer.checkpoint()
-        engine = Engine(writer, checkpoint)
+        engine = Engine(self.store, writer, checkpoint)
         # From one before the checkpoint on: the commit at the checkpoint tells whether this is the log it knew.
         commits_of = self.store.follow(max(checkpoint.seq - 1, 0), idle_seconds=IDLE_SECONDS)
         known = checkpoint.seq == 0

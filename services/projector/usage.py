@@ -29,7 +29,7 @@ from projections.values import clean, fit, indexed
 from projections.workloads.project import ENDED_POD_PHASES, PENDING
 from services.projector.schema import NotPreparedError, current_schema
 from services.projector.writer import parameter_type
-from services.runtime.buckets import Buckets
+from services.runtime.process.buckets import Buckets
 
 KEPT_DAYS: Final = 14
 """As long as deleted workloads are looked at elsewhere (public-api.md)."""

@@ -1,7 +1,8 @@
 """`muster log verify`: the whole log folded in plain Python, compared with every table, row by row.
 
-The fold is the aggregates' own `evolve`, never the projections' code: two ways to the same rows that share nothing but
-the events. The tables are read in one repeatable-read transaction, the log up to the checkpoint that stands in it.
+Rows of nodes, clusters and projects are made of that fold as the projector makes them, which proves that the tables are
+as whole as the log (ADR 0043); those of workloads are made by other code than the projector's. The tables are read in
+one repeatable-read transaction, the log up to the checkpoint that stands in it.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from projections.postgres import Connection, connect
 from projections.tables import derived
 from services.projector.expected import Expected, Key, Row
 from services.projector.rebuild import Progress
-from services.runtime.store import EventStore, LogGapError, UnreadableMessageError
+from services.runtime.log.store import EventStore, LogGapError, UnreadableMessageError
 
 MAX_DIFFERENCES: Final = 1_000
 """After so many the tables are plainly wrong; more would only fill the screen."""

@@ -1,11 +1,11 @@
-"""Reads entries from, and writes changes to, one projection schema. The only place that speaks SQL to derived tables.
+"""Writes changes to one projection schema, and reads workloads back. The only place that speaks SQL to derived tables.
 
 Rows are written in sets: COPY for the history, and one `INSERT … SELECT unnest … ON CONFLICT` per table for the rest,
 whose names, columns and casts come from projections/tables.py. Nothing is decided here.
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -16,33 +16,18 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from events.commit import Commit
 from events.subjects import aggregate_subject
-from projections import rows, tables
-from projections.clusters.project import ClusterEntry
-from projections.fold import Changes, Entry, EntryKey
+from projections import tables
+from projections.changes import Changes
 from projections.migrate import CHECKPOINT_NAME
-from projections.nodes.project import NodeEntry
 from projections.postgres import Connection, Pool
-from projections.projects.project import ProjectEntry
 from projections.tables import SHAPE, qualified, quoted_columns
 from projections.values import MAX_BIGINT
 from projections.workloads.project import ENDED_POD_PHASES, WorkloadEntry
-from services.runtime.store import UnreadableMessageError
-
-ROW_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
-    "workloads": rows.WorkloadRow,
-    "pods": rows.PodRow,
-    "due": rows.DueRow,
-    "history": rows.HistoryRow,
-    "nodes": rows.NodeRow,
-    "reservations": rows.ReservationRow,
-    "clusters": rows.ClusterRow,
-    "projects": rows.ProjectRow,
-    "project_use": rows.UseRow,
-}
-"""What the rows of each table are made of; field by field the table's columns."""
+from projections.workloads.rows import PodRow, WorkloadRow
+from services.runtime.log.store import UnreadableMessageError
 
 _TABLES: Final[dict[str, Table]] = {
-    name: tables.derived.tables[f"{tables.DERIVED_SCHEMA}.{name}"] for name in ROW_TYPES
+    name: tables.derived.tables[f"{tables.DERIVED_SCHEMA}.{name}"] for name in tables.ROW_TYPES
 }
 
 WRITE_ORDER: Final = ("clusters", "projects", "nodes", "reservations", "workloads", "pods", "due")
@@ -162,9 +147,9 @@ class Writer:
 
     async def _change(self, connection: Connection, changes: Changes) -> None:
         for table in WRITE_ORDER:
-            await self._remove(connection, table, changes.removed.get(table, ()))
-            await self._put(connection, table, changes.put.get(table, ()))
-        await self._put(connection, "project_use", list(changes.use.values()))
+            await self._remove(connection, table, changes.removed.get(table, {}).values())
+            await self._put(connection, table, changes.put.get(table, {}).values())
+        await self._put(connection, "project_use", changes.use.values())
         if changes.history:
             await connection.copy_records_to_table(
                 "history",
@@ -173,7 +158,7 @@ class Writer:
                 records=[msgspec.structs.astuple(row) for row in changes.history],
             )
 
-    async def _put(self, connection: Connection, table: str, put: Sequence[msgspec.Struct]) -> None:
+    async def _put(self, connection: Connection, table: str, put: Collection[msgspec.Struct]) -> None:
         if not put:
             return
         statements = self._statements[table]
@@ -182,7 +167,7 @@ class Writer:
             columns[place] = tuple(map(convert, columns[place]))
         await connection.execute(statements.put, *columns)
 
-    async def _remove(self, connection: Connection, table: str, removed: Sequence[msgspec.Struct]) -> None:
+    async def _remove(self, connection: Connection, table: str, removed: Collection[msgspec.Struct]) -> None:
         if not removed:
             return
         statements = self._statements[table]
@@ -191,25 +176,7 @@ class Writer:
             statements.remove, *([value[place] for value in values] for place in statements.key_places)
         )
 
-    # -- reading entries -------------------------------------------------------------------------------------------
-
-    async def load(self, keys: Iterable[EntryKey]) -> dict[EntryKey, Entry]:
-        """The entries of these keys; those without rows are left out."""
-        by_aggregate: dict[str, list[str]] = {}
-        for aggregate, key in keys:
-            by_aggregate.setdefault(aggregate, []).append(key)
-        loaders: dict[str, Callable[[Connection, list[str]], Awaitable[dict[str, Entry]]]] = {
-            "workload": self._workloads,
-            "node": self._nodes,
-            "cluster": self._clusters,
-            "project": self._projects,
-        }
-        found: dict[EntryKey, Entry] = {}
-        async with self._pool.acquire() as connection:
-            for aggregate, wanted in by_aggregate.items():
-                entries = await loaders[aggregate](connection, wanted)
-                found.update({(aggregate, key): entry for key, entry in entries.items()})
-        return found
+    # -- reading workloads -------------------------------------------------------------------------------------------
 
     async def _rows[R: msgspec.Struct](
         self, connection: Connection, type_: type[R], table: str, column: str, wanted: list[str], *, where: str = ""
@@ -225,29 +192,19 @@ class Writer:
             type_(**{name: _as_in_row(value) for name, value in zip(names, record, strict=True)}) for record in records
         ]
 
-    async def _workloads(self, connection: Connection, wanted: list[str]) -> dict[str, Entry]:
-        found = {row.id: row for row in await self._rows(connection, rows.WorkloadRow, "workloads", "id", wanted)}
-        pods: dict[str, dict[tuple[str, int, int, int], rows.PodRow]] = {key: {} for key in found}
+    async def workloads(self, wanted: list[str]) -> dict[str, WorkloadEntry]:
+        """The entries of workloads by id; those without rows are left out."""
+        async with self._pool.acquire() as connection:
+            return await self._workloads(connection, wanted)
+
+    async def _workloads(self, connection: Connection, wanted: list[str]) -> dict[str, WorkloadEntry]:
+        found = {row.id: row for row in await self._rows(connection, WorkloadRow, "workloads", "id", wanted)}
+        pods: dict[str, dict[tuple[str, int, int, int], PodRow]] = {key: {} for key in found}
         ended = ", ".join(f"'{phase}'" for phase in ENDED_POD_PHASES)
         where = f" AND phase NOT IN ({ended})"
-        for pod in await self._rows(connection, rows.PodRow, "pods", "workload_id", wanted, where=where):
+        for pod in await self._rows(connection, PodRow, "pods", "workload_id", wanted, where=where):
             pods[pod.workload_id][pod.pod_set, pod.index, pod.attempt, pod.try_] = pod
         return {key: WorkloadEntry(row, pods[key]) for key, row in found.items()}
-
-    async def _nodes(self, connection: Connection, wanted: list[str]) -> dict[str, Entry]:
-        found = {row.key: row for row in await self._rows(connection, rows.NodeRow, "nodes", "key", wanted)}
-        held: dict[str, dict[str, rows.ReservationRow]] = {key: {} for key in found}
-        for row in await self._rows(connection, rows.ReservationRow, "reservations", "node_key", wanted):
-            held[row.node_key][row.id] = row
-        return {key: NodeEntry(row, held[key]) for key, row in found.items()}
-
-    async def _clusters(self, connection: Connection, wanted: list[str]) -> dict[str, Entry]:
-        found = await self._rows(connection, rows.ClusterRow, "clusters", "id", wanted)
-        return {row.id: ClusterEntry(row) for row in found}
-
-    async def _projects(self, connection: Connection, wanted: list[str]) -> dict[str, Entry]:
-        found = await self._rows(connection, rows.ProjectRow, "projects", "id", wanted)
-        return {row.id: ProjectEntry(row) for row in found}
 
 
 # -- statements ------------------------------------------------------------------------------------------------------
@@ -255,7 +212,6 @@ class Writer:
 
 def _statements(table: Table, schema: str) -> _Statements:
     names = [column.name for column in table.columns]
-    assert names == list(ROW_TYPES[table.name].__struct_fields__), f"rows of {table.name} are not its columns"
     keys = [column.name for column in table.primary_key.columns]
     target = qualified(table, schema)
     arrays = ", ".join(f"${n}::{parameter_type(c.type)}[]" for n, c in enumerate(table.columns, start=1))

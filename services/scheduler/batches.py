@@ -4,21 +4,34 @@ Batches are appended one after the other, each decided on the state that the one
 may appear in several, and a workload of a thousand pods needs no batch of a thousand nodes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from events.aggregate import NODE, WORKLOAD, Draft, draft
+from events.aggregate import NODE, WORKLOAD, Chain, Draft, draft
 from events.commit import service_actor
 from events.decision import Context
-from events.node import Reservation, ReserveOnNode
+from events.node import Node, Reservation, ReserveOnNode
 from events.refusal import Refusal
 from events.workload.commands import PlacePods
-from events.workload.events import Placement
-from services.scheduler.fold import Fold
-from services.scheduler.snapshot import Plan, Telling
+from events.workload.pod import Placement
+from events.workload.state import Workload
+from services.scheduler.snapshot import Binding, Plan, StatusUpdate
 
 ACTOR: Final = service_actor("scheduler")
+BATCH_PODS: Final = 500
+"""Bound in one batch, perhaps all of one workload and on one node: a commit of so many fits a message of 1 MB, however
+long their names are.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The newest known state of each aggregate that a batch may touch, by key, with the version that guards it."""
+
+    workloads: Mapping[str, Chain[Workload]]
+    nodes: Mapping[str, Chain[Node]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +44,7 @@ class Batch:
     reservations: dict[str, list[Reservation]] = field(default_factory=dict[str, list[Reservation]])
     """By node key."""
     releases: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    pods: int = 0
 
     @property
     def messages(self) -> int:
@@ -49,12 +63,11 @@ def batches(plan: Plan, *, max_messages: int) -> tuple[list[Batch], dict[str, tu
     for binding in plan.bindings:
         node_key = binding.placement.node_key
         batch = found[-1] if found else None
-        if batch is None or batch.messages + 2 > max_messages:
-            both_in = batch is not None and binding.key in batch.placements and node_key in batch.reservations
-            if batch is None or not both_in:
-                batch = Batch()
-                found.append(batch)
+        if batch is None or not _takes(batch, binding, max_messages=max_messages):
+            batch = Batch()
+            found.append(batch)
         batch.workload_ids[binding.key] = binding.workload_id
+        batch.pods += 1
         batch.placements.setdefault(binding.key, []).append(binding.placement)
         batch.reservations.setdefault(node_key, []).append(binding.reservation)
         if node_key in releases:
@@ -62,54 +75,62 @@ def batches(plan: Plan, *, max_messages: int) -> tuple[list[Batch], dict[str, tu
     return found, {node_key: tuple(ids) for node_key, ids in releases.items()}
 
 
-def batch_drafts(fold: Fold, batch: Batch, command_id: str, now: datetime) -> tuple[list[Draft], dict[str, Refusal]]:
-    """The commits of a batch on the fold as it is now, and by workload key what the world has outrun since the plan.
+def _takes(batch: Batch, binding: Binding, *, max_messages: int) -> bool:
+    """Whether there is room for one more pod."""
+    if batch.pods >= BATCH_PODS:
+        return False
+    both_in = binding.key in batch.placements and binding.placement.node_key in batch.reservations
+    return both_in or batch.messages + 2 <= max_messages
+
+
+def batch_drafts(heads: Heads, batch: Batch, command_id: str, now: datetime) -> tuple[list[Draft], dict[str, Refusal]]:
+    """The commits of a batch on the newest known state, and by workload key what was refused, changed since the plan.
 
     A workload is left out where it, or any node of its pods, refuses: the batch stays closed without it.
     """
     of_workloads: dict[str, list[Draft]] = {}
-    outrun: dict[str, Refusal] = {}
+    refused: dict[str, Refusal] = {}
     for key, placements in batch.placements.items():
         command = PlacePods(workload_id=batch.workload_ids[key], placements=tuple(placements))
-        decided = _of_workload(fold, key, command, command_id, now)
+        decided = _of_workload(heads, key, command, command_id, now)
         if isinstance(decided, Refusal):
-            outrun[key] = decided
+            refused[key] = decided
         else:
             of_workloads[key] = decided
     while True:
-        before = len(outrun)
+        before = len(refused)
         of_nodes: list[Draft] = []
         for node_key, reservations in batch.reservations.items():
-            kept = tuple(held for held in reservations if held.workload_key not in outrun)
+            kept = tuple(held for held in reservations if held.workload_key not in refused)
             reserve = ReserveOnNode(release=batch.releases.get(node_key, ()), reserve=kept)
-            decided = _of_node(fold, node_key, reserve, command_id, now)
+            decided = _of_node(heads, node_key, reserve, command_id, now)
             if isinstance(decided, Refusal):
-                outrun |= {held.workload_key: decided for held in kept}
+                refused |= {held.workload_key: decided for held in kept}
             else:
                 of_nodes.extend(decided)
-        if len(outrun) == before:
+        if len(refused) == before:
             break
-    drafts = [one for key, decided in of_workloads.items() if key not in outrun for one in decided]
-    return drafts + of_nodes, outrun
+    drafts = [one for key, decided in of_workloads.items() if key not in refused for one in decided]
+    return drafts + of_nodes, refused
 
 
-def telling_drafts(fold: Fold, telling: Telling, command_id: str, now: datetime) -> list[Draft] | Refusal:
+def update_drafts(heads: Heads, update: StatusUpdate, command_id: str, now: datetime) -> list[Draft] | Refusal:
     command = PlacePods(
-        workload_id=telling.workload_id,
-        waiting_reason=telling.waiting.reason if telling.waiting else "",
-        waiting_message=telling.waiting.message if telling.waiting else "",
+        workload_id=update.workload_id,
+        waiting_reason=update.waiting.reason if update.waiting else "",
+        waiting_message=update.waiting.message if update.waiting else "",
     )
-    return _of_workload(fold, telling.key, command, command_id, now)
+    return _of_workload(heads, update.key, command, command_id, now)
 
 
 def release_drafts(
-    fold: Fold, node_key: str, ids: tuple[str, ...], command_id: str, now: datetime
+    heads: Heads, node_key: str, ids: tuple[str, ...], command_id: str, now: datetime
 ) -> list[Draft] | Refusal:
-    return _of_node(fold, node_key, ReserveOnNode(release=ids), command_id, now)
+    return _of_node(heads, node_key, ReserveOnNode(release=ids), command_id, now)
 
 
-def _of_workload(fold: Fold, key: str, command: PlacePods, command_id: str, now: datetime) -> list[Draft] | Refusal:
-    chain = fold.workloads.get(key)
+def _of_workload(heads: Heads, key: str, command: PlacePods, command_id: str, now: datetime) -> list[Draft] | Refusal:
+    chain = heads.workloads.get(key)
     if chain is None:
         return Refusal(code="stale_placement", message="the workload has ended")
     context = Context(now=now, actor=ACTOR, command_id=command_id, version=chain.version)
@@ -119,8 +140,8 @@ def _of_workload(fold: Fold, key: str, command: PlacePods, command_id: str, now:
     return [draft(WORKLOAD, key, chain, decided, command_id=command_id, actor=ACTOR, now=now)] if decided else []
 
 
-def _of_node(fold: Fold, key: str, command: ReserveOnNode, command_id: str, now: datetime) -> list[Draft] | Refusal:
-    chain = fold.nodes[key]
+def _of_node(heads: Heads, key: str, command: ReserveOnNode, command_id: str, now: datetime) -> list[Draft] | Refusal:
+    chain = heads.nodes[key]
     context = Context(now=now, actor=ACTOR, command_id=command_id, version=chain.version)
     decided = NODE.decide(command, chain.state, context)
     if isinstance(decided, Refusal):

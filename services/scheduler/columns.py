@@ -22,16 +22,16 @@ LARGEST: Final = 2**62
 """What is more, or less than its negative, counts as this: sums and differences of two still fit 64 bits."""
 
 _NUMBERS: Final = (
-    "place",
+    "pool",
     "free_cpu_milli",
     "free_memory_bytes",
     "free_pods",
     "free_devices",
     "gpu_memory_bytes",
-    "most_cpu_milli",
-    "most_memory_bytes",
-    "most_pods",
-    "most_devices",
+    "capacity_cpu_milli",
+    "capacity_memory_bytes",
+    "capacity_pods",
+    "capacity_devices",
 )
 
 
@@ -42,7 +42,7 @@ class Columns:
         self.keys: list[str] = []
         self.names: list[str] = []
         self.rows: dict[str, int] = {}
-        self.places: dict[tuple[str, str], int] = {}
+        self.pool_numbers: dict[tuple[str, str], int] = {}
         self._numbers = {name: np.zeros(FIRST_ROWS, dtype=np.int64) for name in _NUMBERS}
         self._present = np.zeros(FIRST_ROWS, dtype=np.bool_)
         self._usable = np.zeros(FIRST_ROWS, dtype=np.bool_)
@@ -56,16 +56,16 @@ class Columns:
         facts, numbers = node.facts, self._numbers
         refusing = {taint.key for taint in facts.taints if taint.effect in REFUSING_EFFECTS}
         takes_pods = node.schedulable and reachable
-        numbers["place"][row] = self.places.setdefault((node.cluster_id, facts.pool), len(self.places))
+        numbers["pool"][row] = self.pool_numbers.setdefault((node.cluster_id, facts.pool), len(self.pool_numbers))
         numbers["free_cpu_milli"][row] = clipped(node.free_cpu_milli)
         numbers["free_memory_bytes"][row] = clipped(node.free_memory_bytes)
         numbers["free_pods"][row] = clipped(node.free_pods)
         numbers["free_devices"][row] = clipped(node.free_devices)
         numbers["gpu_memory_bytes"][row] = clipped(facts.gpu_memory_bytes)
-        numbers["most_cpu_milli"][row] = clipped(facts.cpu_milli)
-        numbers["most_memory_bytes"][row] = clipped(facts.memory_bytes)
-        numbers["most_pods"][row] = clipped(facts.max_pods)
-        numbers["most_devices"][row] = clipped(facts.gpu_count)
+        numbers["capacity_cpu_milli"][row] = clipped(facts.cpu_milli)
+        numbers["capacity_memory_bytes"][row] = clipped(facts.memory_bytes)
+        numbers["capacity_pods"][row] = clipped(facts.max_pods)
+        numbers["capacity_devices"][row] = clipped(facts.gpu_count)
         self._present[row] = node.present
         self._usable[row] = takes_pods and not refusing
         self._gpu_usable[row] = takes_pods and refusing <= {GPU_TAINT}
@@ -82,7 +82,7 @@ class Columns:
         return NodeTable(
             keys=tuple(self.keys),
             names=tuple(self.names),
-            places=dict(self.places),
+            pool_numbers=dict(self.pool_numbers),
             present=self._present[:count].copy(),
             usable=self._usable[:count].copy(),
             gpu_usable=self._gpu_usable[:count].copy(),

@@ -8,6 +8,7 @@ snapshot holds; the rest is an index over it.
 
 import heapq
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,29 +17,37 @@ from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain, advance
 from events.cluster import DEFAULT_POOL, Cluster
 from events.commit import Commit
 from events.ids import key_of_id
-from events.node import Node, reservation_id
+from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, WaitingReason
 from events.project import Project
-from events.workload.events import PodRef, WorkloadCreated
-from events.workload.spec import PRIORITY_RANK, pod_sets
-from events.workload.state import Workload, bindable, live_pods, next_retry_at, schedulable
+from events.workload.pod import LIVE_POD_PHASES, PodRef, pod_id
+from events.workload.pods import changed
+from events.workload.state import (
+    Workload,
+    WorkloadCreated,
+    bindable,
+    next_retry_at,
+    schedulable,
+)
 from services.scheduler.columns import Columns
-from services.scheduler.plan import tells_more
+from services.scheduler.policy.phases.report import is_news
+from services.scheduler.policy.registry import POLICY
+from services.scheduler.policy.rules import Order
 from services.scheduler.queue import WaitingQueue
 from services.scheduler.snapshot import (
     ClusterView,
-    Kind,
+    NotSchedulable,
     Pending,
     Plan,
+    PodClass,
     ProjectView,
     Release,
-    Resting,
     Snapshot,
     Waiting,
 )
 
-RETELL_AFTER: Final = timedelta(seconds=10)
-"""A waiting reason that was told is corrected at most this often: a log of changing moods helps nobody."""
+REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
+"""Limits how often the log is given another reason for the same wait."""
 
 
 @dataclass(slots=True)
@@ -53,7 +62,8 @@ class _Indexed:
 class Fold:
     """Mutable; belongs to one task."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, orders: Sequence[Order] = POLICY.orders) -> None:
+        self._orders = orders
         self.seq = 0
         """Everything up to here has been followed; single aggregates may be ahead by what we committed ourselves."""
         self.from_snapshot = False
@@ -64,15 +74,19 @@ class Fold:
         self.freed = 0
         """Rises whenever something may fit that did not before."""
         self._columns = Columns()
-        self._queues: dict[Kind, WaitingQueue] = {}
+        self._queues: dict[PodClass, WaitingQueue] = {}
         self._indexed: dict[str, _Indexed] = {}
-        self._resting: dict[str, Resting] = {}
+        self._not_schedulable: dict[str, NotSchedulable] = {}
         self._quota_used: Counter[str] = Counter()
         self._held: dict[str, dict[str, str]] = {}
         """By workload key: node key by reservation id."""
         self._stale: dict[str, str] = {}
         """Node key by id of a reservation whose run is over."""
         self._settled_nodes: dict[str, Node] = {}
+        self._settled_workloads: dict[str, Workload] = {}
+        """As they stand in the indexes."""
+        self._newly_held: dict[str, set[str]] = {}
+        """By workload key: ids of reservations of which it is not settled yet whose they are."""
         self._nodes_in: Counter[tuple[str, str]] = Counter()
         """Present nodes per (cluster id, pool)."""
         self._due: list[tuple[datetime, str]] = []
@@ -161,6 +175,7 @@ class Fold:
         for id_ in after.reservations.keys() - before.reservations.keys():
             reservation = after.reservations[id_]
             self._held.setdefault(reservation.workload_key, {})[id_] = key
+            self._newly_held.setdefault(reservation.workload_key, set()).add(id_)
             self._dirty_workloads.add(reservation.workload_key)
         if before.reservations.keys() <= after.reservations.keys() and before.facts is after.facts and before.present:
             pass  # only took more in: nothing was freed
@@ -175,34 +190,48 @@ class Fold:
         self._settled_nodes[key] = after
 
     def _settle_workload(self, key: str, now: datetime) -> None:
-        self._take_out(key)
         chain = self.workloads.get(key)
+        before = self._settled_workloads.pop(key, WORKLOAD.initial)
         state = WORKLOAD.initial if chain is None else chain.state
-        live = live_pods(state)
-        alive = {
-            reservation_id(state.workload_id, name, index, pod.attempt, pod.try_) for (name, index), pod in live.items()
-        }
-        held = self._held.get(key, {})
-        for id_, node_key in held.items():
-            if id_ not in alive and id_ not in self._stale:
-                self._stale[id_] = node_key
-                self.freed += 1
-        if chain is None:
+        self._find_stale(key, before, state)
+        over = not state.pods.live and (state.phase in FINISHED or not state.living)
+        if chain is None or (over and not self._held.get(key)):
+            self._take_out(key)
+            self.workloads.pop(key, None)
             return
-        if not held and not live and (state.phase in FINISHED or not state.living):
-            del self.workloads[key]
+        self._settled_workloads[key] = state
+        if key in self._indexed and not state.pods.waiting and _stands_alike(before, state):
+            self._count_quota(self._indexed[key], state)
             return
-        indexed = _Indexed()
-        self._indexed[key] = indexed
-        if state.spec.preemptibility == "non-preemptible":
-            indexed.project_id = state.project_id
-            indexed.quota_milli = sum(share.milli for pod in live.values() for share in pod.devices)
-            self._quota_used[state.project_id] += indexed.quota_milli
+        self._take_out(key)
+        indexed = self._indexed[key] = _Indexed()
+        self._count_quota(indexed, state)
         if schedulable(state):
-            self._put_in_queue(key, state, indexed, now, idle=not live)
+            self._put_in_queue(key, state, indexed, now, idle=not state.pods.live)
+
+    def _find_stale(self, key: str, before: Workload, after: Workload) -> None:
+        """Note the reservations of runs that are over; looks at runs that changed and at new reservations only."""
+        held = self._held.get(key, {})
+        suspects = self._newly_held.pop(key, set())
+        alive: set[str] = set()
+        for (name, index), (old, new) in changed(before.pods, after.pods).items():
+            if old is not None:
+                suspects.add(reservation_id(before.workload_id, name, index, old.attempt, old.try_))
+            if new is not None and new.phase in LIVE_POD_PHASES:
+                alive.add(reservation_id(after.workload_id, name, index, new.attempt, new.try_))
+        for id_ in suspects - alive:
+            if id_ in held and id_ not in self._stale and not _is_alive(id_, after):
+                self._stale[id_] = held[id_]
+                self.freed += 1
+
+    def _count_quota(self, indexed: _Indexed, state: Workload) -> None:
+        milli = 0 if state.preemptible else state.pods.gpu_milli
+        indexed.project_id = state.project_id
+        self._quota_used[state.project_id] += milli - indexed.quota_milli
+        indexed.quota_milli = milli
 
     def _take_out(self, key: str) -> None:
-        self._resting.pop(key, None)
+        self._not_schedulable.pop(key, None)
         indexed = self._indexed.pop(key, None)
         if indexed is None:
             return
@@ -210,7 +239,7 @@ class Fold:
         for queue, entry in indexed.entries:
             queue.remove(entry)
             if not queue.entries:
-                self._queues.pop(queue.kind, None)
+                self._queues.pop(queue.pod_class, None)
 
     def _put_in_queue(self, key: str, state: Workload, indexed: _Indexed, now: datetime, *, idle: bool) -> None:
         ready: dict[str, list[PodRef]] = {}
@@ -220,36 +249,36 @@ class Fold:
         if retry_at is not None and retry_at > now:
             heapq.heappush(self._due, (retry_at, key))
         if not ready:
-            self._rest(key, state, retry_at if idle else None)
+            self._nothing_to_bind(key, state, retry_at if idle else None)
             return
-        rank = PRIORITY_RANK[state.spec.priority_class or "low"]
-        created = state.created_at.timestamp() if state.created_at else 0.0
-        for pod_set in pod_sets(state.spec):
+        order = tuple(each.value(state) for each in self._orders)
+        for number, pod_set in enumerate(state.pod_sets):
             if pod_set.name not in ready:
                 continue
-            kind = Kind(
+            pod_class = PodClass(
                 project_id=state.project_id,
                 cluster_id=state.cluster_id,
-                pools=state.spec.node_pools or (),
-                request=pod_set.request,
-                preemptible=state.spec.preemptibility != "non-preemptible",
+                pools=pod_set.node_pools,
+                request=pod_set.template.request,
+                preemptible=state.preemptible,
             )
             entry = Pending(
-                order=(-rank, created, key),
+                order=(order, key, number),
                 key=key,
                 workload_id=state.workload_id,
+                name=state.name,
                 pods=tuple(ready[pod_set.name]),
                 queued=state.queued,
                 idle=idle,
-                told="" if state.reason == WaitingReason.BACKOFF else state.reason,
+                reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
             )
-            queue = self._queues.get(kind)
+            queue = self._queues.get(pod_class)
             if queue is None:
-                queue = self._queues[kind] = WaitingQueue(kind)
+                queue = self._queues[pod_class] = WaitingQueue(pod_class)
             queue.add(entry)
             indexed.entries.append((queue, entry))
 
-    def _rest(self, key: str, state: Workload, retry_at: datetime | None) -> None:
+    def _nothing_to_bind(self, key: str, state: Workload, retry_at: datetime | None) -> None:
         """Nothing of it can be bound now; only what the log does not say yet is kept."""
         waiting = None
         if retry_at is not None and state.reason != WaitingReason.BACKOFF:
@@ -257,25 +286,28 @@ class Fold:
             at = retry_at.strftime("%H:%M:%S")
             waiting = Waiting(reason=WaitingReason.BACKOFF, message=f"runs again at {at} UTC, after {runs}")
         if waiting is not None or not state.queued:
-            self._resting[key] = Resting(key=key, workload_id=state.workload_id, waiting=waiting)
+            self._not_schedulable[key] = NotSchedulable(
+                key=key, workload_id=state.workload_id, name=state.name, waiting=waiting
+            )
 
     # -- planning ----------------------------------------------------------------------------------------------------
 
     def snapshot(self, now: datetime) -> Snapshot:
         """What the planner is to look at now; later changes of the fold do not reach it."""
         self.settle(now)
-        queues = tuple(queue.frozen(self.freed, self._retells(queue, now)) for queue in self._queues.values())
-        projects = {queue.kind.project_id for queue in queues}
+        queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in self._queues.values())
+        projects = {queue.pod_class.project_id for queue in queues}
         return Snapshot(
             now=now,
             nodes=self._columns.frozen(),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects={id_: view for id_ in projects if (view := self._project_view(id_)) is not None},
             queues=queues,
-            resting=tuple(self._resting.values()),
+            not_schedulable=tuple(self._not_schedulable.values()),
             releases=tuple(
                 Release(
                     node_key=node_key,
+                    node_name=self.nodes[node_key].state.name,
                     row=self._columns.rows.get(node_key, -1),
                     reservation=self.nodes[node_key].state.reservations[id_],
                 )
@@ -286,16 +318,16 @@ class Fold:
     def note(self, snapshot: Snapshot, plan: Plan) -> None:
         """Remember what the plan found out, so that the next one need not look again until something is freed."""
         for seen in snapshot.queues:
-            queue, waiting = self._queues.get(seen.kind), plan.blocked.get(seen.kind)
+            queue, waiting = self._queues.get(seen.pod_class), plan.blocked.get(seen.pod_class)
             if queue is None or waiting is None:
                 continue
             queue.block(waiting, self.freed)
             if plan.more:
-                continue  # not all of the queue was told yet
-            if not queue.spoken or seen.retell:
-                queue.spoken, queue.spoken_at = waiting.reason, snapshot.now
-            elif queue.spoken_at is not None and tells_more(queue.spoken, waiting.reason):
-                heapq.heappush(self._due, (queue.spoken_at + RETELL_AFTER, ""))
+                continue  # not all of the queue was reported yet
+            if not queue.reported or seen.report_again:
+                queue.reported, queue.reported_at = waiting.reason, snapshot.now
+            elif queue.reported_at is not None and is_news(queue.reported, waiting.reason):
+                heapq.heappush(self._due, (queue.reported_at + REPORT_AGAIN_AFTER, ""))
 
     def next_due(self) -> datetime | None:
         """When there is something to look at although nothing happens."""
@@ -306,13 +338,13 @@ class Fold:
         chain = None if key is None else self.clusters.get(key)
         return chain.state if chain is not None and chain.state.cluster_id == cluster_id else None
 
-    def _retells(self, queue: WaitingQueue, now: datetime) -> bool:
-        if queue.spoken_at is None:
+    def _reports_again(self, queue: WaitingQueue, now: datetime) -> bool:
+        if queue.reported_at is None:
             return True
-        if now - queue.spoken_at < RETELL_AFTER:
+        if now - queue.reported_at < REPORT_AGAIN_AFTER:
             return False
         blocked = queue.blocked(self.freed)
-        return blocked is None or tells_more(queue.spoken, blocked.reason)
+        return blocked is None or is_news(queue.reported, blocked.reason)
 
     def _cluster_view(self, state: Cluster) -> ClusterView:
         on_nodes = {pool for (id_, pool), count in self._nodes_in.items() if count and id_ == state.cluster_id}
@@ -336,6 +368,33 @@ class Fold:
             quota_milli=chain.state.gpu_quota_milli,
             used_milli=self._quota_used[project_id],
         )
+
+
+def _stands_alike(before: Workload, after: Workload) -> bool:
+    """Whether the same is to be placed of both, where no pod waits to be run again."""
+    same = (
+        before.progress is after.progress
+        and before.spec is after.spec
+        and before.pods.waiting is after.pods.waiting
+        and before.queued == after.queued
+        and bool(before.pods.live) == bool(after.pods.live)
+    )
+    fields = (before.workload_id, before.desired, before.phase, before.reason, before.attempt, before.failures)
+    return same and fields == (
+        after.workload_id,
+        after.desired,
+        after.phase,
+        after.reason,
+        after.attempt,
+        after.failures,
+    )
+
+
+def _is_alive(reservation: str, state: Workload) -> bool:
+    """Whether it is of a run that holds a node."""
+    ref = run_of(reservation, state.workload_id)
+    pod = None if ref is None else state.pods.live.get(pod_id(ref))
+    return pod is not None and ref is not None and pod.is_run(ref)
 
 
 def _newer(chain: Chain[Workload] | Chain[Node] | Chain[Cluster] | Chain[Project] | None, commit: Commit) -> bool:

@@ -16,18 +16,18 @@ import structlog
 
 from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, BrokenChainError, Draft
 from events.refusal import Refusal
-from services.runtime.connection import connect
-from services.runtime.fold_snapshots import Chains, FoldSnapshots
-from services.runtime.folding import follow_into
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.settings import Settings
-from services.runtime.store import Committed, Conflict, EventStore, OnStanding, Outcome, Rejected, Unknown
-from services.runtime.streams import assert_streams
-from services.scheduler.batches import batch_drafts, batches, release_drafts, telling_drafts
+from services.runtime.log.fold_snapshots import Chains, FoldSnapshots
+from services.runtime.log.folding import follow_into
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import Committed, Conflict, EventStore, OnStanding, Outcome, Rejected, Unknown
+from services.runtime.nats.connection import connect
+from services.runtime.nats.streams import assert_streams
+from services.runtime.process.host import Health
+from services.runtime.process.settings import Settings
+from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, update_drafts
 from services.scheduler.fold import Fold
 from services.scheduler.plan import plan
-from services.scheduler.snapshot import Plan, Telling
+from services.scheduler.snapshot import Plan, StatusUpdate
 
 SNAPSHOT_SHAPE: Final = 1
 """Raise it when what is stored of the fold changes."""
@@ -161,24 +161,27 @@ class Scheduler:
         bound, released = batches(planned, max_messages=self._batch_messages)
         whole = True
         for batch in bound:
-            drafts, outrun = batch_drafts(self.fold, batch, str(uuid4()), now)
-            if outrun:
-                first = next(iter(outrun.values()))
-                log.debug("plan_outrun", workloads=len(outrun), code=first.code, message=first.message)
+            drafts, refused = batch_drafts(self._heads(), batch, str(uuid4()), now)
+            if refused:
+                first = next(iter(refused.values()))
+                log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
             stored = not drafts or self._applied(await self._store.append_batch(drafts))
             # Halves, so that one aggregate that others write does not keep all the rest waiting.
             size = self._batch_messages * 2 if stored else self._batch_messages // 2
             self._batch_messages = max(SMALLEST_BATCH_MESSAGES, min(size, BATCH_MESSAGES))
-            whole = whole and stored and not outrun
+            whole = whole and stored and not refused
         appends = [self._release(node_key, ids, now) for node_key, ids in released.items()]
-        appends += [self._tell(telling, now) for telling in planned.tellings]
+        appends += [self._update(update, now) for update in planned.updates]
         return all(await _in_flight(appends)) and whole
 
     async def _release(self, node_key: str, ids: tuple[str, ...], now: datetime) -> bool:
-        return await self._append(release_drafts(self.fold, node_key, ids, str(uuid4()), now))
+        return await self._append(release_drafts(self._heads(), node_key, ids, str(uuid4()), now))
 
-    async def _tell(self, telling: Telling, now: datetime) -> bool:
-        return await self._append(telling_drafts(self.fold, telling, str(uuid4()), now))
+    async def _update(self, update: StatusUpdate, now: datetime) -> bool:
+        return await self._append(update_drafts(self._heads(), update, str(uuid4()), now))
+
+    def _heads(self) -> Heads:
+        return Heads(workloads=self.fold.workloads, nodes=self.fold.nodes)
 
     async def _append(self, drafts: list[Draft] | Refusal) -> bool:
         if isinstance(drafts, Refusal):

@@ -1,7 +1,7 @@
 """What the planner is given and what it answers, as immutable values. No logic beyond naming things.
 
-Waiting pods come as queues: one queue per kind of request, so that what holds for one pod of a kind holds for all, and
-a cycle costs what the kinds cost, not what the pods cost.
+Waiting pods come as queues, one per class of pods, so that what holds for one pod of a class holds for all, and a cycle
+costs what the classes cost, not what the pods cost.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from events.node import Reservation
 from events.phases import WaitingReason
-from events.workload.events import Placement, PodRef
-from events.workload.spec import PodRequest
+from events.quantities import format_bytes
+from events.workload.pod import Placement, PodRef
+from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 
 type Integers = NDArray[np.int64]
 type Booleans = NDArray[np.bool_]
-type Order = tuple[int, float, str]
-"""Rank of the priority (negated), time of creation, key: who goes first."""
+type OrderKey = tuple[tuple[float, ...], str, int]
+"""What the policy's orders say of a workload, then its key and the number of the pod set: the least goes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class PodClass:
     """Pods that the planner cannot tell apart."""
 
     project_id: str
@@ -45,37 +46,39 @@ class Kind:
 class Pending:
     """A pod set of a workload with pods that may be bound now."""
 
-    order: Order
+    order: OrderKey
     key: str
     workload_id: str
+    name: str
     pods: tuple[PodRef, ...]
     queued: bool
     """Whether the log already says that the scheduler took it up."""
     idle: bool
-    """Whether no pod of the workload holds a node: only then is its waiting told in the log."""
-    told: str
+    """Whether no pod of the workload holds a node: only then does the log say why it waits."""
+    reported: str
     """The reason that the log gives, empty where it gives none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    kind: Kind
+    pod_class: PodClass
     entries: tuple[Pending, ...]
     """In order."""
-    untold: tuple[Pending, ...]
+    unreported: tuple[Pending, ...]
     """Those of the entries that the log does not show as queued, or gives no reason for."""
     blocked: Waiting | None
     """Known from an earlier cycle, where nothing was freed since."""
-    retell: bool
-    """Whether enough time went by to correct a reason that was told before."""
+    report_again: bool
+    """Whether enough time went by to correct a reason that was reported before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resting:
-    """A workload without pods to bind now: it is only queued, or a failed pod waits for its time."""
+class NotSchedulable:
+    """A workload without pods to bind now: it is only queued, or a failed pod waits before it is run again."""
 
     key: str
     workload_id: str
+    name: str
     waiting: Waiting | None
 
 
@@ -106,9 +109,10 @@ class NodeTable:
 
     keys: tuple[str, ...]
     names: tuple[str, ...]
-    places: dict[tuple[str, str], int]
-    """Number of a (cluster id, pool)."""
-    place: Integers
+    pool_numbers: dict[tuple[str, str], int]
+    """By (cluster id, pool)."""
+    pool: Integers
+    """The number of its pool."""
     present: Booleans
     usable: Booleans
     """Takes new pods: present, ready, not cordoned, no refusing taint, cluster connected."""
@@ -122,11 +126,11 @@ class NodeTable:
     free_device_milli: Integers
     """Two-dimensional; -1 where the node has no such device."""
     gpu_memory_bytes: Integers
-    most_cpu_milli: Integers
+    capacity_cpu_milli: Integers
     """What the node has when nothing of ours is on it; likewise the three below."""
-    most_memory_bytes: Integers
-    most_pods: Integers
-    most_devices: Integers
+    capacity_memory_bytes: Integers
+    capacity_pods: Integers
+    capacity_devices: Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,7 @@ class Release:
     """A reservation whose run is over."""
 
     node_key: str
+    node_name: str
     row: int
     """-1 where the node is not in the table."""
     reservation: Reservation
@@ -146,26 +151,29 @@ class Snapshot:
     clusters: dict[str, ClusterView]
     projects: dict[str, ProjectView]
     queues: tuple[Queue, ...]
-    resting: tuple[Resting, ...]
+    not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """One pod's place, for its workload and for its node."""
+    """One pod on one node, as its workload records it and as the node does."""
 
     key: str
     workload_id: str
+    name: str
+    """Of the workload."""
     placement: Placement
     reservation: Reservation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
-    """A workload to be queued, and told why it waits where there is a reason."""
+class StatusUpdate:
+    """A workload that the log shall show as queued, with the reason why it waits where there is one."""
 
     key: str
     workload_id: str
+    name: str
     waiting: Waiting | None
 
 
@@ -173,12 +181,38 @@ class Telling:
 class Plan:
     bindings: tuple[Binding, ...] = ()
     releases: tuple[Release, ...] = ()
-    tellings: tuple[Telling, ...] = ()
-    blocked: dict[Kind, Waiting]
+    updates: tuple[StatusUpdate, ...] = ()
+    blocked: dict[PodClass, Waiting]
     """What no room was found for, and why: stays so until something is freed."""
     more: bool = False
-    """Whether the plan stopped at a limit, and there is more to place or to tell."""
+    """Whether the plan stopped at a limit, and there is more to place or to report."""
 
     @property
     def empty(self) -> bool:
-        return not (self.bindings or self.releases or self.tellings)
+        return not (self.bindings or self.releases or self.updates)
+
+    def render(self) -> str:
+        """The plan for a person, one line each: releases, bindings, updates."""
+        lines = [f"release on {each.node_name}: {_amounts(each.reservation)}" for each in self.releases]
+        for each in self.bindings:
+            pod, placed = each.placement.pod, each.placement
+            held = _amounts(each.reservation)
+            lines.append(f"bind {each.name}/{pod.pod_set}-{pod.index} to {placed.node_name} in {placed.pool}: {held}")
+        for each in self.updates:
+            waits = f"waits, {each.waiting.reason}: {each.waiting.message}" if each.waiting else "is queued"
+            lines.append(f"update {each.name}: {waits}")
+        if self.more:
+            lines.append("and more, in the next plan")
+        return "\n".join(lines or ["nothing to do"])
+
+
+def _amounts(held: Reservation) -> str:
+    parts = [
+        f"GPU {share.device}"
+        if share.milli == WHOLE_GPU_MILLI
+        else f"{share.milli / WHOLE_GPU_MILLI:g} of GPU {share.device}"
+        for share in held.devices
+    ]
+    parts += [f"{held.cpu_milli / 1000:g} CPU"] if held.cpu_milli else []
+    parts += [format_bytes(held.memory_bytes)] if held.memory_bytes else []
+    return ", ".join(parts) or "one pod"

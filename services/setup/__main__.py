@@ -2,7 +2,7 @@
 
 import sys
 
-import services.runtime.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
+import services.runtime.process.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
 from services.setup.program import main
 
 sys.exit(main(sys.argv[1:]))

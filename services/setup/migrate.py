@@ -12,11 +12,11 @@ import structlog
 from nats.aio.client import Client
 
 from events.subjects import EVENTS_STREAM
-from services.runtime.calls import call
-from services.runtime.connection import connect
-from services.runtime.declared import DECLARED, DISPOSABLE_STREAMS, Config, Declared
-from services.runtime.settings import Settings
-from services.runtime.streams import StreamError, differences, shown, stream_config
+from services.runtime.nats.calls import call
+from services.runtime.nats.connection import connect
+from services.runtime.nats.declared import DECLARED, DISPOSABLE_STREAMS, Config, Declared
+from services.runtime.nats.streams import StreamError, differences, shown, stream_config
+from services.runtime.process.settings import Settings
 
 USER: Final = "migrate"
 UPDATE_SECONDS: Final = 30.0

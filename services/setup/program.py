@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import structlog
 import uvloop
 
-from services.runtime.host import configure_logging
-from services.runtime.settings import Settings
-from services.runtime.streams import StreamError
+from services.runtime.nats.streams import StreamError
+from services.runtime.process.host import configure_logging
+from services.runtime.process.settings import Settings
 from services.setup.migrate import migrate
 from services.setup.service import SetupError, set_up
 

@@ -24,12 +24,13 @@ from events.project import CreateProject
 from events.refusal import Refusal
 from events.tenant import GrantTenantRole
 from projections.migrate import prepare
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.requests import UnansweredError
-from services.runtime.settings import Settings
-from services.runtime.store import Committed, EventStore
-from services.runtime.streams import StreamError, assert_streams, create_streams
+from services.runtime.identity.actors import Actors, ActorsAwayError
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import Committed, EventStore
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests, UnansweredError
+from services.runtime.nats.streams import StreamError, assert_streams, create_streams
+from services.runtime.process.settings import Settings
 from services.setup.migrate import USER, migrate, told, wanted_changes
 
 WAIT_SECONDS: Final = 60.0
@@ -51,7 +52,7 @@ class SetupError(Exception):
 async def set_up(settings: Settings) -> None:
     """Make everything that is missing. Raises where it cannot; nothing is half done then that a second run minds."""
     if settings.key_file is not None and settings.jwks_file is not None and not settings.jwks_url:
-        from services.runtime.local_keys import load_or_create_key, write_jwks
+        from services.runtime.identity.local_keys import load_or_create_key, write_jwks
 
         write_jwks(load_or_create_key(settings.key_file), settings.jwks_file)
     connection = await connect(settings, "setup")
@@ -71,8 +72,11 @@ async def set_up(settings: Settings) -> None:
                 (OSError, CannotConnectNowError),
             )
         store = JetStreamEventStore(connection)
+        actors = Actors(connection, Requests(connection))
         await _patiently(
-            "the log", lambda: grant_first_administrator(store, settings.admin_subject), (UnansweredError,)
+            "the log",
+            lambda: grant_first_administrator(store, actors, settings.issuer, settings.admin_subject),
+            (UnansweredError, ActorsAwayError),
         )
         if settings.first_cluster:
             await _patiently("the log", lambda: make_first_places(store, settings.first_cluster), (UnansweredError,))
@@ -92,16 +96,24 @@ async def _migrate(settings: Settings, wanted: list[str]) -> None:
     await migrate(settings)
 
 
-async def grant_first_administrator(store: EventStore, subject: str) -> bool:
-    """Make `subject` the tenant's administrator where it has none; whether that was so. Raises SetupError."""
+async def grant_first_administrator(store: EventStore, actors: Actors, issuer: str, subject: str) -> bool:
+    """Make the holder of the issuer's tokens for `subject` the tenant's administrator, where it has none who could have
+    such a token; whether that was so. Raises SetupError, ActorsAwayError.
+
+    So somebody can mend a log whose ACTORS were lost, or whose issuer is another one now.
+    """
     for _ in range(GRANT_TRIES):
         chain = await store.load(TENANT, TENANT_KEY)
-        if any("administrator" in roles for roles in chain.state.roles.values()):
+        administrators = [actor for actor, roles in chain.state.roles.items() if "administrator" in roles]
+        await actors.learn(administrators)
+        if any(actors.person(actor).issuer == issuer for actor in administrators):
             return False
+        administrator = await actors.find_or_make(issuer, subject)
         actor, now = service_actor("setup"), datetime.now(UTC)
-        command_id = derived_command_id("setup", "first administrator", subject)
+        command_id = derived_command_id("setup", "first administrator", administrator)
+        command = GrantTenantRole(subject=subject, role="administrator", actor=administrator)
         context = Context(now=now, actor=actor, command_id=command_id, version=chain.version)
-        events = TENANT.decide(GrantTenantRole(subject=subject, role="administrator"), chain.state, context)
+        events = TENANT.decide(command, chain.state, context)
         if isinstance(events, Refusal):
             raise SetupError(f"{subject!r} was not made administrator: {events.message}")
         made = draft(TENANT, TENANT_KEY, chain, events, command_id=command_id, actor=actor, now=now)

@@ -11,6 +11,7 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from development.servers import EVERYTHING, NatsServer
 from events.cluster import ClusterKind
 from events.cluster_protocol import (
     LogsChunk,
@@ -25,11 +26,10 @@ from events.cluster_protocol import (
 )
 from events.subjects import agent_logs_subject, usage_subject, wanted_cluster_subject, wanted_subject
 from services.agent import service
-from services.runtime.connection import connect
-from services.runtime.host import Health
-from services.runtime.inboxes import logs_inbox
+from services.runtime.nats.connection import connect
+from services.runtime.nats.inboxes import logs_inbox
+from services.runtime.process.host import Health
 from tests.agent.given import KEY, NODES
-from tests.support.servers import EVERYTHING, NatsServer
 
 SECONDS = 20.0
 

@@ -14,11 +14,11 @@ from typing import Any
 from events.cluster import SimulatedNodes
 from events.cluster_protocol import LogsRequest, ObservedPod, RunPod, SettledPod, StopPod
 from events.workload.commands import PodFactKind
-from events.workload.events import PodRef
+from events.workload.pod import PodRef
 from services.agent.backends.interface import Backend
-from services.agent.backends.local import LocalBackend
-from services.agent.backends.local_environment import LocalMachine
-from services.agent.backends.run_folder import Isolation
+from services.agent.backends.local.backend import LocalBackend
+from services.agent.backends.local.environment import LocalMachine
+from services.agent.backends.local.run_folder import Isolation
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 

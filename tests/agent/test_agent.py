@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 from nats.aio.client import Client
 
+from development.servers import NatsServer
 from events.cluster_protocol import ObservedPod, RunPod, WantedCluster
 from events.workload.commands import PodFactKind
 from services.agent.agent import Agent
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.wanted import Wanted, Whole
-from services.runtime.connection import connect
+from services.runtime.nats.connection import connect
 from tests.agent.given import CLUSTER, KEY, NODES, WORKLOAD, ref, run_pod
-from tests.support.servers import NatsServer
 
 pytestmark = pytest.mark.anyio
 

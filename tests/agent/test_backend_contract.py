@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from events.cluster_protocol import LogLine, LogsRequest
-from events.workload.events import DeviceShare
+from events.workload.pod import DeviceShare
 from services.agent.backends.interface import LIVE_KINDS, BackendError, LogsUnavailableError
 from tests.agent.given import KEY, OPENERS, WORKLOAD, Watched, log_text, ref
 

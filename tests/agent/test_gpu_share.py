@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from events.workload.events import DeviceShare
+from events.workload.pod import DeviceShare
 from services.agent.backends.gpu_share import gpu_share
 from tests.agent.kubernetes.cases import run
 

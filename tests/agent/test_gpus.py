@@ -11,9 +11,9 @@ import pynvml
 import pytest
 
 from events.cluster_protocol import ObservedPod
-from events.workload.events import DeviceShare
-from services.agent.backends.gpus import Gpu, Gpus, GpuUse, NoSuchDeviceError, NvmlGpus, choose, open_gpus
-from services.agent.backends.local import LocalBackend
+from events.workload.pod import DeviceShare
+from services.agent.backends.local.backend import LocalBackend
+from services.agent.backends.local.gpus import Gpu, Gpus, GpuUse, NoSuchDeviceError, NvmlGpus, choose, open_gpus
 from tests.agent.given import KEY, Watched, machine
 
 A, B, C, D = "GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from services.agent.backends import isolation, shim
+from services.agent.backends.local import isolation, shim
 from tests.agent.given import PYTHON
 from tests.support.namespaces import without_namespaces
 
@@ -55,7 +55,7 @@ class Machine:
         shim.write_record(str(self.run), "run.json", {"shim": what})
         for name in ("exit.json", "stop.json", "log"):
             (self.run / name).unlink(missing_ok=True)
-        program = f"from services.agent.backends import shim; shim.main({str(self.run)!r}, -1)"
+        program = f"from services.agent.backends.local import shim; shim.main({str(self.run)!r}, -1)"
         subprocess.run([PYTHON, "-c", program], preexec_fn=self._prepare, check=True, timeout=60)
         lines = (self.run / "log").read_text().splitlines()
         output = "\n".join(line.split(" ", 3)[3] for line in lines)
@@ -184,7 +184,7 @@ def test_what_a_pod_leaves_behind_ends_with_it(machine: Machine) -> None:
 
 
 def test_the_kernel_is_asked_whether_it_can_be_done() -> None:
-    probe = [PYTHON, "-m", "services.agent.backends.isolation"]
+    probe = [PYTHON, "-m", "services.agent.backends.local.isolation"]
     allowed = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=60)
     assert (allowed.returncode, allowed.stdout) == (0, "")
 

@@ -14,12 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
-from events.workload.events import DeviceShare
-from services.agent.backends import shim
+from events.workload.pod import DeviceShare
 from services.agent.backends.interface import BackendError
-from services.agent.backends.local import LocalBackend
-from services.agent.backends.local_files import Fences, delete_old_logs
-from services.agent.backends.run_folder import Isolation, RunFolder
+from services.agent.backends.local import shim
+from services.agent.backends.local.backend import LocalBackend
+from services.agent.backends.local.files import Fences, delete_old_logs
+from services.agent.backends.local.run_folder import Isolation, RunFolder
 from tests.agent.given import CLUSTER, KEY, PYTHON, Watched, log_text, machine, open_local, run_pod
 
 pytestmark = pytest.mark.anyio
@@ -413,7 +413,7 @@ async def test_a_shutdown_interrupts_all_pods_in_time_also_those_that_will_not_g
 async def test_a_second_agent_on_the_same_folder_is_refused(
     local: Watched, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.agent.backends.local.LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("services.agent.backends.local.backend.LOCK_SECONDS", 0.2)
     with pytest.raises(BackendError, match="another agent holds"):
         await LocalBackend(machine(data)).open()
 

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy
 
+from development.servers import EVERYTHING, NatsServer
 from events.cluster_protocol import ObservedCluster, ObservedPod
 from events.subjects import OBSERVED_STREAM, observed_cluster_subject
 from services.agent.reports import ALL_AGAIN_SECONDS, AT_ONCE, HELD_SECONDS, Reports
-from services.runtime.connection import connect
-from services.runtime.declared import OBSERVED_SECONDS
+from services.runtime.nats.connection import connect
+from services.runtime.nats.declared import OBSERVED_SECONDS
 from tests.agent.control_plane import ControlPlane, control_plane
 from tests.agent.given import KEY, NOW, seen
-from tests.support.servers import EVERYTHING, NatsServer
 
 pytestmark = pytest.mark.anyio
 CLUSTER = "told"

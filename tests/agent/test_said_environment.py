@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from events.cluster_protocol import DeviceShare
-from services.agent.backends.gpus import Gpu
-from services.agent.backends.kubernetes.manifests import pod_manifest
-from services.agent.backends.local_environment import pod_environment
+from services.agent.backends.kubernetes.act.manifests import pod_manifest
+from services.agent.backends.local.environment import pod_environment
+from services.agent.backends.local.gpus import Gpu
 from services.api.rules import SET_BY_MUSTER, SET_WITH_DEVICES
 from tests.agent.given import machine, run_pod
 

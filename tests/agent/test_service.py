@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from nats.aio.msg import Msg
 
+from development.servers import EVERYTHING, NatsServer
+from development.streams import recreate_streams
 from events.cluster import SimulatedNodes
 from events.cluster_protocol import LogsChunk, LogsRequest
 from events.subjects import OBSERVED_STREAM, WANTED_STREAM
 from services.agent.logs import ANSWERS_EACH, CHUNK_LINES, WINDOW
 from services.api.logs import FIRST_CHUNK_SECONDS
-from services.runtime.connection import connect
-from services.runtime.settings import Settings
-from services.runtime.streams import create_streams
+from services.runtime.nats.connection import connect
+from services.runtime.nats.streams import create_streams
+from services.runtime.process.settings import Settings
 from tests.agent.control_plane import ControlPlane, RunningService, control_plane, running_service
 from tests.agent.given import CLUSTER, GIB, KEY, WORKLOAD, ref, run_pod, settled, stop_pod
 from tests.support.poison import UNDECODABLE_JSON
-from tests.support.servers import EVERYTHING, NatsServer
-from tests.support.streams import recreate_streams
 
 pytestmark = pytest.mark.anyio
 

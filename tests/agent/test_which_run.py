@@ -3,7 +3,7 @@
 import pytest
 
 from events.cluster_protocol import LogsRequest
-from events.workload.events import PodRef
+from events.workload.pod import PodRef
 from services.agent.backends.interface import LogsUnavailableError
 from services.agent.backends.which_run import which_run
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from development.servers import NatsServer, PostgresServer
 from tests.support.api import Served, serving
-from tests.support.servers import NatsServer, PostgresServer
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,12 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from development.servers import EVERYTHING
 from events.subjects import EVENTS_STREAM
 from services.api.edge import Edge
-from services.runtime.calls import call
-from services.runtime.connection import connect
+from services.runtime.nats.calls import call
+from services.runtime.nats.connection import connect
 from tests.support.api import Served
-from tests.support.servers import EVERYTHING
 
 TRAININGS = "/api/v1/workloads/trainings"
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from prometheus_client import REGISTRY
 
+from development.servers import NatsServer, PostgresServer
 from tests.api.test_limits import asking, everything
 from tests.support.api import Served, serving
-from tests.support.servers import NatsServer, PostgresServer
 
 V1 = "/api/v1"
 TRAININGS = f"{V1}/workloads/trainings"

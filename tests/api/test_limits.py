@@ -5,6 +5,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,6 +13,8 @@ import asyncpg
 import httpx
 import pytest
 
+from development.commands import carry_out, training
+from development.servers import NatsServer, PostgresServer
 from events.aggregate import WORKLOAD, Aggregate, Chain
 from events.ids import workload_key
 from projections.tables import workloads
@@ -19,10 +22,8 @@ from services.api.connections import address_of
 from services.api.context import Call
 from services.api.errors import ApiError
 from services.api.trainings import load_workload
-from services.runtime.memory import MemoryEventStore
+from services.runtime.log.memory import MemoryEventStore
 from tests.support.api import Served, serving
-from tests.support.commands import carry_out, training
-from tests.support.servers import NatsServer, PostgresServer
 
 V1 = "/api/v1"
 TRAININGS = f"{V1}/workloads/trainings"
@@ -158,6 +159,35 @@ def test_a_head_that_is_far_too_long_is_cut_before_it_is_kept(served: Served, he
     assert b'"head_too_large"' in answer
 
 
+REFUSED_EARLY = {
+    "a head without an end": (b"GET /", b"HTTP/1.1 431 "),
+    "no HTTP": (b"\x16\x03\x01 / \r\n", b"HTTP/1.1 400 "),
+    "a body of the wrong type": (
+        b"POST /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 500000\r\n\r\n",
+        b"HTTP/1.1 415 ",
+    ),
+}
+
+
+@pytest.mark.parametrize("request_name", REFUSED_EARLY)
+def test_a_client_that_still_sends_reads_why_it_was_refused(served: Served, request_name: str) -> None:
+    begin, status = REFUSED_EARLY[request_name]
+    with connect(served) as connection:
+        answer = _answer_while_sending(connection, begin)
+    assert answer.startswith(status)
+
+
+def _answer_while_sending(connection: socket.socket, begin: bytes) -> bytes:
+    """What the other side says until it ends its side, read while we go on sending."""
+    with ThreadPoolExecutor(1) as reading:
+        answer = reading.submit(everything, connection)
+        with contextlib.suppress(ConnectionError):  # sent after the other side has waited long enough
+            connection.sendall(begin)
+            while not answer.done():
+                connection.sendall(b"x" * 65_536)
+        return answer.result()
+
+
 def test_trailers_that_are_far_too_long_are_cut_before_they_are_kept(served: Served) -> None:
     with connect(served) as connection:
         connection.sendall(b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-T: ")
@@ -223,7 +253,7 @@ def test_one_address_takes_only_its_share_of_the_connections_and_all_others_are_
             held.enter_context(connect(served))
         for _ in range(3):
             with connect(served) as refused:
-                answer = everything(refused)
+                answer = _answer_while_sending(refused, b"GET /healthz HTTP/1.1\r\n")
             assert answer.startswith(b"HTTP/1.1 429 ")
             assert b'"too_many_connections_of_address"' in answer
             assert b"8 connections are open from your address" in answer

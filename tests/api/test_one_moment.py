@@ -14,17 +14,17 @@ import asyncpg
 import httpx
 import pytest
 
+from development.servers import EVERYTHING, NatsServer
 from events.aggregate import WORKLOAD, draft
 from events.commit import service_actor
 from events.decision import Context
 from events.ids import key_of_id
 from events.workload.commands import PlacePods, PodFact, ReportPods, WorkloadCommand
-from events.workload.events import DeviceShare, Placement, PodRef
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.store import Committed
+from events.workload.pod import DeviceShare, Placement, PodRef
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import Committed
+from services.runtime.nats.connection import connect
 from tests.support.api import Served
-from tests.support.servers import EVERYTHING, NatsServer
 
 TRAININGS = "/api/v1/workloads/trainings"
 WORKLOADS = "/api/v1/workloads"

@@ -10,12 +10,12 @@ import pytest
 from events.aggregate import Aggregate
 from events.commit import Commit
 from events.workload.commands import PlacePods, PodFact, ReportPods
-from events.workload.events import Placement
+from events.workload.pod import Placement
 from events.workload.spec import TrainingSpec
 from events.workload.state import bindable
 from services.api.rows import LoggedRows
-from services.runtime.directory import Directory
-from services.runtime.memory import MemoryEventStore
+from services.runtime.identity.directory import Directory
+from services.runtime.log.memory import MemoryEventStore
 from tests.events.given import ref
 from tests.support.lives import CLUSTER_SYNC, SCHEDULER, World, feed
 

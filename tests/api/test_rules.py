@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from events.cluster import Cluster, NodePool
 from events.quantities import MAX_QUANTITY
+from events.workload.kinds.training import template
 from events.workload.spec import (
     EnvironmentVariable,
     KeyReference,
     PodFieldReference,
     TrainingSpec,
     pod_request,
-    process_arguments,
 )
 from services.api.fields.training import TrainingSpecFields
 from services.api.issues import MAX_ISSUES
@@ -428,7 +428,7 @@ def test_whatever_is_taken_can_be_counted_and_run_and_nothing_ever_breaks_the_ch
         assert all(issue.field and issue.details for issue in checked.issues)
         return
     stored: TrainingSpec = to_spec(checked.spec)
-    process_arguments(stored)
+    assert template(stored).arguments is not None
     asked, pods = pod_request(stored.compute), stored.parallelism or 1
     assert max(asked.cpu_milli * pods, asked.memory_bytes * pods, asked.gpu_devices * 1000 * pods) <= MAX_QUANTITY
     assert (asked.gpu_devices > 0) == (asked.gpu_milli > 0 or asked.gpu_memory_bytes > 0)

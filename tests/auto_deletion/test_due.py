@@ -16,9 +16,9 @@ from services.auto_deletion.service import AutoDeletion, DueRows
 from services.projector.engine import open_pool
 from services.projector.rebuild import rebuild
 from services.projector.service import Projector
-from services.runtime.bus import GateAwayError
-from services.runtime.host import Health
-from services.runtime.memory import MemoryEventStore
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.nats.bus import GateAwayError
+from services.runtime.process.host import Health
 from tests.support.lives import FIRST, World, feed
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.checker.effects import PROGRAM, Line, check_effects, read_lines
-from tests.checker.records import RawMessage
-from tests.checker.story import ID, KEY, NODE, Story
-from tests.checker.wanted import check_wanted
+from development.checker.effects import PROGRAM, Line, check_effects, read_lines
+from development.checker.records import RawMessage
+from development.checker.story import ID, KEY, NODE, Story
+from development.checker.wanted import check_wanted
 
 RUN = f"{ID}/main-0/1.0"
 TOKEN = 2

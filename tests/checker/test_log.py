@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from development.checker.log import check, check_log
+from development.checker.records import RawMessage, asked, quantity
+from development.checker.story import BEGIN, ID, KEY, NODE, Story, pod
 from events.codec import encode_commit
-from tests.checker.log import check, check_log
-from tests.checker.records import RawMessage, asked, quantity
-from tests.checker.story import BEGIN, ID, KEY, NODE, Story, pod
 from tests.support.lives import busy_world
 from tests.support.random_lives import random_log
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[2] / "development" / "checker"
 DELETE = ("WorkloadDeletionRequested", {"reason": "user"})
 SUSPEND = ("WorkloadSuspended", {})
 PART = {"compute": {"gpuRequestType": "portion", "gpuPortionRequest": 0.6, "gpuDevicesRequest": 1}}
@@ -56,6 +56,13 @@ def test_long_random_lives_of_many_workloads_are_passed(chance: random.Random) -
 
 
 # -- what is seeded ----------------------------------------------------------------------------------------------------
+
+
+def _telling_the_subject(story: Story) -> Story:
+    granted = ("TenantRoleGranted", {"actor": "a", "role": "viewer"})
+    story.commit("ev.tenant.default", granted, actor={"id": "a", "iss": "i", "sub": "ann"})
+    return story
+
 
 SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
     "completed with 1 of 3": (
@@ -181,6 +188,7 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         "author",
         lambda: Story().node().created().bound().says(("PodStarting", {"pod": pod(), "at": ""}), by="user"),
     ),
+    "a commit that says more of a person than an id": ("person", lambda: _telling_the_subject(Story())),
     "a service that suspends": ("author", lambda: Story().node().created().bound().says(SUSPEND, by="scheduler")),
     "queued twice": (
         "queue",

@@ -12,10 +12,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from services.runtime.connection import connect
+from development.servers import EVERYTHING, NatsServer, PostgresServer
+from development.stack import until
+from services.runtime.nats.connection import connect
 from tests.support.api import Served, serving
-from tests.support.servers import EVERYTHING, NatsServer, PostgresServer
-from tests.support.stack import until
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.ports import free_port
+from development.ports import free_port
 from tests.support.shapes import Reply, ShapeServer
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"

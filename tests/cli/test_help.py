@@ -11,7 +11,9 @@ import pytest
 
 from muster.cli import reference
 from muster.cli.command import examples_of
+from muster.cli.exits import ExitCode
 from muster.cli.main import command_line
+from muster.cli.nouns import NOUNS, root_help
 from tests.support.shapes import ShapeServer
 
 HEAVY = ("httpx", "pydantic", "rich", "yaml", "asyncio", "services", "projections", "joserfc", "msgspec")
@@ -57,10 +59,23 @@ def test_a_first_word_brings_its_own_commands_as_the_whole_does() -> None:
     assert command_line("no-such-word").commands.keys() == whole.commands.keys()
 
 
-def test_a_call_of_the_api_imports_no_command_line_of_the_http_library() -> None:
+def test_the_help_of_the_whole_lists_every_first_word_with_what_it_says_of_itself(muster: Any) -> None:
+    whole = command_line()
+    assert set(NOUNS) == set(whole.commands)
+    for word, noun in NOUNS.items():
+        assert " ".join((whole.commands[word].help or "").split()).startswith(noun.summary)
+    for width in (50, 80, 100, 250):
+        lines = root_help(width).splitlines()
+        assert max(map(len, lines[lines.index("Commands:") : -len(ExitCode) - 1])) <= max(50, min(width, 100) - 2)
+        assert " ".join(root_help(width).split()) == " ".join(root_help(80).split())
+    asked = subprocess.run([sys.executable, "-m", "muster.cli.main", "-h"], capture_output=True, text=True, check=True)
+    assert asked.stdout == muster("--quiet", "--help").out == muster().err + muster().out
+
+
+def test_a_call_of_the_api_imports_nothing_heavy_either(home: Path) -> None:
     there = modules_after("--url", "http://127.0.0.1:9", "training", "list")
-    assert "httpx" in there
-    assert there.isdisjoint({"rich", "click", "pygments"})
+    assert "http" in there
+    assert there.isdisjoint(HEAVY)
 
 
 def modules_after(*arguments: str, **environ: str) -> set[str]:

@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from development.servers import EVERYTHING, NatsServer
 from events.aggregate import CLUSTER, PROJECT
 from events.cluster import AddCluster
 from events.ids import cluster_key, project_key
 from events.project import CreateProject
-from services.runtime.connection import connect
+from services.runtime.nats.connection import connect
 from tests.cluster_sync.given import World
-from tests.support.servers import EVERYTHING, NatsServer
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from development.servers import NatsServer
 from events.aggregate import WORKLOAD, Aggregate, draft
 from events.cluster_protocol import (
     ObservedCluster,
@@ -31,19 +32,18 @@ from events.subjects import (
     wanted_filter,
     wanted_subject,
 )
-from events.workload.commands import CreateTraining, PlacePods, PodFactKind
-from events.workload.events import Placement
+from events.workload.commands import CreateWorkload, PlacePods, PodFactKind
+from events.workload.pod import Placement
 from events.workload.spec import TrainingSpec
 from events.workload.state import bindable
 from services.cluster_sync.service import run
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.jetstream_api import PubAck, decode_ack
-from services.runtime.latest import read_latest
-from services.runtime.requests import Requests
-from services.runtime.store import Committed
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.latest import read_latest
+from services.runtime.log.store import Committed
+from services.runtime.nats.jetstream_api import PubAck, decode_ack
+from services.runtime.nats.requests import Requests
+from services.runtime.process.host import Health
 from services.scheduler.plan import MAX_PODS_PER_PLAN
-from tests.support.servers import NatsServer
 
 CLUSTER_ID = incarnation_id(cluster_key("c"), "add-c")
 PROJECT_ID = incarnation_id(project_key("nlp"), "create-nlp")
@@ -83,7 +83,8 @@ class World:
         return (await self.store.load(WORKLOAD, KEY)).state
 
     async def create(self, **spec: Any) -> str:
-        command = CreateTraining(
+        command = CreateWorkload(
+            kind="Training",
             name="train",
             requested_name="train",
             project_id=PROJECT_ID,

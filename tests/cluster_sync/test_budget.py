@@ -1,7 +1,7 @@
 """How much of what a cluster says becomes commits, with a clock of the test's own."""
 
 from services.cluster_sync.budget import BURST_MINUTES, facts_budget
-from services.runtime.buckets import REMEMBERED, Buckets
+from services.runtime.process.buckets import REMEMBERED, Buckets
 
 PER_MINUTE = 6_000
 

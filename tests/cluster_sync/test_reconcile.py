@@ -13,7 +13,7 @@ from events.phases import PodPhase
 from events.project import Project
 from events.subjects import wanted_subject
 from events.workload.commands import DeleteWorkload, PodFactKind, PodWarning, SuspendWorkload
-from events.workload.events import PodRef
+from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, EnvironmentVariable, KeyReference, NameValue, PodFieldReference
 from events.workload.state import Workload
 from services.cluster_sync.observe import (

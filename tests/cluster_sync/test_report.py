@@ -16,12 +16,12 @@ from events.commit import Commit
 from events.node import ReportNode, ReportNodeGone
 from events.phases import Phase, PodPhase
 from events.workload.commands import DeleteWorkload, PodFact, PodFactKind, ReportPods
-from events.workload.state import Workload, live_pods
+from events.workload.state import Workload
 from services.cluster_sync.budget import BURST_MINUTES, CHANGES_AT_ONCE, changes_budget, facts_budget
 from services.cluster_sync.fold import Fold
 from services.cluster_sync.observe import facts_of, place_lost
 from services.cluster_sync.report import FACTS_PER_COMMIT, Limits, Reporter
-from services.runtime.folding import take
+from services.runtime.log.folding import take
 from tests.cluster_sync.given import CLUSTER_ID, FACTS, KEY, NODE_KEY, World, eventually
 from tests.events.given import ref
 
@@ -120,7 +120,7 @@ async def test_news_whose_words_would_not_fit_one_record_go_into_several(world: 
         followed.saw("failed", index, exit_code=1, reason="cannot_start", message="x" * 4_000)
 
     async def all_recorded() -> bool:
-        return not live_pods(followed.state)
+        return not followed.state.pods.live
 
     await eventually(all_recorded)
     assert (await world.workload()).failures == pods
@@ -222,7 +222,7 @@ async def test_what_could_not_be_decided_on_is_told_once_it_can_be(world: World,
     followed.fold.workloads[KEY], followed.fold.nodes[NODE_KEY] = workload, node
     await eventually(followed.reporter_is_idle)
     assert not (await world.store.load(NODE, NODE_KEY)).state.present
-    assert not live_pods(await world.workload())
+    assert not (await world.workload()).pods.live
 
 
 async def test_the_same_words_are_told_again_where_they_have_an_effect_again(world: World, followed: Followed) -> None:
@@ -262,7 +262,7 @@ async def test_an_end_that_waits_to_be_told_is_not_taken_back_by_a_later_word(wo
     followed.reporter.pods(KEY, state.workload_id, (lost,))
     followed.saw("running", 0)
     await eventually(followed.reporter_is_idle)
-    assert not live_pods(await world.workload())
+    assert not (await world.workload()).pods.live
 
 
 async def test_one_pods_news_that_cannot_be_decided_on_keep_no_others_from_the_log(

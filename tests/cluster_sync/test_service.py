@@ -36,10 +36,10 @@ from events.subjects import (
 from events.workload.commands import DeleteWorkload, PodFactKind, SuspendWorkload
 from events.workload.state import bindable
 from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE
-from services.runtime.connection import connect
-from services.runtime.fold_snapshots import FoldSnapshots
-from services.runtime.latest import read_latest
-from services.runtime.streams import create_streams
+from services.runtime.log.fold_snapshots import FoldSnapshots
+from services.runtime.log.latest import read_latest
+from services.runtime.nats.connection import connect
+from services.runtime.nats.streams import create_streams
 from tests.cluster_sync.given import (
     CLUSTER_ID,
     FACTS,

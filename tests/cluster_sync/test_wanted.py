@@ -12,8 +12,8 @@ from events.subjects import WANTED_STREAM, observed_pod_subject, wanted_cluster_
 from events.workload.commands import PodFact, ReportPods
 from services.cluster_sync.fold import Fold
 from services.cluster_sync.wanted import Wanted, WantedLostError
-from services.runtime.folding import take
-from services.runtime.streams import create_streams
+from services.runtime.log.folding import take
+from services.runtime.nats.streams import create_streams
 from tests.cluster_sync.given import CLUSTER_ID, KEY, POD, WANTED, World, serving
 from tests.events.given import ref
 from tests.support.poison import UNDECODABLE_JSON

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import CommandPath, command_path, furnish
-from tests.support.servers import NatsServer
+from development.commands import CommandPath, command_path, furnish
+from development.servers import NatsServer
 
 
 @pytest.fixture

@@ -6,17 +6,20 @@ from typing import Any
 import pytest
 
 from events.aggregate import PROJECT, TENANT, WORKLOAD, Aggregate, Chain, Draft, apply
+from events.commands import UserCommand, target
 from events.commit import Actor
-from events.envelope import Accepted, AdmittedCommand, CommandReply, Refused, UserCommand, target
+from events.envelope import Accepted, AdmittedCommand, CommandReply, Refused
 from events.project import CreateProject
 from events.tenant import GrantTenantRole
-from events.workload.commands import CreateTraining, DeleteWorkload, SuspendWorkload
+from events.workload.commands import CreateWorkload, DeleteWorkload, SuspendWorkload
 from events.workload.spec import TrainingSpec
 from services.commands.decide import decide_on, not_for_service
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
-ADA = Actor(iss="muster", sub="ada")
-CREATE = CreateTraining(name="t", requested_name="t", project_id="p", cluster_id="c", spec=TrainingSpec(image="i"))
+ADA = Actor(id="ada")
+CREATE = CreateWorkload(
+    kind="Training", name="t", requested_name="t", project_id="p", cluster_id="c", spec=TrainingSpec(image="i")
+)
 
 
 class Story:
@@ -87,9 +90,10 @@ def test_a_refusal_is_not_remembered(workload: Story) -> None:
 
 
 def test_what_is_already_so_is_accepted_without_a_commit() -> None:
-    story = Story(TENANT, GrantTenantRole(subject="ada", role="viewer"))
-    story.when(GrantTenantRole(subject="ada", role="viewer"), "1")
-    assert story.when(GrantTenantRole(subject="ada", role="viewer"), "2") == Accepted(seq=10, changed=False)
+    story = Story(TENANT, GrantTenantRole(subject="ada", actor="ada", role="viewer"))
+    grant = GrantTenantRole(subject="ada", actor="ada", role="viewer")
+    story.when(grant, "1")
+    assert story.when(grant, "2") == Accepted(seq=10, changed=False)
 
 
 @pytest.mark.parametrize(("expected", "moved"), [(10, False), (9, True), (11, True), (0, True)])
@@ -109,7 +113,7 @@ def test_a_repeated_request_is_answered_even_though_its_own_commit_moved_the_ver
 def test_decide_checks_the_owner_once_more_with_what_the_gate_stamped(workload: Story) -> None:
     """A defect in the gate alone opens nothing: the state has the last word (S084)."""
     delete = DeleteWorkload(workload_id=workload.chain.state.workload_id)
-    other = Actor(iss="muster", sub="bob")
+    other = Actor(id="bob")
     assert code(workload.when(delete, "d", actor=other, protected=True)) == "not_owner"
     assert isinstance(workload.when(delete, "e", actor=other, protected=True, override=True), Draft)
 
@@ -139,5 +143,5 @@ def test_a_due_auto_deletion_that_moved_on_does_nothing(workload: Story) -> None
     """A changed time or a deletion cancels what was due (architecture.md section 5)."""
     workload_id = workload.chain.state.workload_id
     due = DeleteWorkload(workload_id=workload_id, generation=7)
-    service = Actor(iss="muster", sub="auto_deletion", kind="service")
+    service = Actor(id="muster.auto_deletion", kind="service")
     assert workload.when(due, "due", actor=service) == Accepted(seq=10, changed=False)

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from development.commands import carry_out, training
 from events.aggregate import TENANT, Aggregate, Chain, Draft
 from events.cluster import AddCluster
+from events.commands import UserCommand
 from events.commit import Actor
-from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused, UserCommand
+from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
 from events.ids import TENANT_KEY
 from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
 from events.tenant import GrantTenantRole, RevokeTenantRole
@@ -19,16 +21,15 @@ from services.commands.handle import MAX_TRIES, Commands
 from services.commands.keys import MemoryKeys
 from services.commands.limits import ProjectLimits
 from services.commands.turns import Turns
-from services.runtime.directory import Directory
-from services.runtime.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
-from services.runtime.memory import MemoryEventStore
-from services.runtime.requests import UnansweredError
-from services.runtime.store import Conflict, Outcome, Rejected, Unknown
-from tests.support.commands import carry_out, training
+from services.runtime.identity.directory import Directory
+from services.runtime.log.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.log.store import Conflict, Outcome, Rejected, Unknown
+from services.runtime.nats.requests import UnansweredError
 
 pytestmark = pytest.mark.anyio
 
-ADA = Actor(iss="muster", sub="ada")
+ADA = Actor(id="ada")
 LIMITS = ProjectLimits(living=3, creations_per_hour=6)
 
 
@@ -91,7 +92,7 @@ def code(reply: CommandReply) -> str:
 async def test_with_a_full_log_what_makes_room_and_what_administrators_do_goes_on(scene: Scene) -> None:
     made = await scene.create("early", "1")
     assert isinstance(made, Accepted)
-    grant = GrantProjectRole(project_id=scene.project_id, subject="eve", role="viewer")
+    grant = GrantProjectRole(project_id=scene.project_id, subject="eve", actor="eve", role="viewer")
     assert isinstance(await scene.when(grant, "0"), Accepted)
     scene.commands.log_full = "the log is full"
 
@@ -103,15 +104,17 @@ async def test_with_a_full_log_what_makes_room_and_what_administrators_do_goes_o
             SuspendWorkload(workload_id=made.id),
             ResumeWorkload(workload_id=made.id),
             ChangeWorkload(workload_id=made.id, priority_class="high"),
-            GrantProjectRole(project_id=scene.project_id, subject="eve", role="researcher"),
+            GrantProjectRole(project_id=scene.project_id, subject="eve", actor="eve", role="researcher"),
         )
     ):
         reply = await scene.when(everyday, f"5{number}")
         # Resuming what runs is no change, and needs no room.
         assert isinstance(reply, Accepted) if isinstance(everyday, ResumeWorkload) else code(reply) == "log_full"
     assert isinstance(await scene.when(SuspendWorkload(workload_id=made.id), "6", override=True), Accepted)
-    assert isinstance(await scene.when(GrantTenantRole(subject="bob", role="viewer"), "7", override=True), Accepted)
-    revoke = RevokeProjectRole(project_id=scene.project_id, subject="eve", role="viewer")
+    assert isinstance(
+        await scene.when(GrantTenantRole(subject="bob", actor="bob", role="viewer"), "7", override=True), Accepted
+    )
+    revoke = RevokeProjectRole(project_id=scene.project_id, subject="eve", actor="eve", role="viewer")
     assert isinstance(await scene.when(revoke, "8"), Accepted)
     assert await scene.create("early", "1") == made, "what was carried out before is answered as it was"
     assert isinstance(await scene.when(DeleteWorkload(workload_id=made.id), "9"), Accepted)
@@ -164,7 +167,7 @@ async def until_accepted(scene: Scene, name: str, command_id: str) -> CommandRep
 
 
 async def test_a_conflict_is_decided_again_on_the_new_state(scene: Scene) -> None:
-    grant = GrantTenantRole(subject="bob", role="viewer")
+    grant = GrantTenantRole(subject="bob", actor="bob", role="viewer")
     scene.store.outcomes = [Conflict(), Conflict()]
     assert isinstance(await scene.when(grant, "1"), Accepted)
     assert scene.store.appends == 3
@@ -172,7 +175,7 @@ async def test_a_conflict_is_decided_again_on_the_new_state(scene: Scene) -> Non
 
 async def test_a_command_that_loses_every_race_ends_with_an_unknown_outcome(scene: Scene) -> None:
     scene.store.outcomes = [Conflict()] * 50
-    assert await scene.when(GrantTenantRole(subject="bob", role="viewer"), "1") == OutcomeUnknown()
+    assert await scene.when(GrantTenantRole(subject="bob", actor="bob", role="viewer"), "1") == OutcomeUnknown()
     assert scene.store.appends == MAX_TRIES
 
 
@@ -193,7 +196,7 @@ async def test_what_the_log_answers_is_told_truly(scene: Scene, outcome: Outcome
 
 async def test_a_silent_log_is_an_unknown_outcome(scene: Scene) -> None:
     scene.store.silent = True
-    assert await scene.when(GrantTenantRole(subject="bob", role="viewer"), "1") == OutcomeUnknown()
+    assert await scene.when(GrantTenantRole(subject="bob", actor="bob", role="viewer"), "1") == OutcomeUnknown()
 
 
 async def test_an_unknown_outcome_repeated_with_its_key_ends_well_and_is_stored_once(scene: Scene) -> None:
@@ -235,7 +238,7 @@ async def test_an_id_that_was_never_given_out_is_not_found(scene: Scene) -> None
 
 
 async def test_commands_on_one_aggregate_take_turns_and_none_conflicts(scene: Scene) -> None:
-    grants = [GrantTenantRole(subject=f"s{n}", role="viewer") for n in range(100)]
+    grants = [GrantTenantRole(subject=f"s{n}", actor=f"s{n}", role="viewer") for n in range(100)]
     replies = await asyncio.gather(*(scene.when(grant, f"c{n}") for n, grant in enumerate(grants)))
     assert all(isinstance(reply, Accepted) for reply in replies)
     assert scene.store.appends == 100
@@ -243,8 +246,8 @@ async def test_commands_on_one_aggregate_take_turns_and_none_conflicts(scene: Sc
 
 async def test_the_last_administrator_stays_though_two_leave_at_once(scene: Scene) -> None:
     for subject in ("ann", "bob"):
-        await scene.when(GrantTenantRole(subject=subject, role="administrator"), f"grant {subject}")
-    leave = [RevokeTenantRole(subject=subject, role="administrator") for subject in ("ann", "bob")]
+        await scene.when(GrantTenantRole(subject=subject, actor=subject, role="administrator"), f"grant {subject}")
+    leave = [RevokeTenantRole(subject=subject, actor=subject, role="administrator") for subject in ("ann", "bob")]
     replies = await asyncio.gather(*(scene.when(command, f"leave {n}") for n, command in enumerate(leave)))
     assert sorted(type(reply).__name__ for reply in replies) == ["Accepted", "Refused"]
     roles = (await scene.store.load(TENANT, TENANT_KEY)).state.roles

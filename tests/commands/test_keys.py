@@ -10,12 +10,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from development.commands import CommandPath, carry_out, code, training
 from events.aggregate import WORKLOAD
 from events.cluster import SetOwnershipProtection
-from events.envelope import Accepted, CommandReply, CommandRequest, OutcomeUnknown, Refused, UserCommand
+from events.commands import UserCommand
+from events.envelope import Accepted, CommandReply, CommandRequest, OutcomeUnknown, Refused
 from events.ids import key_of_id
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
-from tests.support.commands import CommandPath, carry_out, code, training
 
 pytestmark = pytest.mark.anyio
 

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from development.servers import EVERYTHING
+from development.streams import recreate_streams
 from events.envelope import Accepted
 from services.commands.keys import JetStreamKeys, Kept, Keys, MemoryKeys, Pledged, Released, Settled
-from services.runtime.connection import connect
-from services.runtime.requests import Requests
-from tests.support.servers import EVERYTHING
-from tests.support.streams import recreate_streams
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from development.commands import CommandPath, carry_out, code, command_path, furnish, training
+from development.servers import EVERYTHING, NatsServer
+from development.streams import recreate_streams, stored
 from events.aggregate import CLUSTER, PROJECT, WORKLOAD, Chain, draft
 from events.audit import AuditRecord
 from events.cluster import AddCluster, ClusterAdded, RemoveCluster, SetOwnershipProtection
+from events.commands import UserCommand
 from events.commit import Actor, service_actor
 from events.envelope import (
     Accepted,
@@ -23,7 +27,6 @@ from events.envelope import (
     CommandRequest,
     OutcomeUnknown,
     Refused,
-    UserCommand,
 )
 from events.ids import cluster_key, incarnation_id, key_of_id
 from events.project import GrantProjectRole, RevokeProjectRole
@@ -31,14 +34,11 @@ from events.subjects import admitted_subject
 from events.tenant import GrantTenantRole
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
 from services.commands.watch import LOOK_SECONDS
-from services.runtime.bus import CommandClient, GateAwayError
-from services.runtime.calls import call
-from services.runtime.connection import connect
-from services.runtime.store import Committed
-from tests.support.commands import CommandPath, carry_out, code, command_path, furnish, training
+from services.runtime.log.store import Committed
+from services.runtime.nats.bus import CommandClient, GateAwayError
+from services.runtime.nats.calls import call
+from services.runtime.nats.connection import connect
 from tests.support.refusals import raw, settle
-from tests.support.servers import EVERYTHING, NatsServer
-from tests.support.streams import recreate_streams, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +61,7 @@ async def test_what_is_accepted_stands_in_the_log_with_its_author(path: CommandP
     reply = await path.accepted("ada", command, "k1")
 
     chain = await path.store.load(WORKLOAD, key_of_id(reply.id) or "")
-    assert (chain.version, chain.state.workload_id, chain.state.owner) == (reply.seq, reply.id, "ada")
+    assert (chain.version, chain.state.workload_id, chain.state.owner) == (reply.seq, reply.id, await path.actor("ada"))
     assert reply.at == chain.state.created_at
 
 
@@ -109,7 +109,7 @@ async def test_a_storm_on_one_aggregate_is_carried_out_whole(path: CommandPath, 
             await path.accepted("root", commands[number], f"g{number}")
 
     state = (await path.store.load(PROJECT, key_of_id(project) or "")).state
-    assert [state.roles[f"s{n}"] for n in range(64)] == [("viewer",)] * 64
+    assert [state.roles[await path.actor(f"s{n}")] for n in range(64)] == [("viewer",)] * 64
 
 
 @pytest.mark.parametrize("names", [("local", "local"), ("local", "mine"), ("yours", "mine")])
@@ -117,7 +117,7 @@ async def test_of_two_clusters_of_this_machine_that_are_added_at_once_one_is_the
     path: CommandPath, names: tuple[str, str]
 ) -> None:
     """By two replicas of commands that do not know of each other."""
-    await carry_out(path.store, "root", GrantTenantRole(subject="root", role="administrator"))
+    await path.administrator("root")
     await path.start("ownership")
     await path.start("commands")
     await path.start("commands")
@@ -137,7 +137,7 @@ async def test_beside_a_cluster_of_this_machine_that_has_another_name_there_is_n
     old = ClusterAdded(cluster_id=incarnation_id(key, "old"), name="mine", kind="local", at=now)
     made = draft(CLUSTER, key, Chain(state=CLUSTER.initial), (old,), command_id="old", actor=actor, now=now)
     assert isinstance(await path.store.append(made), Committed)
-    await carry_out(path.store, "root", GrantTenantRole(subject="root", role="administrator"))
+    await path.administrator("root")
     await path.start("ownership")
     await path.start("commands")
     reply = await path.send("root", AddCluster(name="local", kind="local"), "k1")
@@ -147,7 +147,7 @@ async def test_beside_a_cluster_of_this_machine_that_has_another_name_there_is_n
 
 
 async def test_roles_wait_until_the_cluster_whose_pods_can_read_the_keys_is_gone(path: CommandPath) -> None:
-    await carry_out(path.store, "root", GrantTenantRole(subject="root", role="administrator"))
+    await path.administrator("root")
     await path.start("ownership", local_pods="shared")
     await path.start("commands")
     grant = GrantTenantRole(subject="ada", role="viewer")
@@ -233,7 +233,8 @@ async def test_protection_counts_from_the_moment_it_is_switched_on(path: Command
 async def test_a_role_counts_from_the_moment_it_is_given(path: CommandPath, place: tuple[str, str]) -> None:
     project, cluster = place
     for number in range(20):
-        role = GrantProjectRole(project_id=project, subject=f"new-{number}", role="researcher")
+        new = await path.actors.find_or_make("muster", f"new-{number}")
+        role = GrantProjectRole(project_id=project, subject=f"new-{number}", role="researcher", actor=new)
         await carry_out(path.store, f"role {number}", role)
         await path.accepted(f"new-{number}", training(f"t{number}", project, cluster), "k")
 
@@ -245,7 +246,7 @@ async def test_a_role_that_the_api_saw_revoked_counts_no_more(path: CommandPath,
         who = f"leaving-{number}"
         await path.accepted("root", GrantProjectRole(project_id=project, subject=who, role="researcher"), f"g{number}")
         await path.accepted(who, training(f"l{number}", project, cluster), "k1")
-        revoked = RevokeProjectRole(project_id=project, subject=who, role="researcher")
+        revoked = RevokeProjectRole(project_id=project, subject=who, role="researcher", actor=await path.actor(who))
         seq = await carry_out(path.store, f"revoke {number}", revoked)
         reply = await path.send(who, training(f"m{number}", project, cluster), "k2", min_roles=seq)
         assert code(reply) == "not_in_project"
@@ -280,7 +281,7 @@ async def test_refusals_and_special_rights_are_audited_without_the_token(
     records = (await audited(path.server))[before:]
     assert [(r.outcome, r.command, r.code, r.actor.sub if r.actor else None) for r in records] == [
         ("refused", "DeleteWorkload", "not_owner", "bob"),
-        ("refused", "CreateTraining", "not_in_project", "mallory"),
+        ("refused", "CreateWorkload", "not_in_project", "mallory"),
         ("refused", "DeleteWorkload", "not_authenticated", None),
         ("admitted", "DeleteWorkload", "override_ownership", "root"),
     ]
@@ -305,10 +306,10 @@ async def test_the_api_cannot_get_past_the_gate(path: CommandPath, place: tuple[
     """The server's permissions: what the api publishes on the admitted side reaches nobody."""
     api = await connect(path.server.settings("api"), "api", suffix="broken")
     command = training("smuggled", *place)
-    admitted = AdmittedCommand(command_id="c", actor=Actor(iss="muster", sub="ada"), command=command, override=True)
+    admitted = AdmittedCommand(command_id="c", actor=Actor(id="ada"), command=command, override=True)
     before = await path.store.last_seq()
     with pytest.raises(Exception, match=r"(?i)timeout"):
-        await api.request(admitted_subject("CreateTraining"), msgspec.json.encode(admitted), timeout=0.5)
+        await api.request(admitted_subject("CreateWorkload"), msgspec.json.encode(admitted), timeout=0.5)
     assert await path.store.last_seq() == before
     await api.close()
 
@@ -320,7 +321,7 @@ async def test_a_service_gives_only_its_own_command(path: CommandPath, place: tu
 
     def admitted(command: UserCommand) -> AdmittedCommand:
         # Who it claims to be does not count: the subject tells.
-        return AdmittedCommand(command_id="c", actor=Actor(iss="muster", sub="root"), command=command)
+        return AdmittedCommand(command_id="c", actor=Actor(id="root"), command=command)
 
     not_due = DeleteWorkload(workload_id=made.id, generation=3)
     assert await client.send_system("auto_deletion", admitted(not_due)) == Accepted(seq=made.seq, changed=False)
@@ -391,7 +392,7 @@ async def test_what_a_stream_gives_out_is_no_request(
     """Who may write a snapshot, and have it told to whatever subject, must not command with it past the gate."""
     forged = AdmittedCommand(
         command_id="forged",
-        actor=Actor(iss="muster", sub="root"),
+        actor=Actor(id="root"),
         command=GrantTenantRole(subject="mallory", role="administrator"),
     )
     chain = {"scheduler": "workload", "setup": "project"}[service]

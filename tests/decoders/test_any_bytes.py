@@ -17,6 +17,7 @@ import structlog
 from hypothesis import HealthCheck, Phase, given, settings
 from nats.aio.msg import Msg
 
+from events.actors import Person
 from events.aggregate import CLUSTER, WORKLOAD
 from events.audit import AuditRecord
 from events.cluster_protocol import (
@@ -52,21 +53,22 @@ from services.commands.limits import ProjectCounts, ProjectLimits
 from services.commands.watch import LogWatch, Room
 from services.ownership.gate import Audit, Gate
 from services.projector.usage import UsageWriter
-from services.runtime.authentication import Authenticator
-from services.runtime.bus import CommandClient
-from services.runtime.directory import Directory
-from services.runtime.examination import decoded
-from services.runtime.fold_snapshots import FoldSnapshots
-from services.runtime.host import Health
-from services.runtime.inboxes import logs_inbox
-from services.runtime.jetstream_api import StoredMessage
-from services.runtime.jwks import JwksError, parse_jwks
-from services.runtime.latest import Latest
-from services.runtime.log_state import LogState, log_trouble
-from services.runtime.memory import MemoryEventStore
-from services.runtime.request_server import RequestServer
-from services.runtime.requests import Requests
-from services.runtime.store import UnreadableMessageError
+from services.runtime.identity.actors import Actors
+from services.runtime.identity.authentication import Authenticator
+from services.runtime.identity.directory import Directory
+from services.runtime.identity.jwks import JwksError, parse_jwks
+from services.runtime.log.examination import decoded
+from services.runtime.log.fold_snapshots import FoldSnapshots
+from services.runtime.log.latest import Latest
+from services.runtime.log.log_state import LogState, log_trouble
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.log.store import UnreadableMessageError
+from services.runtime.nats.bus import CommandClient
+from services.runtime.nats.inboxes import logs_inbox
+from services.runtime.nats.jetstream_api import StoredMessage
+from services.runtime.nats.request_server import RequestServer
+from services.runtime.nats.requests import Requests
+from services.runtime.process.host import Health
 from tests.agent.given import NODES
 from tests.runtime.test_authentication import EC, NOW, StaticKeys
 from tests.support.any_bytes import HEADERS, messages, packed
@@ -224,6 +226,16 @@ async def test_commands(payload: bytes, service: str) -> None:
 
 
 @spoiled
+@given(payload=messages(Person))
+async def test_records_of_people(payload: bytes) -> None:
+    nc, actor = cast("Any", Wire()), "a_" + 26 * "a"
+    actors = Actors(nc, nc)
+    actors._take(f"actor.{64 * '0'}.{actor}", payload)
+    actors._take("actor.somebody", payload)
+    assert actors.subject(actor)
+
+
+@spoiled
 @given(payload=messages(CommandRequest, min_seq=(0,), min_roles=(0,), command_id=("c1",)))
 async def test_requests_at_the_gate(payload: bytes) -> None:
     nc, store = Wire(b'{"stream": "AUDIT", "seq": 1}'), MemoryEventStore()
@@ -234,6 +246,7 @@ async def test_requests_at_the_gate(payload: bytes) -> None:
     gate = Gate(
         connection=cast("Any", nc),
         authenticator=Authenticator(StaticKeys(EC), issuer="muster", audience="muster", clock=lambda: NOW),
+        actors=Actors(cast("Any", nc), cast("Any", nc)),
         directory=Directory(store),
         store=store,
         read_about=read_about,

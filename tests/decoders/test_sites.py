@@ -14,7 +14,6 @@ SPOILED: Final = "driven with spoiled messages in test_any_bytes.py: "
 OWN_FILES: Final = "a file of whoever runs it; the command or start ends and names the file"
 KUBERNETES: Final = "the cluster's API server, which the agent must trust; the call fails, or what waits is tried again"
 SERVER: Final = "the NATS server; the call fails, and its caller tries again or ends"
-OWN_ROWS: Final = "the projector's own rows; rebuilt where they are wrong"
 USER: Final = "the user's own input or Muster's answer to the user; the command ends"
 CONTROL: Final = "programs that `muster up` started on loopback; the start ends"
 
@@ -22,12 +21,11 @@ SITES: Final = {
     "events.codec": SPOILED + "services that may append; readers stand before it and name it",
     "muster.cli": USER,
     "muster.embedded": CONTROL,
-    "projections": OWN_ROWS,
     "services.agent.agent Agent._take": SPOILED + "cluster_sync; passed by with a warning",
-    "services.agent.backends.isolation enter": "the agent's own child, by a pipe; the run fails to start",
+    "services.agent.backends.local.isolation enter": "the agent's own child, by a pipe; the run fails to start",
     "services.agent.backends.kubernetes": KUBERNETES,
-    "services.agent.backends.run_folder _read": "the agent's own files; unreadable ones count as missing",
-    "services.agent.backends.shim": "the agent's own child and files; the run fails to start",
+    "services.agent.backends.local.run_folder _read": "the agent's own files; unreadable ones count as missing",
+    "services.agent.backends.local.shim": "the agent's own child and files; the run fails to start",
     "services.agent.host AgentHost._take": SPOILED + "cluster_sync; passed by with a warning",
     "services.agent.logs LogServer._on_request": SPOILED + "the api; answered with an end that names it",
     "services.api.body read_object": SPOILED + "any caller; 400 with a sentence (test_body.py, test_extremes.py)",
@@ -44,16 +42,17 @@ SITES: Final = {
     "services.ownership.gate Gate.handle": SPOILED + "the api; refused as invalid",
     "services.ownership.gate about_reader.read": "services that may append; the chain is read instead",
     "services.projector.usage UsageWriter.take": SPOILED + "the cluster's agent; dropped with a warning",
-    "services.runtime.authentication": "any caller's token; 401 with the rule (test_authentication.py)",
-    "services.runtime.bus CommandClient._send": SPOILED + "the gate and commands; the outcome is unknown",
-    "services.runtime.chains _decode_chain": "services that may append; the chain is read instead (test_snapshots.py)",
-    "services.runtime.fold_snapshots FoldSnapshots.load": SPOILED + "the service itself; the log is read instead",
-    "services.runtime.jetstream_api": SERVER,
-    "services.runtime.jwks": SPOILED + "the issuer; the last good keys stay",
-    "services.runtime.local_keys load_or_create_key": OWN_FILES,
-    "services.runtime.log_state log_trouble": SPOILED + "commands; told as trouble of the log",
-    "services.runtime.snapshots Snapshots._manifest": "services that may append; passed by (test_snapshots.py)",
-    "services.runtime.streams": SERVER,
+    "services.runtime.identity.actors Actors._take": SPOILED + "the gate and setup; counts as no record",
+    "services.runtime.identity.authentication": "any caller's token; 401 with the rule (test_authentication.py)",
+    "services.runtime.nats.bus CommandClient._send": SPOILED + "the gate and commands; the outcome is unknown",
+    "services.runtime.log.chains _decode_chain": "services that may append; the chain is read instead (test_snapshots)",
+    "services.runtime.log.fold_snapshots FoldSnapshots.load": SPOILED + "the service itself; the log is read instead",
+    "services.runtime.nats.jetstream_api": SERVER,
+    "services.runtime.identity.jwks": SPOILED + "the issuer; the last good keys stay",
+    "services.runtime.identity.local_keys load_or_create_key": OWN_FILES,
+    "services.runtime.log.log_state log_trouble": SPOILED + "commands; told as trouble of the log",
+    "services.runtime.log.snapshots Snapshots._manifest": "services that may append; passed by (test_snapshots)",
+    "services.runtime.nats.streams": SERVER,
     "services.setup.migrate migrate": SERVER,
 }
 """By module and function, or by what they begin with where all below has one answer."""

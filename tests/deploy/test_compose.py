@@ -13,7 +13,8 @@ import yaml
 from cryptography import x509
 
 from muster.embedded import first_secrets
-from services.runtime.permissions import PERMISSIONS
+from services.runtime.services import SERVER_UID, of_group
+from services.runtime.services import SERVICES as TABLE
 
 COMPOSE: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -28,13 +29,17 @@ def sees(volume: str) -> set[str]:
     }
 
 
+def users_of(setting: str) -> set[str]:
+    return {name for name, service in TABLE.items() if setting in service.settings}
+
+
 @pytest.mark.parametrize(
     ("volume", "services"),
     [
         ("signing-key", {"setup", "cli"}),
         ("authority", {"secrets"}),
-        ("postgres-password", {"secrets", "postgres", "setup", "auto_deletion", "projector"}),
-        ("postgres-reader-password", {"secrets", "setup", "api"}),
+        ("postgres-password", {"secrets", "postgres", *users_of("database_url") - {"api"}}),
+        ("postgres-reader-password", {"secrets", *users_of("reader_url")}),
         ("nats-data", {"nats"}),
     ],
 )
@@ -43,14 +48,21 @@ def test_a_secret_is_mounted_by_those_who_need_it_alone(volume: str, services: s
 
 
 def test_every_service_runs_as_the_user_whose_password_it_reads() -> None:
-    assert set(first_secrets.OWNERS) == set(PERMISSIONS)
     runs_as = {name: str(service.get("user", "")).partition(":")[0] for name, service in SERVICES.items()}
-    for user in PERMISSIONS.keys() - {"operator", "keeper"}:
-        assert runs_as[user] == str(first_secrets.OWNERS[user]), user
-    assert runs_as["nats"] == str(first_secrets.SERVER)
+    for user in TABLE.keys() - {"operator", "keeper"}:
+        assert runs_as[user] == str(TABLE[user].uid), user
+    assert runs_as["nats"] == str(SERVER_UID)
     # The group that may read all of them is nobody else's.
     groups = {name: str(service.get("user", "")).partition(":")[2] for name, service in SERVICES.items()}
-    assert [name for name, group in groups.items() if group == str(first_secrets.SERVER)] == ["nats"]
+    assert [name for name, group in groups.items() if group == str(SERVER_UID)] == ["nats"]
+
+
+def test_every_service_runs_in_a_container_of_its_own() -> None:
+    programs = {str(service.get("command", [""])[0]): name for name, service in SERVICES.items() if name != "migrate"}
+    services = (*of_group("control"), *of_group("workers"), *of_group("setup"))
+    assert {program: name for program, name in programs.items() if program.startswith("services.")} == {
+        f"services.{name}": name for name in services
+    }
 
 
 def test_the_api_reads_postgres_as_a_role_of_its_own_that_setup_makes() -> None:
@@ -70,14 +82,14 @@ def test_no_password_stands_in_the_document_and_no_pod_runs_beside_the_services(
 def test_secrets_are_made_once_and_for_one_user_each(tmp_path: Path) -> None:
     first_secrets.main(tmp_path, ("nats.example.com", "10.0.0.7"))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    passwords = {(tmp_path / "nats" / user).read_text() for user in PERMISSIONS}
-    assert len(passwords) == len(PERMISSIONS)
+    passwords = {(tmp_path / "nats" / user).read_text() for user in TABLE}
+    assert len(passwords) == len(TABLE)
     assert all(word[0].isalpha() and len(word) > 40 for word in passwords)
-    for user, owner in first_secrets.OWNERS.items():
+    for user, service in TABLE.items():
         status = (tmp_path / "nats" / user).stat()
         assert stat.S_IMODE(status.st_mode) == 0o440
         if os.geteuid() == 0:
-            assert (status.st_uid, status.st_gid) == (owner, first_secrets.SERVER)
+            assert (status.st_uid, status.st_gid) == (service.uid, SERVER_UID)
 
     first_secrets.main(tmp_path, ("other.example.com",))
     after = {path: path.read_bytes() for path in before}
@@ -111,6 +123,10 @@ def test_the_health_check_of_a_container_tells_what_readyz_says(answer: str | No
             if answer is not None:
                 connection = server.accept()[0]
                 with connection:
-                    assert connection.recv(1024).startswith(b"GET /readyz HTTP/1.0\r\n\r\n")
+                    asked = b""
+                    # It may come in pieces: the shell writes a line at a time.
+                    while b"\r\n\r\n" not in asked and (piece := connection.recv(1024)):
+                        asked += piece
+                    assert asked.startswith(b"GET /readyz HTTP/1.0\r\n\r\n")
                     connection.sendall(f"HTTP/1.1 {answer}\r\nConnection: close\r\n\r\n{{}}".encode())
             assert (asking.wait(30) == 0) is healthy

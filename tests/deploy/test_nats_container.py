@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from development.ports import free_port
+from development.servers import EVERYTHING, listens
+from development.streams import recreate_streams
 from muster.embedded import first_secrets
 from muster.embedded.providers import nats
-from services.runtime.connection import ConnectionLostError, connect
-from services.runtime.declared import MAX_FILE_STORE
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.nats_config import render_nats_config
-from services.runtime.permissions import PERMISSIONS
-from services.runtime.settings import Settings
-from services.runtime.store import Committed
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import Committed
+from services.runtime.nats.connection import ConnectionLostError, connect
+from services.runtime.nats.declared import MAX_FILE_STORE
+from services.runtime.nats.nats_config import render_nats_config
+from services.runtime.process.settings import Settings
+from services.runtime.services import SERVICES
 from tests.support.drafts import grant
-from tests.support.ports import free_port
-from tests.support.servers import EVERYTHING, listens
 from tests.support.small_disk import SmallDisk, small_disk
-from tests.support.streams import recreate_streams
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ class Container:
         self.passwords = self._secrets / "nats"
         (self.passwords / EVERYTHING).write_text("p-everything")
         self.port = free_port()
-        names = (*PERMISSIONS, EVERYTHING)
+        names = (*SERVICES, EVERYTHING)
         text = render_nats_config(
             passwords={name: f"$MUSTER_NATS_PASSWORD_{name.upper()}" for name in names},
             store_dir=str(store / "js"),

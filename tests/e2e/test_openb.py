@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from development.stack import Api, running, training, until
+from development.stack_check import check_stack
 from tests.support.second import second
-from tests.support.stack import Api, running, training, until
-from tests.support.stack_check import check_stack
 
 TRACE = Path(__file__).parents[3] / "shared" / "data" / "openb"
 

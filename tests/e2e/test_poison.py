@@ -11,6 +11,9 @@ import httpx
 import pytest
 from nats.aio.client import Client
 
+from development.commands import RunningService, carry_out, introduce
+from development.ports import free_port
+from development.servers import EVERYTHING, NatsServer
 from events.aggregate import PROJECT, WORKLOAD
 from events.ids import key_of_id
 from events.tenant import GrantTenantRole
@@ -23,15 +26,12 @@ from services.ownership.service import run as ownership
 from services.projector.rebuild import rebuild
 from services.projector.service import run as projector
 from services.projector.verify import verify
-from services.runtime.connection import connect
-from services.runtime.host import Run
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.local_keys import load_or_create_key, sign_token, write_jwks
+from services.runtime.identity.local_keys import load_or_create_key, sign_token, write_jwks
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.connection import connect
+from services.runtime.process.host import Run
 from services.scheduler.service import run as scheduler
-from tests.support.commands import RunningService, carry_out
 from tests.support.poison import VIEWER, put, record
-from tests.support.ports import free_port
-from tests.support.servers import EVERYTHING, NatsServer
 
 pytestmark = pytest.mark.anyio
 
@@ -123,9 +123,10 @@ async def client(fresh_log: NatsServer) -> AsyncIterator[Client]:
     await made.close()
 
 
-async def furnish(plane: Plane, store: JetStreamEventStore) -> dict[str, str]:
+async def furnish(plane: Plane, client: Client, store: JetStreamEventStore) -> dict[str, str]:
     """An administrator, a viewer, a project, a cluster and a workload; their ids."""
     for subject, role in (("root", "administrator"), ("eve", "viewer")):
+        await introduce(client, subject)
         await carry_out(store, f"grant {subject}", GrantTenantRole(subject=subject, role=role))  # pyright: ignore[reportArgumentType]
     await plane.start_all()
     async with plane.client("root") as root:
@@ -162,7 +163,7 @@ async def test_a_message_that_cannot_be_read_is_named_survived_and_repaired(
     plane: Plane, client: Client, case: str
 ) -> None:
     store = JetStreamEventStore(client)
-    ids = await furnish(plane, store)
+    ids = await furnish(plane, client, store)
     subject, payload, readers = CASES[case]
     keys = {name: key_of_id(id_) or "" for name, id_ in ids.items()}
     seq = await put(client, subject.format(**keys), payload)
@@ -195,8 +196,8 @@ async def test_a_message_that_cannot_be_read_is_named_survived_and_repaired(
     await rebuild(JetStreamEventStore(client), plane.database, lambda _seq, _target: None)
     verifying = JetStreamEventStore(client)
     assert await verify(verifying, plane.database, lambda _seq, _target: None) == []
-    assert [told.split(" was ")[0] for told in verifying.voids.doubted()] == ["message 1 (ev.tenant.default)"]
-    assert len(verifying.voids.told()) == (1 if readers else 0)
+    assert [told.split(" was ")[0] for told in verifying.voids.doubted(str)] == ["message 1 (ev.tenant.default)"]
+    assert len(verifying.voids.told(str)) == (1 if readers else 0)
 
 
 async def what_was_forged_is_doubted(plane: Plane) -> None:
@@ -215,7 +216,7 @@ async def test_a_commit_whose_rows_postgres_refuses_is_named_and_survived(
 ) -> None:
     """No fold makes such rows today: a rule that a person gave the tables stands for what is not thought of."""
     store = JetStreamEventStore(client)
-    ids = await furnish(plane, store)
+    ids = await furnish(plane, client, store)
     owner = await asyncpg.connect(postgres_database)
     await owner.execute("ALTER TABLE muster_v1.projects ADD CHECK (name <> 'absurd')")
     async with plane.client("root") as root:

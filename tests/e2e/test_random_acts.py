@@ -8,8 +8,8 @@ from typing import Final, Literal
 
 import pytest
 
-from tests.support.stack import Api, running, until
-from tests.support.stack_check import check_stack
+from development.stack import Api, running, until
+from development.stack_check import check_stack
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stack import Stack, running
+from development.stack import Stack, running
 
 pytestmark = pytest.mark.slow
 

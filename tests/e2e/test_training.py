@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stack import Api, Stack, moment, running, until
+from development.stack import Api, Stack, moment, running, until
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import nats
 import pytest
 
+from development.servers import EVERYTHING, NatsServer
 from muster.embedded.datadir import (
     LAYOUT_VERSION,
     DataDir,
@@ -18,9 +19,8 @@ from muster.embedded.datadir import (
     open_data_dir,
     write_private,
 )
-from services.runtime.connection import connect
-from services.runtime.declared import DECLARED, SYNC_TAG
-from tests.support.servers import EVERYTHING, NatsServer
+from services.runtime.nats.connection import connect
+from services.runtime.nats.declared import DECLARED, SYNC_TAG
 
 
 def test_a_folder_in_use_is_refused_and_the_holder_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from development.servers import EVERYTHING, NatsServer
+from development.streams import delete_streams, recreate_streams
 from events.aggregate import TENANT
 from muster.embedded.canary import Server, look_at, room_of
 from muster.embedded.keeper import Keeper
@@ -19,18 +21,15 @@ from services.commands.handle import Commands
 from services.commands.keys import JetStreamKeys
 from services.commands.limits import ProjectLimits
 from services.commands.watch import LogWatch
-from services.runtime.calls import call
-from services.runtime.connection import ServiceClient, connect
-from services.runtime.directory import Directory
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.log_state import log_trouble
-from services.runtime.requests import Requests
-from services.runtime.store import Committed
+from services.runtime.identity.directory import Directory
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.log_state import log_trouble
+from services.runtime.log.store import Committed
+from services.runtime.nats.connection import ServiceClient, connect
+from services.runtime.nats.requests import Requests
+from services.runtime.process.host import Health
 from tests.support.drafts import grant
-from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.small_disk import SmallDisk, small_disk
-from tests.support.streams import recreate_streams
 
 pytestmark = pytest.mark.anyio
 
@@ -159,7 +158,7 @@ async def test_what_nobody_says_is_no_reason_to_start_a_server_again(server: Nat
     """One that is starting, stands still, or has no streams yet; and one whose cluster lost a member."""
     kept = Kept(server, disk)
     everything = await connect(server.settings(EVERYTHING), EVERYTHING)
-    await everything.request(call("STREAM.DELETE", "SNAPSHOTS"), b"", timeout=5)
+    await delete_streams(everything, "SNAPSHOTS")
     await everything.close()
     for _ in range(4):
         await kept.look()

@@ -6,8 +6,8 @@ import pytest
 
 from muster.embedded.nats_server import environment
 from muster.embedded.providers.nats import LOG_MAX_BYTES, memory_environment
-from services.runtime import declared
-from services.runtime.settings import Settings
+from services.runtime.nats import declared
+from services.runtime.process.settings import Settings
 
 MEASURED_BYTES = 240 * 10**6
 """What a million subjects need at rest."""

@@ -42,9 +42,11 @@ def test_every_program_keeps_them_out_before_it_imports_anything_else(service: s
     program = ast.parse((Path("services") / service / "__main__.py").read_text())
     imports = [node for node in program.body if isinstance(node, ast.Import | ast.ImportFrom)]
     ours = next(node for node in imports if ast.unparse(node) != "import sys")
-    assert ast.unparse(ours) == "import services.runtime.lean"
+    assert ast.unparse(ours) == "import services.runtime.process.lean"
 
 
 def test_the_agent_of_a_kubernetes_cluster_has_its_library_all_the_same() -> None:
-    there = loaded("import services.runtime.lean, services.agent.backends.kubernetes.connect, sys; print(*sys.modules)")
+    there = loaded(
+        "import services.runtime.process.lean, services.agent.backends.kubernetes.connect, sys; print(*sys.modules)"
+    )
     assert {"aiohttp", "kubernetes_asyncio"} <= there

@@ -12,8 +12,8 @@ import httpx
 import psutil
 import pytest
 
+from development.stack import PARTS, Stack, until
 from tests.support.namespaces import without_namespaces
-from tests.support.stack import PARTS, Stack, until
 
 pytestmark = pytest.mark.slow
 

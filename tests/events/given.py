@@ -11,15 +11,18 @@ from events.commit import Actor
 from events.decision import Context
 from events.ids import incarnation_id, workload_key
 from events.refusal import Refusal
-from events.workload.commands import CreateTraining, PlacePods, PodFact, PodFactKind, ReportPods
-from events.workload.events import Placement, PodRef
+from events.workload.commands import CreateWorkload, PlacePods, PodFact, PodFactKind, ReportPods
+from events.workload.pod import Placement, PodRef
 from events.workload.spec import TrainingSpec
-from events.workload.state import Workload, bindable
+from events.workload.state import (
+    Workload,
+    bindable,
+)
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
-ALICE = Actor(iss="test", sub="alice")
-BOB = Actor(iss="test", sub="bob")
-SERVICE = Actor(iss="muster", sub="scheduler", kind="service")
+ALICE = Actor(id="alice")
+BOB = Actor(id="bob")
+SERVICE = Actor(id="muster.scheduler", kind="service")
 ID = incarnation_id(workload_key("p1", "train"), "create-1")
 
 
@@ -31,9 +34,14 @@ def context(*, now: datetime = NOW, actor: Actor = ALICE, command_id: str = "cre
     return Context(now=now, actor=actor, command_id=command_id, **more)
 
 
-def creation(name: str = "train", **spec: Any) -> CreateTraining:
-    return CreateTraining(
-        name=name, requested_name=name, project_id="p1", cluster_id="c1", spec=TrainingSpec(image="i", **spec)
+def creation(name: str = "train", **spec: Any) -> CreateWorkload:
+    return CreateWorkload(
+        kind="Training",
+        name=name,
+        requested_name=name,
+        project_id="p1",
+        cluster_id="c1",
+        spec=TrainingSpec(image="i", **spec),
     )
 
 

@@ -90,7 +90,7 @@ def test_a_commit_survives_the_way_through_the_log(
     record = CommitRecord(
         commit_id="c",
         command_id=command_id,
-        actor=Actor(iss="i", sub="s"),
+        actor=Actor(id="s"),
         occurred_at=NOW,
         parent_seq=parent,
         events=(encode_event(event),),

@@ -69,7 +69,7 @@ def test_a_subject_outside_the_log_is_refused(foreign: str) -> None:
 
 
 def test_the_same_request_with_the_same_key_is_the_same_command() -> None:
-    request = ("iss", "alice", "POST", "/api/v1/workloads/trainings", "key-1")
+    request = ("a_alice", "POST", "/api/v1/workloads/trainings", "key-1")
     assert idempotent_command_id(*request) == idempotent_command_id(*request)
     for position in range(len(request)):
         other = [*request]

@@ -19,7 +19,7 @@ from events.node import (
     reservation_id,
 )
 from events.refusal import Refusal
-from events.workload.events import DeviceShare
+from events.workload.pod import DeviceShare
 from tests.events.given import SERVICE, context
 
 FACTS = NodeFacts(cpu_milli=4000, memory_bytes=1000, gpu_count=2, max_pods=3)

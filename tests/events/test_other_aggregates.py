@@ -7,11 +7,11 @@ import pytest
 from events import cluster, project, tenant
 from events.aggregate import CLUSTER, PROJECT, TENANT, Aggregate, BrokenChainError, Chain, advance, apply, draft
 from events.authorize import ROLE_PERMISSIONS, Grants, Permission, authorize
+from events.commands import target
 from events.commit import BatchPart
-from events.envelope import target
 from events.ids import cluster_key
 from events.refusal import REFUSALS, Refusal
-from events.workload.commands import CreateTraining, DeleteWorkload
+from events.workload.commands import CreateWorkload, DeleteWorkload
 from events.workload.spec import TrainingSpec
 from tests.events.given import ALICE, NOW, context, names
 
@@ -110,11 +110,11 @@ def test_a_node_is_in_the_pool_whose_label_it_carries_else_in_default() -> None:
 def test_a_project_is_created_changed_and_has_roles() -> None:
     created = run(PROJECT, project.CreateProject(name="nlp", gpu_quota_milli=4000))
     assert refusal(PROJECT, created, project.CreateProject(name="nlp")) == "name_taken"
-    grant = project.GrantProjectRole(project_id=created.project_id, subject="bob", role="researcher")
-    other = project.GrantProjectRole(project_id=created.project_id, subject="bob", role="viewer")
+    grant = project.GrantProjectRole(project_id=created.project_id, subject="bob", actor="bob", role="researcher")
+    other = project.GrantProjectRole(project_id=created.project_id, subject="bob", actor="bob", role="viewer")
     state = run(PROJECT, project.CreateProject(name="nlp"), grant, other)
     assert state.roles == {"bob": ("researcher", "viewer")}
-    revoke = project.RevokeProjectRole(project_id=created.project_id, subject="bob", role="viewer")
+    revoke = project.RevokeProjectRole(project_id=created.project_id, subject="bob", actor="bob", role="viewer")
     changed = project.ChangeProject(
         project_id=created.project_id, gpu_quota_milli=1000, node_pools=("a100",), pod_security="restricted"
     )
@@ -125,13 +125,13 @@ def test_a_project_is_created_changed_and_has_roles() -> None:
 
 
 def test_somebody_always_remains_who_can_administer() -> None:
-    alice = tenant.GrantTenantRole(subject="alice", role="administrator")
+    alice = tenant.GrantTenantRole(subject="alice", actor="alice", role="administrator")
     state = run(TENANT, alice)
-    assert refusal(TENANT, state, tenant.RevokeTenantRole(subject="alice", role="administrator")) == (
+    assert refusal(TENANT, state, tenant.RevokeTenantRole(subject="alice", actor="alice", role="administrator")) == (
         "last_administrator"
     )
-    bob = tenant.GrantTenantRole(subject="bob", role="administrator")
-    state = run(TENANT, alice, bob, tenant.RevokeTenantRole(subject="alice", role="administrator"))
+    bob = tenant.GrantTenantRole(subject="bob", actor="bob", role="administrator")
+    state = run(TENANT, alice, bob, tenant.RevokeTenantRole(subject="alice", actor="alice", role="administrator"))
     assert state.roles == {"bob": ("administrator",)}
 
 
@@ -176,7 +176,9 @@ def test_a_command_is_about_one_aggregate_and_a_foreign_id_about_none() -> None:
     assert target(cluster.AddCluster(name="local", kind="local")) == ("cluster", cluster_key("local"))
     assert target(cluster.RemoveCluster(cluster_id=CLUSTER_ID)) == ("cluster", cluster_key("local"))
     assert target(DeleteWorkload(workload_id="nonsense")) is None
-    training = CreateTraining(name="n", requested_name="n", project_id="p", cluster_id="c", spec=TrainingSpec())
+    training = CreateWorkload(
+        kind="Training", name="n", requested_name="n", project_id="p", cluster_id="c", spec=TrainingSpec()
+    )
     assert target(training) is not None
 
 

@@ -18,8 +18,11 @@ from events.workload.commands import (
     SuspendWorkload,
 )
 from events.workload.decide import final_name, retry_wait
-from events.workload.events import PodRef
-from events.workload.state import bindable, live_pods, next_retry_at
+from events.workload.pod import PodRef
+from events.workload.state import (
+    bindable,
+    next_retry_at,
+)
 from tests.events.given import (
     ALICE,
     BOB,
@@ -77,7 +80,7 @@ def test_a_training_goes_from_creating_to_completed() -> None:
         Phase.RUNNING,
         Phase.COMPLETED,
     ]
-    assert story.state.pods == {}
+    assert not story.state.pods
     assert story.state.reason == ""
 
 
@@ -282,7 +285,7 @@ def test_a_pod_out_of_sight_makes_the_workload_unknown_until_it_is_seen_again() 
     assert (events[0].reason, events[0].message) == ("node_unreachable", "silent for 1 h")
     assert (story.state.phase, story.state.reason) == (Phase.UNKNOWN, "node_unreachable")
     assert "node-1 does not answer" in story.state.message
-    assert live_pods(story.state) == story.state.pods
+    assert not story.state.pods.waiting
     assert bindable(story.state, at(10_000)) == []
     assert story.when(_report("unreachable")) == ()
     assert names(story.when(_report("running"))) == ["PodRunning"]
@@ -324,7 +327,7 @@ def test_an_unknown_workload_can_be_suspended_and_deleted_and_waits_for_its_pods
     for kind in live:
         assert story.when(_report(kind)) == (), "the stop stays wanted"
     story.saw(fact("stopped"))
-    assert live_pods(story.state) == {}
+    assert not story.state.pods.live
     assert (story.state.phase is Phase.STOPPED) == (command is SUSPEND)
     assert (story.state.deleted_at is not None) == (command is DELETE)
 
@@ -414,7 +417,7 @@ def test_a_failed_workload_stops_the_pods_that_still_run() -> None:
     assert story.state.phase is Phase.FAILED
     assert {pod_id: pod.phase for pod_id, pod in story.state.pods.items()} == {("main", 1): PodPhase.STOPPING}
     assert names(story.when(_report("failed", pod=ref(1), exit_code=143))) == ["PodStopped"]
-    assert story.state.pods == {}
+    assert not story.state.pods
 
 
 class TestAutoDeletion:

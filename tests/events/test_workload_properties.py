@@ -23,8 +23,11 @@ from events.workload.commands import (
     SuspendWorkload,
 )
 from events.workload.decide import MAX_WARNINGS_OF_RUN
-from events.workload.events import PodRef
-from events.workload.state import Workload, bindable, live_pods
+from events.workload.pod import PodRef
+from events.workload.state import (
+    Workload,
+    bindable,
+)
 from tests.events.given import ALICE, at, context, creation, fact, placement
 
 KINDS: list[PodFactKind] = list(get_args(PodFactKind))
@@ -130,7 +133,7 @@ class WorkloadMachine(RuleBasedStateMachine):
 
     @invariant()
     def pods_stay_within_parallelism_and_completions(self) -> None:
-        assert len(live_pods(self.state)) <= PARALLELISM
+        assert len(self.state.pods.live) <= PARALLELISM
         assert len(self.state.pods) <= PARALLELISM or self.state.phase in FINISHED
         assert self.state.succeeded <= COMPLETIONS
 
@@ -142,7 +145,7 @@ class WorkloadMachine(RuleBasedStateMachine):
     @invariant()
     def stopped_and_deleted_workloads_hold_no_node(self) -> None:
         if self.state.phase is Phase.STOPPED or self.state.deleted_at is not None:
-            assert live_pods(self.state) == {}
+            assert not self.state.pods.live
 
     @invariant()
     def unknown_means_that_some_pod_of_what_should_run_is_out_of_sight(self) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from development.stack import Api, Stack, until
 from tests.support.small_disk import SmallDisk, small_disk
-from tests.support.stack import Api, Stack, until
 
 pytestmark = pytest.mark.faults
 

@@ -1,7 +1,7 @@
 """kill -9 under a load of people: every 202 is in the log exactly once, no answer is untrue, and everything ends.
 
 What is counted is counted by the checker, which reads the raw log, the answers and the pods' own words, and shares no
-code with the services (tests/checker).
+code with the services (development/checker).
 """
 
 import json
@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from development.stack import PARTS, Api, Part, Stack, until
+from development.stack_check import check_at_rest
 from tests.support.load import Effects, Onlooker, Person, Restless, Submitter
 from tests.support.second import EACH, Second, second
-from tests.support.stack import PARTS, Api, Part, Stack, until
-from tests.support.stack_check import check_at_rest
 
 pytestmark = pytest.mark.faults
 

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from muster.embedded.control_plane import ControlPlane
 from muster.embedded.kubernetes.admin import AdminError
+from services.agent.backends.kubernetes.act.lease import Identity
 from services.agent.backends.kubernetes.backend import KubernetesBackend
 from services.agent.backends.kubernetes.client import Timeouts
 from services.agent.backends.kubernetes.configuration import Configuration
 from services.agent.backends.kubernetes.connect import connect
-from services.agent.backends.kubernetes.lease import Identity
-from services.agent.backends.kubernetes.logs import PodLogs
+from services.agent.backends.kubernetes.read.logs import PodLogs
 from tests.agent.given import Watched
 
 METRICS = "metrics.k8s.io"

@@ -3,8 +3,8 @@
 import importlib
 import sys
 
-from services.runtime.host import configure_logging, run_process
-from services.runtime.settings import Settings
+from services.runtime.process.host import configure_logging, run_process
+from services.runtime.process.settings import Settings
 
 
 def main(*names: str) -> int:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from events.cluster_protocol import EnvironmentSource
-from events.workload.events import DeviceShare
+from events.workload.pod import DeviceShare
 from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes import names

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from development.kubernetes.proxy import Mode, proxied
 from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.breaker import MISSING_AT_MOST, Breaker
-from services.agent.backends.kubernetes.informer import ListResult
+from services.agent.backends.kubernetes.read.informer import ListResult
 from tests.kubernetes.given import KubernetesWatched, open_kubernetes, two_agents
-from tests.kubernetes.proxy import Mode, proxied
 from tests.support.kube import client_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]

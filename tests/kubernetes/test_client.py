@@ -16,11 +16,11 @@ import pytest
 import uvloop
 import yaml
 
+from development.kubernetes.proxy import Mode, Proxy, Request, proxied
 from muster.embedded.control_plane import ControlPlane, free_port
 from services.agent.backends.kubernetes import connect as connecting
 from services.agent.backends.kubernetes.client import CALLS, TRIES, ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.connect import ConnectError, connect
-from tests.kubernetes.proxy import Mode, Proxy, Request, proxied
 from tests.support.kube import namespace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]

@@ -10,9 +10,9 @@ import pytest
 
 from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
-from services.agent.backends.kubernetes import fences as module
+from services.agent.backends.kubernetes.act import fences as module
+from services.agent.backends.kubernetes.act.fences import HOUR_SECONDS, KEPT_HOURS, Fences
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
-from services.agent.backends.kubernetes.fences import HOUR_SECONDS, KEPT_HOURS, Fences
 from services.agent.backends.kubernetes.names import CLUSTER, fence_map_name
 from tests.support.kube import client_of, namespace
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from development.kubernetes.proxy import Mode, Proxy, proxied
 from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
 from tests.kubernetes.given import KubernetesWatched, open_kubernetes
-from tests.kubernetes.proxy import Mode, Proxy, proxied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
 

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from development.kubernetes.proxy import Mode, Proxy, proxied
 from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import WatchBrokenError
-from services.agent.backends.kubernetes import informer as module
+from services.agent.backends.kubernetes.act.objects import ConfigMap, Event, Pod
 from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.connect import connect
-from services.agent.backends.kubernetes.informer import Change, Informer
-from services.agent.backends.kubernetes.objects import ConfigMap, Event, Pod
-from tests.kubernetes.proxy import Mode, Proxy, proxied
+from services.agent.backends.kubernetes.read import informer as module
+from services.agent.backends.kubernetes.read.informer import Change, Informer
 from tests.support.kube import namespace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from development.kubernetes.proxy import Mode, Request, proxied
 from muster.embedded.control_plane import ControlPlane
+from services.agent.backends.kubernetes.act.lease import DURATION_SECONDS, HELD_SECONDS, Identity, Lease
 from services.agent.backends.kubernetes.backend import KubernetesBackend
 from services.agent.backends.kubernetes.client import CALLS, ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.connect import connect
-from services.agent.backends.kubernetes.lease import DURATION_SECONDS, HELD_SECONDS, Identity, Lease
 from tests.kubernetes.given import open_kubernetes
-from tests.kubernetes.proxy import Mode, Request, proxied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
 

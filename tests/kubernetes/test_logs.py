@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from events.cluster_protocol import LogsRequest
-from events.workload.events import PodRef
+from events.workload.pod import PodRef
 from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import LogsUnavailableError
-from services.agent.backends.kubernetes import logs as module
 from services.agent.backends.kubernetes.client import KubeClient
-from services.agent.backends.kubernetes.logs import LoggedRun, PodLogs
-from services.agent.backends.local_files import delete_old_logs
+from services.agent.backends.kubernetes.read import logs as module
+from services.agent.backends.kubernetes.read.logs import LoggedRun, PodLogs
+from services.agent.backends.local.files import delete_old_logs
 from tests.support.kube import client_of, namespace
 from tests.support.kubelet import Kubelet, kubelet_of
 

@@ -11,9 +11,9 @@ from events.quantities import QuantityError, parse_quantity
 from muster.embedded.control_plane import ControlPlane
 from muster.embedded.kubernetes.admin import AdminError
 from services.agent.backends.kubernetes import names
-from services.agent.backends.kubernetes.manifests import Manifest
-from services.agent.backends.kubernetes.observe import creation_refused
-from services.agent.backends.kubernetes.security import Security
+from services.agent.backends.kubernetes.act.manifests import Manifest
+from services.agent.backends.kubernetes.act.security import Security
+from services.agent.backends.kubernetes.read.observe import creation_refused
 from tests.agent.kubernetes.cases import CASES, NAMESPACE, RELAXED, STRICT, SYSTEM, full, golden, pod, run
 
 pytestmark = pytest.mark.kubernetes

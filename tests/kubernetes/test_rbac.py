@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from development.stack import until
 from muster.cli.agent_manifests import agent
 from muster.embedded.control_plane import ControlPlane
 from muster.embedded.kubernetes.admin import Admin, AdminError
+from services.agent.backends.kubernetes.act.manifests import reservation_manifest
 from services.agent.backends.kubernetes.configuration import RESERVATION_ACCOUNT
-from services.agent.backends.kubernetes.manifests import reservation_manifest
-from tests.support.stack import until
 
 pytestmark = pytest.mark.kubernetes
 

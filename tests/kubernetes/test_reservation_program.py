@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from muster.embedded.control_plane import ControlPlane
-from services.agent.backends.kubernetes.manifests import reservation_manifest
+from services.agent.backends.kubernetes.act.manifests import reservation_manifest
 from services.agent.backends.kubernetes.names import DEVICE_PROBLEM, VISIBLE_DEVICES
 from services.agent.reservation import annotations
 from tests.support.kube import client_of, namespace

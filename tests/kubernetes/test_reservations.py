@@ -16,6 +16,8 @@ import pytest
 from muster.embedded.control_plane import ControlPlane
 from muster.embedded.kubernetes.admin import AdminError
 from services.agent.backends.interface import BackendError
+from services.agent.backends.kubernetes.act.objects import Pod
+from services.agent.backends.kubernetes.act.reservations import NoDeviceError, Reservations
 from services.agent.backends.kubernetes.client import KubeClient
 from services.agent.backends.kubernetes.names import (
     CLUSTER,
@@ -25,8 +27,6 @@ from services.agent.backends.kubernetes.names import (
     VISIBLE_DEVICES,
     reservation_name,
 )
-from services.agent.backends.kubernetes.objects import Pod
-from services.agent.backends.kubernetes.reservations import NoDeviceError, Reservations
 from tests.support.kube import client_of, namespace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]

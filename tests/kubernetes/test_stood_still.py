@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from development.kubernetes.proxy import Mode, proxied
 from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.backend import KubernetesBackend
 from tests.agent.given import KEY
 from tests.kubernetes.given import open_kubernetes, two_agents
-from tests.kubernetes.proxy import Mode, proxied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
 

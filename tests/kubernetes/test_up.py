@@ -12,9 +12,9 @@ import psutil
 import pytest
 import yaml
 
+from development.stack import Api, Stack, training, until
 from muster.embedded.kubernetes.admin import Admin
 from tests.e2e.test_readme import commands, typed
-from tests.support.stack import Api, Stack, training, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 

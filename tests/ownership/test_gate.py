@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
+from development.commands import carry_out
 from events.cluster import AddCluster, SetOwnershipProtection
 from events.commit import About
 from events.project import CreateProject, GrantProjectRole
@@ -12,11 +13,11 @@ from events.refusal import Refusal
 from events.workload.commands import SuspendWorkload
 from services.ownership.decide import Admission
 from services.ownership.gate import Audit, Gate
-from services.runtime.directory import Directory
-from services.runtime.memory import MemoryEventStore
-from services.runtime.requests import Requests
+from services.runtime.identity.actors import Actors
+from services.runtime.identity.directory import Directory
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.nats.requests import Requests
 from tests.events.given import ID
-from tests.support.commands import carry_out
 
 pytestmark = pytest.mark.anyio
 
@@ -36,6 +37,7 @@ async def test_others_workloads_are_protected_from_the_moment_in_which_that_is_s
     gate = Gate(
         connection=Client(),
         authenticator=nobody,
+        actors=Actors(Client(), Requests(Client())),
         directory=directory,
         store=store,
         read_about=nobody,

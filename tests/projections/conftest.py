@@ -5,8 +5,8 @@ import secrets
 
 import pytest
 
+from development.servers import PostgresServer
 from tests.projections.small_world import fill
-from tests.support.servers import PostgresServer
 
 READER = f"reader_{secrets.token_hex(4)}"
 

@@ -9,7 +9,7 @@ from events.node import NodeFacts, ReportNode, ReportNodeGone, Reservation, Rese
 from events.project import ChangeProject, GrantProjectRole, RevokeProjectRole
 from events.workload.commands import (
     ChangeWorkload,
-    CreateTraining,
+    CreateWorkload,
     DeleteWorkload,
     PlacePods,
     PodFact,
@@ -19,9 +19,12 @@ from events.workload.commands import (
     ResumeWorkload,
     SuspendWorkload,
 )
-from events.workload.events import DeviceShare, Placement, PodRef
+from events.workload.pod import DeviceShare, Placement, PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
-from events.workload.state import Workload, bindable
+from events.workload.state import (
+    Workload,
+    bindable,
+)
 from tests.support.lives import CLUSTER_SYNC, SCHEDULER, World
 
 KINDS = get_args(PodFactKind)
@@ -90,8 +93,13 @@ class Happenings:
             auto_deletion_time_after_completion_seconds=self.random.choice((None, 0, 60)),
             compute=ComputeSpec(gpu_devices_request=1, cpu_core_request=0.5, cpu_memory_request="1Gi"),
         )
-        command = CreateTraining(
-            name=name, requested_name=name, project_id=self.project_id, cluster_id=self.cluster_id, spec=spec
+        command = CreateWorkload(
+            kind="Training",
+            name=name,
+            requested_name=name,
+            project_id=self.project_id,
+            cluster_id=self.cluster_id,
+            spec=spec,
         )
         self.world.do("workload", key, command)
 
@@ -178,8 +186,8 @@ class Happenings:
         command = self.random.choice(
             (
                 ChangeProject(project_id=self.project_id, gpu_quota_milli=self.random.choice((None, 1, 2**70))),
-                GrantProjectRole(project_id=self.project_id, subject=who, role="viewer"),
-                RevokeProjectRole(project_id=self.project_id, subject=who, role="viewer"),
+                GrantProjectRole(project_id=self.project_id, subject=who, actor=who, role="viewer"),
+                RevokeProjectRole(project_id=self.project_id, subject=who, actor=who, role="viewer"),
             )
         )
         self.world.do("project", project_key("default"), command)

@@ -2,13 +2,14 @@
 
 import asyncpg
 
+from development.servers import PostgresServer
 from events.workload.commands import DeleteWorkload, PlacePods
 from events.workload.spec import ComputeSpec, TrainingSpec
 from projections.migrate import prepare
 from services.projector.engine import Engine, open_pool
 from services.projector.writer import Writer
+from services.runtime.log.memory import MemoryEventStore
 from tests.support.lives import FIRST, SCHEDULER, World
-from tests.support.servers import PostgresServer
 
 
 def small_world() -> World:
@@ -60,7 +61,7 @@ async def fill(server: PostgresServer, database: str, reader_url: str) -> None:
     await prepare(server.url(database), reader_url)
     pool = await open_pool(server.url(database))
     writer = Writer(pool, "muster_v1")
-    engine = Engine(writer, await writer.checkpoint())
+    engine = Engine(MemoryEventStore(), writer, await writer.checkpoint())
     await engine.apply(WORLD.commits)
     await engine.flush()
     await pool.close()

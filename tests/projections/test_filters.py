@@ -7,6 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from events.actors import Person
 from events.phases import Phase
 from projections.filters import FIELDS, OPERATORS, Filter, InvalidQueryError, WorkloadQuery, going_on_only
 from projections.queries import Queries, QueryTimeoutError
@@ -143,6 +144,37 @@ async def test_search_looks_into_what_a_person_sees(queries: Queries, search: st
     assert await names(queries, search=search) == found.split()
 
 
+@pytest.mark.parametrize(
+    ("op", "value", "whether"),
+    [
+        ("==", "Ann", True),
+        ("==", "ann", False),
+        ("==", "alice", False),
+        ("!=", "Ann", False),
+        ("=@", "NN", True),
+        ("!@", "nn", False),
+        ("=^", "an", True),
+        ("=$", "lice", False),
+        (">=", "Ann", True),
+        ("<=", "Anm", False),
+    ],
+)
+async def test_who_submitted_is_asked_for_by_the_name_that_people_know(
+    queries: Queries, op: str, value: str, whether: bool
+) -> None:
+    found = await names(
+        queries, Filter(field="submittedBy", op=op, value=value), subjects={"alice": "Ann", "x": "Xaver"}
+    )
+    assert bool(found) == whether
+
+
+async def test_search_and_order_go_by_the_name_that_people_know(queries: Queries) -> None:
+    called: dict[str, Any] = {"subjects": {"alice": "Ann"}, "sort_by": "submittedBy"}
+    assert sorted(await names(queries, search="Ann", **called)) == ["alpha", "beta", "gamma_50%"]
+    assert await names(queries, search="alice", **called) == []
+    assert (await queries.count(WorkloadQuery(projects=None, search="Ann", subjects={"alice": "Ann"}))).count == 3
+
+
 async def test_deleted_ones_are_listed_apart_and_projects_bound_what_is_seen(queries: Queries) -> None:
     assert await names(queries, deleted=True) == ["old"]
     assert await names(queries, projects=frozenset({PROJECTS["other"]})) == ["gamma_50%"]
@@ -215,8 +247,12 @@ async def test_rows_become_the_json_of_the_api(queries: Queries) -> None:
     pods = await queries.pods(row["id"])
     assert pod_to_json(pods.rows[0])["devices"] == [{"device": 0, "milli": 1000}]
     history = await queries.history(row["id"])
-    assert history_to_json(history.rows[0])["actor"] == {"iss": "muster", "sub": "alice", "kind": "user"}
-    keys = {key for record in history.rows for key in keys_in(history_to_json(record))}
+    alice = Person(issuer="https://idp", subject="Alice")
+    created = history_to_json(history.rows[0], alice)
+    assert created["actor"] == {"iss": "https://idp", "sub": "Alice", "kind": "user"}
+    assert created["details"]["owner"] == "Alice"
+    assert created["message"].startswith("submitted by Alice: ")
+    keys = {key for record in history.rows for key in keys_in(history_to_json(record, alice))}
     assert {"workloadId", "requestedName", "nodeKey", "podSet"} <= keys
     assert not [key for key in keys if "_" in key]
     node = node_to_json((await queries.nodes()).rows[0])

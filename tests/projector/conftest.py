@@ -11,8 +11,8 @@ from projections.postgres import Pool
 from projections.queries import Queries
 from services.projector.engine import open_pool
 from services.projector.service import Projector
-from services.runtime.host import Health
-from services.runtime.store import EventStore
+from services.runtime.log.store import EventStore
+from services.runtime.process.host import Health
 
 Run = Callable[[EventStore], AbstractAsyncContextManager[Projector]]
 

@@ -14,8 +14,12 @@ from events.codec import EARLIEST, LATEST
 from events.commit import Commit
 from events.ids import incarnation_id
 from events.node import NodeFacts, NodeRegistered, PodsReserved, Reservation
-from events.workload.events import Placement, PodRef, PodRunning, PodsBound, WorkloadCompleted, WorkloadCreated
+from events.workload.pod import Placement, PodRef, PodRunning, PodsBound
 from events.workload.spec import TrainingSpec
+from events.workload.state import (
+    WorkloadCompleted,
+    WorkloadCreated,
+)
 from projections.migrate import create_indexes, create_schema, drop_schema, next_schema_name, prepare
 from projections.postgres import Pool
 from projections.queries import Queries
@@ -24,7 +28,7 @@ from services.projector.engine import Engine, open_pool
 from services.projector.expected import Expected
 from services.projector.verify import Difference, verify
 from services.projector.writer import Writer
-from services.runtime.memory import MemoryEventStore
+from services.runtime.log.memory import MemoryEventStore
 from tests.projector.conftest import Run
 from tests.projector.test_projector import busy_world, until
 from tests.support.any_events import CLUSTER, KEYS, NOW, TWO_OF, Readers, commits
@@ -47,11 +51,11 @@ async def write(url: str, log: list[Commit], *, at_once: int = 1) -> list[Differ
         await connection.execute("UPDATE muster.current_projection SET schema_name = $1, shape = $2", schema, SHAPE)
         await drop_schema(connection, old)
         writer, store = Writer(pool, schema), MemoryEventStore()
+        feed(store, log)
         for start in range(0, len(log), at_once):
-            engine = Engine(writer, await writer.checkpoint())  # which remembers nothing: each entry is read back
+            engine = Engine(store, writer, await writer.checkpoint())  # remembers nothing: each entry is read back
             await engine.apply(log[start : start + at_once])
             await engine.flush()
-        feed(store, log)
         return await verify(store, url, lambda _seq, _target: None)
     finally:
         await connection.close()

@@ -7,9 +7,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from development.servers import PostgresServer
 from projections.migrate import prepare
 from projections.queries import ProjectionsUnavailableError, Queries
-from tests.support.servers import PostgresServer
 
 pytestmark = pytest.mark.anyio
 

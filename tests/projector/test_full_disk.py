@@ -10,19 +10,19 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from development.servers import PostgresServer
 from projections.filters import WorkloadQuery
 from projections.migrate import prepare
 from projections.queries import ProjectionsUnavailableError, Queries
 from services.projector.engine import open_pool
 from services.projector.service import Projector
 from services.projector.verify import verify
-from services.runtime.host import Health
-from services.runtime.memory import MemoryEventStore
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.process.host import Health
 from tests.projections.happenings import Happenings
 from tests.projector.conftest import Run
 from tests.projector.test_projector import quiet, reached, until
 from tests.support.lives import feed
-from tests.support.servers import PostgresServer
 from tests.support.small_disk import SmallDisk, small_disk
 
 pytestmark = pytest.mark.anyio

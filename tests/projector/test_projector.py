@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from development.servers import EVERYTHING, NatsServer
 from events.aggregate import Draft
 from events.commit import Commit
 from events.workload.commands import DeleteWorkload, ResumeWorkload, SuspendWorkload
@@ -17,14 +18,13 @@ from services.projector.engine import Engine
 from services.projector.service import check_same_log, current_schema
 from services.projector.verify import verify
 from services.projector.writer import CheckpointMovedError, Writer
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.memory import MemoryEventStore
-from services.runtime.store import Committed, EventStore, LogGapError
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.log.store import Committed, EventStore, LogGapError
+from services.runtime.nats.connection import connect
 from tests.projections.happenings import Happenings
 from tests.projector.conftest import Run
 from tests.support.lives import FIRST, World, busy_world, feed, pieces
-from tests.support.servers import EVERYTHING, NatsServer
 
 pytestmark = pytest.mark.anyio
 
@@ -96,7 +96,7 @@ async def test_the_one_that_stands_by_takes_over(database: str, queries: Queries
 async def test_a_writer_whose_checkpoint_was_moved_writes_nothing(pool: Pool, running: Run, queries: Queries) -> None:
     world, store = busy_world(8, nodes=1, at_once=8), MemoryEventStore()
     writer = Writer(pool, await current_schema(pool))
-    late = Engine(writer, await writer.checkpoint())
+    late = Engine(store, writer, await writer.checkpoint())
     feed(store, world.commits)
     async with running(store):
         await reached(queries, len(world.commits))
@@ -110,7 +110,7 @@ async def test_an_evicted_entry_is_read_back_as_it_was(database: str, pool: Pool
     world, store = busy_world(24, nodes=3, at_once=12), MemoryEventStore()
     feed(store, world.commits)
     writer = Writer(pool, await current_schema(pool))
-    engine = Engine(writer, await writer.checkpoint(), cached_entries=2, batch_commits=3)
+    engine = Engine(store, writer, await writer.checkpoint(), cached_entries=2, batch_commits=3)
     await engine.apply(world.commits)
     await engine.flush()
     assert await verify(store, database, quiet) == []

@@ -14,8 +14,8 @@ from services.projector.rebuild import RebuildError, rebuild
 from services.projector.service import current_schema
 from services.projector.verify import verify
 from services.projector.writer import RETIRED
-from services.runtime.memory import MemoryEventStore
-from services.runtime.store import LogGapError
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.log.store import LogGapError
 from tests.projections.happenings import Happenings
 from tests.projector.conftest import Run
 from tests.projector.test_projector import everything, quiet, reached

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from development.checker.log import check_log
+from development.checker.reading import Tables, read_tables
+from development.checker.records import RawMessage
+from development.checker.tables import check_tables
 from events.codec import encode_commit
 from projections.queries import Queries
-from services.runtime.memory import MemoryEventStore
-from tests.checker.log import check_log
-from tests.checker.reading import Tables, read_tables
-from tests.checker.records import RawMessage
-from tests.checker.tables import check_tables
+from services.runtime.log.memory import MemoryEventStore
 from tests.projector.conftest import Run
 from tests.projector.test_projector import reached
 from tests.support.lives import feed

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from events.cluster_protocol import UsageReport, UsageSample
-from events.workload.events import PodRef
+from events.workload.pod import PodRef
 from projections.postgres import Pool
 from projections.queries import Queries
 from services.projector.engine import Engine
@@ -23,6 +23,7 @@ from services.projector.usage import (
     UsageWriter,
 )
 from services.projector.writer import Writer
+from services.runtime.log.memory import MemoryEventStore
 from tests.support.lives import FIRST, World
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +57,7 @@ async def living(pool: Pool) -> Living:
     world.report(over, FIRST, "running")
     world.report(over, FIRST, "succeeded", exit_code=0)
     writer = Writer(pool, "muster_v1")
-    engine = Engine(writer, await writer.checkpoint())
+    engine = Engine(MemoryEventStore(), writer, await writer.checkpoint())
     await engine.apply(world.commits)
     await engine.flush()
     here, first, there, second = found

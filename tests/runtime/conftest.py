@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 from nats.aio.client import Client
 
-from services.runtime.connection import connect
-from tests.support.servers import EVERYTHING, NatsServer
+from development.servers import EVERYTHING, NatsServer
+from services.runtime.nats.connection import connect
 
 
 @pytest.fixture

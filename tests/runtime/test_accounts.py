@@ -12,35 +12,42 @@ import pytest
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
 
+from development.servers import EVERYTHING, NatsServer
+from development.streams import STREAMS, delete_streams, recreate_streams
 from events.subjects import OBSERVED_STREAM
 from services.agent.wanted import Whole, follow
-from services.runtime.calls import FEW_CONSUMERS, PREFIX, call
-from services.runtime.connection import connect
-from services.runtime.declared import DECLARED
-from services.runtime.inboxes import agent_user
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.jetstream_api import message_at
-from services.runtime.latest import read_latest
-from services.runtime.permissions import PERMISSIONS, Permission, agent_permission
-from services.runtime.requests import Requests
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.latest import read_latest
+from services.runtime.nats.calls import FEW_CONSUMERS, PREFIX, call
+from services.runtime.nats.connection import connect
+from services.runtime.nats.declared import DECLARED
+from services.runtime.nats.inboxes import agent_user
+from services.runtime.nats.jetstream_api import message_at
+from services.runtime.nats.permissions import Permission, agent_permission
+from services.runtime.nats.requests import Requests
+from services.runtime.services import SERVICES
 from tests.support.drafts import grant
 from tests.support.refusals import raw, settle
-from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.stores import collect, flat, seqs
-from tests.support.streams import STREAMS, recreate_streams
 from tests.support.wanted import wanted_of
 
 pytestmark = pytest.mark.anyio
 
 AGENT = agent_user("one")
-CREDENTIALS: dict[str, Permission] = {**PERMISSIONS, AGENT: agent_permission("one")}
+CREDENTIALS: dict[str, Permission] = {
+    **{name: service.rights for name, service in SERVICES.items()},
+    AGENT: agent_permission("one"),
+}
 TARGETS = (
     *("ev.tenant.default", "ev.project.t", "ev.cluster.t", "ev.workload.t", "ev.node.t", "ev.void.t"),
     *("snap.chain.tenant.t.0", "snap.chain.node.t.0", "snap.fold.scheduler.0"),
-    *("want.one.pod.t", "obs.one.pod.t", "obs.other.pod.t", "audit.tenant", "refused.t", "key.t"),
+    *("want.one.pod.t", "obs.one.pod.t", "obs.other.pod.t", "audit.tenant", "refused.t", "key.t", "actor.t.t"),
 )
 """Subjects of every kind, in every stream."""
-SEEDS = ("ev.seed.s", "want.one.pod.seed", "obs.one.pod.seed", "audit.seed", "refused.seed", "snap.seed.0", "key.seed")
+SEEDS = (
+    *("ev.seed.s", "want.one.pod.seed", "obs.one.pod.seed", "audit.seed", "refused.seed", "snap.seed.0", "key.seed"),
+    "actor.seed.s",
+)
 """What there is to be told: one message in each stream."""
 OWN = b"published by itself"
 BODIES: dict[str, tuple[bytes, ...]] = {
@@ -186,7 +193,7 @@ async def test_who_may_create_a_stream_cannot_have_it_write_elsewhere(
     own = next(target for target in TARGETS if target not in others)
     async with raw(fresh_log, EVERYTHING) as (everything, _), raw(fresh_log, user) as (client, _):
         for target in others:
-            await everything.request(call("STREAM.DELETE", stream), b"", timeout=5)
+            await delete_streams(everything, stream)
             config = {"name": stream, "subjects": [*declared.subjects], "storage": "memory"}
             repeating = {**config, "republish": {"src": own, "dest": target}}
             answer = await client.request(call("STREAM.CREATE", stream), msgspec.json.encode(repeating), timeout=5)

@@ -15,21 +15,21 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
+from development.servers import EVERYTHING, NatsCluster, NatsServer
+from development.streams import recreate_streams
 from events.cluster_protocol import LogLine, LogsChunk, LogsRequest, LogsTaken
 from services.agent.logs import LogServer
 from services.agent.wanted import Changed, Lost, Whole, follow
-from services.runtime.calls import PREFIX, call
-from services.runtime.connection import ConnectionLostError, ServiceClient, connect
-from services.runtime.inboxes import inbox_prefix, logs_inbox
-from services.runtime.nats_config import AGENTS_FILE, agent_user_block, render_nats_config
+from services.runtime.nats.calls import PREFIX, call
+from services.runtime.nats.connection import ConnectionLostError, ServiceClient, connect
+from services.runtime.nats.inboxes import inbox_prefix, logs_inbox
+from services.runtime.nats.nats_config import AGENTS_FILE, agent_user_block, render_nats_config
 from tests.support.refusals import raw, refused, settle
-from tests.support.servers import EVERYTHING, NatsCluster, NatsServer
-from tests.support.streams import recreate_streams
 from tests.support.wanted import wanted_of
 
 pytestmark = pytest.mark.anyio
 
-STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS", "KEYS")
+STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS", "KEYS", "ACTORS")
 OWN = (
     "obs.one.cluster",
     "obs.one.pod.k",
@@ -52,8 +52,8 @@ NOT_ITS_OWN = (
     "ev.node.k",
     "audit.p",
     "snap.chain-x.0",
-    "cmd.request.CreateTraining",
-    "cmd.admitted.CreateTraining",
+    "cmd.request.CreateWorkload",
+    "cmd.admitted.CreateWorkload",
     "cmd.system.cluster_sync.DeleteWorkload",
     "muster.servers.jetstream",
     "_INBOX_api.x",

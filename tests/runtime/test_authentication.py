@@ -13,9 +13,9 @@ from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
 from events.refusal import Refusal
-from services.runtime import authentication
-from services.runtime.authentication import Authenticator, Identity
-from services.runtime.jwks import JwksError, TrustedKey, parse_jwks
+from services.runtime.identity import authentication
+from services.runtime.identity.authentication import Authenticator, Identity
+from services.runtime.identity.jwks import JwksError, TrustedKey, parse_jwks
 
 pytestmark = pytest.mark.anyio
 

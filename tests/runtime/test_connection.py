@@ -5,10 +5,10 @@ import gc
 
 import pytest
 
-from services.runtime.connection import connect
-from tests.support.ports import free_port
+from development.ports import free_port
+from development.servers import EVERYTHING, NatsServer
+from services.runtime.nats.connection import connect
 from tests.support.proxy import proxied
-from tests.support.servers import EVERYTHING, NatsServer
 
 pytestmark = pytest.mark.anyio
 

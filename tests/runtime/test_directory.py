@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from development.commands import carry_out
 from events.cluster import AddCluster, RemoveCluster, SetOwnershipProtection
 from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
 from events.tenant import GrantTenantRole
-from services.runtime.directory import Directory
-from services.runtime.memory import MemoryEventStore
-from services.runtime.store import LogGapError
-from tests.support.commands import carry_out
+from services.runtime.identity.directory import Directory
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.log.store import LogGapError
 
 pytestmark = pytest.mark.anyio
 

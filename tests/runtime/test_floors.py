@@ -11,22 +11,22 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import msgspec
 import pytest
 
+from development.servers import EVERYTHING, NatsCluster, NatsServer
+from development.streams import recreate_streams
 from events.aggregate import PROJECT, TENANT, Chain, Draft
 from events.commit import About
 from events.ids import TENANT_KEY
 from events.subjects import EVENTS_STREAM
 from services.ownership.gate import about_reader
-from services.runtime.connection import connect
-from services.runtime.floors import Floors, StaleLogError
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.requests import UnansweredError
-from services.runtime.settings import Settings
-from services.runtime.store import Committed
+from services.runtime.log.floors import Floors, StaleLogError
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import Committed
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import UnansweredError
+from services.runtime.process.settings import Settings
 from tests.support.drafts import grant, of_incarnation, project_grant, subjects_of
-from tests.support.servers import EVERYTHING, NatsCluster, NatsServer
 from tests.support.stale import StaleLeader
 from tests.support.stores import seqs
-from tests.support.streams import recreate_streams
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,9 @@ from nats.aio.client import Client
 
 from events.aggregate import BrokenChainError
 from events.commit import Commit
-from services.runtime.folding import follow_into
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.store import UnreadableMessageError
+from services.runtime.log.folding import follow_into
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import UnreadableMessageError
 from tests.support.drafts import grant
 
 pytestmark = pytest.mark.anyio

@@ -10,20 +10,20 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
+from development.servers import EVERYTHING, NatsServer
+from development.streams import recreate_streams
 from events.aggregate import Draft
 from events.subjects import OBSERVED_STREAM
-from services.runtime import follower
-from services.runtime.connection import connect
-from services.runtime.directory import START_SECONDS
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.latest import read_latest
-from services.runtime.requests import Requests
-from services.runtime.store import EventStore, LogGapError, UnreadableMessageError
+from services.runtime.identity.directory import START_SECONDS
+from services.runtime.log import follower
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.latest import read_latest
+from services.runtime.log.store import EventStore, LogGapError, UnreadableMessageError
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
 from tests.support.drafts import grant, project_grant
 from tests.support.proxy import proxied
-from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.stores import collect, flat
-from tests.support.streams import recreate_streams
 
 pytestmark = pytest.mark.anyio
 
@@ -161,9 +161,9 @@ async def test_a_closed_follower_leaves_nothing_behind(client: Client, store: Ev
 
 LEAVES_BEHIND = """
 import asyncio, sys
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.settings import Settings
+from services.runtime.nats.connection import connect
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.process.settings import Settings
 
 async def main():
     client = await connect(Settings(), sys.argv[1])

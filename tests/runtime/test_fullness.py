@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from events.subjects import AUDIT_STREAM, EVENTS_STREAM, OBSERVED_STREAM, SNAPSHOTS_STREAM, WANTED_STREAM
-from services.runtime.connection import connect
-from services.runtime.fullness import WATCHED, Alarms, Fullness, fullness
-from services.runtime.host import Health
-from services.runtime.requests import Requests
-from tests.support.servers import EVERYTHING, NatsServer
+from development.servers import EVERYTHING, NatsServer
+from events.subjects import ACTORS_STREAM, AUDIT_STREAM, EVENTS_STREAM, OBSERVED_STREAM, SNAPSHOTS_STREAM, WANTED_STREAM
+from services.runtime.nats.connection import connect
+from services.runtime.nats.fullness import WATCHED, Alarms, Fullness, fullness
+from services.runtime.nats.requests import Requests
+from services.runtime.process.host import Health
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +41,7 @@ async def test_a_stream_that_is_four_fifths_full_raises_an_alarm_until_there_is_
 
 
 def test_what_lets_go_of_the_oldest_is_full_in_good_order() -> None:
-    assert set(WATCHED) == {EVENTS_STREAM, WANTED_STREAM}
+    assert set(WATCHED) == {ACTORS_STREAM, EVENTS_STREAM, WANTED_STREAM}
     assert not {AUDIT_STREAM, OBSERVED_STREAM, SNAPSHOTS_STREAM} & set(WATCHED)
 
 

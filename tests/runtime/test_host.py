@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 
-from services.runtime.connection import ConnectionLostError, connect
-from services.runtime.host import Health, Run, run_services
-from services.runtime.settings import Settings
-from tests.support.ports import free_port
-from tests.support.servers import EVERYTHING, NatsServer
+from development.ports import free_port
+from development.servers import EVERYTHING, NatsServer
+from services.runtime.nats.connection import ConnectionLostError, connect
+from services.runtime.process.host import Health, Run, run_services
+from services.runtime.process.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -129,7 +129,7 @@ def test_a_process_ends_cleanly_on_a_signal_and_with_one_on_an_error(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "from services.runtime.host import main\n"
+        "from services.runtime.process.host import main\n"
         f"async def run(settings, health, stop):\n    {body}\n"
         "main('example', run)\n"
     )
@@ -161,7 +161,7 @@ def test_passwords_come_from_a_folder_a_file_or_the_environment(tmp_path: Path) 
 def test_a_log_that_cannot_be_written_ends_no_service() -> None:
     """Where it goes to a file on a disk that is full."""
     code = (
-        "import structlog; from services.runtime.host import configure_logging; configure_logging('info');"
+        "import structlog; from services.runtime.process.host import configure_logging; configure_logging('info');"
         "log = structlog.get_logger('x'); [log.warning('lost', text='x' * 5000) for _ in range(3)]; print('went on')"
     )
     with Path("/dev/full").open("w") as full:

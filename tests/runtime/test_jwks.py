@@ -12,11 +12,11 @@ import pytest
 from joserfc.jwk import ECKey
 
 from events.refusal import Refusal
-from services.runtime import jwks
-from services.runtime.authentication import Identity, authenticator
-from services.runtime.jwks import FileKeys, JwksError, UrlKeys
-from services.runtime.local_keys import load_or_create_key, sign_token, write_jwks
-from services.runtime.settings import Settings
+from services.runtime.identity import jwks
+from services.runtime.identity.authentication import Identity, authenticator
+from services.runtime.identity.jwks import FileKeys, JwksError, UrlKeys
+from services.runtime.identity.local_keys import load_or_create_key, sign_token, write_jwks
+from services.runtime.process.settings import Settings
 
 pytestmark = pytest.mark.anyio
 

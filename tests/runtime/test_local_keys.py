@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from joserfc.jwk import ECKey
 
-from services.runtime.jwks import parse_jwks
-from services.runtime.local_keys import LocalKeyError, load_or_create_key, sign_token, write_jwks
+from services.runtime.identity.jwks import parse_jwks
+from services.runtime.identity.local_keys import LocalKeyError, load_or_create_key, sign_token, write_jwks
 
 
 def test_the_key_is_made_once_and_found_again(tmp_path: Path) -> None:

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.calls import FEW_CONSUMERS, call
-from services.runtime.connection import ConnectionLostError, connect
-from services.runtime.inboxes import inbox_prefix
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.nats_config import deployed_nats_config, render_nats_config
-from services.runtime.permissions import PERMISSIONS
-from services.runtime.streams import assert_streams
+from development.servers import NatsServer
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.calls import FEW_CONSUMERS, call
+from services.runtime.nats.connection import ConnectionLostError, connect
+from services.runtime.nats.inboxes import inbox_prefix
+from services.runtime.nats.nats_config import deployed_nats_config, render_nats_config
+from services.runtime.nats.streams import assert_streams
+from services.runtime.services import SERVICES as TABLE
 from tests.support.drafts import grant
 from tests.support.refusals import raw, refused, settle
-from tests.support.servers import NatsServer
 from tests.support.stores import collect, flat, seqs
 
 pytestmark = pytest.mark.anyio
 
-SERVICES = tuple(PERMISSIONS)
-STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS", "KEYS", "REFUSALS")
+SERVICES = tuple(TABLE)
+STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS", "KEYS", "REFUSALS", "ACTORS")
 DESTROYING = tuple(
     call(f"STREAM.{verb}", stream)
     for verb in ("DELETE", "PURGE", "UPDATE", "MSG.DELETE", "RESTORE", "SNAPSHOT")
@@ -38,10 +38,10 @@ MAY_PUBLISH = {
     "ev.cluster.k": {"commands", "cluster_sync", "setup"},
     "ev.project.k": {"commands", "setup"},
     "ev.tenant.k": {"commands", "setup"},
-    "cmd.request.CreateTraining": {"api"},
-    "cmd.admitted.CreateTraining": {"ownership"},
+    "cmd.request.CreateWorkload": {"api"},
+    "cmd.admitted.CreateWorkload": {"ownership"},
     "cmd.system.auto_deletion.DeleteWorkload": {"auto_deletion"},
-    "cmd.system.auto_deletion.CreateTraining": set(),
+    "cmd.system.auto_deletion.CreateWorkload": set(),
     "cmd.system.scheduler.DeleteWorkload": set(),
     "want.c.cluster": {"cluster_sync"},
     "obs.c.cluster": {"agent"},
@@ -90,7 +90,7 @@ MAY_PUBLISH = {
 
 MAY_SUBSCRIBE = {
     "cmd.request.>": {"ownership"},
-    "cmd.request.CreateTraining": {"ownership"},
+    "cmd.request.CreateWorkload": {"ownership"},
     "cmd.admitted.>": {"commands"},
     "cmd.system.*.>": {"commands"},
     "usage.*": {"projector"},
@@ -164,11 +164,11 @@ async def test_a_wrong_password_ends_the_attempt_at_once_and_says_which_user(fre
 
 
 def test_the_configuration_in_deploy_is_what_the_permissions_say() -> None:
-    """Rendered by `python -m services.runtime.nats_config > deploy/nats/nats.conf`."""
+    """Rendered by `python -m services.runtime.nats.nats_config > deploy/nats/nats.conf`."""
     committed = Path(__file__).parents[2] / "deploy" / "nats" / "nats.conf"
     assert committed.read_text() == deployed_nats_config()
 
 
 def test_quotes_and_backslashes_in_a_password_stay_inside_it() -> None:
-    passwords = dict.fromkeys(PERMISSIONS, 'a"b\\c')
+    passwords = dict.fromkeys(TABLE, 'a"b\\c')
     assert '{ user: api, password: "a\\"b\\\\c", permissions' in render_nats_config(passwords=passwords, store_dir="/d")

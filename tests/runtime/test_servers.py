@@ -3,10 +3,10 @@
 import asyncpg
 import pytest
 
-from services.runtime.connection import connect
-from services.runtime.streams import assert_streams
-from tests.support.servers import EVERYTHING, NatsCluster, NatsServer
-from tests.support.streams import recreate_streams
+from development.servers import EVERYTHING, NatsCluster, NatsServer
+from development.streams import recreate_streams
+from services.runtime.nats.connection import connect
+from services.runtime.nats.streams import assert_streams
 
 pytestmark = pytest.mark.anyio
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from services.runtime.connection import connect
-from services.runtime.streams import assert_streams, create_streams
-from tests.support import servers
-from tests.support.containers import NATS_IMAGE, POSTGRES_IMAGE, require_docker, why_not
-from tests.support.servers import EVERYTHING, NatsServer, PostgresServer
+from development import servers
+from development.containers import NATS_IMAGE, POSTGRES_IMAGE, require_docker, why_not
+from development.servers import EVERYTHING, NatsServer, PostgresServer
+from services.runtime.nats.connection import connect
+from services.runtime.nats.streams import assert_streams, create_streams
 
 pytestmark = pytest.mark.slow
 

@@ -10,18 +10,17 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
+from development.servers import EVERYTHING, NatsServer
+from development.streams import delete_streams, recreate_streams
 from events.aggregate import TENANT
 from events.subjects import fold_snapshot
 from services.commands.counts import SNAPSHOT
-from services.runtime.calls import call
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.snapshots import PART_BYTES, SLOT_PARTS, Snapshots
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.snapshots import PART_BYTES, SLOT_PARTS, Snapshots
+from services.runtime.nats.connection import connect
 from tests.support.drafts import grant, subjects_of
 from tests.support.poison import UNDECODABLE_JSON
-from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.stores import seqs
-from tests.support.streams import recreate_streams
 
 pytestmark = pytest.mark.anyio
 
@@ -153,8 +152,7 @@ async def test_a_snapshot_that_is_not_of_this_chain_costs_only_time(client: Clie
 
 async def test_without_the_stream_nothing_is_saved_and_nothing_breaks(fresh_log: NatsServer, client: Client) -> None:
     everything = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
-    answer = await everything.request(call("STREAM.DELETE", "SNAPSHOTS"), b"", timeout=5)
-    assert json.loads(answer.data)["success"]
+    await delete_streams(everything, "SNAPSHOTS")
     assert not await Snapshots(client).save("chain.tenant.x", 1, 10, b"x")
     assert await Snapshots(client).load("chain.tenant.x", 1) is None
     await recreate_streams(fresh_log.settings(EVERYTHING))

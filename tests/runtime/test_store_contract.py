@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from development.servers import EVERYTHING
+from development.streams import recreate_streams
 from events.aggregate import TENANT
-from services.runtime.store import Committed, Conflict, EventStore, LogGapError
+from services.runtime.log.store import Committed, Conflict, EventStore, LogGapError
 from tests.support.drafts import grant, of_incarnation, project_grant, subjects_of
-from tests.support.servers import EVERYTHING
 from tests.support.stores import Log, collect, flat, jetstream_log, memory_log, seqs
-from tests.support.streams import recreate_streams
 
 pytestmark = pytest.mark.anyio
 
@@ -159,7 +159,7 @@ async def test_a_follower_sees_everything_in_order_from_any_place(store: EventSt
     for after in (0, 1, 7, 19):
         seen = flat(await collect(store, after, 20 - after))
         assert [commit.seq for commit in seen] == list(range(after + 1, 21))
-        assert [commit.events[0].subject for commit in seen] == [f"s{n}" for n in range(after, 20)]
+        assert [commit.events[0].actor for commit in seen] == [f"s{n}" for n in range(after, 20)]
 
 
 async def test_a_follower_is_handed_what_comes_later_and_nothing_while_nothing_comes(store: EventStore) -> None:
@@ -203,7 +203,7 @@ async def test_the_end_of_a_batch_that_is_of_another_kind_does_not_keep_a_follow
 
 
 async def test_a_position_after_the_end_of_the_log_is_a_gap(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.runtime.follower.SHORT_LOG_SECONDS", 0.1)
+    monkeypatch.setattr("services.runtime.log.follower.SHORT_LOG_SECONDS", 0.1)
     await store.append(grant("a", 0))
     following = store.follow(2, idle_seconds=10)
     with pytest.raises(LogGapError, match="ends at 1, before position 2"):

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from services.runtime.calls import call
-from services.runtime.connection import connect
-from services.runtime.declared import DECLARED
-from services.runtime.streams import (
+from development.servers import EVERYTHING, NatsServer
+from development.streams import delete_streams
+from services.runtime.nats.calls import call
+from services.runtime.nats.connection import connect
+from services.runtime.nats.declared import DECLARED
+from services.runtime.nats.streams import (
     StreamError,
     assert_streams,
     create_streams,
@@ -22,7 +24,6 @@ from services.runtime.streams import (
     wrong_servers,
     wrong_settings,
 )
-from tests.support.servers import EVERYTHING, NatsServer
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +94,7 @@ async def test_each_wrong_setting_of_the_log_is_refused_by_name(
 
 @pytest.mark.parametrize("stream", [declared.name for declared in DECLARED])
 async def test_a_missing_stream_is_refused_with_what_makes_it(everything: Client, stream: str) -> None:
-    await everything.request(call("STREAM.DELETE", stream), b"", timeout=5)
+    await delete_streams(everything, stream)
     with pytest.raises(StreamError, match=rf"stream {stream} is missing: run `python -m services.setup` once"):
         await assert_streams(everything)
 
@@ -110,7 +111,7 @@ async def test_a_real_stream_that_somebody_changed_is_refused(everything: Client
 
 async def test_everything_that_is_wrong_comes_at_once(everything: Client) -> None:
     for stream in ("WANTED", "AUDIT"):
-        await everything.request(call("STREAM.DELETE", stream), b"", timeout=5)
+        await delete_streams(everything, stream)
     with pytest.raises(StreamError) as refused:
         await assert_streams(everything, replicas=3)
     assert str(refused.value).count("is missing") == 2

@@ -9,16 +9,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from development.servers import EVERYTHING, NatsCluster, NatsServer
+from development.streams import recreate_streams
 from events.aggregate import TENANT, WORKLOAD, Draft
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.store import Committed, Conflict, EventStore, LogUnavailableError, Rejected, Unknown
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import Committed, Conflict, EventStore, LogUnavailableError, Rejected, Unknown
+from services.runtime.nats.connection import connect
 from tests.support.drafts import grant, subjects_of
 from tests.support.people import People
 from tests.support.proxy import Fate, Proxy, proxied
-from tests.support.servers import EVERYTHING, NatsCluster, NatsServer
 from tests.support.stores import collect, flat, seqs
-from tests.support.streams import recreate_streams
 
 pytestmark = pytest.mark.anyio
 
@@ -137,7 +137,7 @@ async def test_without_a_server_the_outcome_is_unknown_at_the_deadline(
     outcome = await struck.append(ours, deadline_seconds=0.7)
     assert isinstance(outcome, Unknown)
     proxy.admits.set()
-    assert subjects_of(await direct.load(TENANT, "a")) == {ours.events[0].subject}
+    assert subjects_of(await direct.load(TENANT, "a")) == {ours.events[0].actor}
 
 
 async def test_people_of_tests_ask_again_as_the_same_command(struck: JetStreamEventStore, proxy: Proxy) -> None:

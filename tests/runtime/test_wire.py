@@ -7,18 +7,18 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from development.servers import EVERYTHING, NatsServer
 from events.subjects import EVENTS_STREAM, OBSERVED_STREAM
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.jetstream_api import next_messages
-from services.runtime.latest import read_latest
-from services.runtime.requests import Requests
-from services.runtime.store import UnreadableMessageError
-from services.runtime.wire import headers_of
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.latest import read_latest
+from services.runtime.log.store import UnreadableMessageError
+from services.runtime.nats.connection import connect
+from services.runtime.nats.jetstream_api import next_messages
+from services.runtime.nats.requests import Requests
+from services.runtime.nats.wire import headers_of
 from tests.runtime.test_voids import HEALED_SECONDS, declare_void
 from tests.support.drafts import grant
 from tests.support.raw import hpub, pub, send
-from tests.support.servers import EVERYTHING, NatsServer
 from tests.support.stores import collect, flat
 
 pytestmark = pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""From a plan to atomic batches: closed, of bounded size, and without what the world has outrun."""
+"""From a plan to atomic batches: closed, of bounded size, and without what the world has refused."""
 
 from typing import Any
 from uuid import uuid4
@@ -58,8 +58,8 @@ def test_what_moved_on_since_the_plan_is_left_out_and_the_rest_is_committed():
     planned = world.plan()
     world.command(first, SuspendWorkload)
     (batch,), _ = batches(planned, max_messages=300)
-    drafts, outrun = batch_drafts(world.fold, batch, str(uuid4()), world.now)
-    assert {key: refusal.code for key, refusal in outrun.items()} == {first: "stale_placement"}
+    drafts, refused = batch_drafts(world.heads(), batch, str(uuid4()), world.now)
+    assert {key: refusal.code for key, refusal in refused.items()} == {first: "stale_placement"}
     world.append(*drafts)
     assert not world.places(first)
     assert world.places(second)
@@ -73,8 +73,8 @@ def test_a_node_that_closed_since_the_plan_takes_its_workloads_out_of_the_batch(
     closed = planned.bindings[0].placement.node_name
     world.node(closed, gpu_count=1, unschedulable=True)
     (batch,), _ = batches(planned, max_messages=300)
-    drafts, outrun = batch_drafts(world.fold, batch, str(uuid4()), world.now)
-    assert {refusal.code for refusal in outrun.values()} == {"node_not_schedulable"}
+    drafts, refused = batch_drafts(world.heads(), batch, str(uuid4()), world.now)
+    assert {refusal.code for refusal in refused.values()} == {"node_not_schedulable"}
     world.append(*drafts)
     assert sorted(map(bool, (world.places(first), world.places(second)))) == [False, True]
     assert not world.check().violations

@@ -14,6 +14,7 @@ from events.workload.commands import (
     ResumeWorkload,
     SuspendWorkload,
 )
+from tests.scheduler.cases import GPU_NODE, TABLES, Case, read
 from tests.scheduler.world import GIB, World
 
 
@@ -25,94 +26,23 @@ def world() -> World:
     return world
 
 
-GPU_NODE: dict[str, Any] = {"gpu_count": 8, "gpu_model": "A100", "gpu_memory_bytes": 80 * GIB}
-
 ONE_GPU: dict[str, Any] = {**GPU_NODE, "gpu_count": 1}
 
-PLACES: list[tuple[str, dict[str, dict[str, Any]], list[dict[str, Any]], list[tuple[str, list[tuple[int, int]]]]]] = [
-    ("a pod that asks for nothing goes anywhere", {"a": {}}, [{}], [("a", [])]),
-    (
-        "without a GPU request, a node without GPUs is preferred",
-        {"gpus": GPU_NODE, "plain": {}},
-        [{"cpu_core_request": 1.0}],
-        [("plain", [])],
-    ),
-    (
-        "of nodes alike, the one with less free CPU is filled first",
-        {"large": {"cpu_milli": 64_000}, "small": {"cpu_milli": 8_000}},
-        [{"cpu_core_request": 4.0}, {"cpu_core_request": 4.0}, {"cpu_core_request": 4.0}],
-        [("small", []), ("small", []), ("large", [])],
-    ),
-    (
-        "whole GPUs take the lowest free devices",
-        {"a": GPU_NODE},
-        [{"gpu_devices_request": 2}, {"gpu_devices_request": 1}],
-        [("a", [(0, 1000), (1, 1000)]), ("a", [(2, 1000)])],
-    ),
-    (
-        "whole GPUs go to the node with the fewest free ones",
-        {"eight": GPU_NODE, "two": GPU_NODE | {"gpu_count": 2}},
-        [{"gpu_devices_request": 1}, {"gpu_devices_request": 2}],
-        [("two", [(0, 1000)]), ("eight", [(0, 1000), (1, 1000)])],
-    ),
-    (
-        "portions fill a shared device before they open another",
-        {"a": GPU_NODE},
-        [{"gpu_request_type": "portion", "gpu_portion_request": share} for share in (0.5, 0.3, 0.4, 0.2)],
-        [("a", [(0, 500)]), ("a", [(0, 300)]), ("a", [(1, 400)]), ("a", [(0, 200)])],
-    ),
-    (
-        "a portion goes where least is left over, on whichever node",
-        {"a": GPU_NODE, "b": GPU_NODE | {"gpu_count": 1}},
-        [{"gpu_request_type": "portion", "gpu_portion_request": share} for share in (0.7, 0.9, 0.1)],
-        [("b", [(0, 700)]), ("a", [(0, 900)]), ("a", [(0, 100)])],
-    ),
-    (
-        "several devices with a portion each take different devices",
-        {"a": GPU_NODE},
-        [{"gpu_devices_request": 3, "gpu_request_type": "portion", "gpu_portion_request": 0.5}],
-        [("a", [(0, 500), (1, 500), (2, 500)])],
-    ),
-    (
-        "GPU memory becomes a share of the node's own device, rounded up",
-        {"a": GPU_NODE},
-        [{"gpu_request_type": "memory", "gpu_memory_request": "30Gi"}],
-        [("a", [(0, 375)])],
-    ),
-    (
-        "GPU memory does not fit where the device's size is not known",
-        {"unknown": {"gpu_count": 8}, "known": {"gpu_count": 8, "gpu_memory_bytes": 3 * GIB}},
-        [{"gpu_request_type": "memory", "gpu_memory_request": "1Gi"}],
-        [("known", [(0, 334)])],
-    ),
-    (
-        "devices of others are left alone",
-        {"a": GPU_NODE | {"foreign_gpus": 7}, "b": GPU_NODE},
-        [{"gpu_devices_request": 1}, {"gpu_devices_request": 1}],
-        [("a", [(0, 1000)]), ("b", [(0, 1000)])],
-    ),
-    (
-        "a node that is full of pods takes no more",
-        {"a": {"max_pods": 1, "cpu_milli": 1_000}, "b": {}},
-        [{}, {}],
-        [("a", []), ("b", [])],
-    ),
-]
 
-
-@pytest.mark.parametrize(("nodes", "requests", "expected"), [c[1:] for c in PLACES], ids=[c[0] for c in PLACES])
-def test_best_fit(
-    world: World,
-    nodes: dict[str, dict[str, Any]],
-    requests: list[dict[str, Any]],
-    expected: list[tuple[str, list[tuple[int, int]]]],
-):
-    for name, facts in nodes.items():
-        world.node(name, **facts)
-    keys = [world.submit(f"w{n}", **request) for n, request in enumerate(requests)]
-    world.settle()
-    assert [world.places(key)[0] for key in keys] == expected
+@pytest.mark.parametrize(
+    ("table", "case"),
+    [(t, c) for t, cases in TABLES.items() for c in cases],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_the_plan_is_as_its_golden_says(table: str, case: Case):
+    world, plan = case.run()
+    assert plan == read(table)[case.name]
     assert not world.check().violations
+
+
+def test_every_golden_plan_is_of_a_case():
+    for table, cases in TABLES.items():
+        assert list(read(table)) == [case.name for case in cases]
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1, -(2**63), -(2**70)])
@@ -197,148 +127,6 @@ def test_pods_without_gpus_wait_for_room_on_the_nodes_that_take_them_only(world:
     assert world.places(first)[0][0] == "plain"
     assert world.workload(second).reason == "insufficient_cpu"
     assert "1 taking no new pods" in world.workload(second).message
-
-
-REASONS: list[tuple[str, dict[str, dict[str, Any]], dict[str, Any], str, str]] = [
-    ("no nodes at all", {}, {}, "no_nodes", "pool default of cluster local has no nodes"),
-    (
-        "a pool that does not exist",
-        {"a": {}},
-        {"node_pools": ("h100",)},
-        "no_such_node_pool",
-        "cluster local has no node pool h100; it has default",
-    ),
-    (
-        "more GPUs than any node has",
-        {"a": GPU_NODE, "b": GPU_NODE | {"gpu_count": 4}},
-        {"gpu_devices_request": 9},
-        "no_matching_node",
-        "none of the 2 nodes of pool default of cluster local is large enough even when empty: needs 9 GPUs on one",
-    ),
-    (
-        "more GPUs than the only node has",
-        {"a": GPU_NODE},
-        {"gpu_devices_request": 9},
-        "no_matching_node",
-        "the only node of pool default of cluster local is too small even when empty: needs 9 GPUs",
-    ),
-    (
-        "more GPU memory than any device has",
-        {"a": GPU_NODE},
-        {"gpu_request_type": "memory", "gpu_memory_request": "96Gi"},
-        "no_matching_node",
-        "needs 96Gi of GPU memory (largest device has 80Gi)",
-    ),
-    (
-        "each wish fits some node, no node fits all",
-        {"a": GPU_NODE | {"cpu_milli": 4_000}, "b": {"cpu_milli": 64_000}},
-        {"gpu_devices_request": 1, "cpu_core_request": 32.0},
-        "no_matching_node",
-        "no node has 1 GPU and 32 CPU cores together",
-    ),
-    (
-        "non-preemptible and larger than the quota",
-        {"a": GPU_NODE},
-        {"project_id": "small", "gpu_devices_request": 3, "preemptibility": "non-preemptible"},
-        "quota_too_small",
-        "a pod needs 3 GPUs, and the whole quota of project small for non-preemptible workloads is 2 GPUs",
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "spec", "reason", "message"), [case[1:] for case in REASONS], ids=[case[0] for case in REASONS]
-)
-def test_what_cannot_ever_fit_says_what_to_change(
-    world: World, nodes: dict[str, dict[str, Any]], spec: dict[str, Any], reason: str, message: str
-):
-    for name, facts in nodes.items():
-        world.node(name, **facts)
-    if spec.get("project_id"):
-        spec = spec | {"project_id": world.project("small", quota=2_000)}
-    key = world.submit("w", **spec)
-    world.settle()
-    assert world.workload(key).phase == "Pending"
-    assert (world.workload(key).reason, message in world.workload(key).message) == (reason, True), world.workload(
-        key
-    ).message
-
-
-FULL: list[tuple[str, dict[str, dict[str, Any]], list[dict[str, Any]], dict[str, Any], str, str]] = [
-    (
-        "GPUs",
-        {"a": GPU_NODE},
-        [{"gpu_devices_request": 7}],
-        {"gpu_devices_request": 2},
-        "insufficient_gpu",
-        "1 node of pool default of cluster local: 1 without free GPU (need 2, largest free 1)",
-    ),
-    (
-        "shares of GPUs",
-        {"a": GPU_NODE | {"gpu_count": 1}},
-        [{"gpu_request_type": "portion", "gpu_portion_request": 0.6}],
-        {"gpu_request_type": "portion", "gpu_portion_request": 0.5},
-        "insufficient_gpu",
-        "1 without free GPU (need 0.5 GPU, largest free share 0.4 GPU)",
-    ),
-    (
-        "CPU",
-        {"a": {"cpu_milli": 4_000}},
-        [{"cpu_core_request": 3.5}],
-        {"cpu_core_request": 1.0},
-        "insufficient_cpu",
-        "1 without CPU (need 1, most free 0.5)",
-    ),
-    (
-        "memory",
-        {"a": {"memory_bytes": 4 * GIB}},
-        [{"cpu_memory_request": "3Gi"}],
-        {"cpu_memory_request": "2Gi"},
-        "insufficient_memory",
-        "1 without memory (need 2Gi, most free 1Gi)",
-    ),
-    ("pods", {"a": {"max_pods": 1}}, [{}], {}, "insufficient_pods", "1 full of pods"),
-    (
-        "one thing here, another there",
-        {"a": GPU_NODE | {"gpu_count": 2, "cpu_milli": 9_000}, "b": GPU_NODE | {"gpu_count": 1, "cpu_milli": 8_000}},
-        # The first takes b's GPU, the second the CPU of a.
-        [{"gpu_devices_request": 1}, {"gpu_devices_request": 1, "cpu_core_request": 8.0}],
-        {"gpu_devices_request": 1, "cpu_core_request": 4.0},
-        "insufficient_resources",
-        "1 without free GPU (need 1, largest free 1), 1 without CPU (need 4, most free 8)",
-    ),
-    (
-        "what is too small is named, and does not hide the reason",
-        {"a": GPU_NODE, "plain": {}},
-        [{"gpu_devices_request": 8}],
-        {"gpu_devices_request": 8},
-        "insufficient_gpu",
-        "1 without free GPU (need 8, largest free 0), 1 too small even when empty",
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "before", "spec", "reason", "message"), [case[1:] for case in FULL], ids=[case[0] for case in FULL]
-)
-def test_what_waits_for_room_says_what_is_lacking_with_numbers(  # noqa: PLR0917 (a table's columns)
-    world: World,
-    nodes: dict[str, dict[str, Any]],
-    before: list[dict[str, Any]],
-    spec: dict[str, Any],
-    reason: str,
-    message: str,
-):
-    for name, facts in nodes.items():
-        world.node(name, **facts)
-    for n, other in enumerate(before):
-        world.submit(f"before{n}", **other)
-        world.settle()
-    key = world.submit("w", **spec)
-    world.settle()
-    assert (world.workload(key).reason, message in world.workload(key).message) == (reason, True), world.workload(
-        key
-    ).message
 
 
 class TestPools:
@@ -687,8 +475,8 @@ class TestReleases:
         assert world.workload(key).pods["main", 0].attempt == 2
 
 
-class TestTelling:
-    def test_a_reason_is_told_once_and_not_for_every_change_of_its_numbers(self, world: World):
+class TestReporting:
+    def test_a_reason_is_reported_once_and_not_for_every_change_of_its_numbers(self, world: World):
         world.node("a", gpu_count=4)
         world.submit("first", gpu_devices_request=4)
         world.settle()
@@ -701,7 +489,7 @@ class TestTelling:
             world.settle()
         assert len(world.commits) == commits + 3
 
-    def test_another_kind_of_reason_is_told_after_a_while(self, world: World):
+    def test_another_reason_is_reported_after_a_while(self, world: World):
         key = world.submit("w", gpu_devices_request=3)
         world.settle()
         assert world.workload(key).reason == "no_nodes"
@@ -714,7 +502,7 @@ class TestTelling:
         world.settle()
         assert world.workload(key).reason == "no_matching_node"
 
-    def test_a_newcomer_to_a_blocked_queue_is_told_without_looking_again(self, world: World):
+    def test_a_newcomer_to_a_blocked_queue_is_reported_without_looking_again(self, world: World):
         world.node("a", gpu_count=1)
         for n in range(3):
             world.submit(f"w{n}", gpu_devices_request=1)
@@ -722,7 +510,7 @@ class TestTelling:
         key = world.submit("late", gpu_devices_request=1)
         queue = world.fold.snapshot(world.now).queues[0]
         assert queue.blocked is not None
-        assert [entry.key for entry in queue.untold] == [key]
+        assert [entry.key for entry in queue.unreported] == [key]
         world.settle()
         assert world.workload(key).reason == "insufficient_gpu"
 

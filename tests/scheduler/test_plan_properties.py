@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from events.node import Taint
 from events.phases import FINISHED
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
-from events.workload.state import live_pods
 from tests.scheduler.world import GIB, World
 
 GPU_MEMORY = [0, 16 * GIB, 80 * GIB]
@@ -79,7 +78,7 @@ def carry_out(world: World, keys: list[str], step: tuple[str, Any]) -> None:
             max_pods, max_messages = what
             world.cycle(max_pods=max_pods, max_messages=max_messages)
         case "succeeded" | "failed" | "interrupted" | "running" | "unreachable" | "stopped":
-            live = [(key, index) for key in keys for _, index in sorted(live_pods(world.workload(key)))]
+            live = [(key, index) for key in keys for _, index in sorted(world.workload(key).pods.live)]
             if live:
                 key, index = live[what % len(live)]
                 world.fact(key, word, index=index)
@@ -106,7 +105,7 @@ def check_quota(world: World, keys: list[str], quota: int | None) -> None:
         share.milli
         for key in keys
         if world.workload(key).spec.preemptibility == "non-preemptible"
-        for pod in live_pods(world.workload(key)).values()
+        for pod in world.workload(key).pods.live.values()
         for share in pod.devices
     )
     assert held <= quota
@@ -114,7 +113,7 @@ def check_quota(world: World, keys: list[str], quota: int | None) -> None:
 
 def check_reservations(world: World, keys: list[str]) -> None:
     """At rest, exactly the live pods hold room."""
-    live = {(key, pod.node_key, pod.devices) for key in keys for pod in live_pods(world.workload(key)).values()}
+    live = {(key, pod.node_key, pod.devices) for key in keys for pod in world.workload(key).pods.live.values()}
     held = {
         (reservation.workload_key, node_key, reservation.devices)
         for (kind, node_key), chain in world.chains.items()
@@ -141,7 +140,7 @@ def test_every_history_stays_within_capacity_and_comes_to_rest(history: list[tup
     assert not world.check().violations
     for key in keys:
         state = world.workload(key)
-        if state.phase == "Pending" and not live_pods(state):
+        if state.phase == "Pending" and not state.pods.live:
             assert state.reason, f"{state.name} waits without a reason"
 
 

@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from development.checker.log import Report, check
+from development.checker.records import RawMessage
+from development.servers import EVERYTHING, NatsServer
+from development.streams import recreate_streams
 from events.codec import encode_commit
 from events.node import NodeFacts
 from events.subjects import aggregate_subject
 from events.workload.commands import DeleteWorkload, SuspendWorkload
-from services.runtime.connection import connect
-from services.runtime.fold_snapshots import FoldSnapshots
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.memory import MemoryEventStore
-from services.runtime.store import EventStore
+from services.runtime.log.fold_snapshots import FoldSnapshots
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.log.store import EventStore
+from services.runtime.nats.connection import connect
+from services.runtime.process.host import Health
 from services.scheduler import service
 from services.scheduler.fold import Fold
 from services.scheduler.service import Scheduler
-from tests.checker.log import Report, check
-from tests.checker.records import RawMessage
 from tests.support import openb
 from tests.support.people import People, commits_of, in_flight
-from tests.support.servers import EVERYTHING, NatsServer
-from tests.support.streams import recreate_streams
 
 pytestmark = pytest.mark.anyio
 

@@ -14,6 +14,9 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
+from development.checker.log import Report, check
+from development.checker.reading import read_log
+from development.servers import EVERYTHING, NatsServer
 from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, RunPod, SettledPod, StopPod, WantedPod
 from events.ids import node_key
 from events.node import NodeFacts
@@ -26,18 +29,15 @@ from events.subjects import (
 )
 from events.workload.commands import DeleteWorkload, PodFactKind, ResumeWorkload, SuspendWorkload
 from services.cluster_sync import service as cluster_sync
-from services.runtime.connection import connect
-from services.runtime.host import Health, Run
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.latest import Latest
-from services.runtime.requests import Requests
-from services.runtime.settings import Settings
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.latest import Latest
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
+from services.runtime.process.host import Health, Run
+from services.runtime.process.settings import Settings
 from services.scheduler import service as scheduler
-from tests.checker.log import Report, check
-from tests.checker.reading import read_log
 from tests.support import openb
 from tests.support.people import People, in_flight
-from tests.support.servers import EVERYTHING, NatsServer
 
 pytestmark = pytest.mark.anyio
 

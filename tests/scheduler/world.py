@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+from development.checker.log import Report, check
+from development.checker.records import RawMessage
 from events.aggregate import AGGREGATES, Chain, Draft, apply, draft
 from events.cluster import AddCluster, NodePool, ReportCluster, SetNodePool
 from events.codec import encode_commit
@@ -13,31 +15,32 @@ from events.ids import cluster_key, node_key, project_key, workload_key
 from events.node import NodeFacts, ReportNode
 from events.project import CreateProject
 from events.refusal import Refusal
-from events.workload.commands import CreateTraining, PodFact, PodFactKind, ReportPods
-from events.workload.events import PodRef
+from events.workload.commands import CreateWorkload, PodFact, PodFactKind, ReportPods
+from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
 from events.workload.state import Workload
-from services.runtime.folding import take
-from services.scheduler.batches import batch_drafts, batches, release_drafts, telling_drafts
+from services.runtime.log.folding import take
+from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, update_drafts
 from services.scheduler.fold import Fold
 from services.scheduler.plan import plan
+from services.scheduler.planning import Policy
+from services.scheduler.policy.registry import POLICY
 from services.scheduler.snapshot import Plan
-from tests.checker.log import Report, check
-from tests.checker.records import RawMessage
 
 GIB = 1024**3
-ACTOR = Actor(iss="muster", sub="ann")
+ACTOR = Actor(id="ann")
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 class World:
     """One log, one scheduler's fold."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy = POLICY) -> None:
+        self.policy = policy
         self.now = BEGIN
         self.commits: list[Commit] = []
         self.chains: dict[tuple[str, str], Chain[Any]] = {}
-        self.fold = Fold()
+        self.fold = Fold(orders=policy.orders)
         self.cluster_id = ""
         self.project_id = ""
 
@@ -112,7 +115,8 @@ class World:
         compute = {field: spec.pop(field) for field in list(spec) if field in ComputeSpec.__struct_fields__}
         project_id = project_id or self.project_id
         key = workload_key(project_id, name)
-        command = CreateTraining(
+        command = CreateWorkload(
+            kind="Training",
             name=name,
             requested_name=name,
             project_id=project_id,
@@ -148,25 +152,28 @@ class World:
 
     def plan(self, **limits: Any) -> Plan:
         snapshot = self.fold.snapshot(self.now)
-        planned = plan(snapshot, **limits)
-        assert plan(snapshot, **limits) == planned, "the same snapshot gave another plan"
+        planned = plan(snapshot, policy=self.policy, **limits)
+        assert plan(snapshot, policy=self.policy, **limits) == planned, "the same snapshot gave another plan"
         return planned
 
     def cycle(self, *, max_messages: int = 300, **limits: Any) -> Plan:
         """Plan and commit, as the service does."""
         snapshot = self.fold.snapshot(self.now)
-        planned = plan(snapshot, **limits)
+        planned = plan(snapshot, policy=self.policy, **limits)
         self.fold.note(snapshot, planned)
         bound, released = batches(planned, max_messages=max_messages)
         for batch in bound:
-            drafts, outrun = batch_drafts(self.fold, batch, str(uuid4()), self.now)
-            assert not outrun
+            drafts, refused = batch_drafts(self.heads(), batch, str(uuid4()), self.now)
+            assert not refused
             self._commit(drafts)
         for key, ids in released.items():
-            self._commit(release_drafts(self.fold, key, ids, str(uuid4()), self.now))
-        for telling in planned.tellings:
-            self._commit(telling_drafts(self.fold, telling, str(uuid4()), self.now))
+            self._commit(release_drafts(self.heads(), key, ids, str(uuid4()), self.now))
+        for update in planned.updates:
+            self._commit(update_drafts(self.heads(), update, str(uuid4()), self.now))
         return planned
+
+    def heads(self) -> Heads:
+        return Heads(workloads=self.fold.workloads, nodes=self.fold.nodes)
 
     def _commit(self, drafts: list[Draft] | Refusal) -> None:
         assert not isinstance(drafts, Refusal), drafts

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,24 @@ import asyncpg
 import pytest
 from nats.aio.client import Client
 
+from development.commands import carry_out
+from development.servers import EVERYTHING, NatsServer
+from development.streams import STREAMS, delete_streams
 from events.aggregate import CLUSTER, PROJECT, TENANT
 from events.ids import TENANT_KEY, cluster_key, project_key
 from events.subjects import EVENTS_STREAM
 from events.tenant import GrantTenantRole
-from services.runtime.calls import call
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.memory import MemoryEventStore
-from services.runtime.settings import Settings
-from services.runtime.streams import StreamError, assert_streams
+from services.runtime.identity.actors import Actors
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.nats.calls import call
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
+from services.runtime.nats.streams import StreamError, assert_streams
+from services.runtime.process.settings import Settings
 from services.setup.migrate import STRICTER, is_stricter, migrate
 from services.setup.service import grant_first_administrator, make_first_places, set_up
-from tests.support.commands import carry_out
 from tests.support.refusals import raw
-from tests.support.servers import EVERYTHING, NatsServer
-from tests.support.streams import STREAMS
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +40,7 @@ async def test_setup_makes_everything_and_a_second_run_changes_nothing(
 ) -> None:
     everything = await connect(nats_server.settings(EVERYTHING), EVERYTHING)
     for stream in STREAMS:
-        await everything.request(call("STREAM.DELETE", stream), b"", timeout=10)
+        await delete_streams(everything, stream)
     settings = nats_server.settings(
         "setup",
         postgres_url=postgres_database,
@@ -52,7 +55,8 @@ async def test_setup_makes_everything_and_a_second_run_changes_nothing(
 
     await assert_streams(everything, replicas=1)
     store = JetStreamEventStore(everything)
-    assert (await store.load(TENANT, TENANT_KEY)).state.roles == {"ada": ("administrator",)}
+    ada = await Actors(everything, Requests(everything)).find("muster", "ada")
+    assert (await store.load(TENANT, TENANT_KEY)).state.roles == {ada: ("administrator",)}
     assert await store.last_seq() == 1
     assert (tmp_path / "key").read_bytes() == first_key
     assert (tmp_path / "jwks.json").exists()
@@ -65,7 +69,7 @@ async def test_setup_makes_everything_and_a_second_run_changes_nothing(
 async def test_setup_makes_the_log_as_large_as_it_is_told(nats_server: NatsServer, fresh_log: NatsServer) -> None:
     more = Settings().log_max_bytes + 2**20
     async with raw(nats_server, EVERYTHING) as (everything, _):
-        await everything.request(call("STREAM.DELETE", EVENTS_STREAM), b"", timeout=10)
+        await delete_streams(everything, EVENTS_STREAM)
         await set_up(nats_server.settings("setup", log_max_bytes=more))
         assert (await config_of(everything))["max_bytes"] == more
 
@@ -74,7 +78,7 @@ async def test_a_log_that_the_server_has_no_room_for_is_told_in_a_sentence(
     nats_server: NatsServer, fresh_log: NatsServer
 ) -> None:
     async with raw(nats_server, EVERYTHING) as (everything, _):
-        await everything.request(call("STREAM.DELETE", EVENTS_STREAM), b"", timeout=10)
+        await delete_streams(everything, EVENTS_STREAM)
     ran = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "services.setup"],
@@ -174,21 +178,44 @@ async def test_only_setup_may_create_streams(nats_server: NatsServer, fresh_log:
     await connection.close()
 
 
-async def test_a_tenant_that_has_an_administrator_gets_no_other() -> None:
+@pytest.fixture
+async def actors(fresh_log: NatsServer) -> AsyncIterator[Actors]:
+    nc = await connect(fresh_log.settings("setup"), "setup")
+    yield Actors(nc, Requests(nc))
+    await nc.close()
+
+
+async def test_a_tenant_that_has_an_administrator_gets_no_other(actors: Actors) -> None:
     store = MemoryEventStore()
-    await carry_out(store, "1", GrantTenantRole(subject="root", role="administrator"))
+    root = await actors.find_or_make("muster", "root")
+    await carry_out(store, "1", GrantTenantRole(subject="root", role="administrator", actor=root))
 
-    assert not await grant_first_administrator(store, "admin")
-    assert (await store.load(TENANT, TENANT_KEY)).state.roles == {"root": ("administrator",)}
+    assert not await grant_first_administrator(store, actors, "muster", "admin")
+    assert (await store.load(TENANT, TENANT_KEY)).state.roles == {root: ("administrator",)}
 
 
-async def test_of_several_setups_at_once_one_grants() -> None:
+async def test_a_tenant_whose_administrators_can_have_no_token_gets_one_who_can(actors: Actors) -> None:
+    """Their records are lost, or they have tokens of another issuer than the present one."""
+    store = MemoryEventStore()
+    elsewhere = await actors.find_or_make("https://old", "root")
+    for number, lost in enumerate(("a_" + 26 * "a", elsewhere)):
+        grant = GrantTenantRole(subject="root", role="administrator", actor=lost)
+        await carry_out(store, str(number), grant)
+
+    assert await grant_first_administrator(store, actors, "muster", "admin")
+    made = await actors.find("muster", "admin")
+    assert (await store.load(TENANT, TENANT_KEY)).state.roles[made or ""] == ("administrator",)
+    assert not await grant_first_administrator(store, actors, "muster", "admin")
+
+
+async def test_of_several_setups_at_once_one_grants(actors: Actors) -> None:
     store = MemoryEventStore()
 
-    granted = await asyncio.gather(*(grant_first_administrator(store, "admin") for _ in range(5)))
+    granted = await asyncio.gather(*(grant_first_administrator(store, actors, "muster", "admin") for _ in range(5)))
 
     assert sum(granted) == 1
-    assert (await store.load(TENANT, TENANT_KEY)).state.roles == {"admin": ("administrator",)}
+    made = await actors.find("muster", "admin")
+    assert (await store.load(TENANT, TENANT_KEY)).state.roles == {made: ("administrator",)}
 
 
 async def test_the_first_cluster_and_project_are_made_once_and_stay_as_people_leave_them() -> None:

@@ -15,13 +15,17 @@ from events.ids import cluster_key, incarnation_id, node_key, project_key, workl
 from events.node import NodeRegistered, PodsReserved
 from events.project import ProjectCreated
 from events.subjects import aggregate_subject
-from events.workload.events import PodRunning, PodsBound, PodStarting, WorkloadCreated, WorkloadQueued
+from events.workload.pod import PodRunning, PodsBound, PodStarting
+from events.workload.state import (
+    WorkloadCreated,
+    WorkloadQueued,
+)
 from projections.fold import Fold
 from services.cluster_sync.fold import Fold as SyncFold
 from services.cluster_sync.reconcile import reconcile
 from services.projector.expected import Expected
-from services.runtime.directory import Directory
-from services.runtime.memory import MemoryEventStore
+from services.runtime.identity.directory import Directory
+from services.runtime.log.memory import MemoryEventStore
 from services.scheduler.fold import Fold as SchedulerFold
 from services.scheduler.plan import plan
 from tests.support.drafts import ACTOR
@@ -46,6 +50,7 @@ LIKELY: dict[str, Sequence[Any]] = {
     "cluster_id": (CLUSTER,),
     "workload_key": (WORKLOAD_KEY,),
     "node_key": (KEYS["node"],),
+    "kind": ("Training",),
     "pod_set": ("main",),
     "index": (0, 1),
     "attempt": (1, 1, 1, 2),
@@ -88,6 +93,15 @@ def commits(draw: st.DrawFn) -> tuple[str, str, tuple[Any, ...], About | None, d
         about,
         NOW + timedelta(seconds=draw(st.integers(-5, 500))),
     )
+
+
+@st.composite
+def any_workload_events(draw: st.DrawFn) -> list[Any]:
+    """Of one workload, in any order, most of which begin with its creation."""
+    kinds = sorted(EVENTS_OF["workload"], key=lambda kind: kind.__name__)
+    picked = draw(st.lists(st.sampled_from(kinds + OFTEN["workload"]), max_size=25))
+    created = [WorkloadCreated] if draw(st.integers(0, 9)) else []
+    return [draw(of_struct(kind, LIKELY)) for kind in created + picked]
 
 
 class Readers:

@@ -17,22 +17,23 @@ import asyncpg
 import httpx
 import uvloop
 
+from development.commands import introduce
+from development.limits import UNLIMITED
+from development.ports import free_port
+from development.servers import EVERYTHING, NatsServer, PostgresServer
+from development.streams import recreate_streams
 from events.aggregate import TENANT, draft
 from events.commit import service_actor
 from events.decision import Context
 from events.ids import TENANT_KEY
 from events.tenant import GrantTenantRole
 from projections.migrate import prepare
-from services.runtime.connection import connect
-from services.runtime.host import Health
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.local_keys import load_or_create_key, sign_token, write_jwks
-from services.runtime.settings import Settings
-from services.runtime.store import Committed
-from tests.support.limits import UNLIMITED
-from tests.support.ports import free_port
-from tests.support.servers import EVERYTHING, NatsServer, PostgresServer
-from tests.support.streams import recreate_streams
+from services.runtime.identity.local_keys import load_or_create_key, sign_token, write_jwks
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import Committed
+from services.runtime.nats.connection import connect
+from services.runtime.process.host import Health
+from services.runtime.process.settings import Settings
 
 START_SECONDS = 30
 
@@ -159,6 +160,7 @@ async def _prepare(nats_server: NatsServer, postgres: PostgresServer, database: 
     await recreate_streams(nats_server.settings(EVERYTHING))
     nc = await connect(nats_server.settings(EVERYTHING), EVERYTHING)
     try:
+        await introduce(nc, "admin")
         await _make_administrator(JetStreamEventStore(nc))
     finally:
         await nc.close()
@@ -167,7 +169,7 @@ async def _prepare(nats_server: NatsServer, postgres: PostgresServer, database: 
 async def _make_administrator(store: JetStreamEventStore) -> None:
     actor, now = service_actor("setup"), datetime.now(UTC)
     chain = await store.load(TENANT, TENANT_KEY)
-    command = GrantTenantRole(subject="admin", role="administrator")
+    command = GrantTenantRole(subject="admin", role="administrator", actor="admin")
     events = TENANT.decide(command, chain.state, Context(now=now, actor=actor, command_id="setup"))
     assert isinstance(events, tuple)
     outcome = await store.append(draft(TENANT, TENANT_KEY, chain, events, command_id="setup", actor=actor, now=now))

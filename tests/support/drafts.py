@@ -10,21 +10,21 @@ from events.commit import About, Actor
 from events.project import ProjectRoleGranted
 from events.tenant import Tenant, TenantRoleGranted
 
-ACTOR = Actor(iss="test", sub="tester")
+ACTOR = Actor(id="tester")
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
 def grant(key: str, parent: int, *, command_id: str = "", subject: str = "") -> Draft:
     """A commit on tenant aggregate `key`: one role for one subject (the command's id, where none is given)."""
     command_id = command_id or secrets.token_hex(8)
-    event = TenantRoleGranted(subject=subject or command_id, role="viewer")
+    event = TenantRoleGranted(actor=subject or command_id, role="viewer")
     chain = Chain(state=TENANT.initial, version=parent)
     return draft(TENANT, key, chain, (event,), command_id=command_id, actor=ACTOR, now=NOW)
 
 
 def project_grant(key: str, parent: int) -> Draft:
     """A commit on another kind of aggregate."""
-    event = ProjectRoleGranted(subject="s", role="viewer")
+    event = ProjectRoleGranted(actor="s", role="viewer")
     chain = Chain(state=PROJECT.initial, version=parent)
     return draft(PROJECT, key, chain, (event,), command_id=secrets.token_hex(8), actor=ACTOR, now=NOW)
 

@@ -132,8 +132,19 @@ def kubelet_of(control_plane: ControlPlane, node_name: str) -> Generator[Kubelet
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     serving.start()
-    body = node(
-        node_name,
+    control_plane.admin("POST", "/api/v1/nodes", _node_body(node_name, server.server_address[1]))
+    try:
+        yield kubelet
+    finally:
+        kubelet.break_off()
+        server.shutdown()
+        server.server_close()
+        serving.join()
+
+
+def _node_body(name: str, kubelet_port: int) -> dict[str, object]:
+    return node(
+        name,
         cpu="64",
         memory="512Gi",
         gpus=8,
@@ -142,13 +153,5 @@ def kubelet_of(control_plane: ControlPlane, node_name: str) -> Generator[Kubelet
         pods=1000,
         labels={},
         taints=[],
-        kubelet_port=server.server_address[1],
+        kubelet_port=kubelet_port,
     )
-    control_plane.admin("POST", "/api/v1/nodes", body)
-    try:
-        yield kubelet
-    finally:
-        kubelet.break_off()
-        server.shutdown()
-        server.server_close()
-        serving.join()

@@ -17,13 +17,13 @@ from events.ids import cluster_key, node_key, project_key, workload_key
 from events.node import NodeFacts, ReportNode, Reservation, ReserveOnNode, reservation_id
 from events.project import CreateProject
 from events.refusal import Refusal
-from events.workload.commands import CreateTraining, PlacePods, PodFact, ReportPods
-from events.workload.events import DeviceShare, Placement, PodRef
+from events.workload.commands import CreateWorkload, PlacePods, PodFact, ReportPods
+from events.workload.pod import DeviceShare, Placement, PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
-from services.runtime.memory import MemoryEventStore
+from services.runtime.log.memory import MemoryEventStore
 
 BEGIN = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
-ALICE = Actor(iss="muster", sub="alice")
+ALICE = Actor(id="alice")
 SCHEDULER = service_actor("scheduler")
 CLUSTER_SYNC = service_actor("cluster_sync")
 
@@ -113,8 +113,8 @@ class World:
         spec = spec or TrainingSpec(
             image="pytorch", compute=ComputeSpec(gpu_devices_request=1, cpu_core_request=2, cpu_memory_request="4Gi")
         )
-        command = CreateTraining(
-            name=name, requested_name=name, project_id=project_id, cluster_id=cluster_id, spec=spec
+        command = CreateWorkload(
+            kind="Training", name=name, requested_name=name, project_id=project_id, cluster_id=cluster_id, spec=spec
         )
         assert self.do("workload", key, command) is None
         return key

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import httpx
 
-from tests.checker.effects import PROGRAM
-from tests.support.stack import Api, training
+from development.checker.effects import PROGRAM
+from development.stack import Api, training
 
 GIVE_UP_SECONDS: Final = 240
 """A part that is killed again before it serves is away for as long as the killing goes on."""

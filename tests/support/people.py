@@ -13,13 +13,13 @@ from events.ids import cluster_key, node_key, project_key, workload_key
 from events.node import NodeFacts, ReportNode
 from events.project import CreateProject
 from events.refusal import Refusal
-from events.workload.commands import CreateTraining, PodFact, PodFactKind, ReportPods
-from events.workload.events import PodRef
+from events.workload.commands import CreateWorkload, PodFact, PodFactKind, ReportPods
+from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
 from events.workload.state import Workload
-from services.runtime.store import Committed, EventStore
+from services.runtime.log.store import Committed, EventStore
 
-PERSON = Actor(iss="muster", sub="ann")
+PERSON = Actor(id="ann")
 TRIES = 40
 
 
@@ -78,7 +78,8 @@ class People:
 
     async def submit(self, name: str, **spec: Any) -> str:
         compute = {field: spec.pop(field) for field in list(spec) if field in ComputeSpec.__struct_fields__}
-        command = CreateTraining(
+        command = CreateWorkload(
+            kind="Training",
             name=name,
             requested_name=name,
             project_id=self.project_id,

@@ -26,7 +26,7 @@ def record(*events: tuple[str, int, bytes], parent: int, batch: BatchPart | None
         CommitRecord(
             commit_id="forged",
             command_id="forged",
-            actor=Actor(iss="nobody", sub="mallory"),
+            actor=Actor(id="mallory"),
             occurred_at=NOW,
             parent_seq=parent,
             events=tuple(EventRecord(type=name, version=v, data=msgspec.Raw(data)) for name, v, data in events),
@@ -42,7 +42,7 @@ UNDECODABLE_JSON: Final[dict[str, bytes]] = {
 }
 """Each of these makes a decoder raise something else."""
 
-VIEWER: Final = ("TenantRoleGranted", 1, b'{"subject":"mallory","role":"viewer"}')
+VIEWER: Final = ("TenantRoleGranted", 1, b'{"actor":"mallory","role":"viewer"}')
 
 UNREADABLE: Final[dict[str, bytes]] = {
     "nothing": b"",

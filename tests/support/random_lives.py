@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
+from development.checker.records import RawMessage
 from events.codec import encode_commit
 from events.commit import Actor, service_actor
 from events.ids import node_key, workload_key
@@ -12,7 +13,7 @@ from events.phases import FINISHED
 from events.refusal import Refusal
 from events.workload.commands import (
     ChangeWorkload,
-    CreateTraining,
+    CreateWorkload,
     DeleteWorkload,
     PlacePods,
     PodFact,
@@ -20,10 +21,9 @@ from events.workload.commands import (
     ResumeWorkload,
     SuspendWorkload,
 )
-from events.workload.events import DeviceShare, Placement, PodRef
+from events.workload.pod import LIVE_POD_PHASES, DeviceShare, Placement, PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec, pod_request
-from events.workload.state import LIVE_POD_PHASES, Workload, bindable
-from tests.checker.records import RawMessage
+from events.workload.state import Workload, bindable
 from tests.support.lives import ALICE, CLUSTER_SYNC, SCHEDULER, World
 
 NAMES: Final = ("alpha", "beta", "gamma", "delta")
@@ -86,8 +86,13 @@ class Lives:
             auto_deletion_time_after_completion_seconds=self.chance.choice((0, 60, 3600)),
         )
         name = self.chance.choice(NAMES)
-        command = CreateTraining(
-            name=name, requested_name=name, project_id=self.project_id, cluster_id=self.cluster_id, spec=spec
+        command = CreateWorkload(
+            kind="Training",
+            name=name,
+            requested_name=name,
+            project_id=self.project_id,
+            cluster_id=self.cluster_id,
+            spec=spec,
         )
         key = workload_key(self.project_id, name)
         self._do("workload", key, command)

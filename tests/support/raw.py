@@ -4,7 +4,7 @@ import asyncio
 import json
 from urllib.parse import urlsplit
 
-from tests.support.servers import NatsServer
+from development.servers import NatsServer
 
 SECONDS = 5.0
 

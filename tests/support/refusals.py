@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 import nats
 from nats.aio.client import Client
 
-from services.runtime.inboxes import inbox_prefix
-from tests.support.servers import NatsServer
+from development.servers import NatsServer
+from services.runtime.nats.inboxes import inbox_prefix
 
 
 @contextlib.asynccontextmanager

@@ -8,10 +8,10 @@ from typing import Final
 
 import httpx
 
+from development.ports import free_port
+from development.stack import Stack, until
 from muster.embedded.datadir import DataDir
 from muster.embedded.environment import service_environment
-from tests.support.ports import free_port
-from tests.support.stack import Stack, until
 
 EACH: Final = (
     "api",

@@ -1,6 +1,6 @@
 """A leader that stood still, without the seconds that an election takes: its old answers, given again."""
 
-from services.runtime.requests import Requests
+from services.runtime.nats.requests import Requests
 
 
 class StaleLeader(Requests):

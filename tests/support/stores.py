@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from events.commit import Commit
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from services.runtime.memory import MemoryEventStore
-from services.runtime.settings import Settings
-from services.runtime.store import Committed, EventStore, Outcome
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.log.store import Committed, EventStore, Outcome
+from services.runtime.nats.connection import connect
+from services.runtime.process.settings import Settings
 
 COLLECT_SECONDS = 20.0
 

@@ -7,7 +7,7 @@ import msgspec
 
 from events.commit import Commit
 from projections.fold import Entry, EntryKey, fold
-from projections.rows import UseRow
+from projections.projects.rows import UseRow
 from projections.tables import derived
 from projections.values import fit
 
@@ -25,10 +25,10 @@ class Tables:
         after, changes = fold(self._entries, commits)
         self._entries |= after
         for table, rows in changes.removed.items():
-            for row in rows:
-                del self.rows[table][key_of(table, row)]
+            for row in rows.values():
+                self.rows[table].pop(key_of(table, row), None)
         for table, rows in changes.put.items():
-            for row in rows:
+            for row in rows.values():
                 self.rows[table][key_of(table, row)] = row
         for row in changes.history:
             assert key_of("history", row) not in self.rows["history"]

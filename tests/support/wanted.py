@@ -3,8 +3,8 @@
 from nats.aio.client import Client
 
 from events.subjects import WANTED_STREAM
-from services.runtime.latest import Latest
-from services.runtime.requests import Requests
+from services.runtime.log.latest import Latest
+from services.runtime.nats.requests import Requests
 
 
 def wanted_of(client: Client, subject_filter: str) -> Latest:

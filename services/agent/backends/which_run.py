@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from events.cluster_protocol import LogsRequest
-from events.workload.events import PodRef
+from events.workload.pod import PodRef
 from services.agent.backends.interface import LogsUnavailableError
 
 MAX_NAMED_RUNS: Final = 20

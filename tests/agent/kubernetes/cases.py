@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 
 from events.cluster_protocol import EnvironmentSource, RunPod
-from events.workload.events import DeviceShare, PodRef
-from services.agent.backends.kubernetes import manifests, names
-from services.agent.backends.kubernetes.manifests import Manifest, pod_manifest
+from events.workload.pod import DeviceShare, PodRef
+from services.agent.backends.kubernetes import names
+from services.agent.backends.kubernetes.act import manifests
+from services.agent.backends.kubernetes.act.manifests import Manifest, pod_manifest
 
 GOLDENS = Path(__file__).parent / "goldens"
 CLUSTER = "3f0c6f9a-58b1-8c0e-9d41-6d7573746572"

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from events.project import PodSecurity
 from events.quantities import parse_bytes, parse_quantity
-from events.workload.events import DeviceShare
+from events.workload.pod import DeviceShare
 from services.agent.backends.kubernetes import names
-from services.agent.backends.kubernetes.objects import Pod
-from services.agent.backends.kubernetes.observe import observed_pod
-from services.agent.backends.kubernetes.security import Security, security_of, with_project
+from services.agent.backends.kubernetes.act.objects import Pod
+from services.agent.backends.kubernetes.act.security import Security, security_of, with_project
+from services.agent.backends.kubernetes.read.observe import observed_pod
 from tests.agent.kubernetes.cases import CASES, CLUSTER, GOLDENS, golden, pod, run, whole
 
 TEXTS = st.text(max_size=80)

@@ -12,7 +12,8 @@ from events.agent_bounds import refused
 from events.node import DEFAULT_MAX_PODS, NodeFacts, Taint
 from events.quantities import MAX_QUANTITY
 from services.agent.backends.kubernetes import names
-from services.agent.backends.kubernetes.nodes import (
+from services.agent.backends.kubernetes.act.objects import Node, Pod
+from services.agent.backends.kubernetes.read.nodes import (
     NO_USE,
     ForeignUse,
     Readiness,
@@ -23,7 +24,6 @@ from services.agent.backends.kubernetes.nodes import (
     out_of_service,
     use_of,
 )
-from services.agent.backends.kubernetes.objects import Node, Pod
 from tests.agent.kubernetes.cases import CLUSTER, GIB, golden
 
 MIB = 1024**2

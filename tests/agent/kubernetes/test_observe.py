@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from events.cluster_protocol import ObservedPod
 from services.agent.backends.interface import LIVE_KINDS
 from services.agent.backends.kubernetes import names
-from services.agent.backends.kubernetes.ends import REFUSALS
-from services.agent.backends.kubernetes.objects import Event, Pod
-from services.agent.backends.kubernetes.observe import (
+from services.agent.backends.kubernetes.act.objects import Event, Pod
+from services.agent.backends.kubernetes.read.ends import REFUSALS
+from services.agent.backends.kubernetes.read.observe import (
     MAX_MESSAGE,
     creation_refused,
     lost_with_node,

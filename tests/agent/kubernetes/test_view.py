@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from events.cluster_protocol import ObservedNode, ObservedPod, PodWarning
 from services.agent.backends.interface import LIVE_KINDS, Observation
-from services.agent.backends.kubernetes.nodes import Readiness
-from services.agent.backends.kubernetes.objects import Node, Pod
-from services.agent.backends.kubernetes.view import View
+from services.agent.backends.kubernetes.act.objects import Node, Pod
+from services.agent.backends.kubernetes.read.nodes import Readiness
+from services.agent.backends.kubernetes.read.view import View
 from tests.agent.kubernetes.cases import CLUSTER, pod, run
 from tests.agent.kubernetes.test_nodes import node
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kubernetes.checker import Recorder, check_all
+from development.kubernetes.checker import Recorder, check_all
+from development.kubernetes.stack import KubernetesStack, running_stack
+from development.stack import Api
 from tests.kubernetes.e2e.looks import FOREIGN
-from tests.kubernetes.stack import KubernetesStack, running_stack
-from tests.support.stack import Api
 
 
 @pytest.fixture(scope="session")

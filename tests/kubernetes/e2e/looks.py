@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from tests.kubernetes.checker import Event
-from tests.kubernetes.stack import KubernetesStack
-from tests.support.stack import until
+from development.kubernetes.checker import Event
+from development.kubernetes.stack import KubernetesStack
+from development.stack import until
 
 FOREIGN: Final = {f"foreign-{number}-abcdefghijkl-main-0" for number in range(20)}
 """Pods of others that the tests make and take away again, named as ours are."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.checker import Recorder, check_all
+from development.kubernetes.checker import Recorder, check_all
+from development.kubernetes.proxy import Mode
+from development.kubernetes.stack import KubernetesStack, ProxyThread
+from development.stack import Api, until
 from tests.kubernetes.e2e.looks import FOREIGN, gone, label, lives, the_pod, the_pods, told, uid
-from tests.kubernetes.proxy import Mode
-from tests.kubernetes.stack import KubernetesStack, ProxyThread
-from tests.support.stack import Api, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(240)]
 

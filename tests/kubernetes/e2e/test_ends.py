@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.kubernetes.checker import Recorder
+from development.kubernetes.checker import Recorder
+from development.kubernetes.stack import KubernetesStack
+from development.stack import Api, until
 from tests.kubernetes.e2e.looks import gone, label, lives, the_pod, told, uid
-from tests.kubernetes.stack import KubernetesStack
-from tests.support.stack import Api, until
 
 pytestmark = pytest.mark.kubernetes
 

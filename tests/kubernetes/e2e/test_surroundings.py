@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from development.kubernetes.stack import AGENT_NAMESPACE, KubernetesStack
+from development.stack import Api, until
 from events.ids import workload_key
 from tests.kubernetes.e2e.looks import FOREIGN, environment, gone, the_pod, told, uid
-from tests.kubernetes.stack import AGENT_NAMESPACE, KubernetesStack
-from tests.support.stack import Api, until
 
 pytestmark = pytest.mark.kubernetes
 

@@ -5,7 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from tests.kubernetes.checker import Recorder
+from development.kubernetes.checker import Recorder
+from development.kubernetes.stack import AGENT_NAMESPACE, KubernetesStack
+from development.stack import Api, until
 from tests.kubernetes.e2e.looks import (
     environment,
     gone,
@@ -17,8 +19,6 @@ from tests.kubernetes.e2e.looks import (
     told,
     uid,
 )
-from tests.kubernetes.stack import AGENT_NAMESPACE, KubernetesStack
-from tests.support.stack import Api, until
 
 pytestmark = pytest.mark.kubernetes
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.kubernetes.checker import Recorder
+from development.kubernetes.checker import Recorder
+from development.kubernetes.stack import running_stack
 from tests.kubernetes.faults.scenario import HEAD, Row, World, foreign_pods, make_foreign_pods
-from tests.kubernetes.stack import running_stack
 
 ROWS: list[Row] = []
 SHORT_PERCENT = 10

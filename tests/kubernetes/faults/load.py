@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import httpx
 
-from tests.kubernetes.stack import KubernetesStack
-from tests.support.stack import training
+from development.kubernetes.stack import KubernetesStack
+from development.stack import training
 
 MOST_AT_ONCE: Final = 40
 """Workloads that have not ended: a queue of hundreds would only have to be waited for."""

@@ -9,19 +9,19 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from development.checker.log import check
+from development.checker.records import POD_ENDS, parse, run_name
+from development.kubernetes.checker import TERMINAL, Recorder, check_all
+from development.kubernetes.stack import KubernetesStack
+from development.servers import EVERYTHING
+from development.stack import until
 from muster.embedded.kubernetes.admin import AdminError
 from muster.embedded.kubernetes.kubelets import SHOWN
 from services.projector.verify import Difference, verify
-from services.runtime.connection import connect
-from services.runtime.jetstream import JetStreamEventStore
-from tests.checker.log import check
-from tests.checker.records import POD_ENDS, parse, run_name
-from tests.kubernetes.checker import TERMINAL, Recorder, check_all
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.connection import connect
 from tests.kubernetes.faults.load import Load
-from tests.kubernetes.stack import KubernetesStack
 from tests.support.load import Onlooker
-from tests.support.servers import EVERYTHING
-from tests.support.stack import until
 
 FOREIGN_PODS: Final = 20
 FOREIGN_NODES: Final = ("node-0", "node-1")

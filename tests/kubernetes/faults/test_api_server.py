@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from development.kubernetes.proxy import Mode, Request
+from development.kubernetes.stack import Program, ProxyThread
+from development.stack import until
 from tests.kubernetes.faults.scenario import World
-from tests.kubernetes.proxy import Mode, Request
-from tests.kubernetes.stack import Program, ProxyThread
-from tests.support.stack import until
 
 pytestmark = pytest.mark.kubernetes_faults
 

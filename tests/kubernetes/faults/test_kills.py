@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from development.kubernetes.stack import lasting_port
 from tests.kubernetes.faults.scenario import World
-from tests.kubernetes.stack import lasting_port
 from tests.support.second import EACH
 
 pytestmark = pytest.mark.kubernetes_faults

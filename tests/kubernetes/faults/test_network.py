@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from development.kubernetes.proxy import Mode, Proxy, Request
+from development.kubernetes.stack import Program
+from development.stack import until
 from tests.kubernetes.faults.load import Load
 from tests.kubernetes.faults.scenario import World, live_pods
-from tests.kubernetes.proxy import Mode, Proxy, Request
-from tests.kubernetes.stack import Program
-from tests.support.stack import until
 
 pytestmark = pytest.mark.kubernetes_faults
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
+from development.stack import until
 from tests.kubernetes.faults.load import Load
 from tests.kubernetes.faults.scenario import FOREIGN_NODES, World, live_pods
-from tests.support.stack import until
 
 pytestmark = pytest.mark.kubernetes_faults
 

@@ -55,7 +55,7 @@ def _anywhere_is_everywhere(original: Any) -> Any:
 
 def _for_a_minute(original: Any) -> Any:
     def remember(self: Any, digest: bytes, identity: Any, now: float) -> None:
-        from services.runtime.authentication import REMEMBER_SECONDS
+        from services.runtime.identity.authentication import REMEMBER_SECONDS
 
         original(self, digest, identity, now)
         self._remembered[digest] = (now + REMEMBER_SECONDS, identity)
@@ -97,7 +97,7 @@ ACCESS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="revoked-roles-are-honoured",
-        function="services.runtime.directory:Directory.apply",
+        function="services.runtime.identity.directory:Directory.apply",
         invariant="who may",
         bug="A project's role that was revoked counts until something else changes.",
         make=_honours_the_revoked,
@@ -125,7 +125,7 @@ ACCESS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="expired-and-remembered",
-        function="services.runtime.authentication:Authenticator._remember",
+        function="services.runtime.identity.authentication:Authenticator._remember",
         invariant="who may",
         bug="A token that was seen while it was valid is honoured for a minute after that, expired or not.",
         make=_for_a_minute,

@@ -113,7 +113,7 @@ AGENTS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="fences-die-with-the-agent",
-        function="services.agent.backends.local_files:Fences.raise_to",
+        function="services.agent.backends.local.files:Fences.raise_to",
         invariant="one run",
         bug="The local cluster's fences are not written down, and are gone when its agent starts again.",
         make=_only_in_memory,
@@ -134,7 +134,7 @@ AGENTS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="who-asks-last-decides",
-        function="services.agent.backends.local:LocalBackend._ask_to_end",
+        function="services.agent.backends.local.backend:LocalBackend._ask_to_end",
         invariant="wanted",
         bug="On the local cluster, a second request to end takes the place of the first: it can lengthen the time, and "
         "changes what the end counts as.",
@@ -156,14 +156,14 @@ AGENTS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="shutdowns-are-failures",
-        function="services.agent.backends.run_folder:_meaning",
+        function="services.agent.backends.local.run_folder:_meaning",
         invariant="completions",
         bug="A run of the local cluster that a shutdown cut short counts as failed.",
         make=_shutdown_is_failure,
     ),
     Mutant(
         name="leftovers-live-on",
-        function="services.agent.backends.leftovers:kill_left",
+        function="services.agent.backends.local.leftovers:kill_left",
         invariant="released",
         bug="Where the watcher of a run died, the run's processes live on after it is said to be over.",
         make=_leaves_them,

@@ -17,8 +17,8 @@ def _whatever_the_body(original: Any) -> Any:
 
 
 def _without_the_subject(original: Any) -> Any:
-    def idempotent_command_id(issuer: str, subject: str, method: str, path: str, idempotency_key: str) -> str:
-        return original(issuer, "", method, path, idempotency_key)
+    def idempotent_command_id(actor: str, method: str, path: str, idempotency_key: str) -> str:
+        return original("", method, path, idempotency_key)
 
     return idempotent_command_id
 
@@ -45,7 +45,7 @@ def _over_anything(_: Any) -> Any:
 
         from events.subjects import key_subject
         from services.commands.keys import KEY_SECONDS
-        from services.runtime.jetstream_api import JetStreamError, decode_ack
+        from services.runtime.nats.jetstream_api import JetStreamError, decode_ack
 
         payload = msgspec.json.encode(entry)
         ack = decode_ack(await self._requests.ask(key_subject(command_id), payload, seconds=KEY_SECONDS))
@@ -60,7 +60,7 @@ def _unknown_is_no(original: Any) -> Any:
     def answer_of(outcome: Any, admitted: Any) -> Any:
         from events.envelope import Refused
         from events.refusal import Refusal
-        from services.runtime.store import Unknown
+        from services.runtime.log.store import Unknown
 
         if isinstance(outcome, Unknown):
             return Refused(refusal=Refusal(code="log_full", message="the log could not be written; try again later"))

@@ -25,7 +25,7 @@ def _going_is_gone(original: Any) -> Any:
 
 def _taint_alone(_: Any) -> Any:
     def out_of_service(node: Any) -> bool:
-        from services.agent.backends.kubernetes.nodes import OUT_OF_SERVICE
+        from services.agent.backends.kubernetes.read.nodes import OUT_OF_SERVICE
 
         return any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
 
@@ -55,7 +55,7 @@ def _not_stored_again(original: Any) -> Any:
 
 def _however_often_renewed(_: Any) -> Any:
     def is_over(self: Any, version: str) -> bool:
-        from services.agent.backends.kubernetes.lease import DURATION_SECONDS
+        from services.agent.backends.kubernetes.act.lease import DURATION_SECONDS
 
         if not self._seen:
             self._seen, self._seen_at = version, self._clock()
@@ -75,56 +75,56 @@ def _listed_before(_: Any) -> Any:
 KUBERNETES: Final[list[Mutant]] = [
     Mutant(
         name="what-is-leaving-takes-nothing",
-        function="services.agent.backends.kubernetes.nodes:is_foreign",
+        function="services.agent.backends.kubernetes.read.nodes:is_foreign",
         invariant="room",
         bug="A pod of others that is being deleted counts for nothing while it still runs.",
         make=_leaving_takes_nothing,
     ),
     Mutant(
         name="pods-name-their-devices",
-        function="services.agent.backends.kubernetes.manifests:_environment",
+        function="services.agent.backends.kubernetes.act.manifests:_environment",
         invariant="room",
         bug="A workload's own environment can say which devices its pods see.",
         make=_names_its_own_devices,
     ),
     Mutant(
         name="going-is-gone",
-        function="services.agent.backends.kubernetes.objects:Pod.ended",
+        function="services.agent.backends.kubernetes.act.objects:Pod.ended",
         invariant="released",
         bug="A pod that is being deleted counts as ended while its processes have their grace period.",
         make=_going_is_gone,
     ),
     Mutant(
         name="tainted-is-gone",
-        function="services.agent.backends.kubernetes.nodes:out_of_service",
+        function="services.agent.backends.kubernetes.read.nodes:out_of_service",
         invariant="released",
         bug="A node that is tainted as out of service counts as off although it answers.",
         make=_taint_alone,
     ),
     Mutant(
         name="cut-off-is-done",
-        function="services.agent.backends.kubernetes.ends:_before_anybody_asked",
+        function="services.agent.backends.kubernetes.read.ends:_before_anybody_asked",
         invariant="completions",
         bug="A run that ended in the second in which it was asked to go counts as ended by itself.",
         make=_in_the_same_second,
     ),
     Mutant(
         name="lost-fences-stay-lost",
-        function="services.agent.backends.kubernetes.fences:Fences._read",
+        function="services.agent.backends.kubernetes.act.fences:Fences._read",
         invariant="one run",
         bug="What somebody took out of a map of fences is not stored there again.",
         make=_not_stored_again,
     ),
     Mutant(
         name="a-living-lease-is-taken",
-        function="services.agent.backends.kubernetes.lease:Lease._is_over",
+        function="services.agent.backends.kubernetes.act.lease:Lease._is_over",
         invariant="one run",
         bug="An agent that waits takes the Lease after its duration, however often it was renewed meanwhile.",
         make=_however_often_renewed,
     ),
     Mutant(
         name="the-lease-counts-from-its-answer",
-        function="services.agent.backends.kubernetes.lease:Lease._hold",
+        function="services.agent.backends.kubernetes.act.lease:Lease._hold",
         invariant="one run",
         bug="A renewal is relied on from its answer on, not from when it was asked for.",
         make=_from_the_answer,

@@ -22,8 +22,8 @@ def _gap_is_no_news(_: Any) -> Any:
 
 def _first_place_for_the_last(original: Any) -> Any:
     def fate(self: Any, stored: Any, drafts: Any, draft: Any) -> Any:
-        from services.runtime import jetstream
-        from services.runtime.store import Committed
+        from services.runtime.log import jetstream
+        from services.runtime.log.store import Committed
 
         decided = original(self, stored, drafts, draft)
         found_first = isinstance(decided, Committed) and len(drafts) > 1
@@ -43,7 +43,7 @@ def _one_guard(original: Any) -> Any:
     async def publish_batch(self: Any, drafts: Any, seconds: float) -> Any:
         from types import SimpleNamespace
 
-        from services.runtime.jetstream import GUARD
+        from services.runtime.log.jetstream import GUARD
 
         def guarded_once(call: Any) -> Any:
             async def bare(*args: Any, headers: Any, **kwargs: Any) -> Any:
@@ -63,8 +63,8 @@ def _one_guard(original: Any) -> Any:
 
 def _whoever_it_is(original: Any) -> Any:
     def fate(self: Any, stored: Any, drafts: Any, draft: Any) -> Any:
-        from services.runtime.examination import decoded
-        from services.runtime.store import Committed, Conflict
+        from services.runtime.log.examination import decoded
+        from services.runtime.log.store import Committed, Conflict
 
         decided = original(self, stored, drafts, draft)
         if isinstance(decided, Conflict) and len(drafts) == 1:
@@ -109,7 +109,7 @@ LOG: Final[list[Mutant]] = [
     ),
     Mutant(
         name="a-gap-is-no-news",
-        function="services.runtime.follower:Follower._check_parent",
+        function="services.runtime.log.follower:Follower._check_parent",
         invariant="whole log",
         bug="Who follows only some kinds of aggregates does not notice that a commit of a chain is missing.",
         make=_gap_is_no_news,
@@ -123,42 +123,42 @@ LOG: Final[list[Mutant]] = [
     ),
     Mutant(
         name="passed-by",
-        function="services.runtime.folding:take",
+        function="services.runtime.log.folding:take",
         invariant="whole log",
         bug="A follower passes by a commit that cannot be applied, and goes on behind it.",
         make=_passed_by,
     ),
     Mutant(
         name="a-batch-found-in-the-wrong-place",
-        function="services.runtime.jetstream:JetStreamEventStore._fate",
+        function="services.runtime.log.jetstream:JetStreamEventStore._fate",
         invariant="whole log",
         bug="After a lost answer, a batch is taken to end where it begins, so its commits get sequences too low.",
         make=_first_place_for_the_last,
     ),
     Mutant(
         name="one-guard-for-a-batch",
-        function="services.runtime.jetstream:JetStreamEventStore._publish_batch",
+        function="services.runtime.log.jetstream:JetStreamEventStore._publish_batch",
         invariant="whole log",
         bug="Only the first commit of an atomic batch is guarded.",
         make=_one_guard,
     ),
     Mutant(
         name="snapshot-of-another-log",
-        function="services.runtime.snapshots:Snapshots._log_id",
+        function="services.runtime.log.snapshots:Snapshots._log_id",
         invariant="whole log",
         bug="A snapshot does not say which log it was made of: one from before the log was made anew is believed.",
         make=_of_any_log,
     ),
     Mutant(
         name="whoever-stands-there",
-        function="services.runtime.jetstream:JetStreamEventStore._fate",
+        function="services.runtime.log.jetstream:JetStreamEventStore._fate",
         invariant="true answers",
         bug="After a lost answer, whatever commit stands where ours would stand is taken for ours.",
         make=_whoever_it_is,
     ),
     Mutant(
         name="what-was-stored-is-no-floor",
-        function="services.runtime.jetstream:JetStreamEventStore._remembering",
+        function="services.runtime.log.jetstream:JetStreamEventStore._remembering",
         invariant="true answers",
         bug="What a process has stored itself is no floor for what it reads later.",
         make=lambda _: lambda self, outcome: outcome,

@@ -14,22 +14,22 @@ def _without_others(original: Any) -> Any:
 
 
 def _rounded_down(original: Any) -> Any:
-    def share_milli(self: Any, request: Any, rows: Any) -> Any:
+    def shares_milli(nodes: Any, request: Any, rows: Any) -> Any:
         import numpy as np
 
         if not request.gpu_memory_bytes:
-            return original(self, request, rows)
-        sizes = [int(size) for size in self.nodes.gpu_memory_bytes[rows]]
+            return original(nodes, request, rows)
+        sizes = [int(size) for size in nodes.gpu_memory_bytes[rows]]
         shares = [max(min(1000 * request.gpu_memory_bytes // n, 2000), 1) if n > 0 else 2000 for n in sizes]
         return np.array(shares, dtype=np.int64)
 
-    return share_milli
+    return shares_milli
 
 
 def _in_any_pool(original: Any) -> Any:
-    def pools_to_try(snapshot: Any, kind: Any) -> Any:
-        cluster = snapshot.clusters.get(kind.cluster_id)
-        return original(snapshot, kind) or (() if cluster is None else cluster.pools)
+    def pools_to_try(snapshot: Any, pod_class: Any) -> Any:
+        cluster = snapshot.clusters.get(pod_class.cluster_id)
+        return original(snapshot, pod_class) or (() if cluster is None else cluster.pools)
 
     return pools_to_try
 
@@ -81,7 +81,7 @@ SCHEDULING: Final[list[Mutant]] = [
     ),
     Mutant(
         name="shares-are-rounded-down",
-        function="services.scheduler.room:Room.share_milli",
+        function="services.scheduler.room:shares_milli",
         invariant="room",
         bug="A share that is asked for by memory is rounded down, so that two fit which together want more than the "
         "device has.",
@@ -89,17 +89,17 @@ SCHEDULING: Final[list[Mutant]] = [
     ),
     Mutant(
         name="any-pool-will-do",
-        function="services.scheduler.reasons:pools_to_try",
+        function="services.scheduler.planning:pools_to_try",
         invariant="asked",
         bug="A workload none of whose node pools is there is placed in any other.",
         make=_in_any_pool,
     ),
     Mutant(
         name="kept-for-gpus-and-taken-by-all",
-        function="services.scheduler.room:Room.usable",
+        function="services.scheduler.policy.filters.takes_pods:refuses",
         invariant="asked",
         bug="Pods that ask for no GPU are placed on nodes that a taint keeps for those that do.",
-        make=lambda _: lambda self, request: self.nodes.gpu_usable,
+        make=lambda _: lambda view: ~view.room.nodes.gpu_usable[view.rows],
     ),
     Mutant(
         name="released-when-told-to-go",

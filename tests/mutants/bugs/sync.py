@@ -30,12 +30,13 @@ def _never_lost(original: Any) -> Any:
 
 
 def _zero_is_thirty(original: Any) -> Any:
-    def grace_seconds(state: Any) -> int:
-        from events.workload.spec import DEFAULT_GRACE_SECONDS
+    def template(spec: Any) -> Any:
+        from msgspec.structs import replace
 
-        return original(state) or DEFAULT_GRACE_SECONDS
+        found = original(spec)
+        return replace(found, grace_seconds=found.grace_seconds or 30)
 
-    return grace_seconds
+    return template
 
 
 def _end_alone(original: Any) -> Any:
@@ -101,7 +102,7 @@ SYNC: Final[list[Mutant]] = [
     ),
     Mutant(
         name="no-grace-is-thirty-seconds",
-        function="services.cluster_sync.reconcile:_grace_seconds",
+        function="events.workload.kinds.training:template",
         invariant="asked",
         bug="A grace period of 0 s is taken for none given, and becomes 30 s.",
         make=_zero_is_thirty,

@@ -12,14 +12,13 @@ def _deleted_still_count(original: Any) -> Any:
     return use_changes
 
 
-def _devices_stay(original: Any) -> Any:
-    def released(row: Any, held: Any, event: Any) -> Any:
-        from msgspec.structs import replace
+def _released_stay(original: Any) -> Any:
+    def project(before: Any, after: Any) -> Any:
+        from projections.changes import Put
 
-        entry = original(row, held, event)
-        return replace(entry, row=replace(entry.row, used_device_milli=row.used_device_milli))
+        return [change for change in original(before, after) if isinstance(change, Put)]
 
-    return released
+    return project
 
 
 def _from_wherever_it_is(original: Any) -> Any:
@@ -62,11 +61,11 @@ TABLES: Final[list[Mutant]] = [
         make=_deleted_still_count,
     ),
     Mutant(
-        name="devices-stay-taken",
-        function="projections.nodes.project:_released",
+        name="released-rows-stay",
+        function="projections.nodes.project:project",
         invariant="tables",
-        bug="A node's row keeps the shares of devices that were released.",
-        make=_devices_stay,
+        bug="The row of a reservation stays when the node releases it.",
+        make=_released_stay,
     ),
     Mutant(
         name="checkpoint-from-anywhere",
@@ -77,7 +76,7 @@ TABLES: Final[list[Mutant]] = [
     ),
     Mutant(
         name="ended-runs-vanish",
-        function="projections.fold:_workload_changes",
+        function="projections.fold:workload_changes",
         invariant="tables",
         bug="The row of a run is removed when the run ends.",
         make=_ended_vanish,

@@ -24,48 +24,42 @@ def _one_more_failure(original: Any) -> Any:
 
 
 def _counts_interruptions(original: Any) -> Any:
-    def run_again(state: Any, ref: Any, retry_at: Any, event: Any) -> Any:
+    def take_of_pod(edit: Any, event: Any, pod: Any) -> None:
         from msgspec.structs import replace
 
-        from events.workload.events import PodInterrupted
+        from events.workload.pod import PodInterrupted
 
-        after = original(state, ref, retry_at, event)
-        return replace(after, failures=after.failures + 1) if isinstance(event, PodInterrupted) else after
+        original(edit, event, pod)
+        if isinstance(event, PodInterrupted):
+            edit.state = replace(edit.state, failures=edit.state.failures + 1)
 
-    return run_again
+    return take_of_pod
 
 
 def _keeps_failures(original: Any) -> Any:
-    def resumed(state: Any, event: Any) -> Any:
+    def resume(edit: Any, event: Any) -> None:
         from msgspec.structs import replace
 
-        return replace(original(state, event), failures=state.failures)
+        failures = edit.state.failures
+        original(edit, event)
+        edit.state = replace(edit.state, failures=failures)
 
-    return resumed
-
-
-def _at_any_time(original: Any) -> Any:
-    def bindable(state: Any, now: Any) -> Any:
-        from datetime import UTC, datetime
-
-        return original(state, datetime.max.replace(tzinfo=UTC))
-
-    return bindable
+    return resume
 
 
 def _waiting_leaves_room(original: Any) -> Any:
-    def bindable(state: Any, now: Any) -> Any:
+    def new_indexes(state: Any, pod_set: Any) -> range:
         from msgspec.structs import replace
 
-        pods = {pod_id: pod for pod_id, pod in state.pods.items() if pod.not_before is None or pod.not_before <= now}
-        return original(replace(state, pods=pods), now)
+        more = sum(name == pod_set.name for name, _ in state.pods.waiting)
+        return original(state, replace(pod_set, parallelism=pod_set.parallelism + more))
 
-    return bindable
+    return new_indexes
 
 
 def _deleted_at_once(original: Any) -> Any:
     def delete(command: Any, state: Any, context: Any) -> Any:
-        from events.workload.events import WorkloadDeleted
+        from events.workload.state import WorkloadDeleted
 
         decided = original(command, state, context)
         return (*decided, WorkloadDeleted(at=context.now)) if len(decided) == 1 else decided
@@ -76,7 +70,7 @@ def _deleted_at_once(original: Any) -> Any:
 def _stopped_before_its_pods(original: Any) -> Any:
     def suspend(state: Any, context: Any) -> Any:
         from events.phases import PodPhase
-        from events.workload.events import WorkloadStopped
+        from events.workload.state import WorkloadStopped
 
         decided = original(state, context)
         begun = any(pod.phase is PodPhase.RUNNING for pod in state.pods.values())
@@ -88,23 +82,22 @@ def _stopped_before_its_pods(original: Any) -> Any:
 
 
 def _running_comes_first(original: Any) -> Any:
-    def derived(state: Any) -> Any:
+    def derive(edit: Any) -> None:
         from msgspec.structs import replace
 
-        from events.phases import Phase, PodPhase
+        from events.phases import Phase
 
-        after = original(state)
-        running = any(pod.phase is PodPhase.RUNNING for pod in after.pods.values())
-        if after.phase is Phase.UNKNOWN and running:
-            return replace(after, phase=Phase.RUNNING, reason="", message="")
-        return after
+        original(edit)
+        if edit.state.phase is Phase.UNKNOWN and edit.pods.running:
+            edit.state = replace(edit.state, phase=Phase.RUNNING, reason="", message="")
+            edit.names_unseen = False
 
-    return derived
+    return derive
 
 
 def _same_attempt(original: Any) -> Any:
     def resume(state: Any) -> Any:
-        from events.workload.events import WorkloadResumed
+        from events.workload.state import WorkloadResumed
 
         decided = original(state)
         if isinstance(decided, tuple) and decided:
@@ -118,7 +111,7 @@ def _token_of_the_attempt(original: Any) -> Any:
     def place(command: Any, state: Any, context: Any) -> Any:
         from msgspec.structs import replace
 
-        from events.workload.events import PodsBound
+        from events.workload.pod import PodsBound
 
         decided = original(command, state, context)
         if not isinstance(decided, tuple):
@@ -129,11 +122,8 @@ def _token_of_the_attempt(original: Any) -> Any:
 
 
 def _any_run(_: Any) -> Any:
-    def newest_run(fact: Any, state: Any) -> Any:
-        from events.workload.state import LIVE_POD_PHASES
-
-        pod = state.pods.get((fact.pod.pod_set, fact.pod.index))
-        return pod if pod is not None and pod.phase in LIVE_POD_PHASES else None
+    def newest_run(fact: Any, edit: Any) -> Any:
+        return edit.pods.live.get((fact.pod.pod_set, fact.pod.index))
 
     return newest_run
 
@@ -184,7 +174,7 @@ def _one_device(original: Any) -> Any:
 WORKLOADS: Final[list[Mutant]] = [
     Mutant(
         name="one-completion-is-enough",
-        function="events.workload.state:all_succeeded",
+        function="events.workload.state:is_completed",
         invariant="completions",
         bug="A workload is Completed as soon as one of its pods has succeeded.",
         make=_one_is_enough,
@@ -198,28 +188,28 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="interruptions-spend-retries",
-        function="events.workload.state:_run_again",
+        function="events.workload.state:_take_of_pod",
         invariant="completions",
         bug="A run that was interrupted through no fault of its own counts against the backoff limit.",
         make=_counts_interruptions,
     ),
     Mutant(
         name="resume-keeps-failures",
-        function="events.workload.state:_resumed",
+        function="events.workload.state:_resume",
         invariant="completions",
         bug="A resumed workload begins with the failures of the attempt before, not with a fresh budget.",
         make=_keeps_failures,
     ),
     Mutant(
         name="retries-do-not-wait",
-        function="events.workload.state:bindable",
+        function="events.workload.state:_is_due",
         invariant="completions",
         bug="A failed pod is placed again at once, whatever time it is to wait.",
-        make=_at_any_time,
+        make=lambda _: lambda pod, now: True,
     ),
     Mutant(
         name="waiting-pods-leave-parallelism",
-        function="events.workload.state:bindable",
+        function="events.workload.state:new_indexes",
         invariant="asked",
         bug="A pod that waits for its retry does not count: another index takes its place, and then more run at once "
         "than the parallelism allows.",
@@ -241,7 +231,7 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="unseen-pods-are-hidden",
-        function="events.workload.state:_derived",
+        function="events.workload.state:_derive",
         invariant="life",
         bug="A workload is Running, not Unknown, while one of its pods is out of sight and another runs.",
         make=_running_comes_first,

@@ -25,24 +25,24 @@ from services.agent.backends.interface import (
     Picture,
     WatchBrokenError,
 )
+from services.agent.backends.kubernetes.act.fences import Fences
+from services.agent.backends.kubernetes.act.headless import HeadlessServices
+from services.agent.backends.kubernetes.act.lease import Identity, Lease
+from services.agent.backends.kubernetes.act.namespaces import Namespaces
+from services.agent.backends.kubernetes.act.objects import Event, Node, Pod
+from services.agent.backends.kubernetes.act.reservations import Reservations
+from services.agent.backends.kubernetes.act.runs import Runs, logged_run
 from services.agent.backends.kubernetes.breaker import Breaker
 from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.configuration import Configuration, configuration_of
 from services.agent.backends.kubernetes.connect import ConnectError, connect
-from services.agent.backends.kubernetes.fences import Fences
-from services.agent.backends.kubernetes.headless import HeadlessServices
-from services.agent.backends.kubernetes.informer import Change, Informer
-from services.agent.backends.kubernetes.lease import Identity, Lease
-from services.agent.backends.kubernetes.logs import PodLogs
-from services.agent.backends.kubernetes.namespaces import Namespaces
-from services.agent.backends.kubernetes.nodes import Readiness
-from services.agent.backends.kubernetes.objects import Event, Node, Pod
-from services.agent.backends.kubernetes.observe import warning_of
-from services.agent.backends.kubernetes.reservations import Reservations
-from services.agent.backends.kubernetes.runs import Runs, logged_run
-from services.agent.backends.kubernetes.usage import pod_usage
-from services.agent.backends.kubernetes.view import View, token_of
-from services.runtime.settings import Settings
+from services.agent.backends.kubernetes.read.informer import Change, Informer
+from services.agent.backends.kubernetes.read.logs import PodLogs
+from services.agent.backends.kubernetes.read.nodes import Readiness
+from services.agent.backends.kubernetes.read.observe import warning_of
+from services.agent.backends.kubernetes.read.usage import pod_usage
+from services.agent.backends.kubernetes.read.view import View, token_of
+from services.runtime.process.settings import Settings
 
 CLOCK_SECONDS: Final = 1.0
 """How late what falls due by time may be: lost nodes, unused reservations."""

@@ -14,9 +14,9 @@ import msgspec
 import structlog
 
 from services.agent.backends.interface import BackendError
+from services.agent.backends.kubernetes.act.objects import ConfigMap, Node, Pod
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
-from services.agent.backends.kubernetes.informer import ListResult
-from services.agent.backends.kubernetes.objects import ConfigMap, Node, Pod
+from services.agent.backends.kubernetes.read.informer import ListResult
 
 MISSING_AT_MOST: Final = 5
 """So many missing objects may be really gone, however few there are in all."""

@@ -4,8 +4,8 @@ from typing import Final
 
 import msgspec
 
-from services.agent.backends.kubernetes.security import Security
-from services.runtime.settings import Settings
+from services.agent.backends.kubernetes.act.security import Security
+from services.runtime.process.settings import Settings
 
 RESERVATION_ACCOUNT: Final = "muster-gpu-reservation"
 """ServiceAccount of the pods that hold shared devices (deploy/kubernetes)."""

@@ -1,0 +1,464 @@
+"""A small sequential model of a workload: which event may follow which, and what follows from all of them.
+
+Written from the documents, not from the deciders. A model answers each event with what is wrong about it, and goes on
+as well as it can: one fault shall not hide the next.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from development.checker.records import Asked, Fields, Place, Record, asked, moment, run_name
+
+THIRTY_DAYS: Final = 30 * 24 * 3600
+DEFAULT_BACKOFF_LIMIT: Final = 6
+COUNTED: Final = frozenset({"bound", "starting", "running", "unknown", "stopping"})
+FACTS: Final = {
+    # What a run must be in for it to be said.
+    "PodStarting": frozenset({"bound", "unknown"}),
+    "PodRunning": frozenset({"bound", "starting", "unknown"}),
+    "PodUnreachable": frozenset({"bound", "starting", "running"}),
+    "PodWarned": COUNTED,
+    "PodSucceeded": COUNTED,
+    "PodFailed": COUNTED - {"stopping"},
+    "PodInterrupted": COUNTED - {"stopping"},
+    "PodStopped": frozenset({"stopping"}),
+}
+
+type Wrong = tuple[str, str]
+"""(name of the invariant, what was seen)."""
+
+
+@dataclass
+class Run:
+    """A pod that holds a node."""
+
+    name: str
+    attempt: int
+    try_: int
+    token: int
+    node_key: str
+    node_name: str
+    devices: list[Fields]
+    phase: str = "bound"
+    ran: bool = False
+
+
+@dataclass
+class Waiting:
+    """A pod that is to be run again, as this run and not earlier."""
+
+    attempt: int
+    try_: int
+    not_before: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a reader may see at one version."""
+
+    seq: int
+    at: datetime
+    phase: str
+    desired: str
+    deleted: bool
+    attempt: int
+    failed_runs: int
+    succeeded: int
+    live: int
+    running: int
+    gpu_milli: int
+    """Held by what lives."""
+    ended: str
+    exit_code: int | None
+
+
+@dataclass
+class Workload:
+    """One incarnation of a name."""
+
+    id: str
+    key: str
+    name: str
+    project_id: str
+    cluster_id: str
+    owner: str
+    spec: Fields
+    created_at: datetime
+    made_seq: int
+    desired: str = "Running"
+    ended: str = ""
+    """`Completed` or `Failed`."""
+    deleted: bool = False
+    halted: bool = False
+    """Whether it is Stopped, not only told to stop."""
+    phase: str = "Creating"
+    queued: bool = False
+    attempt: int = 1
+    failed_runs: int = 0
+    succeeded: set[Place] = field(default_factory=set[Place])
+    pods: dict[Place, Run | Waiting] = field(default_factory=dict[Place, Run | Waiting])
+    spent: bool = False
+    """A run failed for which there is no further try."""
+    delete_at: datetime | None = None
+    generation: int = 0
+    exit_code: int | None = None
+    ends: dict[str, str] = field(default_factory=dict[str, str])
+    """How each run ended, by its name."""
+    ran: set[str] = field(default_factory=set[str])
+    """Runs of which the log says that their process ran."""
+    tokens: dict[str, int] = field(default_factory=dict[str, int])
+    """Of every run; likewise the one below."""
+    nodes: dict[str, str] = field(default_factory=dict[str, str])
+    """Name of the node that it was given."""
+    moments: list[Moment] = field(default_factory=list[Moment])
+    events: int = 0
+
+    @property
+    def asked(self) -> Asked:
+        return asked(self.spec)
+
+    @property
+    def completions(self) -> int:
+        return int(self.spec.get("completions", 1))
+
+    @property
+    def backoff_limit(self) -> int:
+        return int(self.spec.get("backoffLimit", DEFAULT_BACKOFF_LIMIT))
+
+    @property
+    def auto_deletion_seconds(self) -> int:
+        return int(self.spec.get("autoDeletionTimeAfterCompletionSeconds", THIRTY_DAYS))
+
+    @property
+    def live(self) -> dict[Place, Run]:
+        return {place: pod for place, pod in self.pods.items() if isinstance(pod, Run)}
+
+    @property
+    def version(self) -> int:
+        return self.moments[-1].seq if self.moments else self.made_seq
+
+    def at_seq(self, seq: int) -> Moment | None:
+        """What holds after everything up to `seq`."""
+        return next((each for each in reversed(self.moments) if each.seq <= seq), None)
+
+
+def created(record: Record, data: Fields, before: Workload | None) -> tuple[Workload, Iterator[Wrong]]:
+    made = Workload(
+        id=data["workload_id"],
+        key=record.key,
+        name=data["name"],
+        project_id=data["project_id"],
+        cluster_id=data["cluster_id"],
+        owner=data["owner"],
+        spec=data["spec"],
+        created_at=moment(data["at"]),
+        made_seq=record.seq,
+    )
+    return made, _wrong_birth(made, before)
+
+
+def _wrong_birth(made: Workload, before: Workload | None) -> Iterator[Wrong]:
+    if before is None:
+        return
+    if not before.deleted:
+        yield "name", f"{made.name} was made anew while {before.id} has its name"
+    if before.live:
+        yield "name", f"{made.name} was made anew while {[run.name for run in before.live.values()]} live"
+    if before.name != made.name or before.project_id != made.project_id:
+        yield "name", f"{made.name} stands on the subject of {before.name}"
+
+
+class Model:
+    """Takes the events of one commit on one workload."""
+
+    def __init__(self, workload: Workload, record: Record, *, stand_ins: bool, last_token: int) -> None:
+        self.workload = workload
+        self.record = record
+        self._stand_ins = stand_ins
+        self._last_token = last_token
+        """The highest token of the name so far."""
+
+    def take(self, type_: str, data: Fields) -> Iterator[Wrong]:
+        """Take one event over; what is wrong about it."""
+        self.workload.events += 1
+        if self.workload.deleted:
+            yield "deleted", f"{type_} after {self.workload.name} was deleted"
+        if type_ in FACTS:
+            yield from self._fact(type_, data)
+            return
+        handler = getattr(self, "_" + "".join(f"_{c.lower()}" if c.isupper() else c for c in type_).lstrip("_"), None)
+        if handler is None:
+            yield "unknown", f"the checker does not know {type_}"
+            return
+        yield from handler(data)
+
+    def settle(self) -> Iterator[Wrong]:
+        """After the whole commit: what must not be left open."""
+        workload = self.workload
+        all_done = len(workload.succeeded) >= workload.completions
+        if all_done and not workload.ended and workload.desired != "Deleted":
+            yield "completed", f"{workload.name}: all {workload.completions} succeeded, and it is not Completed"
+        if workload.spent and not workload.ended:
+            yield "failed", f"{workload.name}: a run failed for good, and it is not Failed"
+        if workload.desired == "Stopped" and not workload.live and not workload.halted and not workload.ended:
+            yield "stopped", f"{workload.name}: nothing of it lives, it should stop, and it is not Stopped"
+        if workload.desired == "Deleted" and not workload.live and not workload.deleted:
+            yield "deleted", f"{workload.name}: nothing of it lives, it should go, and it is not deleted"
+        self._note_phase()
+        live = workload.live.values()
+        workload.moments.append(
+            Moment(
+                seq=self.record.seq,
+                at=self.record.at,
+                phase=workload.phase,
+                desired=workload.desired,
+                deleted=workload.deleted,
+                attempt=workload.attempt,
+                failed_runs=workload.failed_runs,
+                succeeded=len(workload.succeeded),
+                live=len(live),
+                running=sum(run.phase == "running" for run in live),
+                gpu_milli=sum(share["milli"] for run in live for share in run.devices),
+                ended=workload.ended,
+                exit_code=workload.exit_code,
+            )
+        )
+
+    def _note_phase(self) -> None:
+        workload = self.workload
+        phases = {run.phase for run in workload.live.values()}
+        if workload.desired == "Deleted":
+            # What was over or had no pods keeps the phase that it had.
+            return
+        if workload.ended:
+            workload.phase = workload.ended
+        elif workload.desired == "Stopped":
+            workload.phase = "Stopping" if workload.live else "Stopped"
+        elif "unknown" in phases:
+            workload.phase = "Unknown"
+        elif "running" in phases:
+            workload.phase = "Running"
+        elif phases & {"bound", "starting"}:
+            workload.phase = "Initializing"
+        elif workload.queued:
+            workload.phase = "Pending"
+        else:
+            workload.phase = "Resuming" if workload.attempt > 1 else "Creating"
+
+    # -- what its people and the scheduler do --------------------------------------------------------------------------
+
+    def _workload_queued(self, _: Fields) -> Iterator[Wrong]:
+        if self.workload.queued:
+            yield "queue", f"{self.workload.name} was taken into the queue twice"
+        yield from self._may_run("was taken into the queue")
+        self.workload.queued = True
+
+    def _workload_waiting(self, data: Fields) -> Iterator[Wrong]:
+        yield from self._may_run("is told that it waits")
+        if not data["reason"]:
+            yield "queue", f"{self.workload.name} waits, and nobody says why"
+
+    def _pods_bound(self, data: Fields) -> Iterator[Wrong]:
+        yield from self._may_run("was given nodes")
+        if data["token"] != self.record.fields["parent_seq"] or data["token"] <= self._last_token:
+            yield "token", f"{self.workload.name}: token {data['token']} after {self._last_token}"
+        for placement in data["placements"]:
+            yield from self._bind(placement, data["token"])
+        open_, most = len(self.workload.pods), int(self.workload.spec.get("parallelism", 1))
+        if open_ > most:
+            yield "parallel", f"{self.workload.name} has {open_} pods at once, and may have {most}"
+
+    def _bind(self, placement: Fields, token: int) -> Iterator[Wrong]:
+        workload, pod = self.workload, placement["pod"]
+        place, name = (pod["pod_set"], pod["index"]), run_name(self.workload.id, pod)
+        before = workload.pods.get(place)
+        if pod["pod_set"] != "main" or not 0 <= pod["index"] < workload.completions:
+            yield "bound", f"{name} is no pod of {workload.completions}"
+        if place in workload.succeeded:
+            yield "bound", f"{name} is bound, and that pod has succeeded before"
+        if isinstance(before, Run):
+            yield "bound", f"{name} is bound while {before.name} lives"
+        expected = before or Waiting(workload.attempt, 0)
+        if (pod["attempt"], pod["try"]) != (expected.attempt, expected.try_):
+            yield "bound", f"{name} is bound, and the next run is {expected.attempt}.{expected.try_}"
+        not_before = before.not_before if isinstance(before, Waiting) else None
+        if not_before is not None and self.record.at < not_before:
+            yield "backoff", f"{name} is bound before {not_before}"
+        workload.pods[place] = Run(
+            name=name,
+            attempt=pod["attempt"],
+            try_=pod["try"],
+            token=token,
+            node_key=placement["node_key"],
+            node_name=placement["node_name"],
+            devices=placement.get("devices", []),
+        )
+        workload.tokens[name] = token
+        workload.nodes[name] = placement["node_name"]
+
+    def _may_run(self, what: str) -> Iterator[Wrong]:
+        workload = self.workload
+        if workload.ended:
+            yield "ended", f"{workload.name} {what} after it was {workload.ended}"
+        if workload.desired != "Running":
+            yield "desired", f"{workload.name} {what}, and should be {workload.desired}"
+
+    def _workload_suspended(self, _: Fields) -> Iterator[Wrong]:
+        yield from self._may_run("was suspended")
+        self.workload.desired = "Stopped"
+        self._all_stop()
+
+    def _workload_stopped(self, _: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        if workload.desired != "Stopped" or workload.ended or workload.halted:
+            yield "stopped", f"{workload.name} is Stopped, and was {workload.phase}, to be {workload.desired}"
+        if workload.live:
+            yield "stopped", f"{workload.name} is Stopped while {[run.name for run in workload.live.values()]} live"
+        workload.halted = True
+
+    def _workload_resumed(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        if workload.desired != "Stopped" or workload.ended:
+            yield "desired", f"{workload.name} was resumed, and was {workload.ended or workload.desired}"
+        if data["attempt"] != workload.attempt + 1:
+            yield "token", f"{workload.name}: attempt {data['attempt']} follows {workload.attempt}"
+        workload.desired, workload.halted, workload.queued = "Running", False, False
+        workload.attempt, workload.failed_runs = data["attempt"], 0
+        for place, pod in workload.pods.items():
+            if isinstance(pod, Waiting):
+                workload.pods[place] = Waiting(workload.attempt, 0)
+
+    def _workload_changed(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        if workload.desired == "Deleted":
+            yield "deleted", f"{workload.name} was changed while it goes"
+        if "priority_class" in data:
+            workload.spec = workload.spec | {"priorityClass": data["priority_class"]}
+        seconds = data.get("auto_deletion_time_after_completion_seconds")
+        if seconds is not None:
+            workload.spec = workload.spec | {"autoDeletionTimeAfterCompletionSeconds": seconds}
+        if (data.get("delete_at") is not None) != (seconds is not None and bool(workload.ended)):
+            yield "due", f"{workload.name}: a due time is given where none belongs, or is missing"
+        if data.get("delete_at") is not None:
+            workload.delete_at = moment(data["delete_at"])
+            workload.generation += 1
+
+    def _workload_deletion_requested(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        if workload.desired == "Deleted":
+            yield "deleted", f"the deletion of {workload.name} was asked for twice"
+        if data["reason"] == "auto_deletion" and (workload.delete_at is None or self.record.at < workload.delete_at):
+            yield "due", f"{workload.name} is deleted by itself, and was due at {workload.delete_at}"
+        if not self._stand_ins and (self.record.author == "auto_deletion") != (data["reason"] == "auto_deletion"):
+            yield "author", f"{self.record.author} deleted {workload.name} for {data['reason']}"
+        if workload.live:
+            workload.phase = "Deleting"
+        workload.desired, workload.delete_at = "Deleted", None
+        workload.generation += 1
+        self._all_stop()
+
+    def _workload_deleted(self, _: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        if workload.desired != "Deleted":
+            yield "deleted", f"{workload.name} was deleted, and nobody asked for it"
+        if workload.live:
+            yield "deleted", f"{workload.name} was deleted while {[run.name for run in workload.live.values()]} live"
+        workload.deleted = True
+        workload.pods = {place: pod for place, pod in workload.pods.items() if isinstance(pod, Run)}
+
+    def _all_stop(self) -> None:
+        for run in self.workload.live.values():
+            run.phase = "stopping"
+
+    # -- what clusters say ---------------------------------------------------------------------------------------------
+
+    def _fact(self, type_: str, data: Fields) -> Iterator[Wrong]:
+        workload, pod = self.workload, data["pod"]
+        place, name = (pod["pod_set"], pod["index"]), run_name(workload.id, pod)
+        run = workload.pods.get(place)
+        if not isinstance(run, Run) or run.name != name:
+            there = run.name if isinstance(run, Run) else "nothing"
+            yield "fact", f"{type_} of {name}, and what lives there is {there}"
+            return
+        if run.phase not in FACTS[type_]:
+            yield "fact", f"{type_} of {name}, which is {run.phase}"
+        match type_:
+            case "PodStarting":
+                run.phase = "starting"
+            case "PodRunning":
+                run.phase, run.ran = "running", True
+                workload.ran.add(name)
+            case "PodUnreachable":
+                run.phase = "unknown"
+            case "PodWarned":
+                pass
+            case _:
+                yield from self._end(type_, data, place, run)
+
+    def _end(self, type_: str, data: Fields, place: Place, run: Run) -> Iterator[Wrong]:
+        workload = self.workload
+        workload.ends[run.name] = type_
+        retry_at = moment(data["retry_at"]) if data.get("retry_at") else None
+        again = Waiting(run.attempt, run.try_ + 1, retry_at)
+        if type_ == "PodSucceeded":
+            if not run.ran and run.phase in {"bound", "starting"} and not self._stand_ins:
+                yield "ran", f"{run.name} succeeded, and never ran"
+            workload.succeeded.add(place)
+            del workload.pods[place]
+        elif type_ == "PodStopped":
+            over = bool(workload.ended) or workload.desired == "Deleted"
+            if over:
+                del workload.pods[place]
+            else:
+                old = run.attempt != workload.attempt
+                workload.pods[place] = Waiting(workload.attempt, 0) if old else Waiting(run.attempt, run.try_ + 1)
+        else:
+            workload.pods[place] = again
+            if type_ == "PodFailed":
+                yield from self._failed_run(run, data, retry_at)
+
+    def _failed_run(self, run: Run, data: Fields, retry_at: datetime | None) -> Iterator[Wrong]:
+        workload = self.workload
+        workload.failed_runs += 1
+        workload.spent = retry_at is None
+        if (retry_at is None) != (workload.failed_runs > workload.backoff_limit):
+            yield (
+                "failed",
+                f"{run.name}: {workload.failed_runs} failed runs of {workload.backoff_limit} + 1, again at {retry_at}",
+            )
+        if retry_at is not None and retry_at < self.record.at + timedelta(seconds=1):
+            yield "backoff", f"{run.name} failed, and is tried again at once"
+
+    def _workload_completed(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        done = len(workload.succeeded)
+        if done != workload.completions or data["succeeded"] != done:
+            yield (
+                "completed",
+                f"{workload.name} is Completed with {done} of {workload.completions}; it says {data['succeeded']}",
+            )
+        workload.exit_code = 0
+        yield from self._over("Completed", data)
+
+    def _workload_failed(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        if not workload.spent:
+            yield "failed", f"{workload.name} is Failed after {workload.failed_runs} failed runs, and may go on"
+        workload.exit_code = data.get("exit_code")
+        yield from self._over("Failed", data)
+
+    def _over(self, how: str, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        if workload.ended:
+            yield "ended", f"{workload.name} is {how} after it was {workload.ended}"
+        if workload.desired == "Deleted":
+            yield "deleted", f"{workload.name} is {how} while it is deleted"
+        workload.ended, workload.delete_at = how, moment(data["delete_at"])
+        workload.generation += 1
+        due = moment(data["at"]) + timedelta(seconds=workload.auto_deletion_seconds)
+        if workload.delete_at != due:
+            yield "due", f"{workload.name} is to be deleted at {workload.delete_at}, {due} was asked for"
+        self._all_stop()
+        workload.pods = {place: pod for place, pod in workload.pods.items() if isinstance(pod, Run)}

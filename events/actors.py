@@ -1,0 +1,58 @@
+"""Who acts: ids of our own for people, and what the stream ACTORS says of each. Pure.
+
+The log holds ids alone. Issuer and subject stand in one record per id, outside the log, that can be replaced by a blank
+one: then nobody can tell any more whom the id meant (docs/adr/0048).
+"""
+
+import base64
+import hashlib
+import re
+from typing import Final
+
+import msgspec
+
+SERVICE_PREFIX: Final = "muster."
+"""What ids of Muster's own services begin with; no person's does."""
+ACTOR_ID: Final = re.compile(r"^a_[a-z2-7]{26}\Z")
+"""The form of a person's id."""
+ACTOR_ID_BYTES: Final = 16
+"""Of chance in an id."""
+STRANGER: Final = ""
+"""Instead of an id, of who has none: nobody ever gave them a role."""
+MAX_SUBJECT_LENGTH: Final = 256
+"""OpenID Connect allows 255; a subject is kept in a record of ACTORS."""
+
+
+class Person(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A record of ACTORS: whom an id means. A blank one, without a subject, is a person who was forgotten."""
+
+    issuer: str = ""
+    """Of their tokens."""
+    subject: str = ""
+    """Of their tokens."""
+
+
+def fit_subject(text: str) -> bool:
+    """Whether a token may name its subject so."""
+    return 0 < len(text) <= MAX_SUBJECT_LENGTH and text.isprintable()
+
+
+def actor_id(chance: bytes) -> str:
+    """The id made of ACTOR_ID_BYTES bytes."""
+    return "a_" + base64.b32encode(chance).decode().rstrip("=").lower()
+
+
+def actor_key(issuer: str, subject: str) -> str:
+    """Where the record of (issuer, subject) is found: a SHA-256, since nobody may ever come upon another one's."""
+    hasher = hashlib.sha256()
+    for part in (issuer, subject):
+        encoded = part.encode("utf-8", "surrogatepass")
+        hasher.update(len(encoded).to_bytes(4, "big") + encoded)
+    return hasher.hexdigest()
+
+
+def shown_without_record(actor: str) -> Person:
+    """What is shown of an id of which no record says whom it means: a service's name, or the id itself."""
+    if actor.startswith(SERVICE_PREFIX):
+        return Person(issuer="muster", subject=actor.removeprefix(SERVICE_PREFIX))
+    return Person(subject=actor)

@@ -1,0 +1,194 @@
+"""What a person can ask for: one line per command.
+
+From the table follow where a command is decided, what permission it takes and within what, which commands make
+something new, what a nearly full log still takes, and which service may give a command past the gate. What a command
+does is said by its aggregate's `decide`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from events.authorize import Permission
+from events.cluster import (
+    AddCluster,
+    RemoveCluster,
+    RemoveNodePool,
+    SetNodePool,
+    SetOwnershipProtection,
+    UserClusterCommand,
+)
+from events.ids import TENANT_KEY, cluster_key, key_of_id, project_key, workload_key
+from events.project import ChangeProject, CreateProject, GrantProjectRole, ProjectCommand, RevokeProjectRole
+from events.tenant import GrantTenantRole, RevokeTenantRole, TenantCommand
+from events.void import VoidCommand, VoidMessage
+from events.workload.commands import (
+    ChangeWorkload,
+    CreateWorkload,
+    DeleteWorkload,
+    ResumeWorkload,
+    SuspendWorkload,
+    UserWorkloadCommand,
+)
+
+UserCommand = UserWorkloadCommand | UserClusterCommand | ProjectCommand | TenantCommand | VoidCommand
+"""Everything a person can ask for."""
+
+
+class Scope(StrEnum):
+    """Within what the permission must be held."""
+
+    TENANT = "tenant"
+    PROJECT = "project"
+    """Of the project that the command names as `project_id`."""
+    WORKLOAD = "workload"
+    """Of the project of the workload that the command names as `workload_id`; ownership protection holds, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandType:
+    """What holds for every command of one type."""
+
+    type: type[Any]
+    aggregate: str
+    """That decides it."""
+    key: Callable[[Any], str | None]
+    """Of the aggregate, from the command; None where it names an id that is none of ours."""
+    permission: Permission
+    scope: Scope = Scope.TENANT
+    target: Callable[[Any], str]
+    """What the command is about, as the audit shows it."""
+    creates: bool = False
+    """It makes something new: its answer has an id, and it is refused while the log is nearly full."""
+    gives_role: bool = False
+    """It gives the role `role` to `subject`."""
+    in_full_log: bool = False
+    """A nearly full log takes it from anybody: it makes room, takes a right away, or repairs the log."""
+    service: str | None = None
+    """The service that may give it past the gate; None: no service may."""
+
+
+def _on_workload(type_: type[Any], **more: Any) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="workload",
+        key=lambda command: key_of_id(command.workload_id),
+        permission=Permission.OPERATE,
+        scope=Scope.WORKLOAD,
+        target=lambda command: command.workload_id,
+        **more,
+    )
+
+
+def _cluster_id(command: Any) -> str:
+    return command.cluster_id
+
+
+def _on_cluster(type_: type[Any], *, target: Callable[[Any], str] = _cluster_id) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="cluster",
+        key=lambda command: key_of_id(command.cluster_id),
+        permission=Permission.MANAGE_CLUSTERS,
+        target=target,
+    )
+
+
+def _on_project_roles(type_: type[Any], **more: Any) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="project",
+        key=lambda command: key_of_id(command.project_id),
+        permission=Permission.GRANT_PROJECT_ROLES,
+        scope=Scope.PROJECT,
+        target=lambda command: f"{command.subject}: {command.role}",
+        **more,
+    )
+
+
+def _on_tenant_roles(type_: type[Any], **more: Any) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="tenant",
+        key=lambda _: TENANT_KEY,
+        permission=Permission.GRANT_TENANT_ROLES,
+        target=lambda command: f"{command.subject}: {command.role}",
+        **more,
+    )
+
+
+COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
+    command.type: command
+    for command in (
+        CommandType(
+            type=CreateWorkload,
+            aggregate="workload",
+            key=lambda command: workload_key(command.project_id, command.name),
+            permission=Permission.SUBMIT,
+            scope=Scope.PROJECT,
+            target=lambda command: command.name,
+            creates=True,
+        ),
+        _on_workload(SuspendWorkload),
+        _on_workload(ResumeWorkload),
+        _on_workload(DeleteWorkload, in_full_log=True, service="auto_deletion"),
+        _on_workload(ChangeWorkload),
+        CommandType(
+            type=AddCluster,
+            aggregate="cluster",
+            key=lambda command: cluster_key(command.name),
+            permission=Permission.MANAGE_CLUSTERS,
+            target=lambda command: command.name,
+            creates=True,
+        ),
+        _on_cluster(RemoveCluster),
+        _on_cluster(SetOwnershipProtection),
+        _on_cluster(SetNodePool, target=lambda command: f"{command.pool.name}: {command.cluster_id}"),
+        _on_cluster(RemoveNodePool, target=lambda command: f"{command.name}: {command.cluster_id}"),
+        CommandType(
+            type=CreateProject,
+            aggregate="project",
+            key=lambda command: project_key(command.name),
+            permission=Permission.MANAGE_PROJECTS,
+            target=lambda command: command.name,
+            creates=True,
+        ),
+        CommandType(
+            type=ChangeProject,
+            aggregate="project",
+            key=lambda command: key_of_id(command.project_id),
+            permission=Permission.MANAGE_PROJECTS,
+            target=lambda command: command.project_id,
+        ),
+        _on_project_roles(GrantProjectRole, gives_role=True),
+        _on_project_roles(RevokeProjectRole, in_full_log=True),
+        _on_tenant_roles(GrantTenantRole, gives_role=True),
+        _on_tenant_roles(RevokeTenantRole, in_full_log=True),
+        CommandType(
+            type=VoidMessage,
+            aggregate="void",
+            key=lambda command: str(command.seq),
+            permission=Permission.VOID_MESSAGES,
+            target=lambda command: str(command.seq),
+            in_full_log=True,
+        ),
+    )
+}
+"""The registry: one line per command. A command that is not here is refused."""
+
+
+def target(command: UserCommand) -> tuple[str, str] | None:
+    """(aggregate, key) that a command is about; None where its id is none of ours."""
+    line = COMMANDS[type(command)]
+    key = line.key(command)
+    return None if key is None else (line.aggregate, key)
+
+
+def creates(command: UserCommand) -> bool:
+    return COMMANDS[type(command)].creates
+
+
+def named_workload(command: UserCommand) -> str | None:
+    """Id of the workload that a command names; None where it names none."""
+    return getattr(command, "workload_id", None) if COMMANDS[type(command)].scope is Scope.WORKLOAD else None

@@ -1,0 +1,23 @@
+"""What makes a kind of workload, as data: nothing else in the program knows one kind from another."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from events.workload.pod_sets import PodSet
+from events.workload.spec import TrainingSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of workload."""
+
+    name: str
+    """As the contract says it, such as `Training`; stored in the event of a creation."""
+    with_defaults: Callable[[TrainingSpec], TrainingSpec]
+    """The spec with every default of the kind written out: a later change of a default changes no stored spec."""
+    pod_sets: Callable[[TrainingSpec], tuple[PodSet, ...]]
+    """The pods that a spec, with its defaults, stands for; at least one set."""
+    completed: Callable[[tuple[PodSet, ...], Mapping[str, int]], bool]
+    """Whether the workload is completed, by how many pods of each set have succeeded."""
+    backoff_limit: Callable[[TrainingSpec], int]
+    """How many failed runs are run again before the workload has failed."""

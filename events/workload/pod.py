@@ -1,0 +1,299 @@
+"""The life of one pod of a workload: its runs, what can have happened to one, and what follows from that for it.
+
+A pod is bound to a node, starts, runs and ends; then it has succeeded and leaves, or it waits to be run again. What
+follows for the workload stands in `state.py`, how its pods are kept in `pods.py`. The names and fields of events are
+the storage format: only ever extended.
+"""
+
+from datetime import datetime
+from typing import Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from events.phases import PodPhase
+from events.workload.spec import WHOLE_GPU_MILLI
+
+PodId = tuple[str, int]
+"""(pod set, index)."""
+
+
+class PodRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """One run of one pod. Attempt and try order the runs: a fact that names an older pair changes nothing."""
+
+    pod_set: str
+    """Name of its pod set; `main` for a training."""
+    index: int
+    """From 0; the same for every run of this pod (`JOB_COMPLETION_INDEX`)."""
+    attempt: int
+    """Rises with the workload: on resume, eviction, a gang's restart."""
+    try_: int = msgspec.field(name="try")
+    """Rises when this pod is run again within an attempt."""
+
+
+class DeviceShare(msgspec.Struct, frozen=True, kw_only=True):
+    device: int
+    """Logical device of the node, 0..n-1."""
+    milli: int
+    """Share in thousandths of the device."""
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pod's node and devices."""
+
+    pod: PodRef
+    """The run that is placed."""
+    node_key: str
+    """Aggregate key of the node."""
+    node_name: str
+    """As its cluster calls it."""
+    pool: str
+    """Node pool that the node was in."""
+    devices: tuple[DeviceShare, ...] = ()
+    """Empty where no GPU was asked for."""
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Settings that all events share: immutable, keyword-only, defaults not written."""
+
+
+# -- what can have happened ------------------------------------------------------------------------------------------
+
+
+class PodsBound(_Event, frozen=True, kw_only=True):
+    """The scheduler gave runs their nodes and devices, in one batch with what the nodes reserved for them."""
+
+    placements: tuple[Placement, ...]
+    """One per run."""
+    token: int
+    """Version of the workload when this was decided: rises with every commit of the name."""
+
+
+class PodStarting(_Event, frozen=True, kw_only=True):
+    """The cluster has it, and is getting it ready."""
+
+    pod: PodRef
+    """The run."""
+    at: datetime
+    """When the agent saw it."""
+    message: str = ""
+    """What the cluster says of it, such as which image is recorded but not pulled."""
+
+
+class PodRunning(_Event, frozen=True, kw_only=True):
+    """Its process runs."""
+
+    pod: PodRef
+    """The run."""
+    at: datetime
+    """When the agent saw it."""
+
+
+class PodUnreachable(_Event, frozen=True, kw_only=True):
+    """Its node has not answered for long: whether it runs is not known, so what it holds stays held."""
+
+    pod: PodRef
+    """The run."""
+    at: datetime
+    """When the agent gave up on hearing of it soon."""
+    reason: str = ""
+    """Code, such as `node_unreachable`."""
+    message: str = ""
+    """The same as a sentence."""
+
+
+class PodWarned(_Event, frozen=True, kw_only=True):
+    """Its cluster warned of something that keeps the run from coming up, or endangers it; once per run and reason."""
+
+    pod: PodRef
+    """The run."""
+    at: datetime
+    """When the cluster said it."""
+    reason: str
+    """Code, such as `image_pull`."""
+    message: str
+    """The cluster's words."""
+
+
+class PodSucceeded(_Event, frozen=True, kw_only=True):
+    """A run ended with exit code 0."""
+
+    pod: PodRef
+    """The run."""
+    at: datetime
+    """When it ended."""
+
+
+class PodFailed(_Event, frozen=True, kw_only=True):
+    """A run ended badly and spent one of the retries."""
+
+    pod: PodRef
+    """The run."""
+    at: datetime
+    """When it ended."""
+    exit_code: int | None = None
+    """128 + n where signal n ended it; absent where there was no process."""
+    reason: str = "exit_code"
+    """`exit_code`, or what kept it from running."""
+    message: str = ""
+    """The cluster's words, where it had any."""
+    retry_at: datetime | None = None
+    """When it may run again; None where nothing is left of the budget."""
+
+
+class PodInterrupted(_Event, frozen=True, kw_only=True):
+    """A run ended through no fault of its own (shutdown, lost node, refused placement): spends no retry."""
+
+    pod: PodRef
+    """The run."""
+    at: datetime
+    """When it ended, or was given up."""
+    reason: str
+    """What ended it, such as `shutdown` or `node_lost`."""
+    message: str = ""
+    """The same as a sentence."""
+    retry_at: datetime | None = None
+    """When it may run again."""
+
+
+class PodStopped(_Event, frozen=True, kw_only=True):
+    """A pod that was told to go is gone."""
+
+    pod: PodRef
+    """The run."""
+    at: datetime
+    """When it was gone."""
+    exit_code: int | None = None
+    """Of the process, where it had begun."""
+
+
+PodEvent = (
+    PodStarting | PodRunning | PodUnreachable | PodWarned | PodSucceeded | PodFailed | PodInterrupted | PodStopped
+)
+"""Those that name a run which holds a node."""
+
+
+MOST_COUNTED: Final = 2**31 - 1
+"""Of attempts, tries and indexes, which are counted one by one."""
+
+
+def possible(event: PodsBound) -> bool:
+    """Whether the numbers that it gives to runs can be such numbers at all."""
+    return 0 <= event.token < 2**63 and all(_possible(placement) for placement in event.placements)
+
+
+def _possible(placement: Placement) -> bool:
+    ref = placement.pod
+    counted = all(0 <= number < MOST_COUNTED for number in (ref.index, ref.attempt, ref.try_))
+    return counted and all(0 < share.milli <= WHOLE_GPU_MILLI for share in placement.devices)
+
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+LIVE_POD_PHASES: Final = frozenset(
+    {PodPhase.BOUND, PodPhase.STARTING, PodPhase.RUNNING, PodPhase.UNKNOWN, PodPhase.STOPPING}
+)
+"""Phases in which a pod holds its node. In the other one, Pending, it waits for a node."""
+
+POD_TRANSITIONS: Final[dict[PodPhase, frozenset[PodPhase]]] = {
+    PodPhase.PENDING: frozenset({PodPhase.BOUND}),
+    PodPhase.BOUND: frozenset({PodPhase.STARTING, PodPhase.RUNNING, PodPhase.UNKNOWN, PodPhase.STOPPING}),
+    PodPhase.STARTING: frozenset({PodPhase.RUNNING, PodPhase.UNKNOWN, PodPhase.STOPPING}),
+    PodPhase.RUNNING: frozenset({PodPhase.UNKNOWN, PodPhase.STOPPING}),
+    PodPhase.UNKNOWN: frozenset({PodPhase.STARTING, PodPhase.RUNNING, PodPhase.STOPPING}),
+    PodPhase.STOPPING: frozenset(),
+}
+"""What is decided of one run. From every phase but Pending it may end: its pod leaves, or waits for its next run."""
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pod that holds a node, or waits to be run again."""
+
+    attempt: int
+    try_: int = msgspec.field(name="try")
+    phase: PodPhase
+    node_key: str = ""
+    node_name: str = ""
+    pool: str = ""
+    devices: tuple[DeviceShare, ...] = ()
+    not_before: datetime | None = None
+    """A pending pod may not be placed earlier."""
+    interruptions: int = 0
+    """How often this pod's runs were cut short without fault since it last ran; slows a loop of refusals down."""
+    exit_code: int | None = None
+    """Of the run before, where it failed."""
+    warned: tuple[str, ...] = ()
+    """Reasons of the warnings that were told of this run."""
+    token: int = 0
+    """Orders the runs of one pod key through all incarnations of the name: an agent never starts an older one."""
+
+    def is_run(self, ref: PodRef) -> bool:
+        """Whether its newest run is this one."""
+        return self.try_ == ref.try_ and self.attempt == ref.attempt
+
+
+def pod_id(ref: PodRef) -> PodId:
+    return (ref.pod_set, ref.index)
+
+
+# -- evolve ----------------------------------------------------------------------------------------------------------
+
+
+def bound(before: Pod | None, placement: Placement, token: int) -> Pod | None:
+    """The pod on its node; None where the placement does not fit it. `before`: None where it was never bound."""
+    ref = placement.pod
+    if before is not None and not (before.phase is PodPhase.PENDING and before.is_run(ref)):
+        return None
+    return Pod(
+        attempt=ref.attempt,
+        try_=ref.try_,
+        phase=PodPhase.BOUND,
+        node_key=placement.node_key,
+        node_name=placement.node_name,
+        pool=placement.pool,
+        devices=placement.devices,
+        interruptions=before.interruptions if before else 0,
+        token=token,
+    )
+
+
+def moved(pod: Pod, event: PodEvent, *, attempt: int | None) -> Pod | None:
+    """The pod after an event of its newest run; None where it leaves the workload.
+
+    Args:
+        attempt: the workload's; None where nothing of it will run again.
+    """
+    match event:
+        case PodStarting():
+            return replace(pod, phase=PodPhase.STARTING)
+        case PodRunning():
+            return replace(pod, phase=PodPhase.RUNNING, interruptions=0)
+        case PodUnreachable():
+            return replace(pod, phase=PodPhase.UNKNOWN)
+        case PodWarned():
+            return replace(pod, warned=(*pod.warned, event.reason))
+        case PodSucceeded():
+            return None
+        case PodFailed():
+            return _waiting(pod, event.retry_at, interruptions=pod.interruptions, exit_code=event.exit_code)
+        case PodInterrupted():
+            return _waiting(pod, event.retry_at, interruptions=pod.interruptions + 1, exit_code=pod.exit_code)
+        case PodStopped():
+            if attempt is None:
+                return None
+            # One of an attempt before this one begins anew.
+            return Pod(attempt=attempt, try_=pod.try_ + 1 if pod.attempt == attempt else 0, phase=PodPhase.PENDING)
+        case _:
+            assert_never(event)
+
+
+def _waiting(pod: Pod, not_before: datetime | None, *, interruptions: int, exit_code: int | None) -> Pod:
+    return Pod(
+        attempt=pod.attempt,
+        try_=pod.try_ + 1,
+        phase=PodPhase.PENDING,
+        not_before=not_before,
+        interruptions=interruptions,
+        exit_code=exit_code,
+    )

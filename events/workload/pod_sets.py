@@ -1,0 +1,68 @@
+"""What a workload asks to be run, whatever its kind: sets of pods that are alike, each with all that a pod is made of.
+
+The scheduler and cluster_sync see pod sets and nothing else of a spec.
+"""
+
+import shlex
+from typing import Final
+
+import msgspec
+
+from events.workload.spec import EnvironmentVariable, PodRequest
+
+NO_LIMIT: Final = 0
+
+
+class PodLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a pod may not go beyond, in whole units; 0 where there is no limit."""
+
+    cpu_milli: int = NO_LIMIT
+    memory_bytes: int = NO_LIMIT
+    gpu_milli: int = NO_LIMIT
+    """Share of each device, in thousandths."""
+    gpu_memory_bytes: int = NO_LIMIT
+    """Of each device."""
+
+
+class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What each pod of a set is made of."""
+
+    image: str = ""
+    command: str = ""
+    """As it was written; empty: the image's own entry point."""
+    args: str = ""
+    working_dir: str = ""
+    environment: tuple[EnvironmentVariable, ...] = ()
+    request: PodRequest = PodRequest()
+    limits: PodLimits = PodLimits()
+    grace_seconds: int = 0
+    """Between being told to go and being killed."""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What the pod runs: command and args split as a shell would (S019). Empty: the image's own entry point.
+
+        Raises ValueError where quotes do not close; the edge refuses such a spec before it is stored.
+        """
+        return (*shlex.split(self.command), *shlex.split(self.args))
+
+
+class PodSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods of one workload that are alike: `count` of them must succeed, at most `parallelism` live at once."""
+
+    name: str
+    """`^[a-z]{1,20}$`: part of pod keys."""
+    count: int
+    parallelism: int
+    minimum: int = 1
+    """Pods that must have a place before any of them may start: 1 where each may start for itself."""
+    template: PodTemplate
+    node_pools: tuple[str, ...] = ()
+    """Its pods may be placed in these alone, in this order; empty: in those of the project."""
+
+    @property
+    def at_once(self) -> int:
+        """The most pods that live at the same time."""
+        return min(self.count, self.parallelism)

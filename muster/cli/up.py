@@ -1,0 +1,76 @@
+"""`muster up`: everything on this machine."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli.command import Session, command
+
+
+def add_up(app: typer.Typer) -> None:
+    """Declares `muster up`: the supervisor takes this process's place, so that it does not carry the command line."""
+
+    @command(
+        app,
+        "up",
+        output=False,
+        examples="""
+        muster up
+        muster up --gpus 2 --port 9000
+        muster up --demo --data-dir /tmp/muster
+        muster up --kubernetes 4
+        """,
+    )
+    def up(
+        session: Session,
+        *,
+        data_dir: Annotated[
+            Path | None,
+            typer.Option("--data-dir", metavar="DIR", help="Where it keeps its data. [env MUSTER_DATA_DIR]"),
+        ] = None,
+        port: Annotated[
+            int | None, typer.Option("--port", help="Of the API; 0 takes a free one. Default: 8080.")
+        ] = None,
+        gpus: Annotated[
+            int | None, typer.Option("--gpus", help="Stand-in GPUs that the cluster `local` declares.")
+        ] = None,
+        demo: Annotated[
+            bool, typer.Option("--demo", help="Add a simulated cluster of 32 nodes × 8 GPUs, and some life.")
+        ] = False,
+        kubernetes: Annotated[
+            int | None,
+            typer.Option(
+                "--kubernetes",
+                metavar="NODES",
+                help="Add a Kubernetes cluster of simulated nodes with 8 GPUs; `make kube-tools` builds what it needs.",
+            ),
+        ] = None,
+        accept_shared_pods: Annotated[
+            bool,
+            typer.Option(
+                "--accept-shared-pods",
+                help="Where this machine cannot shut pods off from Muster's keys, let other people have roles all "
+                "the same.",
+            ),
+        ] = False,
+        log_level: Annotated[
+            str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+        ] = None,
+    ) -> None:
+        """Run everything on this machine, for development, until Ctrl-C."""
+        given = {
+            "--data-dir": data_dir,
+            "--port": port,
+            "--gpus": gpus,
+            "--kubernetes": kubernetes,
+            "--log-level": log_level,
+        }
+        options = [f"{flag}={value}" for flag, value in given.items() if value is not None]
+        options += ["--demo"] if demo else []
+        options += ["--accept-shared-pods"] if accept_shared_pods else []
+        session.out.stdout.flush()
+        # Our own interpreter, with arguments that were checked; no shell is wanted.
+        os.execv(sys.executable, [sys.executable, "-m", "muster.embedded.up", *options])  # noqa: S606

@@ -1,0 +1,43 @@
+"""Rows about projects: one declaration per column (projections/columns.py). Pure."""
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+from events.project import Project
+from projections.columns import Column, Folded
+from projections.values import clean, fit, to_json
+
+_Column = Column[Folded[Project]]
+
+
+def _quota(project: Folded[Project]) -> int | None:
+    quota = project.state.gpu_quota_milli
+    return None if quota is None else fit(quota)
+
+
+class ProjectRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A project and its settings."""
+
+    id: Annotated[str, _Column(lambda project: project.state.project_id, key=True)]
+    version: Annotated[int, _Column(lambda project: project.version)]
+    name: Annotated[str, _Column(lambda project: clean(project.state.name))]
+    created_at: Annotated[datetime, _Column(lambda project: project.state.created_at)]
+    gpu_quota_milli: Annotated[int | None, _Column(_quota)]
+    node_pools: Annotated[tuple[str, ...], _Column(lambda project: tuple(map(clean, project.state.node_pools)))]
+    roles: Annotated[str, _Column(lambda project: to_json(project.state.roles), type="json")]
+    """JSON object: subject to [role]."""
+
+
+class UseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the workloads of one project in one phase hold; rows of zeros may stay."""
+
+    project_id: Annotated[str, Column(key=True)]
+    phase: Annotated[str, Column(key=True)]
+    workloads: int = 0
+    pods: int = 0
+    gpu_milli: int = 0
+    non_preemptible_gpu_milli: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0

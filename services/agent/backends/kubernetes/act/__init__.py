@@ -1,0 +1,1 @@
+"""What the agent changes in a Kubernetes cluster."""

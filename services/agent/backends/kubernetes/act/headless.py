@@ -1,0 +1,122 @@
+"""Headless Services, by which the pods of one workload find each other: there as long as one of its pods is.
+
+Their names are the pods' subdomains, so what should be there follows from the pods alone, whoever made them. A Service
+is made after its first pod and deleted before its last one is let go: who dies in between finds a pod that says so.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import structlog
+
+from services.agent.backends.kubernetes import names
+from services.agent.backends.kubernetes.act.manifests import service_manifest
+from services.agent.backends.kubernetes.act.objects import Pod
+from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.read.view import View
+
+_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+
+type _Name = tuple[str, str]
+"""Namespace and name."""
+
+log = structlog.get_logger(__name__)
+
+
+class HeadlessServices:
+    def __init__(self, client: KubeClient, view: View, cluster_id: str) -> None:
+        self._client = client
+        self._view = view
+        self._cluster_id = cluster_id
+        self._there: set[_Name] = set()
+        """Made or found by us, and not deleted since."""
+        self._doubted: set[_Name] = set()
+        """Of those, which somebody may have deleted."""
+        self._leaving: set[str] = set()
+        """Uids of pods that are just being let go."""
+        self._turn = asyncio.Lock()
+        """One call at a time, so that none is deleted that was just found to be there."""
+
+    def doubt(self) -> None:
+        """Everything was listed anew, but Services are not."""
+        self._doubted |= self._there
+
+    async def ensure(self, pod: Pod) -> None:
+        """Make the one that this pod belongs to, where it is not there. Raises ApiError."""
+        name = _service_of(pod)
+        if name is None or self._is_sure(name):
+            return
+        async with self._turn:
+            if self._is_sure(name):
+                return
+            namespace, service = name
+            manifest = service_manifest(
+                service,
+                namespace=namespace,
+                workload_key=names.workload_key_of(pod.metadata.labels.pod_key),
+                workload_name=pod.metadata.annotations.workload_name,
+                cluster_id=self._cluster_id,
+            )
+            try:
+                await self._client.create(_path(namespace), manifest)
+            except ApiError as error:
+                if error.status != _CONFLICT:
+                    raise
+            self._there.add(name)
+            self._doubted.discard(name)
+
+    @contextlib.asynccontextmanager
+    async def leaving(self, pod: Pod) -> AsyncGenerator[None]:
+        """The pod is let go inside; the last one's Service is deleted before that. Raises ApiError."""
+        self._leaving.add(pod.metadata.uid)
+        try:
+            if (name := _service_of(pod)) is not None:
+                await self._delete_unused(name)
+            yield
+        finally:
+            self._leaving.discard(pod.metadata.uid)
+
+    async def tidy(self) -> None:
+        """Level-based, called every second or so: makes what live pods need, and deletes what another agent's pods used
+        and none uses any more. Errors are logged; the next call tries again.
+        """
+        try:
+            for pod in [pod for pod in self._view.pods.values() if pod.spec.subdomain and not pod.ended]:
+                await self.ensure(pod)
+            for name in self._there - self._used():
+                await self._delete_unused(name)
+        except ApiError as error:
+            log.warning("services_not_tidied", reason=str(error))
+
+    def _is_sure(self, name: _Name) -> bool:
+        return name in self._there and name not in self._doubted
+
+    def _used(self) -> set[_Name]:
+        pods = (pod for pod in self._view.pods.values() if pod.metadata.uid not in self._leaving)
+        return {name for pod in pods if (name := _service_of(pod)) is not None}
+
+    async def _delete_unused(self, name: _Name) -> None:
+        async with self._turn:
+            if name in self._used():
+                return
+            try:
+                await self._client.delete(f"{_path(name[0])}/{name[1]}")
+            except ApiError as error:
+                if error.unreachable:
+                    raise
+                if error.status != _NOT_FOUND:
+                    # It harms nobody, and must not keep a pod that has ended.
+                    log.warning("service_left", namespace=name[0], service=name[1], reason=str(error))
+            self._there.discard(name)
+            self._doubted.discard(name)
+
+
+def _service_of(pod: Pod) -> _Name | None:
+    return (pod.metadata.namespace, pod.spec.subdomain) if pod.spec.subdomain else None
+
+
+def _path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/services"

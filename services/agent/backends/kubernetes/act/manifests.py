@@ -1,0 +1,339 @@
+"""The objects that we make on a Kubernetes cluster, from an allow-list: nothing a user wrote adds a field. Pure.
+
+Where Kubernetes reads a zero differently from nothing, the zero is written: a request that is left out beside a limit
+becomes as large as the limit, and the node would then hold more than the log reserved.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, assert_never
+
+from events.cluster_protocol import EnvironmentSource, RunPod
+from events.workload.spec import WHOLE_GPU_MILLI
+from services.agent.backends.gpu_share import gpu_share
+from services.agent.backends.kubernetes import names
+from services.agent.backends.kubernetes.act.objects import MAIN
+from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
+
+Manifest = dict[str, Any]
+
+SCHEDULER: Final = "muster"
+"""Nobody runs a scheduler of this name on the cluster: a pod of ours comes with its node, or not at all."""
+GPU: Final = "nvidia.com/gpu"
+NO_DEVICES: Final = "void"
+"""Images made for GPUs ask for all devices by default; this word makes NVIDIA's runtime give none."""
+RESERVATION_GRACE_SECONDS: Final = 1
+"""Zero means without waiting for the node: no finalizer keeps this object, which could be gone before its process."""
+RESERVATION_USER: Final = 10001
+"""As in deploy/Dockerfile; a number, so that the node can see that it is not root."""
+
+_DOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z")
+_MAX_DOMAIN: Final = 253
+_WORD: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")
+"""A label's value, or the part of a key behind the slash: at most 63 characters."""
+_OF_THE_SYSTEM: Final = re.compile(r"(.*\.)?(kubernetes|k8s)\.io\Z")
+_FREE_FOR_USERS: Final = frozenset({"app.kubernetes.io", "cluster-autoscaler.kubernetes.io"})
+"""Of the domains above: names that people put on their pods, and whether an autoscaler may move them."""
+
+
+def shares_devices(run: RunPod) -> bool:
+    """Whether it gets parts of devices, which Kubernetes does not give out: it needs reservation pods."""
+    return any(share.milli != WHOLE_GPU_MILLI for share in run.devices)
+
+
+def pod_manifest(
+    run: RunPod,
+    *,
+    cluster_id: str,
+    namespace: str,
+    security: Security = "baseline",
+    devices: Sequence[str] = (),
+    reservations: Sequence[str] = (),
+    device_memory_bytes: int = 0,
+    service: str = "",
+) -> Manifest:
+    """The pod of a run. `security`: what its namespace enforces. `devices` (visible device ids), `reservations` (names
+    of the pods that hold them) and `device_memory_bytes` (of one device, 0: unknown) are for a run that shares devices.
+    """
+    if shares_devices(run) and not devices:
+        raise ValueError(f"{run.pod_key}: a run that shares devices must be told which they are")
+    level = with_project(security, run.pod_security)
+    container = {
+        "name": MAIN,
+        "image": run.image,
+        "env": list(_environment(run, cluster_id, devices, device_memory_bytes, service)),
+        "resources": _resources(run),
+        **({"args" if run.keeps_entry_point else "command": list(run.arguments)} if run.arguments else {}),
+        **({"workingDir": run.working_dir} if run.working_dir else {}),
+        **_container_security(level),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": names.pod_name(run),
+            "namespace": namespace,
+            **_marks(run, cluster_id, reservations, restricted_by(security, run.pod_security)),
+            "finalizers": [names.FINALIZER],
+        },
+        "spec": {
+            "nodeName": run.node_name,
+            "schedulerName": SCHEDULER,
+            "restartPolicy": "Never",
+            "serviceAccountName": "default",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": run.grace_seconds,
+            "tolerations": _tolerations(),
+            "securityContext": _pod_security(level),
+            **({"hostname": names.hostname(run), "subdomain": service} if service else {}),
+            "containers": [container],
+        },
+    }
+
+
+def namespace_manifest(
+    name: str, *, cluster_id: str, project_id: str, project_name: str, security: Security = "baseline"
+) -> Manifest:
+    labels = {**managed_labels(cluster_id), names.PROJECT: project_id, names.ENFORCE: security}
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": labels, "annotations": {names.PROJECT_NAME: project_name}},
+    }
+
+
+def service_manifest(name: str, *, namespace: str, workload_key: str, workload_name: str, cluster_id: str) -> Manifest:
+    """The headless Service by which a workload's pods find each other: `main-0.<service>` and so on.
+
+    Names are told before a pod is ready: the ranks of a training wait for each other in order to become so.
+    """
+    marks = {names.CLUSTER: cluster_id, names.WORKLOAD_KEY: workload_key}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {**managed_labels(cluster_id), **marks},
+            "annotations": {names.WORKLOAD_NAME: workload_name},
+        },
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": marks},
+    }
+
+
+def reservation_manifest(
+    *, cluster_id: str, namespace: str, node_name: str, device: int, image: str, service_account: str = ""
+) -> Manifest:
+    """The pod that holds one of a node's devices for those who share it. Its program writes down which device that is.
+
+    With a service account it gets a token, to write to itself.
+    """
+    container = {
+        "name": MAIN,
+        "image": image,
+        "command": ["python", "-m", "services.agent.reservation"],
+        "env": [
+            _field("MUSTER_POD_NAME", "metadata.name"),
+            _field("MUSTER_POD_NAMESPACE", "metadata.namespace"),
+        ],
+        "resources": {
+            "requests": {"cpu": "0", "memory": "0", GPU: "1"},
+            "limits": {GPU: "1"},
+        },
+        **_container_security("restricted"),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": names.reservation_name(cluster_id, node_name, device),
+            "namespace": namespace,
+            "labels": {**managed_labels(cluster_id), names.GPU_RESERVATION: str(device)},
+            "annotations": {names.RESERVED_NODE: node_name},
+        },
+        "spec": {
+            "nodeName": node_name,
+            "schedulerName": SCHEDULER,
+            # Its container may die without losing the device: that belongs to the pod.
+            "restartPolicy": "Always",
+            "serviceAccountName": service_account or "default",
+            "automountServiceAccountToken": bool(service_account),
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": RESERVATION_GRACE_SECONDS,
+            "tolerations": _tolerations(),
+            "securityContext": {**_pod_security("restricted"), "runAsUser": RESERVATION_USER},
+            "containers": [container],
+        },
+    }
+
+
+def fence_map_manifest(*, cluster_id: str, namespace: str, shard: int, data: Mapping[str, str]) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.fence_map_name(cluster_id, shard),
+            "namespace": namespace,
+            "labels": managed_labels(cluster_id),
+        },
+        "data": dict(data),
+    }
+
+
+# -- marks -----------------------------------------------------------------------------------------------------------
+
+
+def managed_labels(cluster_id: str) -> dict[str, str]:
+    return {names.MANAGED_BY: names.MANAGER, names.CLUSTER: cluster_id}
+
+
+def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str], restricted: str) -> Manifest:
+    """Labels and annotations: the user's where Kubernetes takes them, ours over them."""
+    labels = {key: value for key, value in run.labels.items() if _free_key(key) and _label_value(value)}
+    annotations = {key: value for key, value in run.annotations.items() if _free_key(key)}
+    labels |= {
+        **managed_labels(cluster_id),
+        names.POD_KEY: run.pod_key,
+        names.TOKEN: str(run.token),
+        names.WORKLOAD: run.workload_id,
+        names.WORKLOAD_KEY: names.workload_key_of(run.pod_key),
+        names.PROJECT: run.project_id,
+        names.POD_SET: run.pod.pod_set,
+        names.INDEX: str(run.pod.index),
+        names.ATTEMPT: str(run.pod.attempt),
+        names.TRY: str(run.pod.try_),
+    }
+    annotations |= {names.WORKLOAD_NAME: run.workload_name, names.PROJECT_NAME: run.project_name}
+    if left := sorted(run.labels.keys() - labels.keys()):
+        annotations[names.LABELS_LEFT_OUT] = json.dumps(left, ensure_ascii=False)
+    if left := sorted(run.annotations.keys() - annotations.keys()):
+        annotations[names.ANNOTATIONS_LEFT_OUT] = json.dumps(left, ensure_ascii=False)
+    if restricted:
+        annotations[names.RESTRICTED_BY] = restricted
+    if reservations:
+        annotations[names.RESERVATIONS] = ",".join(reservations)
+    return {"labels": labels, "annotations": annotations}
+
+
+def _free_key(key: str) -> bool:
+    """Whether Kubernetes takes this key, and it belongs neither to us nor to Kubernetes' own parts."""
+    domain, slash, name = key.rpartition("/")
+    if not _WORD.match(name):
+        return False
+    if not slash:
+        return True
+    if len(domain) > _MAX_DOMAIN or not _DOMAIN.match(domain):
+        return False
+    system = _OF_THE_SYSTEM.match(domain) and domain not in _FREE_FOR_USERS
+    return not system and not key.startswith(names.OUR_PREFIX)
+
+
+def _label_value(value: str) -> bool:
+    return not value or bool(_WORD.match(value))
+
+
+# -- the container ---------------------------------------------------------------------------------------------------
+
+
+def _environment(
+    run: RunPod, cluster_id: str, devices: Sequence[str], device_memory_bytes: int, service: str
+) -> Iterator[Manifest]:
+    """What Muster says first, then what comes from Secrets and the like, then plain values: each may refer to those
+    before it as `$(NAME)`, and nobody may change ours.
+    """
+    own = {
+        "MUSTER_WORKLOAD_ID": run.workload_id,
+        "MUSTER_WORKLOAD_NAME": run.workload_name,
+        "MUSTER_PROJECT_ID": run.project_id,
+        "MUSTER_POD_SET": run.pod.pod_set,
+        "MUSTER_POD_INDEX": str(run.pod.index),
+        "MUSTER_ATTEMPT": str(run.pod.attempt),
+        "MUSTER_TRY": str(run.pod.try_),
+        "MUSTER_NODE_NAME": run.node_name,
+        # As Kubernetes' indexed Jobs call it.
+        "JOB_COMPLETION_INDEX": str(run.pod.index),
+        "MUSTER_RUN": f"{cluster_id}/{run.pod_key}/{run.token}",
+        **({"MUSTER_SERVICE": service} if service else {}),
+        **_devices(run, devices, device_memory_bytes),
+    }
+    # Which devices a pod sees is never the user's to say: naming others would take what was not given.
+    taken = own.keys() | {"NVIDIA_VISIBLE_DEVICES"}
+    yield from ({"name": name, "value": value} for name, value in own.items())
+    sources = {source.name: source for source in run.environment_from if source.name not in taken}
+    yield from (_from_source(source) for source in sources.values())
+    plain = {name: value for name, value in run.environment.items() if name not in taken and name not in sources}
+    yield from ({"name": name, "value": value} for name, value in plain.items())
+
+
+def _devices(run: RunPod, devices: Sequence[str], device_memory_bytes: int) -> dict[str, str]:
+    """Which devices to use, and how much of them."""
+    if not run.devices:
+        return {"NVIDIA_VISIBLE_DEVICES": NO_DEVICES}
+    share = gpu_share(run, device_memory_bytes)
+    # Whole devices are named by the node, which alone knows them.
+    return {"NVIDIA_VISIBLE_DEVICES": ",".join(devices), **share} if shares_devices(run) else share
+
+
+def _from_source(source: EnvironmentSource) -> Manifest:
+    match source.kind:
+        case "secret":
+            reference = {"secretKeyRef": {"name": source.object_name, "key": source.key}}
+        case "config_map":
+            reference = {"configMapKeyRef": {"name": source.object_name, "key": source.key}}
+        case "field":
+            return _field(source.name, source.key)
+        case _:
+            assert_never(source.kind)
+    return {"name": source.name, "valueFrom": reference}
+
+
+def _field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _resources(run: RunPod) -> Manifest:
+    requests = {"cpu": _milli(run.cpu_milli), "memory": str(run.memory_bytes)}
+    limits: dict[str, str] = {}
+    if run.cpu_limit_milli:
+        limits["cpu"] = _milli(run.cpu_limit_milli)
+    if run.memory_limit_bytes:
+        limits["memory"] = str(run.memory_limit_bytes)
+    if run.devices and not shares_devices(run):
+        requests[GPU] = limits[GPU] = str(len(run.devices))
+    return {"requests": requests, **({"limits": limits} if limits else {})}
+
+
+def _milli(value: int) -> str:
+    return f"{value}m" if value % 1000 else str(value // 1000)
+
+
+# -- what every pod has ----------------------------------------------------------------------------------------------
+
+
+def _tolerations() -> list[Manifest]:
+    """A node that does not answer keeps its pods: when they are given up is decided with the log, not by a taint."""
+    silent = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    return [
+        *({"key": key, "operator": "Exists", "effect": "NoExecute"} for key in silent),
+        {"key": GPU, "operator": "Exists"},
+    ]
+
+
+def _pod_security(security: Security) -> Manifest:
+    seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
+    return {"runAsNonRoot": True, **seccomp} if security == "restricted" else seccomp
+
+
+def _container_security(security: Security) -> Manifest:
+    """The strictest that the level's own pods can be expected to bear: root's usual rights where root is allowed."""
+    match security:
+        case "restricted":
+            return {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
+        case "baseline":
+            return {"securityContext": {"allowPrivilegeEscalation": False}}
+        case "privileged":
+            return {}
+        case _:
+            assert_never(security)

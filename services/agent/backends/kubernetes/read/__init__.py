@@ -1,0 +1,1 @@
+"""What the agent reads from a Kubernetes cluster."""

@@ -1,0 +1,595 @@
+"""This machine as a cluster of one node: really runs each pod's command, by one shim per pod (shim.py).
+
+For development: requests and limits of CPU and memory are recorded and not enforced, images are not pulled, and pods
+share this machine's network and its user's files, but not Muster's (isolation.py). Linux only. Everything lives under
+one data folder that one agent holds locked.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, UsageSample
+from events.node import NodeFacts
+from events.workload.commands import PodWarning
+from events.workload.pod import PodRef
+from services.agent.backends.interface import (
+    LIVE_KINDS,
+    BackendError,
+    ClusterSettings,
+    Observation,
+    Picture,
+)
+from services.agent.backends.local import shim
+from services.agent.backends.local.environment import LocalMachine, held_devices, pod_environment, run_mark
+from services.agent.backends.local.files import Fences, delete_old_logs, with_copies
+from services.agent.backends.local.gpus import Gpus, NoSuchDeviceError, choose, open_gpus
+from services.agent.backends.local.leftovers import kill_left
+from services.agent.backends.local.log_file import read_log
+from services.agent.backends.local.run_folder import (
+    ExitFile,
+    ProcessFile,
+    RunFile,
+    RunFolder,
+    ShimRun,
+    StopFile,
+    ended,
+    started,
+)
+from services.agent.backends.local.usage import UsageMeter
+from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
+from services.agent.backends.which_run import which_run
+
+PACKAGES: Final = str(Path(shim.__file__).parents[4])
+SHIM: Final = (
+    "import sys; sys.path.append(sys.argv[1]); from services.agent.backends.local import shim; "
+    "shim.main(sys.argv[2], int(sys.argv[3]))"
+)
+"""Only the standard library and our own packages: what else is installed costs time to be looked through."""
+STATUS_FD: Final = 3
+"""Where a shim finds the pipe that it closes once the command runs: the first after the standard streams."""
+FORCE_SECONDS: Final = shim.KILL_SECONDS + shim.DRAIN_SECONDS + 3
+"""How long after a grace period a shim may need; then it is killed itself, and what it left is cleaned up."""
+LOCK_SECONDS: Final = 5.0
+"""How long an agent waits for its predecessor to let go of the folder."""
+SHIM_SECONDS: Final = 5.0
+"""How long a shim that holds its lock may take to say who it is."""
+CLEAN_SECONDS: Final = 3600.0
+"""How often logs that are too old or too many are looked for."""
+END_MARGIN_SECONDS: Final = 1.0
+"""Of the time for an interruption: what is kept back for killing and for writing down the ends."""
+DEVICE_LOST: Final = "device_lost"
+
+log = structlog.get_logger(__name__)
+
+
+class _Run(msgspec.Struct, kw_only=True):
+    pod: RunPod
+    folder: RunFolder
+    seen: ObservedPod
+    pid_fd: int | None = None
+    """Of the shim; None once it is gone."""
+    shim_pid: int = 0
+    devices: dict[int, str] = {}
+    """Names of the devices that it holds, by their number on this node."""
+    status_fd: int | None = None
+    force: asyncio.TimerHandle | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.seen.kind in LIVE_KINDS
+
+
+class LocalBackend:
+    def __init__(self, machine: LocalMachine, open_gpus: Callable[[int], Gpus] = open_gpus) -> None:
+        self._machine = machine
+        self._open_gpus = open_gpus
+        self._root = machine.data_dir
+        self._node_name = socket.gethostname()
+        self._runs: dict[tuple[str, int], _Run] = {}
+        self._news: asyncio.Queue[Observation] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lock_fd = -1
+        self._gpus: Gpus
+        self._fences: Fences
+        self._usage: UsageMeter
+        self._boot_id = shim.boot_id()
+
+    async def open(self) -> "LocalBackend":
+        """Take the folder, and find the pods that an earlier agent started. Raises BackendError."""
+        for folder in ("pods", "settled"):
+            (self._root / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        await self._lock()
+        self._gpus = self._open_gpus(self._machine.stand_in_gpus)
+        self._usage = UsageMeter(self._gpus)
+        self._fences = Fences(self._root / "fences")
+        for path in sorted((self._root / "pods").glob("*/*")):
+            await self._adopt(RunFolder(path))
+        self._spawn(self._clean_up())
+        return self
+
+    async def _lock(self) -> None:
+        self._lock_fd = os.open(self._root / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        give_up = asyncio.get_running_loop().time() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if asyncio.get_running_loop().time() > give_up:
+                    os.close(self._lock_fd)
+                    raise BackendError(f"another agent holds {self._root}: stop it first") from None
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+    # -- what is there ---------------------------------------------------------------------------------------------
+
+    async def list_all(self) -> Picture:
+        while not self._news.empty():
+            self._news.get_nowait()
+        await asyncio.to_thread(self._gpus.look)
+        self._warn_of_lost_devices()
+        node = ObservedNode(name=self._node_name, facts=self._facts())
+        return Picture(pods=tuple(run.seen for run in self._runs.values()), nodes=(node,))
+
+    def _warn_of_lost_devices(self) -> None:
+        working = {gpu.name for gpu in self._gpus.devices}
+        for run in self._runs.values():
+            lost = [f"device {number} is {name}" for number, name in run.devices.items() if name not in working]
+            if run.live and lost and all(told.reason != DEVICE_LOST for told in run.seen.warnings):
+                message = f"{', '.join(lost)}, and does not work any more"
+                warning = PodWarning(reason=DEVICE_LOST, message=message, at=_now())
+                run.seen = msgspec.structs.replace(run.seen, warnings=(*run.seen.warnings, warning))
+
+    async def watch(self) -> AsyncIterator[Sequence[Observation]]:
+        while True:
+            news = [await self._news.get()]
+            while not self._news.empty():
+                news.append(self._news.get_nowait())
+            yield news
+
+    def fences(self) -> Mapping[str, int]:
+        return self._fences.tokens
+
+    async def settings(self) -> ClusterSettings:
+        return ClusterSettings()
+
+    async def usage(self) -> Sequence[UsageSample]:
+        running = [
+            (run.pod, run.seen, run.shim_pid, tuple(run.devices.values()))
+            for run in self._runs.values()
+            if run.seen.kind == "running"
+        ]
+        return await asyncio.to_thread(self._usage.sample, running) if running else []
+
+    def _facts(self) -> NodeFacts:
+        devices = self._gpus.devices
+        return NodeFacts(
+            cpu_milli=self._machine.cpu_milli,
+            memory_bytes=self._machine.memory_bytes,
+            gpu_count=len(devices),
+            gpu_model=devices[0].model if devices else "",
+            gpu_memory_bytes=devices[0].memory_bytes if devices else 0,
+            labels={"kubernetes.io/hostname": self._node_name},
+            stand_in=self._gpus.stand_in and bool(devices),
+        )
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    async def apply(self, pod: RunPod) -> None:
+        if (pod.pod_key, pod.token) in self._runs:
+            return
+        if pod.token < self._fences.tokens.get(pod.pod_key, 0):
+            raise BackendError(f"run {pod.token} of {pod.pod_key} may not be started any more")
+        folder = RunFolder(self._root / "pods" / pod.pod_key / str(pod.token))
+        said = f"image {pod.image!r} is recorded, not pulled; CPU and memory limits are not enforced here"
+        seen = self._starting(pod, said)
+        run = _Run(pod=pod, folder=folder, seen=seen)
+        try:
+            self._fences.raise_to(pod.pod_key, pod.token)
+            (folder.path / "work").mkdir(parents=True, exist_ok=True)
+            refusal = self._refusal(run)
+            self._write_run(run)
+            self._runs[pod.pod_key, pod.token] = run
+            if refusal is not None:
+                self._end(run, folder.write_exit(refusal))
+                return
+            self._start_shim(run)
+        except OSError as error:
+            self._runs.pop((pod.pod_key, pod.token), None)
+            raise BackendError(f"pod {pod.pod_key}: {error}") from error
+        self._news.put_nowait(seen)
+
+    def _starting(self, pod: RunPod, message: str = "") -> ObservedPod:
+        return ObservedPod(
+            pod_key=pod.pod_key,
+            token=pod.token,
+            workload_id=pod.workload_id,
+            pod=pod.pod,
+            kind="starting",
+            at=_now(),
+            node_name=self._node_name,
+            message=message,
+        )
+
+    def _write_run(self, run: _Run) -> None:
+        pod, gpus = run.pod, {gpu.name: gpu for gpu in self._gpus.devices}
+        work, isolation = str(run.folder.path / "work"), self._machine.isolation
+        if isolation is not None:
+            hidden = with_copies(isolation.hidden)
+            isolation = msgspec.structs.replace(isolation, hidden=hidden, kept=(work,))
+        what = ShimRun(
+            arguments=pod.arguments,
+            environment=pod_environment(pod, self._machine, [gpus[name] for name in run.devices.values()]),
+            working_dir=pod.working_dir or work,
+            log_max_bytes=self._machine.log_max_bytes,
+            isolation=isolation,
+        )
+        content: dict[str, object] = msgspec.to_builtins(RunFile(pod=pod, shim=what))
+        shim.write_record(str(run.folder.path), "run.json", content)
+
+    def _refusal(self, run: _Run) -> ExitFile | None:
+        """Why this run cannot be started here, as its end; else it holds its devices."""
+        now, pod = _now().timestamp(), run.pod
+        if pod.node_name != self._node_name:
+            message = f"this cluster's only node is {self._node_name!r}, not {pod.node_name!r}"
+            return ExitFile(ended_at=now, kind="refused", reason="no_such_node", message=message)
+        numbers = [share.device for share in pod.devices]
+        held = {number: name for other in self._runs.values() if other.live for number, name in other.devices.items()}
+        try:
+            names = choose(numbers, held, [gpu.name for gpu in self._gpus.devices])
+        except NoSuchDeviceError as error:
+            return ExitFile(ended_at=now, kind="refused", reason="no_such_device", message=str(error))
+        if not pod.arguments:
+            message = (
+                f"the local cluster pulls no images, so it cannot know the entry point of {pod.image!r}: "
+                "give the workload a command"
+            )
+            return ExitFile(ended_at=now, kind="failed", reason="no_command", message=message)
+        if message := missing_sources(pod, "local"):
+            return ExitFile(ended_at=now, kind="failed", reason=NO_SUCH_SOURCE, message=message)
+        run.devices = dict(zip(numbers, names, strict=True))
+        return None
+
+    def _start_shim(self, run: _Run) -> None:
+        told, tell = os.pipe2(os.O_CLOEXEC)
+        output = str(run.folder.path / "shim.err")
+        try:
+            pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", "-B", "-c", SHIM, PACKAGES, str(run.folder.path), str(STATUS_FD)],
+                {"LANG": "C.UTF-8"},
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                    (os.POSIX_SPAWN_DUP2, tell, STATUS_FD),
+                ],
+                setsid=True,
+                # A stop that comes before the shim listens waits for it, instead of killing it.
+                setsigmask=[signal.SIGTERM],
+                setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD],
+            )
+        except OSError:
+            os.close(told)
+            raise
+        finally:
+            os.close(tell)
+        run.status_fd = told
+        asyncio.get_running_loop().add_reader(told, self._on_status, run)
+        self._watch_shim(run, pid)
+
+    def _watch_shim(self, run: _Run, pid: int) -> None:
+        run.shim_pid = pid
+        run.pid_fd = os.pidfd_open(pid)
+        asyncio.get_running_loop().add_reader(run.pid_fd, self._on_shim_gone, run)
+
+    async def _adopt(self, folder: RunFolder) -> None:
+        """Find out what became of a run that an earlier agent started."""
+        file = folder.read_run()
+        if file is None:
+            await self._put_aside(folder)
+            return
+        pod = file.pod
+        seen = self._starting(pod)
+        run = _Run(pod=pod, folder=folder, seen=seen, devices=held_devices(pod, file.shim.environment))
+        if begun := folder.read_started():
+            run.seen = started(seen, begun.at)
+        self._runs[pod.pod_key, pod.token] = run
+        if exit_file := folder.read_exit():
+            self._end(run, exit_file)
+        elif self._shim_lives(folder):
+            await self._watch_adopted(run)
+        else:
+            await self._lose(run)
+
+    async def _put_aside(self, folder: RunFolder) -> None:
+        """A run of which nobody can say any more what it is, as after a disk lost its file: none of it may live on."""
+        pod_key, token = folder.path.parts[-2:]
+        if not (folder.path / "run.json").exists():
+            # Nothing was started yet: the shim comes after run.json.
+            shutil.rmtree(folder.path, ignore_errors=True)
+            return
+        begun = folder.read_started()
+        give_up = asyncio.get_running_loop().time() + SHIM_SECONDS
+        while self._shim_lives(folder) and asyncio.get_running_loop().time() < give_up:
+            watcher = folder.read_shim()
+            there = None if watcher is None else shim.process(watcher.pid)
+            if watcher is not None and there is not None and there.start_ticks == watcher.start_ticks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(watcher.pid, signal.SIGKILL)
+            await asyncio.sleep(0.05)
+        left = await self._kill_left(pod_key, token, begun)
+        log.error("run_unreadable", pod=pod_key, token=token, processes_killed=left, kept="settled")
+        target = self._root / "settled" / pod_key / token
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.path.rename(target)
+
+    async def _kill_left(self, pod_key: str, token: int | str, begun: ProcessFile | None) -> int:
+        """End what a run without its shim left; how many processes that were."""
+        session = begun if begun is not None and begun.boot_id == self._boot_id else None
+        return await asyncio.to_thread(kill_left, run_mark(self._machine, pod_key, token), session)
+
+    async def _watch_adopted(self, run: _Run) -> None:
+        give_up = asyncio.get_running_loop().time() + SHIM_SECONDS
+        while (shim_file := run.folder.read_shim()) is None and asyncio.get_running_loop().time() < give_up:
+            await asyncio.sleep(0.02)
+        if shim_file is None:
+            await self._after_shim(run)
+            return
+        try:
+            self._watch_shim(run, shim_file.pid)
+        except ProcessLookupError:
+            await self._after_shim(run)
+            return
+        if run.seen.kind == "starting":
+            self._spawn(self._await_start(run))
+        if stop := run.folder.read_stop():
+            self._force_after(run, stop.grace_seconds)
+
+    async def _await_start(self, run: _Run) -> None:
+        """An adopted shim tells only the agent that started it; look for its record instead."""
+        while run.live and run.seen.kind == "starting":
+            self._read_started(run)
+            await asyncio.sleep(0.05)
+
+    def _shim_lives(self, folder: RunFolder) -> bool:
+        """A shim holds its lock for as long as it lives. Where none does, none may start any more."""
+        lock = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (folder.path / shim.ABANDONED).touch()
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def _on_status(self, run: _Run) -> None:
+        assert run.status_fd is not None
+        asyncio.get_running_loop().remove_reader(run.status_fd)
+        os.close(run.status_fd)
+        run.status_fd = None
+        self._read_started(run)
+
+    def _read_started(self, run: _Run) -> None:
+        begun = run.folder.read_started()
+        if begun is not None and run.seen.kind == "starting":
+            run.seen = started(run.seen, begun.at)
+            self._news.put_nowait(run.seen)
+
+    def _on_shim_gone(self, run: _Run) -> None:
+        assert run.pid_fd is not None
+        asyncio.get_running_loop().remove_reader(run.pid_fd)
+        os.close(run.pid_fd)
+        run.pid_fd = None
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(run.shim_pid, os.WNOHANG)
+        self._read_started(run)
+        if exit_file := run.folder.read_exit():
+            self._end(run, exit_file)
+        else:
+            self._spawn(self._after_shim(run))
+
+    async def _after_shim(self, run: _Run) -> None:
+        if exit_file := run.folder.read_exit():
+            self._end(run, exit_file)
+            return
+        await self._lose(run)
+
+    async def _lose(self, run: _Run) -> None:
+        """The shim died without a word: kill what it left, and only then say that the run is over."""
+        begun = run.folder.read_started()
+        left = await self._kill_left(run.pod.pod_key, run.pod.token, begun)
+        stop = run.folder.read_stop()
+        kind = stop.kind if stop else "interrupted"
+        reason = "lost" if stop is None else "stopped" if kind == "stopped" else "shutdown"
+        restarted = begun is not None and begun.boot_id != self._boot_id
+        message = "the machine was restarted" if restarted else "the process that watched it was killed"
+        exit_file = ExitFile(
+            ended_at=_now().timestamp(),
+            started_at=begun.at if begun else None,
+            kind=kind,
+            reason=reason,
+            message=message,
+        )
+        log.warning("run_lost", pod=run.pod.pod_key, token=run.pod.token, processes_killed=left, reason=message)
+        try:
+            run.folder.write_exit(exit_file)
+        except OSError as error:
+            log.warning("exit_not_recorded", pod=run.pod.pod_key, error=str(error))
+        self._end(run, exit_file)
+
+    def _end(self, run: _Run, exit_file: ExitFile) -> None:
+        if run.force is not None:
+            run.force.cancel()
+        run.seen = ended(run.seen, exit_file)
+        self._usage.forget(run.pod)
+        self._news.put_nowait(run.seen)
+
+    # -- stopping --------------------------------------------------------------------------------------------------
+
+    async def delete(self, pod_key: str, token: int, grace_seconds: int) -> None:
+        self._raise_fence(pod_key, token + 1)
+        for run in self._of(pod_key, token):
+            if run.live:
+                self._ask_to_end(run, StopFile(kind="stopped", grace_seconds=grace_seconds))
+
+    async def is_there(self, pod_key: str, token: int) -> bool:
+        return any(run.pod.token == token for run in self._of(pod_key, token))
+
+    def problem(self) -> str:
+        return ""
+
+    def standby(self) -> str:
+        return ""
+
+    def may_start(self) -> bool:
+        return True
+
+    async def interrupt(self, seconds: float) -> int:
+        """End all pods for a shutdown; they count as interrupted, and may run again."""
+        live = [run for run in self._runs.values() if run.live]
+        grace = max(seconds - END_MARGIN_SECONDS, 0)
+        for run in live:
+            self._ask_to_end(run, StopFile(kind="interrupted", grace_seconds=min(run.pod.grace_seconds, grace)))
+        deadline = asyncio.get_running_loop().time() + seconds
+        while any(run.live for run in live) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        for run in live:
+            if run.live:
+                self._kill_shim(run)
+        return len(live)
+
+    def _ask_to_end(self, run: _Run, stop: StopFile) -> None:
+        asked = run.folder.read_stop()
+        if asked is not None:
+            # Who asked first decides what it counts as; whoever asks later can only shorten the time.
+            stop = StopFile(kind=asked.kind, grace_seconds=min(asked.grace_seconds, stop.grace_seconds))
+        content: dict[str, object] = msgspec.to_builtins(stop)
+        try:
+            shim.write_record(str(run.folder.path), "stop.json", content)
+        except OSError as error:
+            raise BackendError(f"pod {run.pod.pod_key}: {error}") from error
+        if run.pid_fd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(run.pid_fd, signal.SIGTERM)
+        self._force_after(run, stop.grace_seconds)
+
+    def _force_after(self, run: _Run, grace_seconds: float) -> None:
+        if run.force is not None:
+            run.force.cancel()
+        loop = asyncio.get_running_loop()
+        run.force = loop.call_later(grace_seconds + FORCE_SECONDS, self._kill_shim, run)
+
+    def _kill_shim(self, run: _Run) -> None:
+        """Its command dies with it, and what is left is found by its mark."""
+        if run.pid_fd is not None:
+            log.warning(
+                "shim_killed", pod=run.pod.pod_key, token=run.pod.token, reason="it did not end its pod in time"
+            )
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(run.pid_fd, signal.SIGKILL)
+
+    async def forget(self, pod_key: str, token: int) -> None:
+        self._raise_fence(pod_key, token + 1)
+        for run in self._of(pod_key, token):
+            if run.live:
+                continue
+            target = self._root / "settled" / pod_key / str(run.pod.token)
+            try:
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                run.folder.path.rename(target)
+            except OSError as error:
+                raise BackendError(f"pod {pod_key}: {error}") from error
+            run.folder = RunFolder(target)
+            del self._runs[pod_key, run.pod.token]
+            with contextlib.suppress(OSError):
+                (self._root / "pods" / pod_key).rmdir()
+            # A pod's scratch folder goes with the pod, as a container's files do.
+            self._spawn(asyncio.to_thread(shutil.rmtree, target / "work", ignore_errors=True))
+
+    def _raise_fence(self, pod_key: str, token: int) -> None:
+        try:
+            self._fences.raise_to(pod_key, token)
+        except OSError as error:
+            raise BackendError(f"pod {pod_key}: {error}") from error
+
+    def _of(self, pod_key: str, up_to: int) -> Sequence[_Run]:
+        return [run for (key, token), run in self._runs.items() if key == pod_key and token <= up_to]
+
+    async def close(self) -> None:
+        for run in self._runs.values():
+            for descriptor in (run.pid_fd, run.status_fd):
+                if descriptor is not None:
+                    asyncio.get_running_loop().remove_reader(descriptor)
+                    os.close(descriptor)
+            run.pid_fd = run.status_fd = None
+            if run.force is not None:
+                run.force.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fences.close()
+        self._gpus.close()
+        os.close(self._lock_fd)
+
+    # -- logs ------------------------------------------------------------------------------------------------------
+
+    async def logs(self, request: LogsRequest) -> AsyncIterator[Sequence[LogLine]]:
+        folder = self._find_logs(request)
+        file = folder.read_run()
+        assert file is not None
+        run = self._runs.get((file.pod.pod_key, file.pod.token))
+        running = None if run is None or not request.follow else lambda: run.live
+        lines = read_log(folder.log, tail_lines=request.tail_lines, since=request.since, running=running)
+        async for batch in lines:
+            yield batch
+
+    def _find_logs(self, request: LogsRequest) -> RunFolder:
+        """The newest run that the request means: a pod key is shared by all incarnations of a workload's name."""
+        runs: dict[int, PodRef] = {}
+        folders: dict[int, RunFolder] = {}
+        for part in ("settled", "pods"):
+            for path in (self._root / part / request.pod_key).glob("*"):
+                folder = RunFolder(path)
+                file = folder.read_run()
+                if file is not None and file.pod.workload_id == request.workload_id:
+                    runs[file.pod.token], folders[file.pod.token] = file.pod.pod, folder
+        return folders[which_run(request, runs)]
+
+    async def _clean_up(self) -> None:
+        while True:
+            machine = self._machine
+            count = await asyncio.to_thread(
+                delete_old_logs, self._root / "settled", machine.log_retention_seconds, machine.logs_total_max_bytes
+            )
+            if count:
+                log.info("old_logs_deleted", runs=count)
+            await asyncio.sleep(CLEAN_SECONDS)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        async def run() -> None:
+            await work
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,338 @@
+"""What a pod on this machine cannot see: Muster's data folder, keys and processes. Linux namespaces, by system calls.
+
+A pod gets a mount, a PID and an IPC namespace of its own, and no capability. It stays the same user, so that it works
+in its user's folders as any program of theirs does. Where we are not root, a user namespace that knows this one user
+gives the rights to set that up; they end before the pod's command begins.
+
+`python -m services.agent.backends.local.isolation` tries it: it prints nothing where it works, and the cause where not.
+Standard library only, and little of it: it is part of every pod's start.
+"""
+
+# ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH120, PTH123, PTH208, PTH211
+# pathlib takes longer to import than everything else here together.
+
+import contextlib
+import ctypes
+import errno
+import fnmatch
+import json
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PR_SET_PDEATHSIG = 1
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+CAPABILITY_VERSION_3 = 0x20080522
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+SYS_MOUNT_SETATTR = 442
+"""mount_setattr(2), since Linux 5.12; the same number on every architecture."""
+AT_FDCWD = -100
+AT_RECURSIVE = 0x8000
+MOUNT_ATTR_RDONLY = 1
+
+SYSTEM_FOLDERS = (
+    "/bin",
+    "/boot",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/lib",
+    "/var/spool",
+)
+"""What only root may change. A pod of root's may not either: it would be a way out."""
+KERNEL_FILES = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
+"""What root may write without any capability, and through which it could run programs outside."""
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "nvidia*", "dri", "kfd", "accel*", "infiniband")
+"""What a pod finds in /dev, where this machine has it. No disks: root reads them without any capability."""
+RUN_FOLDERS = ("/run", "/var/run")
+"""Sockets of the system's services, through which programs can be started outside."""
+NEEDED = "Linux 5.12 or later that lets this user make namespaces"
+
+
+class IsolationError(Exception):
+    """A pod could not be shut off from the rest of this machine; the message says what failed."""
+
+
+class Cell:
+    """The namespaces of one pod, kept by their first process, which ends with the one that made them."""
+
+    def __init__(self, init_pid: int) -> None:
+        self.init_pid = init_pid
+        folder = f"/proc/{init_pid}/ns"
+        self._namespaces = [os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "ipc")]
+
+    def join(self) -> None:
+        """Be inside: for a process that is about to become the pod's command."""
+        for namespace in self._namespaces:
+            os.setns(namespace)
+
+    def close(self) -> None:
+        for namespace in self._namespaces:
+            os.close(namespace)
+
+
+def enter(hidden: "Sequence[str]", read_only: "Sequence[str]", kept: "Sequence[str]") -> Cell:
+    """Have all children from now on be born in new namespaces. Raises IsolationError.
+
+    Args:
+        hidden: folders that are empty inside.
+        read_only: folders that cannot be changed inside.
+        kept: folders below a hidden one that are there all the same.
+    """
+    root = os.geteuid() == 0
+    try:
+        _unshare_processes()
+    except OSError as error:
+        none_left = error.errno == errno.ENOSPC
+        cause = "the limits in /proc/sys/user allow no more" if none_left else error.strerror
+        raise IsolationError(f"no namespaces: {cause}; it takes {NEEDED}") from error
+    told, tell = os.pipe2(os.O_CLOEXEC)
+    lives, live = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        os.close(live)
+        _be_init(hidden, (*read_only, *(SYSTEM_FOLDERS if root else ())), kept, root=root, tell=tell, lives=lives)
+    os.close(tell)
+    os.close(lives)
+    with os.fdopen(live, "wb") as go, os.fdopen(told, "rb") as answer:
+        go.write(b"go")
+        go.flush()
+        said = answer.read()
+    if said != b"ready":
+        os.waitpid(pid, 0)
+        step, number, text = json.loads(said) if said else ("start", 0, "it ended at once")
+        what = os.strerror(number) if number else text
+        raise IsolationError(f"namespaces cannot be prepared ({step}: {what}); it takes {NEEDED}")
+    return Cell(pid)
+
+
+def _unshare_processes() -> None:
+    """Root can do it as it is, unless it is root of a container without rights; everybody else in a user namespace."""
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0:
+        try:
+            os.unshare(os.CLONE_NEWPID)
+        except PermissionError:
+            pass
+        else:
+            return
+    os.unshare(os.CLONE_NEWUSER | os.CLONE_NEWPID)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "wb") as file:
+            file.write(text.encode())
+
+
+def give_up_rights() -> None:
+    """From now on neither this process nor what it becomes has a capability, or can get one by a program's."""
+    libc = _libc()
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    capability = 0
+    while libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1
+    libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    _check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+
+
+# -- the first process inside ------------------------------------------------------------------------------------------
+
+
+def _be_init(
+    hidden: "Sequence[str]", read_only: "Sequence[str]", kept: "Sequence[str]", *, root: bool, tell: int, lives: int
+) -> None:
+    """Prepare what pods see, then wait for orphans until the kernel ends us. Never returns."""
+    step = "start"
+    try:
+        os.setsid()
+        # Everything in a PID namespace is ended with its first process.
+        _libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.read(lives, 2) != b"go":
+            os._exit(1)
+        os.unshare(os.CLONE_NEWNS | os.CLONE_NEWIPC)
+        step = "mounts"
+        _mount(None, "/", None, MS_REC | MS_PRIVATE)
+        _arrange(hidden, read_only, kept, root=root)
+        step = "rights"
+        give_up_rights()
+        # What is open here, or where we stand, could be reached through our entry in /proc.
+        os.chdir("/")
+        os.write(tell, b"ready")
+        os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+    except BaseException as error:  # noqa: BLE001 (nothing may return into the caller's code in this process)
+        number = error.errno if isinstance(error, OSError) else 0
+        os.write(tell, json.dumps([step, number, str(error)]).encode())
+        os._exit(1)
+    while True:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            signal.sigtimedwait([signal.SIGCHLD], 1.0)
+
+
+def _arrange(hidden: "Sequence[str]", read_only: "Sequence[str]", kept: "Sequence[str]", *, root: bool) -> None:
+    """Every folder as a pod may see it. Opened first what is laid over others: a name leads to the newest mount."""
+    resolver = os.path.dirname(os.path.realpath("/etc/resolv.conf"))
+    below_run = any(resolver.startswith(f"{folder}/") for folder in RUN_FOLDERS)
+    # The names of this machine's name servers often stand below /run.
+    own = [(path, _open(path)) for path in (*kept, *((resolver,) if below_run else ()))]
+    sockets = _sockets()
+    # A folder that something is mounted on cannot be moved away: what the next pod is to hide must stay in its place.
+    for path in _folders_above((*hidden, *read_only)):
+        _mount(path, path, None, MS_BIND | MS_REC)
+    for path in _real(read_only):
+        _mount(path, path, None, MS_BIND | MS_REC)
+        _set_read_only(path)
+    _arrange_devices()
+    covered: list[str] = []
+    for path in _real((*hidden, *RUN_FOLDERS)):
+        if os.path.isdir(path):  # not one below another
+            _hide(path)
+            covered.append(path)
+    for path, folder in own:
+        _lay(folder, path)
+    for path in sockets:
+        with contextlib.suppress(OSError):  # below a folder that is hidden by now
+            _mount("/dev/null", path, None, MS_BIND)
+    for path in covered:
+        _mount(None, path, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+    _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    if root:
+        for path in _real(KERNEL_FILES):
+            _mount(path, path, None, MS_BIND | MS_REC)
+            _set_read_only(path)
+
+
+def _hide(path: str) -> None:
+    """Lay an empty folder over it."""
+    _mount("muster", path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
+
+
+def _lay(descriptor: int, path: str) -> None:
+    """Have an opened folder appear there."""
+    os.makedirs(path, exist_ok=True)
+    _mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND | MS_REC)
+    os.close(descriptor)
+
+
+def _arrange_devices() -> None:
+    names = [name for name in sorted(os.listdir("/dev")) if any(fnmatch.fnmatch(name, known) for known in DEVICES)]
+    opened = [
+        (name, os.path.isdir(f"/dev/{name}"), os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC)) for name in names
+    ]
+    _mount("muster", "/dev", "tmpfs", MS_NOSUID, "mode=755,size=1m")
+    for name, is_folder, descriptor in opened:
+        target = f"/dev/{name}"
+        if is_folder:
+            os.mkdir(target)
+        else:
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        _mount(f"/proc/self/fd/{descriptor}", target, None, MS_BIND | MS_REC)
+        os.close(descriptor)
+    for name in ("shm", "pts"):
+        os.mkdir(f"/dev/{name}")
+    _mount("muster", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")  # noqa: S108 (a pod's own)
+    _mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    links = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+    for name, target in links.items():
+        os.symlink(target, f"/dev/{name}")
+
+
+def _sockets() -> list[str]:
+    """Sockets with a name in the file system: behind them are programs of this user that run outside."""
+    with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
+        lines = file.read().splitlines()[1:]
+    paths = {line.split(None, 7)[7] for line in lines if len(line.split(None, 7)) == 8}  # noqa: PLR2004 (the columns)
+    return sorted(path for path in paths if path.startswith("/") and os.path.exists(path))
+
+
+def _folders_above(paths: "Sequence[str]") -> list[str]:
+    """The outer ones first; not the root, which cannot be moved."""
+    above: set[str] = set()
+    for path in _real(paths):
+        folder = os.path.dirname(path)
+        while folder != "/":
+            above.add(folder)
+            folder = os.path.dirname(folder)
+    return sorted(above)
+
+
+def _real(paths: "Sequence[str]") -> list[str]:
+    """Those that are there, each once and by its own name, the outer ones first."""
+    return sorted({os.path.realpath(path) for path in paths if os.path.exists(path)})
+
+
+# -- system calls ------------------------------------------------------------------------------------------------------
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+    result = _libc().mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3])
+    _check(result, f"mount {target}")
+
+
+def _set_read_only(path: str) -> None:
+    """With every mount below it."""
+    attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
+    target = ctypes.c_char_p(os.fsencode(path))
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    result = _libc().syscall(SYS_MOUNT_SETATTR, AT_FDCWD, target, AT_RECURSIVE, ctypes.byref(attributes), size)
+    _check(result, f"mount_setattr {path}")
+
+
+def main() -> int:
+    """Try it, and say what stands in the way."""
+    try:
+        cell = enter((), (), ())
+        pid = os.fork()
+        if pid == 0:
+            try:
+                cell.join()
+                give_up_rights()
+                os._exit(
+                    0 if os.listdir("/proc") and not os.path.exists(f"/proc/{cell.init_pid}/root") else errno.EPERM
+                )
+            except BaseException:  # noqa: BLE001 (this process ends here, whatever it was)
+                os._exit(errno.EPERM)
+        _, status = os.waitpid(pid, 0)
+        if code := os.waitstatus_to_exitcode(status):
+            sys.stdout.write(f"a process could not be shut off: {os.strerror(abs(code))}\n")
+        return int(code != 0)
+    except (IsolationError, OSError) as error:
+        sys.stdout.write(f"{error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

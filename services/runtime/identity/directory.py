@@ -1,0 +1,208 @@
+"""Who may do what where, and which clusters and projects there are: a live fold of the tenant, projects and clusters.
+
+It follows the log, so it lags by milliseconds. Where that would matter (before a refusal, before somebody touches what
+another one owns) ask the log's leader instead: `EventStore.load`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from events.actors import STRANGER
+from events.aggregate import AGGREGATES, CLUSTER, PROJECT, TENANT, VOID, Aggregate, Chain, advance
+from events.authorize import Grants
+from events.cluster import Cluster
+from events.commit import Commit
+from events.ids import TENANT_KEY
+from events.project import Project
+from events.tenant import Tenant
+from services.runtime.log.folding import follow_into
+from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
+
+KINDS: Final = (TENANT.name, PROJECT.name, CLUSTER.name, VOID.name)
+"""With the voids, so that whoever keeps a directory knows at once which messages say nothing."""
+START_SECONDS: Final = 30.0
+"""Reading every change of roles and settings there ever was takes far less; after this something is wrong."""
+MAX_REMEMBERED_GRANTS: Final = 10_000
+"""Put together once per actor and change."""
+
+
+class Directory:
+    """The fold. `start` returns when it has caught up; `until` must be awaited, so that a failure is heard.
+
+    Attributes:
+        seq: sequence of the newest commit in it; only commits of KINDS count.
+        projects: by id.
+        clusters: those that were not removed, by id.
+        unreadable: the message that it stands before: nothing that came after it is known here.
+    """
+
+    def __init__(self, store: EventStore, on_standing: OnStanding = lambda _: None) -> None:
+        self.seq = 0
+        self._known = 0
+        self.from_snapshot = False
+        self.unreadable: UnreadableMessageError | None = None
+        self._on_standing = on_standing
+        self.projects: dict[str, Project] = {}
+        self.clusters: dict[str, Cluster] = {}
+        self._store = store
+        self._chains: dict[tuple[str, str], Chain[Any]] = {}
+        self._grants: dict[str, Grants] = {}
+        self._project_names: dict[str, str] = {}
+        self._cluster_names: dict[str, str] = {}
+        self._moved = asyncio.Event()
+        self._follower: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Follow, and wait until everything up to now is in, or it stands before what cannot be read. Raises
+        TimeoutError, and what ended the follower.
+        """
+        newest = await self._store.last_seq(aggregates=KINDS)
+        self._follower = asyncio.create_task(self._follow(), name="directory")
+        catching_up = asyncio.ensure_future(self.reached(newest, timeout_seconds=START_SECONDS))
+        await self._first_of(catching_up)
+        if not catching_up.result() and self.unreadable is None:
+            raise TimeoutError(f"roles, projects and clusters were not read up to {newest} in {START_SECONDS:.0f} s")
+
+    async def close(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`; raises what ended the follower before that, such as a gap in the log."""
+        await self._first_of(asyncio.ensure_future(stop.wait()))
+
+    async def reached(self, seq: int, *, timeout_seconds: float) -> bool:
+        """Whether the commit of this sequence, of one of KINDS, is in; waits for it, but not longer than given, and not
+        while it stands before what cannot be read.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self.seq < seq and self.unreadable is None:
+                    await self._moved.wait()
+        except TimeoutError:
+            return False
+        return self.seq >= seq
+
+    def told(self, seq: int) -> None:
+        """A commit of one of KINDS is known to be in the log: `fresh` waits for it."""
+        self._known = max(self._known, seq)
+
+    @property
+    def known(self) -> int:
+        """Sequence of the newest commit of KINDS that anybody here has heard of."""
+        return max(self._known, self.seq)
+
+    async def fresh(self, *, timeout_seconds: float) -> bool:
+        """Whether all that was told of is in; waits for it, but not longer than given. While it stands before what
+        cannot be read, what it knows has to do: reading goes on.
+        """
+        if self.seq >= self._known or await self.reached(self._known, timeout_seconds=timeout_seconds):
+            return True
+        return self.unreadable is not None
+
+    def grants(self, actor: str) -> Grants:
+        """The roles of an actor, here and everywhere; none for a stranger."""
+        known = self._grants.get(actor)
+        if known is None:
+            if len(self._grants) >= MAX_REMEMBERED_GRANTS:
+                self._grants.clear()
+            known = self._grants[actor] = grants_of(actor, self._tenant(), self.projects)
+        return known
+
+    def project(self, project_id: str) -> Project | None:
+        return self.projects.get(project_id)
+
+    def cluster(self, cluster_id: str) -> Cluster | None:
+        return self.clusters.get(cluster_id)
+
+    def project_named(self, name: str) -> Project | None:
+        return self.projects.get(self._project_names.get(name, ""))
+
+    def cluster_named(self, name: str) -> Cluster | None:
+        return self.clusters.get(self._cluster_names.get(name, ""))
+
+    def removed_clusters(self) -> list[Cluster]:
+        """Those that were removed and whose name nothing has since."""
+        clusters = (cast("Cluster", chain.state) for (kind, _), chain in self._chains.items() if kind == CLUSTER.name)
+        return [cluster for cluster in clusters if cluster.removed]
+
+    def chain[S](self, aggregate: Aggregate[S], key: str) -> Chain[S]:
+        """What is known of one aggregate of KINDS, with its version."""
+        return self._chains.get((aggregate.name, key), Chain(state=aggregate.initial))
+
+    def _tenant(self) -> Tenant:
+        return self.chain(TENANT, TENANT_KEY).state
+
+    async def _first_of(self, waiter: "asyncio.Future[Any]") -> None:
+        """Wait for it, or raise what ended the follower before."""
+        if self._follower is None:
+            raise RuntimeError("a directory must be started first")
+        try:
+            await asyncio.wait((waiter, self._follower), return_when=asyncio.FIRST_COMPLETED)
+            if self._follower.done():
+                # A follower never ends well: its log has a gap.
+                self._follower.result()
+        finally:
+            if not waiter.done():
+                waiter.cancel()
+
+    async def _follow(self) -> None:
+        async with contextlib.aclosing(
+            follow_into(self._store, self, on_standing=self._stand, aggregates=KINDS)
+        ) as arrivals:
+            async for commits in arrivals:
+                if commits:
+                    self._wake()
+
+    def _stand(self, unreadable: UnreadableMessageError | None) -> None:
+        self.unreadable = unreadable
+        self._on_standing(unreadable)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    def apply(self, commit: Commit) -> None:
+        """Take over one commit. Raises BrokenChainError."""
+        if commit.aggregate not in AGGREGATES:
+            return  # a void message on a subject of no aggregate
+        identity = (commit.aggregate, commit.key)
+        aggregate = AGGREGATES[commit.aggregate]
+        before = self._chains.get(identity, Chain(state=aggregate.initial))
+        after = self._chains[identity] = advance(aggregate, before, commit)
+        self._store.saw(commit.aggregate, commit.key, commit.seq)
+        if commit.aggregate == CLUSTER.name:
+            self._take_cluster(cast("Cluster", before.state), cast("Cluster", after.state))
+            return
+        # Roles changed, or might have; they are put together again when somebody asks.
+        self._grants.clear()
+        if commit.aggregate == PROJECT.name:
+            project = cast("Project", after.state)
+            if not project.exists:
+                return
+            self.projects[project.project_id] = project
+            self._project_names[project.name] = project.project_id
+
+    def _take_cluster(self, before: Cluster, after: Cluster) -> None:
+        # A name that is used again has another id: the removed cluster must not stay beside it.
+        self.clusters.pop(before.cluster_id, None)
+        self._cluster_names.pop(before.name, None)
+        if after.exists:
+            self.clusters[after.cluster_id] = after
+            self._cluster_names[after.name] = after.cluster_id
+
+
+def grants_of(actor: str, tenant: Tenant, projects: Mapping[str, Project]) -> Grants:
+    """The roles of an actor, put together from the states that hold them; none for a stranger."""
+    if actor == STRANGER:
+        return Grants()
+    return Grants(
+        tenant_roles=tenant.roles.get(actor, ()),
+        project_roles={
+            project_id: roles for project_id, project in projects.items() if (roles := project.roles.get(actor))
+        },
+    )

@@ -1,0 +1,64 @@
+"""Folding the log as it grows, and standing still before what cannot be read or applied: the loop of every follower
+that keeps a fold in memory. What a commit means is the fold's own business.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from events.aggregate import BrokenChainError
+from events.commit import Commit
+from events.subjects import aggregate_subject
+from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
+
+
+class Folded(Protocol):
+    """A fold in memory."""
+
+    seq: int
+    """Everything up to here is in it; never within an atomic batch."""
+    from_snapshot: bool
+    """Whether it began from a stored snapshot: then what cannot be applied may be the snapshot's fault."""
+
+    def apply(self, commit: Commit) -> None:
+        """Take over one commit; one that was applied before changes nothing. Raises BrokenChainError."""
+        ...
+
+
+async def follow_into(
+    store: EventStore,
+    fold: Folded,
+    *,
+    on_standing: OnStanding,
+    aggregates: Sequence[str] = (),
+    idle_seconds: float = 1.0,
+) -> AsyncGenerator[list[Commit], None]:
+    """Yields what `EventStore.follow` does, once it is in the fold. Raises LogGapError, and BrokenChainError where the
+    fold began from a snapshot: begin again without it.
+    """
+    while True:
+        try:
+            async with contextlib.aclosing(
+                store.follow(fold.seq, aggregates=aggregates, idle_seconds=idle_seconds)
+            ) as arrivals:
+                async for commits in arrivals:
+                    unreadable = take(fold, commits)
+                    yield commits
+                    if unreadable is not None:
+                        raise unreadable
+        except UnreadableMessageError as unreadable:
+            await store.stand_before(unreadable, on_standing)
+
+
+def take(fold: Folded, commits: Sequence[Commit]) -> UnreadableMessageError | None:
+    """Apply them up to the first that cannot be applied, which is answered."""
+    for commit in commits:
+        try:
+            fold.apply(commit)
+        except BrokenChainError as error:
+            if fold.from_snapshot:
+                raise
+            return UnreadableMessageError(commit.seq, aggregate_subject(commit.aggregate, commit.key), str(error))
+        if commit.ends_batch:
+            fold.seq = commit.seq
+    return None

@@ -1,0 +1,1 @@
+"""The NATS connection, requests and replies, and what the server is configured with."""

@@ -1,0 +1,189 @@
+"""The streams as they must be. Pure: who renders a server's configuration needs no connection.
+
+Which setting protects what, and what was measured, stands in the design's log.md, sections 1 and 2.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from events.subjects import (
+    ACTORS_STREAM,
+    ALL_ACTORS,
+    ALL_AUDIT,
+    ALL_EVENTS,
+    ALL_KEYS,
+    ALL_OBSERVED,
+    ALL_REFUSALS,
+    ALL_SNAPSHOTS,
+    ALL_WANTED,
+    AUDIT_STREAM,
+    EVENTS_STREAM,
+    KEYS_STREAM,
+    OBSERVED_STREAM,
+    REFUSALS_STREAM,
+    SNAPSHOTS_STREAM,
+    WANTED_STREAM,
+)
+from services.runtime.nats.calls import CONSUMER_SECONDS, UNACKNOWLEDGED
+
+SYNC_TAG: Final = "sync:always"
+"""Servers wear it; EVENTS is placed on no other."""
+SERVER_REPORT_SUBJECT: Final = "muster.servers.jetstream"
+"""Where the account asks every server how its JetStream is set; imported from the system account (nats_config.py)."""
+KEYS_SECONDS: Final = 24 * 3600
+"""How long a repeated Idempotency-Key is answered as the first time."""
+OBSERVED_SECONDS: Final = 600
+"""How long a word of an agent stays in OBSERVED: it says all that still holds at least every other minute, so what goes
+is what was settled, or said by nobody any more."""
+
+_GIB: Final = 1024**3
+_MIB: Final = 1024**2
+LOG_MAX_BYTES: Final = 8 * _GIB
+"""Of the log where nothing else is said, as `Settings.log_max_bytes`."""
+MAX_FILE_STORE: Final = "MUSTER_NATS_MAX_FILE_STORE"
+"""Variable of a server's environment that `deploy/nats/nats.conf` names: how much of its disk it may use, in bytes."""
+BESIDE_LOG_BYTES: Final = 8 * _GIB
+"""What a server may use beside the log: the other streams have one, and may be given more."""
+NANOSECONDS: Final = 1_000_000_000
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """One stream as it must be."""
+
+    name: str
+    subjects: tuple[str, ...]
+    max_bytes: int
+    """What setup creates it with (the log with `Settings.log_max_bytes`); it may be another, but not unlimited."""
+    settings: Config = field(default_factory=dict[str, Any])
+
+    def config(self, replicas: int) -> Config:
+        return {
+            "name": self.name,
+            "subjects": list(self.subjects),
+            "retention": "limits",
+            "num_replicas": replicas,
+            "max_bytes": self.max_bytes,
+            "placement": {"tags": [SYNC_TAG]},
+            "consumer_limits": {
+                "inactive_threshold": CONSUMER_SECONDS * NANOSECONDS,
+                "max_ack_pending": UNACKNOWLEDGED,
+            },
+            **self.settings,
+        }
+
+
+_NOTHING_EXPIRES: Final[Config] = {"max_age": 0, "max_msgs": -1, "sealed": False, "allow_msg_schedules": False}
+_LAST_PER_SUBJECT: Final[Config] = {"max_msgs_per_subject": 1, "discard": "new", "allow_direct": True}
+
+DECLARED: Final = (
+    Declared(
+        name=EVENTS_STREAM,
+        subjects=(ALL_EVENTS,),
+        max_bytes=LOG_MAX_BYTES,
+        settings={
+            **_NOTHING_EXPIRES,
+            "storage": "file",
+            "discard": "new",
+            "max_msgs_per_subject": -1,
+            "deny_delete": True,
+            "deny_purge": True,
+            "allow_rollup_hdrs": False,
+            "allow_msg_ttl": False,
+            "allow_atomic": True,
+            "allow_direct": True,
+            "compression": "none",
+            "duplicate_window": 600 * NANOSECONDS,
+        },
+    ),
+    Declared(
+        name=WANTED_STREAM,
+        subjects=(ALL_WANTED,),
+        max_bytes=256 * _MIB,
+        settings={**_NOTHING_EXPIRES, **_LAST_PER_SUBJECT, "storage": "memory", "allow_msg_ttl": True},
+    ),
+    Declared(
+        name=OBSERVED_STREAM,
+        subjects=(ALL_OBSERVED,),
+        max_bytes=256 * _MIB,
+        settings={
+            **_NOTHING_EXPIRES,
+            **_LAST_PER_SUBJECT,
+            # The oldest goes first: who says very much must not keep others from being heard. What goes unread is
+            # said again.
+            "discard": "old",
+            "storage": "memory",
+            "max_age": OBSERVED_SECONDS * NANOSECONDS,
+        },
+    ),
+    Declared(
+        name=AUDIT_STREAM,
+        subjects=(ALL_AUDIT,),
+        max_bytes=256 * _MIB,
+        # Only what took a special right: some hundred thousand of these, and then the oldest goes first.
+        settings={**_NOTHING_EXPIRES, "storage": "file", "discard": "old", "deny_delete": True, "deny_purge": True},
+    ),
+    Declared(
+        name=REFUSALS_STREAM,
+        subjects=(ALL_REFUSALS,),
+        max_bytes=64 * _MIB,
+        # The oldest goes first: nobody may stop the gate by having very many commands refused, nor push out of AUDIT
+        # what administrators did.
+        settings={**_NOTHING_EXPIRES, "storage": "file", "discard": "old", "deny_delete": True, "deny_purge": True},
+    ),
+    Declared(
+        name=SNAPSHOTS_STREAM,
+        subjects=(ALL_SNAPSHOTS,),
+        max_bytes=512 * _MIB,
+        # The oldest goes first: what is there can be made again, and nobody may stop others from saving theirs for ever
+        # by filling it.
+        settings={**_NOTHING_EXPIRES, **_LAST_PER_SUBJECT, "discard": "old", "storage": "file"},
+    ),
+    Declared(
+        name=KEYS_STREAM,
+        subjects=(ALL_KEYS,),
+        max_bytes=256 * _MIB,
+        # What an Idempotency-Key stands for, for a day. At some 250 bytes each, the limit holds a million; beyond it
+        # the oldest goes first: nobody may stop everybody's changes by sending very many.
+        settings={
+            **_NOTHING_EXPIRES,
+            "storage": "file",
+            "max_age": KEYS_SECONDS * NANOSECONDS,
+            "max_msgs_per_subject": 1,
+            "discard": "old",
+            "deny_delete": True,
+            "deny_purge": True,
+        },
+    ),
+    Declared(
+        name=ACTORS_STREAM,
+        subjects=(ALL_ACTORS,),
+        max_bytes=64 * _MIB,
+        # Whom the ids in the log mean: nothing else says so, and it must last as long as the log. Some 250 bytes each;
+        # who replaces a record by a blank one makes its person unknown.
+        settings={
+            **_NOTHING_EXPIRES,
+            **_LAST_PER_SUBJECT,
+            "allow_direct": False,
+            "storage": "file",
+            "deny_delete": True,
+            "deny_purge": True,
+            "allow_rollup_hdrs": False,
+            "allow_msg_ttl": False,
+            "compression": "none",
+        },
+    ),
+)
+
+
+def file_store_bytes(log_max_bytes: int) -> int:
+    """What a server must be allowed to use of its disk (`max_file_store`), for a log of that size."""
+    return log_max_bytes + BESIDE_LOG_BYTES
+
+
+DERIVED_STREAMS: Final = (WANTED_STREAM, OBSERVED_STREAM)
+"""In memory: they are gone with the last server that held them, and can be filled again."""
+DISPOSABLE_STREAMS: Final = (*DERIVED_STREAMS, SNAPSHOTS_STREAM)
+"""What a change of their settings drops is said, or made, again."""

@@ -1,0 +1,333 @@
+"""The NATS server's whole configuration: accounts, what passes between them, and users.
+
+Who may do what is said by the table of services; what the accounts let through follows from it. Pure text: nothing here
+reads a file or the environment.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from events.subjects import SERVER_HEALTH
+from services.runtime.nats.calls import PREFIX, STORE_PREFIX
+from services.runtime.nats.declared import (
+    DECLARED,
+    LOG_MAX_BYTES,
+    MAX_FILE_STORE,
+    SERVER_REPORT_SUBJECT,
+    SYNC_TAG,
+    file_store_bytes,
+)
+from services.runtime.nats.inboxes import agent_user, logs_inbox
+from services.runtime.nats.permissions import Permission, agent_permission
+from services.runtime.services import SERVICES
+
+_ASKED_OF_SERVERS: Final = {
+    "$SYS.REQ.SERVER.PING.JSZ": SERVER_REPORT_SUBJECT,
+    "$SYS.REQ.SERVER.PING.HEALTHZ": SERVER_HEALTH,
+}
+"""What is asked of the system account, and under which name: how every server says whether it syncs every write (asked
+by every service at its start), and whether it can write."""
+
+AGENTS_FILE: Final = "agents.conf"
+"""Beside `deploy/nats/nats.conf`: `users: [ … ]` of the account AGENTS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMember:
+    """One of the servers of a cluster."""
+
+    name: str
+    route_host: str
+    route_port: int
+    routes: tuple[str, ...]
+    """`nats-route://host:port` of all members."""
+
+
+def render_nats_config(
+    *,
+    passwords: Mapping[str, str],
+    agents: Mapping[str, str] | None = None,
+    agents_file: str = "",
+    store_dir: str,
+    host: str = "127.0.0.1",
+    port: int = 4222,
+    monitor_port: int | None = None,
+    tls_dir: str = "",
+    server_name: str = "muster",
+    max_file_store: int | str = file_store_bytes(LOG_MAX_BYTES),
+    max_memory_store: str = "1GB",
+    member: ClusterMember | None = None,
+    all_powerful: str | None = None,
+) -> str:
+    """The server's whole configuration file.
+
+    `passwords` holds one per service, in clear, as a bcrypt hash, or as `$VARIABLE` of the server's environment;
+    `all_powerful` names a user among them who may do everything in the account (tests only). `agents` holds one per
+    cluster id that has an agent of its own; instead, `agents_file` names a file beside this one with their users. In
+    `tls_dir` are server.crt and server.key; without one, connections are not encrypted. `max_file_store`: bytes, or
+    text as the server reads it, `$VARIABLE` too.
+    """
+    users = [_user(name, service.rights, passwords[name]) for name, service in SERVICES.items()]
+    if all_powerful is not None:
+        users.append(f"      {{ user: {all_powerful}, password: {_text(passwords[all_powerful])} }}")
+    of_services = _of_services(everybody=all_powerful is not None)
+    return "\n".join(
+        [
+            "# Rendered by services/runtime/nats/nats_config.py; rights: services/runtime/services.py.",
+            f"server_name: {_text(server_name)}",
+            f"host: {_text(host)}",
+            f"port: {port}",
+            *([f'http: "127.0.0.1:{monitor_port}"'] if monitor_port is not None else []),
+            *(_tls(tls_dir) if tls_dir else []),
+            "max_payload: 1MB",
+            "# Worn only by servers that sync every write; the log is placed on no other.",
+            f'server_tags: ["{SYNC_TAG}"]',
+            "jetstream {",
+            f"  store_dir: {_text(store_dir)}",
+            "  # Never an interval: with any other value, a power cut loses what was acknowledged.",
+            "  sync_interval: always",
+            f"  max_file_store: {max_file_store}",
+            f"  max_memory_store: {max_memory_store}",
+            "  strict: true",
+            "  limits { batch { max_msgs: 1000, max_inflight_per_stream: 50, timeout: 10s } }",
+            "}",
+            *(_cluster(member) if member is not None else []),
+            *_accounts(of_services, users, _agents_account(agents or {}, agents_file)),
+            "system_account: SYS",
+            "",
+        ]
+    )
+
+
+def _accounts(of_services: "Sequence[_Passage]", users: list[str], agents: list[str]) -> list[str]:
+    """The accounts, and what passes between them."""
+    return [
+        "accounts {",
+        "  SYS {",
+        "    exports: [",
+        *(f'      {{ service: "{asked}", response_type: stream, accounts: [MUSTER] }}' for asked in _ASKED_OF_SERVERS),
+        "    ]",
+        "  }",
+        *_store_accounts(of_services),
+        *agents,
+        "  MUSTER {",
+        "    exports: [",
+        *(f"      {{ {kind}: {_text(subject)}{options}, accounts: [AGENTS] }}" for kind, subject, options in _SHARED),
+        "    ]",
+        "    imports: [",
+        *_store_imports(of_services),
+        "      # How every server says whether it syncs every write, and whether it can write.",
+        *(
+            f'      {{ service: {{ account: SYS, subject: "{asked}" }}, to: "{name}" }}'
+            for asked, name in _ASKED_OF_SERVERS.items()
+        ),
+        "    ]",
+        "    users: [",
+        *users,
+        "    ]",
+        "  }",
+        "}",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """Something that may be asked of a stream's account, or published to it."""
+
+    stream: str
+    subject: str
+    """In the stream's account."""
+    options: str = ""
+
+    @property
+    def asked_on(self) -> str:
+        """The subject in the accounts that import it."""
+        return self.subject.replace(STORE_PREFIX, PREFIX, 1)
+
+    def serves(self, asked: Iterable[Sequence[str]]) -> bool:
+        """Whether any of what is asked goes through here: subjects, which may hold wildcards, by their tokens."""
+        pattern = self.asked_on.split(".")
+        longer = pattern[-1] == ">"
+        if longer:
+            del pattern[-1]
+        return any(
+            (len(tokens) > len(pattern) if longer else len(tokens) == len(pattern))
+            and all(wanted in ("*", token) for wanted, token in zip(pattern, tokens, strict=False))
+            for tokens in asked
+        )
+
+
+_ANSWERS: Final = ", response_type: stream"
+_CALLS: Final = {
+    # Call of a stream: options of its export.
+    "STREAM.INFO.{}": "",
+    "STREAM.CREATE.{}": "",
+    "STREAM.UPDATE.{}": "",
+    "STREAM.MSG.GET.{}": "",
+    # The server remembers for so long where the messages of an answer go.
+    "DIRECT.GET.{}": f'{_ANSWERS}, response_threshold: "15s"',
+    "CONSUMER.CREATE.{}.*": "",
+    "CONSUMER.CREATE.{}.*.>": "",
+    "CONSUMER.MSG.NEXT.{}.*": f'{_ANSWERS}, response_threshold: "60s"',
+    "CONSUMER.INFO.{}.*": "",
+    "CONSUMER.DELETE.{}.*": "",
+}
+_CALLS_OF_EVERYBODY: Final = (
+    *("STREAM.DELETE.{}", "STREAM.PURGE.{}", "STREAM.MSG.DELETE.{}"),
+    *("CONSUMER.NAMES.{}", "CONSUMER.LIST.{}", "CONSUMER.DURABLE.CREATE.{}.*"),
+)
+"""What else the user of tests may ask."""
+
+
+def _passages(calls: Mapping[str, str]) -> list[_Passage]:
+    """All there are. No two overlap: what two imports matched would be asked, or stored, twice."""
+    return [
+        passage
+        for declared in DECLARED
+        for passage in (
+            *(_Passage(declared.name, subject) for subject in declared.subjects),
+            *(
+                _Passage(declared.name, f"{STORE_PREFIX}.{form.format(declared.name)}", options)
+                for form, options in calls.items()
+            ),
+        )
+    ]
+
+
+def _needed(permissions: Iterable[Permission]) -> list[_Passage]:
+    """Exactly those that these permissions use."""
+    published = {tuple(subject.split(".")) for permission in permissions for subject in permission.publish}
+    return [passage for passage in _passages(_CALLS) if passage.serves(published)]
+
+
+def _of_services(*, everybody: bool) -> list[_Passage]:
+    if everybody:
+        return _passages(_CALLS | dict.fromkeys(_CALLS_OF_EVERYBODY, ""))
+    return _needed(service.rights for service in SERVICES.values())
+
+
+def _of_agents() -> list[_Passage]:
+    return _needed((agent_permission("any"),))
+
+
+def _store_account(stream: str) -> str:
+    return f"STORE_{stream}"
+
+
+def _store_accounts(of_services: Sequence[_Passage]) -> list[str]:
+    """One account for each stream, and no user in it. Where an answer goes, what a consumer is pushed to, what a stream
+    repeats elsewhere: whoever asks may say that, and needs no right for it. Here nothing listens but this one stream.
+    """
+    users = {"MUSTER": set(of_services), "AGENTS": set(_of_agents())}
+    lines = ["  # Each stream in an account of its own, that no user is in."]
+    for declared in DECLARED:
+        lines += [f"  {_store_account(declared.name)} {{", "    jetstream: enabled", "    exports: ["]
+        for passage in of_services:
+            if passage.stream == declared.name:
+                accounts = ", ".join(account for account, passages in users.items() if passage in passages)
+                subject = _text(passage.subject)
+                lines.append(f"      {{ service: {subject}{passage.options}, accounts: [{accounts}] }}")
+        lines += ["    ]", "  }"]
+    return lines
+
+
+def _store_imports(passages: Iterable[_Passage]) -> list[str]:
+    return [
+        f"      {{ service: {{ account: {_store_account(passage.stream)}, subject: {_text(passage.subject)} }}, "
+        f"to: {_text(passage.asked_on)} }}"
+        for passage in passages
+    ]
+
+
+_SHARED: Final = (
+    # kind, subject, options of the export
+    ("stream", "agent.*.logs", ""),
+    ("service", "usage.*", ""),
+    # Answered only where the reader of logs is gone; the server need not remember for long where to send that.
+    ("service", f"{logs_inbox('*')}.*", ', response_threshold: "5s"'),
+)
+"""All that passes between the services' account and the agents'."""
+
+
+def _agents_account(agents: Mapping[str, str], agents_file: str) -> list[str]:
+    users = [agent_user_block(cluster_id, password) for cluster_id, password in sorted(agents.items())]
+    return [
+        "  # Agents with a cluster of their own, apart from the services.",
+        "  AGENTS {",
+        "    imports: [",
+        *_store_imports(_of_agents()),
+        *(
+            f"      {{ {kind}: {{ account: MUSTER, subject: {_text(subject)} }}, to: {_text(subject)} }}"
+            for kind, subject, _ in _SHARED
+        ),
+        "    ]",
+        *([f"    include {_text(agents_file)}"] if agents_file else ["    users: [", *users, "    ]"]),
+        "  }",
+    ]
+
+
+def agent_user_block(cluster_id: str, password: str) -> str:
+    """The entry of one agent in the list of users."""
+    return _user(agent_user(cluster_id), agent_permission(cluster_id), password)
+
+
+def _tls(folder: str) -> list[str]:
+    return [
+        "# Nobody gets in otherwise, and everybody looks at the certificate.",
+        f"tls {{ cert_file: {_text(folder + '/server.crt')}, key_file: {_text(folder + '/server.key')} }}",
+    ]
+
+
+def _cluster(member: ClusterMember) -> list[str]:
+    return [
+        "cluster {",
+        "  name: muster",
+        f"  host: {_text(member.route_host)}",
+        f"  port: {member.route_port}",
+        f"  routes: [{', '.join(_text(route) for route in member.routes)}]",
+        "}",
+    ]
+
+
+def _user(service: str, permission: Permission, password: str) -> str:
+    lines = [
+        f"      {{ user: {service}, password: {_text(password)}, permissions: {{",
+        "        publish: { allow: [",
+        *(f"          {_text(subject)}" for subject in permission.publish),
+        "        ] }",
+        "        subscribe: { allow: [",
+        *(f"          {_text(subject)}" for subject in permission.subscribe),
+        "        ] }",
+        "      } }",
+    ]
+    return "\n".join(lines)
+
+
+def _text(value: str) -> str:
+    """A quoted string of the configuration language; a `$VARIABLE` stays one."""
+    if value.startswith("$MUSTER_"):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def deployed_nats_config() -> str:
+    """`deploy/nats/nats.conf`, for compose and for one server elsewhere. The server takes the passwords from its
+    environment; each must begin with a letter, since the server reads a value like `12e4` as a number. The users of
+    agents stand in a file that its operator writes (`muster cluster agent`). So does it take MAX_FILE_STORE, in bytes.
+    """
+    passwords = {service: f"$MUSTER_NATS_PASSWORD_{service.upper()}" for service in SERVICES}
+    return render_nats_config(
+        passwords=passwords,
+        agents_file=AGENTS_FILE,
+        store_dir="/data",
+        max_file_store=f"${MAX_FILE_STORE}",
+        host="0.0.0.0",  # noqa: S104
+        tls_dir="/run/muster/tls",
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(deployed_nats_config())

@@ -1,0 +1,127 @@
+"""Requests over NATS with one inbox of their own: fewer allocations than the client's, answers of several messages,
+and one error for every way of getting no answer. Knows nothing of what is asked.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import ConnectionClosedError, ConnectionDrainingError, OutboundBufferLimitError
+
+from services.runtime.log.store import LogUnavailableError
+from services.runtime.nats.connection import ServiceClient
+from services.runtime.nats.wire import is_last
+
+_NO_RESPONDERS: Final = "503"
+_STATUS: Final = "Status"
+
+
+class UnansweredError(LogUnavailableError):
+    """No answer: it may have been received, and may even still be under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    on_answer: Callable[[Msg], None]
+    done: asyncio.Future[Any]
+
+
+class Requests:
+    """Asks over one connection; for one event loop."""
+
+    def __init__(self, nc: Client) -> None:
+        self._nc = nc
+        self._numbers = itertools.count(1)
+        self._waiting: dict[str, _Question] = {}
+        if isinstance(nc, ServiceClient):
+            nc.on_cut_off.append(self._on_cut_off)
+        self._prefix = ""
+        self._subscribing = asyncio.Lock()
+
+    async def ask(
+        self, subject: str, payload: bytes, *, seconds: float, headers: dict[str, str] | None = None
+    ) -> bytes:
+        """The answer's payload. Raises UnansweredError."""
+        return (await self.ask_message(subject, payload, seconds=seconds, headers=headers)).data
+
+    async def ask_message(
+        self, subject: str, payload: bytes, *, seconds: float, headers: dict[str, str] | None = None
+    ) -> Msg:
+        """The answer with its headers. Raises UnansweredError, also where nobody listens."""
+        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+
+        def on_answer(message: Msg) -> None:
+            if not future.done():
+                future.set_result(message)
+
+        token = await self._send(subject, payload, _Question(on_answer, future), headers)
+        try:
+            async with asyncio.timeout(seconds):
+                message = await future
+        except TimeoutError:
+            raise UnansweredError(f"no answer from {subject} within {seconds:.1f} s") from None
+        finally:
+            del self._waiting[token]
+        if message.headers is not None and message.headers.get(_STATUS) == _NO_RESPONDERS:
+            raise UnansweredError(f"nobody listens on {subject}")
+        return message
+
+    async def ask_many(self, subject: str, payload: bytes, *, seconds: float) -> list[Msg]:
+        """All messages of an answer that ends with a status message, which is the last of the list."""
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        messages: list[Msg] = []
+
+        def on_answer(message: Msg) -> None:
+            messages.append(message)
+            if is_last(message) and not finished.done():
+                finished.set_result(None)
+
+        token = await self._send(subject, payload, _Question(on_answer, finished), None)
+        try:
+            async with asyncio.timeout(seconds):
+                await finished
+        except TimeoutError:
+            raise UnansweredError(f"no whole answer from {subject} within {seconds:.1f} s") from None
+        finally:
+            del self._waiting[token]
+        if (messages[-1].headers or {}).get(_STATUS) == _NO_RESPONDERS:
+            raise UnansweredError(f"nobody listens on {subject}")
+        return messages
+
+    async def _send(self, subject: str, payload: bytes, question: _Question, headers: dict[str, str] | None) -> str:
+        if not self._prefix:
+            await self._subscribe()
+        token = str(next(self._numbers))
+        self._waiting[token] = question
+        try:
+            await self._nc.publish(subject, payload, reply=self._prefix + token, headers=headers)
+        except (ConnectionClosedError, ConnectionDrainingError, OutboundBufferLimitError) as error:
+            del self._waiting[token]
+            raise UnansweredError(f"{subject} could not be asked: {error}") from error
+        except BaseException:
+            del self._waiting[token]
+            raise
+        return token
+
+    async def _subscribe(self) -> None:
+        """Once, whoever comes first; the others wait."""
+        async with self._subscribing:
+            if not self._prefix:
+                prefix = f"{self._nc.new_inbox()}."
+                await self._nc.subscribe(f"{prefix}*", cb=self._on_message)  # pyright: ignore[reportUnknownMemberType]
+                self._prefix = prefix
+
+    async def _on_message(self, message: Msg) -> None:
+        question = self._waiting.get(message.subject[len(self._prefix) :])
+        if question is not None:
+            question.on_answer(message)
+
+    def _on_cut_off(self) -> None:
+        """What was asked may have been received; its answer will not come."""
+        for question in self._waiting.values():
+            if not question.done.done():
+                question.done.set_exception(UnansweredError("the connection was lost before the answer came"))

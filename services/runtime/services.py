@@ -1,0 +1,227 @@
+"""The services: one line each, and one for each other user of NATS.
+
+From the table follow the server's users and rights (`nats.nats_config`), what passes between its accounts, the
+processes of `muster up`, and what tests expect of docker-compose.yml, of the folders here and of the import contracts.
+Pure: nothing here reads a file or the environment.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from events.aggregate import AGGREGATES
+from events.commands import COMMANDS
+from events.subjects import (
+    ALL_ACTORS,
+    ALL_AUDIT,
+    ALL_CANARIES,
+    ALL_KEYS,
+    ALL_OBSERVED,
+    ALL_REFUSALS,
+    ALL_ROOMS,
+    ALL_WANTED,
+    AUDIT_STREAM,
+    EVENTS_STREAM,
+    KEYS_STREAM,
+    LOG_STATE,
+    OBSERVED_STREAM,
+    REFUSALS_STREAM,
+    SERVER_HEALTH,
+    WANTED_STREAM,
+    chain_snapshots_filter,
+    fold_snapshots_filter,
+)
+from services.runtime.nats.calls import call
+from services.runtime.nats.declared import DECLARED, DERIVED_STREAMS
+from services.runtime.nats.inboxes import inbox_prefix, logs_inbox
+from services.runtime.nats.permissions import (
+    READ_ONE_ACTOR,
+    Permission,
+    actors,
+    answer,
+    append,
+    follow,
+    log_follower,
+    permission,
+    read,
+)
+
+SERVER_UID: Final = 10010
+"""Of the NATS server in docker-compose.yml, and its group: it reads every password."""
+
+type Group = Literal["control", "workers", "setup", "none"]
+"""Where `muster up` runs a service: in the process that answers requests, in the one that works on the log, once before
+them (`setup`), or not at all: a user of NATS that another program borrows.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One service, or a user of NATS."""
+
+    rights: Permission
+    """On NATS; the user's name is the service's."""
+    group: Group = "none"
+    uid: int
+    """As whom it runs in docker-compose.yml, and who may read its password there."""
+    settings: tuple[str, ...] = ()
+    """What it reads of `Settings`, beside what every service does."""
+
+
+SERVICES: Final[dict[str, Service]] = {
+    "setup": Service(
+        rights=permission(
+            "setup",
+            *append("tenant", "project", "cluster"),
+            *read(EVENTS_STREAM),
+            *(call("STREAM.CREATE", declared.name) for declared in DECLARED),
+            # The first administrator's id.
+            ALL_ACTORS,
+            READ_ONE_ACTOR,
+        ),
+        group="setup",
+        uid=10001,
+        settings=(
+            *(
+                "admin_subject",
+                "database_url",
+                "first_cluster",
+                "issuer",
+                "jwks_file",
+                "jwks_url",
+                "key_file",
+                "log_level",
+            ),
+            *("log_max_bytes", "nats_password_dir", "postgres_url", "reader_url", "replicas"),
+        ),
+    ),
+    # Only while a migration runs (services/setup/migrate.py): no service has this password.
+    "migrate": Service(
+        rights=permission("migrate", *(call("STREAM.UPDATE", declared.name) for declared in DECLARED)), uid=10020
+    ),
+    "api": Service(
+        rights=log_follower(
+            "api",
+            "cmd.request.>",
+            "agent.*.logs",
+            LOG_STATE,
+            *read(AUDIT_STREAM),
+            *read(REFUSALS_STREAM),
+            *actors("api"),
+        ),
+        group="control",
+        uid=10011,
+        settings=(
+            *("follows_per_user", "requests_burst", "requests_per_second", "reader_url", "database_url"),
+            *("http_host", "http_port", "http_max_connections", "http_max_connections_per_address"),
+            *("http_max_head_seconds", "http_max_stalled_seconds"),
+        ),
+    ),
+    "ownership": Service(
+        rights=log_follower(
+            "ownership",
+            "cmd.admitted.>",
+            ALL_AUDIT,
+            ALL_REFUSALS,
+            ALL_ACTORS,
+            *actors("ownership"),
+            *answer("api"),
+            subscribe=("cmd.request.>",),
+        ),
+        group="control",
+        uid=10012,
+        settings=("local_pods",),
+    ),
+    "commands": Service(
+        rights=log_follower(
+            "commands",
+            *append("workload", "cluster", "project", "tenant", "void"),
+            *answer("api", "auto_deletion", "cluster_sync", "scheduler", "setup"),
+            ALL_KEYS,
+            call("STREAM.MSG.GET", KEYS_STREAM),
+            ALL_CANARIES,
+            SERVER_HEALTH,
+            fold_snapshots_filter("commands"),
+            subscribe=("cmd.admitted.>", "cmd.system.*.>", LOG_STATE, ALL_ROOMS),
+        ),
+        group="control",
+        uid=10013,
+        settings=("project_max_creations_per_hour", "project_max_living_workloads"),
+    ),
+    "scheduler": Service(
+        rights=log_follower("scheduler", *append("workload", "node"), fold_snapshots_filter("scheduler")),
+        group="workers",
+        uid=10014,
+    ),
+    "cluster_sync": Service(
+        rights=log_follower(
+            "cluster_sync",
+            *append("workload", "node", "cluster"),
+            fold_snapshots_filter("cluster_sync"),
+            ALL_WANTED,
+            *follow(OBSERVED_STREAM, "cluster_sync"),
+            *follow(WANTED_STREAM, "cluster_sync"),
+            *(call("STREAM.CREATE", stream) for stream in DERIVED_STREAMS),
+        ),
+        group="workers",
+        uid=10015,
+        settings=("facts_per_cluster_minute", "replicas"),
+    ),
+    "agent": Service(
+        rights=permission(
+            "agent",
+            ALL_OBSERVED,
+            "usage.*",
+            f"{logs_inbox('*')}.*",
+            *follow(WANTED_STREAM, "agent", ALL_WANTED),
+            subscribe=("agent.*.logs",),
+        ),
+        group="workers",
+        uid=10016,
+        settings=(
+            *("agent_cluster", "agent_kinds", "data_dir", "replicas"),
+            *("kube_context", "kubeconfig", "kubernetes_call_seconds", "kubernetes_list_again_seconds"),
+            *("kubernetes_namespace", "kubernetes_node_lost_seconds", "kubernetes_not_ready_seconds"),
+            *("kubernetes_pod_security", "kubernetes_project_namespace", "kubernetes_replace_lost_pods"),
+            *("kubernetes_reservation_image", "kubernetes_watch_silence_seconds"),
+            *("local_gpus", "local_hidden_folders", "local_pods"),
+            *("pod_log_followers", "pod_log_max_bytes", "pod_log_retention_days", "pod_logs_total_max_bytes"),
+        ),
+    ),
+    "auto_deletion": Service(
+        rights=permission(
+            "auto_deletion",
+            *(f"cmd.system.auto_deletion.{c.type.__name__}" for c in COMMANDS.values() if c.service == "auto_deletion"),
+        ),
+        group="workers",
+        uid=10017,
+        settings=("database_url",),
+    ),
+    "projector": Service(
+        rights=log_follower("projector", subscribe=("usage.*",)),
+        group="workers",
+        uid=10018,
+        settings=("database_url",),
+    ),
+    "operator": Service(
+        rights=log_follower("operator", *read(AUDIT_STREAM), *read(REFUSALS_STREAM), READ_ONE_ACTOR), uid=10019
+    ),
+    # What looks after a server from beside it (muster/embedded/keeper.py).
+    "keeper": Service(
+        rights=Permission(publish=(ALL_ROOMS, ALL_CANARIES, SERVER_HEALTH), subscribe=(f"{inbox_prefix('keeper')}.>",)),
+        uid=SERVER_UID,
+    ),
+}
+"""By name. A service's folder is `services/<name>`."""
+
+
+def of_group(group: Group) -> Sequence[str]:
+    """Names of the services of a group, in the order of the table."""
+    return [name for name, service in SERVICES.items() if service.group == group]
+
+
+def saved_chains(service: str) -> frozenset[str]:
+    """The kinds of aggregates whose snapshots this service saves: those that it appends to."""
+    known = SERVICES.get(service)
+    publish = () if known is None else known.rights.publish
+    return frozenset(name for name in AGGREGATES if chain_snapshots_filter(name) in publish)

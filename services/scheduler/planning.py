@@ -1,0 +1,133 @@
+"""A plan in the making: what the phases of the policy share. Pure."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from events.node import Reservation, reservation_id
+from events.workload.pod import DeviceShare, Placement, PodRef
+from events.workload.spec import PodRequest
+from services.scheduler.candidates import Candidates, packed
+from services.scheduler.policy.rules import Filter, Order, Score
+from services.scheduler.room import Room
+from services.scheduler.snapshot import Binding, Pending, Plan, PodClass, Release, Snapshot, StatusUpdate, Waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One step of making a plan. The phases run one after the other, in the order of the registry."""
+
+    name: str
+    run: "Callable[[Planning], None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """All that the scheduler decides by. `registry.POLICY` is the product's."""
+
+    filters: tuple[Filter, ...]
+    scores: tuple[Score, ...]
+    orders: tuple[Order, ...]
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """Why a pod was not placed: the quota, where nodes would have had room; else the nodes."""
+
+    quota_need_milli: int = 0
+    """The least GPU that such a node would have given it; 0 where no node has room."""
+    quota_used_milli: int = 0
+
+
+class Placed:
+    """The pods that were placed so far, as columns: the loop that places makes no object per pod."""
+
+    __slots__ = ("classes", "devices", "entries", "pods", "pools", "rows")
+
+    def __init__(self) -> None:
+        self.classes: list[PodClass] = []
+        self.entries: list[Pending] = []
+        self.pods: list[PodRef] = []
+        self.pools: list[str] = []
+        self.rows: list[int] = []
+        self.devices: list[tuple[DeviceShare, ...]] = []
+
+
+class Planning:
+    """Mutable; one plan."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, max_pods: int) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.max_pods = max_pods
+        self.room = Room(snapshot.nodes)
+        self.quota_used: dict[str, int] = {}
+        """GPU thousandths that non-preemptible pods hold, with those placed so far; by project id."""
+        self.placed = Placed()
+        self.releases: tuple[Release, ...] = ()
+        self.short: dict[int, Shortfall] = {}
+        """By index of the queue: those that found no room."""
+        self.cut_short = False
+        """Whether placing stopped at `max_pods`."""
+        self.blocked: dict[int, Waiting] = {}
+        """By index of the queue: why it waits."""
+        self.updates: list[StatusUpdate] = []
+        self._packed = packed(policy.scores)
+        self._candidates: dict[tuple[PodRequest, int], Candidates] = {}
+
+    def candidates(self, request: PodRequest, pool: int) -> Candidates:
+        """The nodes of a pool (by its number) for a request."""
+        found = self._candidates.get((request, pool))
+        if found is None:
+            found = Candidates(self.room, request, pool, self.policy.filters, self._packed)
+            self._candidates[request, pool] = found
+        return found
+
+    def plan(self, *, max_updates: int) -> Plan:
+        return Plan(
+            bindings=tuple(self._bindings()),
+            releases=self.releases,
+            updates=tuple(self.updates[:max_updates]),
+            blocked={self.snapshot.queues[i].pod_class: waiting for i, waiting in self.blocked.items()},
+            more=self.cut_short or len(self.updates) > max_updates,
+        )
+
+    def _bindings(self) -> Iterator[Binding]:
+        placed, nodes = self.placed, self.snapshot.nodes
+        for n, (pod_class, entry, pod, devices) in enumerate(
+            zip(placed.classes, placed.entries, placed.pods, placed.devices, strict=True)
+        ):
+            row, pool = placed.rows[n], placed.pools[n]
+            placement = Placement(
+                pod=pod, node_key=nodes.keys[row], node_name=nodes.names[row], pool=pool, devices=devices
+            )
+            reservation = Reservation(
+                id=reservation_id(entry.workload_id, pod.pod_set, pod.index, pod.attempt, pod.try_),
+                workload_id=entry.workload_id,
+                workload_key=entry.key,
+                cpu_milli=pod_class.request.cpu_milli,
+                memory_bytes=pod_class.request.memory_bytes,
+                devices=devices,
+            )
+            yield Binding(
+                key=entry.key,
+                workload_id=entry.workload_id,
+                name=entry.name,
+                placement=placement,
+                reservation=reservation,
+            )
+
+
+def pools_to_try(snapshot: Snapshot, pod_class: PodClass) -> tuple[str, ...]:
+    """The workload's pools, else its project's, else all; only those that the cluster has."""
+    cluster = snapshot.clusters.get(pod_class.cluster_id)
+    if cluster is None:
+        return ()
+    wanted = wanted_pools(snapshot, pod_class)
+    return tuple(pool for pool in wanted if pool in cluster.pools) if wanted else cluster.pools
+
+
+def wanted_pools(snapshot: Snapshot, pod_class: PodClass) -> tuple[str, ...]:
+    """Those that the workload names, else its project; empty: any."""
+    project = snapshot.projects.get(pod_class.project_id)
+    return pod_class.pools or (project.pools if project else ())

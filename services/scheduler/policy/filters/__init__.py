@@ -1,0 +1,1 @@
+"""Which nodes a pod may go to: one module per filter. Pure."""

@@ -1,0 +1,1 @@
+"""Which workload goes first: one module per order. Pure."""

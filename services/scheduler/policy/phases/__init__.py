@@ -1,0 +1,1 @@
+"""The steps in which a plan is made: one module per phase. Pure."""

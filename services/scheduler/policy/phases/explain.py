@@ -1,0 +1,165 @@
+"""Why each class of pods that found no room waits: one dominant code with numbers, by the room that is left in the end.
+
+Codes are split into *cannot ever fit as written* and *waiting* (events/phases.py). What a person must change comes
+before what only time changes.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from events.phases import WaitingReason
+from services.scheduler.candidates import refused_by
+from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try, wanted_pools
+from services.scheduler.policy.rules import Filter
+from services.scheduler.policy.words import gpus, listed, nodes, wish
+from services.scheduler.room import View
+from services.scheduler.snapshot import Booleans, ClusterView, PodClass, Snapshot, Waiting
+
+
+def run(planning: Planning) -> None:
+    """Queues that were blocked before stay so for the reason that was found then."""
+    for i, queue in enumerate(planning.snapshot.queues):
+        if queue.blocked is not None:
+            planning.blocked[i] = queue.blocked
+        elif i in planning.short:
+            planning.blocked[i] = why(planning, queue.pod_class, planning.short[i])
+
+
+def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waiting:
+    """The dominant reason."""
+    snapshot = planning.snapshot
+    cluster = snapshot.clusters.get(pod_class.cluster_id)
+    if cluster is None or not cluster.exists:
+        return Waiting(
+            reason=WaitingReason.CLUSTER_DISCONNECTED,
+            message="its cluster was removed; delete the workload and submit it to another cluster",
+        )
+    pools = pools_to_try(snapshot, pod_class)
+    if not pools:
+        return Waiting(
+            reason=WaitingReason.NO_SUCH_NODE_POOL,
+            message=f"cluster {cluster.name} has no node pool {listed(wanted_pools(snapshot, pod_class))}; "
+            f"it has {listed(cluster.pools)}",
+        )
+    if waiting := _quota_too_small(snapshot, pod_class):
+        return waiting
+    if not cluster.connected:
+        return Waiting(
+            reason=WaitingReason.CLUSTER_DISCONNECTED,
+            message=f"cluster {cluster.name} cannot be worked with: {cluster.problem}"
+            if cluster.problem
+            else f"the agent of cluster {cluster.name} is not heard from",
+        )
+    view, where = _nodes_of(planning, pod_class, pools), _where(pools, cluster)
+    filters = [each for each in planning.policy.filters if each.asks(pod_class.request)]
+    if waiting := _by_nodes(view, filters, where):
+        return waiting
+    if shortfall.quota_need_milli:
+        return _quota_used(snapshot, pod_class, shortfall, view, where)
+    return _by_free_room(view, filters, where)
+
+
+def _nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> View:
+    """Every node of these pools that is there."""
+    table, cluster_id = planning.snapshot.nodes, pod_class.cluster_id
+    numbers = [table.pool_numbers[cluster_id, pool] for pool in pools if (cluster_id, pool) in table.pool_numbers]
+    return View(planning.room, pod_class.request, np.flatnonzero(np.isin(table.pool, numbers) & table.present))
+
+
+def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
+    """What no free room would mend."""
+    if not len(view.rows):
+        return Waiting(reason=WaitingReason.NO_NODES, message=f"{where} has no nodes")
+    too_small = _too_small(view, filters)
+    if too_small.all():
+        checks = [each.never for each in filters if each.never is not None]
+        parts = [words for check in checks if check.refuses(view).all() and (words := check.words(view))]
+        too_large = "; ".join(parts) or f"no node has {wish(view.request)} together"
+        return Waiting(
+            reason=WaitingReason.NO_MATCHING_NODE,
+            message=f"{_all_too_small(len(view.rows), where)} even when empty: {too_large}",
+        )
+    if (too_small | _closed(view, filters)).all():
+        large_enough = view.at(~too_small)
+        checks = [each.closed for each in filters if each.closed is not None]
+        causes = [check.words(large_enough) for check in checks if check.refuses(large_enough).any()]
+        return Waiting(
+            reason=WaitingReason.NO_NODES,
+            message=f"{_all_closed(len(large_enough.rows), where)} ({'; '.join(causes)})",
+        )
+    return None
+
+
+def _by_free_room(view: View, filters: list[Filter], where: str) -> Waiting:
+    too_small, closed = _too_small(view, filters), _closed(view, filters)
+    possible = view.at(~too_small & ~closed)
+    parts: list[str] = []
+    everywhere: list[WaitingReason] = []
+    for each in filters:
+        refused = each.full.refuses(possible) if each.full is not None else None
+        if each.full is None or refused is None or not refused.any():
+            continue
+        parts.append(f"{int(refused.sum())} {each.full.words(possible)}")
+        if refused.all():
+            everywhere.append(each.reason)
+    if count := int(too_small.sum()):
+        parts.append(f"{count} too small even when empty")
+    if count := int((closed & ~too_small).sum()):
+        parts.append(f"{count} taking no new pods")
+    return Waiting(
+        reason=everywhere[0] if everywhere else WaitingReason.INSUFFICIENT_RESOURCES,
+        message=f"{nodes(len(view.rows))} of {where}: {', '.join(parts)}",
+    )
+
+
+def _too_small(view: View, filters: list[Filter]) -> Booleans:
+    return refused_by([each.never for each in filters if each.never is not None], view)
+
+
+def _closed(view: View, filters: list[Filter]) -> Booleans:
+    return refused_by([each.closed for each in filters if each.closed is not None], view)
+
+
+def _quota_too_small(snapshot: Snapshot, pod_class: PodClass) -> Waiting | None:
+    project = snapshot.projects.get(pod_class.project_id)
+    need = pod_class.request.gpu_devices * pod_class.request.gpu_milli
+    if pod_class.preemptible or project is None or project.quota_milli is None or need <= project.quota_milli:
+        return None
+    return Waiting(
+        reason=WaitingReason.QUOTA_TOO_SMALL,
+        message=f"a pod needs {gpus(need)}, and the whole quota of project {project.name} for non-preemptible "
+        f"workloads is {gpus(project.quota_milli)}",
+    )
+
+
+def _quota_used(snapshot: Snapshot, pod_class: PodClass, shortfall: Shortfall, view: View, where: str) -> Waiting:
+    project = snapshot.projects[pod_class.project_id]
+    quota = project.quota_milli or 0
+    # On the node with the largest devices, whether there is room or not.
+    least_milli = pod_class.request.gpu_devices * int(view.share_milli.min())
+    return Waiting(
+        reason=WaitingReason.QUOTA_USED if least_milli <= quota else WaitingReason.QUOTA_TOO_SMALL,
+        message=f"a pod needs at least {gpus(shortfall.quota_need_milli)} where there is room in {where}, and "
+        f"non-preemptible workloads of project "
+        f"{project.name} hold {gpus(shortfall.quota_used_milli)} of its quota of {gpus(quota)}",
+    )
+
+
+def _where(pools: tuple[str, ...], cluster: ClusterView) -> str:
+    return f"{'pool' if len(pools) == 1 else 'pools'} {listed(pools)} of cluster {cluster.name}"
+
+
+def _all_too_small(count: int, where: str) -> str:
+    if count == 1:
+        return f"the only node of {where} is too small"
+    return f"none of the {nodes(count)} of {where} is large enough"
+
+
+def _all_closed(count: int, where: str) -> str:
+    if count == 1:
+        return f"the only node of {where} that is large enough takes no new pods"
+    return f"the {nodes(count)} of {where} that are large enough take no new pods"
+
+
+PHASE: Final = Phase(name="explain", run=run)

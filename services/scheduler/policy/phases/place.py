@@ -1,0 +1,89 @@
+"""Each pod goes to the best node of the first pool that has room, in the order of the queues.
+
+A workload that does not fit lets others pass. Once no room was found for one pod, its whole class is done for this
+plan, because from here on room only shrinks.
+"""
+
+import heapq
+from typing import Final
+
+from services.scheduler.candidates import Candidates
+from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try
+from services.scheduler.policy.phases import quota
+from services.scheduler.snapshot import OrderKey, Pending, PodClass
+
+
+def run(planning: Planning) -> None:
+    """Place until nothing fits any more, or the plan is full."""
+    queues = planning.snapshot.queues
+    heads: list[tuple[OrderKey, int, int]] = [
+        (queue.entries[0].order, i, 0) for i, queue in enumerate(queues) if queue.entries and queue.blocked is None
+    ]
+    heapq.heapify(heads)
+    pools = {i: _pools(planning, queues[i].pod_class) for _, i, _ in heads}
+    while heads:
+        _, i, at = heapq.heappop(heads)
+        queue = queues[i]
+        shortfall = _place(planning, queue.pod_class, queue.entries[at], pools[i])
+        if planning.cut_short:
+            return
+        if shortfall is not None:
+            planning.short[i] = shortfall
+        elif at + 1 < len(queue.entries):
+            heapq.heappush(heads, (queue.entries[at + 1].order, i, at + 1))
+
+
+def _pools(planning: Planning, pod_class: PodClass) -> list[tuple[str, Candidates]]:
+    """The pools to try, in order, each with its nodes; none where the cluster takes no pods."""
+    cluster = planning.snapshot.clusters.get(pod_class.cluster_id)
+    if cluster is None or not cluster.exists or not cluster.connected:
+        return []
+    numbers = planning.snapshot.nodes.pool_numbers
+    return [
+        (pool, planning.candidates(pod_class.request, numbers[pod_class.cluster_id, pool]))
+        for pool in pools_to_try(planning.snapshot, pod_class)
+        if (pod_class.cluster_id, pool) in numbers
+    ]
+
+
+def _place(
+    planning: Planning, pod_class: PodClass, entry: Pending, pools: list[tuple[str, Candidates]]
+) -> Shortfall | None:
+    """Place the pods of one workload; why the first that found no room did not."""
+    placed = planning.placed
+    for pod in entry.pods:
+        if len(placed.pods) >= planning.max_pods:
+            planning.cut_short = True
+            return None
+        left_milli = quota.left_milli(planning, pod_class)
+        for pool, candidates in pools:
+            index = candidates.best(most_gpu_milli=left_milli)
+            if index is None:
+                continue
+            row, devices = int(candidates.rows[index]), candidates.devices(index)
+            planning.room.take(row, pod_class.request, devices)
+            quota.use(planning, pod_class, int(candidates.gpu_milli[index]))
+            placed.classes.append(pod_class)
+            placed.entries.append(entry)
+            placed.pods.append(pod)
+            placed.pools.append(pool)
+            placed.rows.append(row)
+            placed.devices.append(devices)
+            break
+        else:
+            return _shortfall(planning, pod_class, pools, left_milli)
+    return None
+
+
+def _shortfall(
+    planning: Planning, pod_class: PodClass, pools: list[tuple[str, Candidates]], left_milli: int | None
+) -> Shortfall:
+    if left_milli is None:
+        return Shortfall()
+    needs = [need for _, candidates in pools if (need := candidates.least_gpu_milli()) is not None]
+    return Shortfall(
+        quota_need_milli=min(needs, default=0), quota_used_milli=planning.quota_used.get(pod_class.project_id, 0)
+    )
+
+
+PHASE: Final = Phase(name="place", run=run)

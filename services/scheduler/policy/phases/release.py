@@ -1,0 +1,16 @@
+"""Reservations whose run is over are released, and their room is given again in the same plan."""
+
+from typing import Final
+
+from services.scheduler.planning import Phase, Planning
+
+
+def run(planning: Planning) -> None:
+    planning.releases = planning.snapshot.releases
+    for release in planning.releases:
+        if release.row >= 0:
+            held = release.reservation
+            planning.room.give_back(release.row, held.cpu_milli, held.memory_bytes, held.devices)
+
+
+PHASE: Final = Phase(name="release", run=run)

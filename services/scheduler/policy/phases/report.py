@@ -1,0 +1,55 @@
+"""What the log is to say of workloads that no pod was placed of: that they are queued, and why they wait. Each once."""
+
+from typing import Final
+
+from events.phases import WaitingReason
+from services.scheduler.planning import Phase, Planning
+from services.scheduler.snapshot import NotSchedulable, Pending, Queue, StatusUpdate, Waiting
+
+_ALIKE: Final = frozenset(
+    {
+        WaitingReason.INSUFFICIENT_GPU,
+        WaitingReason.INSUFFICIENT_CPU,
+        WaitingReason.INSUFFICIENT_MEMORY,
+        WaitingReason.INSUFFICIENT_PODS,
+        WaitingReason.INSUFFICIENT_RESOURCES,
+    }
+)
+"""On a full cluster each pod that starts or ends changes one into another: the first one reported stands for all."""
+
+
+def run(planning: Planning) -> None:
+    bound = {entry.key for entry in planning.placed.entries}
+    updates: dict[str, StatusUpdate] = {}
+    for i, queue in enumerate(planning.snapshot.queues):
+        waiting = planning.blocked.get(i)
+        if waiting is None and planning.cut_short:
+            continue  # not looked at to the end
+        for entry in queue.entries if queue.report_again and waiting else queue.unreported:
+            if entry.key in bound or entry.key in updates:
+                continue
+            if update := _update(entry, queue, waiting):
+                updates[entry.key] = update
+    for each in planning.snapshot.not_schedulable:
+        if each.key not in bound and each.key not in updates:
+            updates[each.key] = _status(each, each.waiting)
+    planning.updates = list(updates.values())
+
+
+def is_news(reported: str, reason: WaitingReason) -> bool:
+    """Whether, for a person, a reason is another one than was reported."""
+    return reported != reason and not (reported in _ALIKE and reason in _ALIKE)
+
+
+def _update(entry: Pending, queue: Queue, waiting: Waiting | None) -> StatusUpdate | None:
+    due = waiting is not None and entry.idle and (not entry.reported or queue.report_again)
+    if due and waiting is not None and is_news(entry.reported, waiting.reason):
+        return _status(entry, waiting)
+    return None if entry.queued else _status(entry, None)
+
+
+def _status(of: Pending | NotSchedulable, waiting: Waiting | None) -> StatusUpdate:
+    return StatusUpdate(key=of.key, workload_id=of.workload_id, name=of.name, waiting=waiting)
+
+
+PHASE: Final = Phase(name="report", run=run)

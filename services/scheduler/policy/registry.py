@@ -1,0 +1,35 @@
+"""Every rule that the scheduler decides by, in the order in which they count. A new one is a module and a line here."""
+
+from typing import Final
+
+from services.scheduler.planning import Policy
+from services.scheduler.policy.filters import cpu, gpu, memory, pods, takes_pods
+from services.scheduler.policy.orders import first_come, priority
+from services.scheduler.policy.phases import explain, place, quota, release, report
+from services.scheduler.policy.scores import free_cpu, free_gpus, gpu_left_over
+
+POLICY: Final = Policy(
+    filters=(
+        takes_pods.FILTER,
+        gpu.FILTER,
+        cpu.FILTER,
+        memory.FILTER,
+        pods.FILTER,
+    ),
+    scores=(
+        gpu_left_over.SCORE,
+        free_gpus.SCORE,
+        free_cpu.SCORE,
+    ),
+    orders=(
+        priority.ORDER,
+        first_come.ORDER,
+    ),
+    phases=(
+        release.PHASE,
+        quota.PHASE,
+        place.PHASE,
+        explain.PHASE,
+        report.PHASE,
+    ),
+)

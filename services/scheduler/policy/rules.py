@@ -1,0 +1,62 @@
+"""What a filter, a score and an order are. Each is one module in its folder, and one line in `registry`. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from events.phases import WaitingReason
+from events.workload.spec import PodRequest
+from events.workload.state import Workload
+from services.scheduler.room import View
+from services.scheduler.snapshot import Booleans, Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One ground on which nodes are refused."""
+
+    refuses: Callable[[View], Booleans]
+    """Per node of the view."""
+    words: Callable[[View], str]
+    """Why, for a person, of nodes that were all refused; see the fields of Filter for the sentence they end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which nodes a pod may go to: those that no filter refuses."""
+
+    name: str
+    asks: Callable[[PodRequest], bool]
+    """Whether this request gives the filter anything to look at; where not, it refuses no node."""
+    never: Check | None = None
+    """What no waiting helps: the node is too small even when empty. The words say what is needed and what the largest
+    node has; they are empty where no single number says it.
+    """
+    closed: Check | None = None
+    """What pods that come and go do not change: the node takes no such pod now. The words say what may be the cause."""
+    full: Check | None = None
+    """What pods that end may change. The words follow a number of nodes: "2 without CPU (need 4, most free 1)"."""
+    reason: WaitingReason = WaitingReason.INSUFFICIENT_RESOURCES
+    """The code of a workload that every node refuses as full on this ground."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Which of the nodes with room is the best: the one with the least value. The first score in the registry that
+    tells two nodes apart decides between them.
+    """
+
+    name: str
+    bits: int
+    """The values are from 0 to 2**bits - 1; what is outside counts as the nearest of these. At most 62."""
+    value: Callable[[View], Integers]
+    """Per node of the view. Asked for nodes without room too, whose values do not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Which workload goes first: the one with the least value. The first order in the registry that tells two apart
+    decides.
+    """
+
+    name: str
+    value: Callable[[Workload], float]

@@ -1,0 +1,1 @@
+"""Rules that only tests register: each is what a new rule is, one module."""

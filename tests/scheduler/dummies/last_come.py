@@ -1,0 +1,8 @@
+"""An order: who was created last goes first."""
+
+from typing import Final
+
+from services.scheduler.policy.orders import first_come
+from services.scheduler.policy.rules import Order
+
+ORDER: Final = Order(name="last_come", value=lambda workload: -first_come.value(workload))
