@@ -1,8 +1,10 @@
 """What pods did where they ran, in their own words, held against the log.
 
-A run writes a line when it begins and one when it is about to end well. While it runs it holds a lock on a file of its
-pod: where another run of the same pod holds it, it says so. The kernel lets go of the lock when a process dies, however
-it dies, so nobody's clock is asked.
+A run writes a line when it begins and one when it is about to end well. The log says that a run is running once its
+process is there: one that is killed in its first moments has written nothing, one that ended of itself has.
+
+While it runs it holds a lock on a file of its pod: where another run of the same pod holds it, it says so. The kernel
+lets go of the lock when a process dies, however it dies, so nobody's clock is asked.
 """
 
 import json
@@ -86,5 +88,6 @@ def _ends(lines: list[Line], log: LogChecker, workload_ids: set[str]) -> Iterato
         for run, how in workload.ends.items():
             if how == "PodSucceeded" and run not in ended:
                 yield f"effect: {run} succeeded, says the log, and it never came to its end"
-        for run in workload.ran - begun:
-            yield f"effect: {run} ran, says the log, and it never began"
+        for run, code in workload.exits.items():
+            if run not in begun:
+                yield f"effect: {run} ended with {code}, says the log, and it never began"

@@ -30,6 +30,10 @@ type Wrong = tuple[str, str]
 """(name of the invariant, what was seen)."""
 
 
+SIGNALLED = 128
+"""Exit codes from here on say that a signal ended the process."""
+
+
 @dataclass
 class Run:
     """A pod that holds a node."""
@@ -106,8 +110,8 @@ class Workload:
     exit_code: int | None = None
     ends: dict[str, str] = field(default_factory=dict[str, str])
     """How each run ended, by its name."""
-    ran: set[str] = field(default_factory=set[str])
-    """Runs of which the log says that their process ran."""
+    exits: dict[str, int] = field(default_factory=dict[str, int])
+    """Exit code of each failed run whose process ended of itself, not by a signal."""
     tokens: dict[str, int] = field(default_factory=dict[str, int])
     """Of every run; likewise the one below."""
     nodes: dict[str, str] = field(default_factory=dict[str, str])
@@ -389,7 +393,6 @@ class Model:
                 run.phase = "starting"
             case "PodRunning":
                 run.phase, run.ran = "running", True
-                workload.ran.add(name)
             case "PodUnreachable":
                 run.phase = "unknown"
             case "PodWarned":
@@ -417,6 +420,9 @@ class Model:
         else:
             workload.pods[place] = again
             if type_ == "PodFailed":
+                code = data.get("exit_code")
+                if code is not None and code < SIGNALLED and data.get("reason", "exit_code") == "exit_code":
+                    workload.exits[run.name] = code
                 yield from self._failed_run(run, data, retry_at)
 
     def _failed_run(self, run: Run, data: Fields, retry_at: datetime | None) -> Iterator[Wrong]:

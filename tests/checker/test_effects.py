@@ -24,7 +24,7 @@ GOOD = (Line(ID, RUN, TOKEN, "begin"), Line(ID, RUN, TOKEN, "end"))
         pytest.param(GOOD, False, id="as it should be"),
         pytest.param((GOOD[0], *GOOD), True, id="begun twice"),
         pytest.param(GOOD[:1], True, id="succeeded without its end"),
-        pytest.param((), True, id="ran without its begin"),
+        pytest.param((), True, id="succeeded without a line"),
         pytest.param((*GOOD, Line(ID, RUN, TOKEN, "beside another")), True, id="two at once"),
         pytest.param((*GOOD, Line(ID, f"{ID}/main-0/1.1", 9, "begin")), True, id="a run that was never bound"),
         pytest.param((*GOOD, Line("other", "other/main-0/1.0", 9, "begin")), True, id="a workload that is not there"),
@@ -34,6 +34,22 @@ GOOD = (Line(ID, RUN, TOKEN, "begin"), Line(ID, RUN, TOKEN, "end"))
 def test_what_pods_did_is_held_against_the_log(lines: tuple[Line, ...], wrong: bool) -> None:
     log = Story().done().check()
     assert bool(check_effects(list(lines), log, {ID})) is wrong
+
+
+@pytest.mark.parametrize(
+    ("type_", "more", "wrong"),
+    [
+        pytest.param("PodInterrupted", {"reason": "node_lost"}, False, id="killed with its machine"),
+        pytest.param("PodFailed", {"exit_code": 137, "reason": "exit_code"}, False, id="killed by a signal"),
+        pytest.param("PodFailed", {"exit_code": 127, "reason": "not_found"}, False, id="a command that is not there"),
+        pytest.param("PodFailed", {"exit_code": 3, "reason": "exit_code"}, True, id="ended of itself"),
+    ],
+)
+def test_a_run_that_wrote_nothing_was_killed_before_it_could(type_: str, more: dict[str, Any], wrong: bool) -> None:
+    story = Story().node().created().bound().ran()
+    retry_at: dict[str, Any] = {"retry_at": story.text(10)} if type_ == "PodFailed" else {}
+    log = story.fact(type_, **more, **retry_at).check()
+    assert bool(check_effects([], log, {ID})) is wrong
 
 
 def test_pods_that_write_nothing_are_not_looked_at() -> None:
