@@ -56,6 +56,14 @@ class Column:
     rare: bool = False
     """Only with -o csv, or by name in --columns."""
     time: bool = False
+    rest: bool = False
+    """Takes what the others leave of a terminal's width, and is cut there; without any, the last column does."""
+    short: Callable[[Row], str] | None = None
+    """Text in place of the whole one, where that would be cut."""
+    yields: int = 0
+    """Left out where a terminal is narrow, the highest first; 0: never."""
+    stays_from: int = 0
+    """Cells of a terminal from which it is not left out, where it yields at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,15 +159,21 @@ class Output:
         self.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def table(self, rows: Sequence[Row], columns: Sequence[Column], *, headers: bool | None = None) -> None:
-        """Rows under headings, cut to the terminal's width where there is one."""
+        """Rows under headings, laid out for the terminal where there is one (muster.cli.layout).
+
+        Args:
+            headers: False where they are to stand under the rows before them.
+        """
         from muster.cli.table import table_of
 
         shown = self.style.headers if headers is None else headers
+        if headers is not False:
+            self.widths.clear()
         if not rows and not shown:
             return
         console = self.console()
         with console.capture() as capture:
-            console.print(table_of(self, rows, columns, headers=shown))
+            console.print(table_of(self, rows, columns, console.width, headers=shown), crop=False)
         self.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
     def pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
@@ -190,6 +204,11 @@ class Output:
         if column.show is not None:
             return printable(column.show(row))
         return printable(plain_text(value))
+
+    @property
+    def fits_terminal(self) -> bool:
+        """Whether a table is made to fit: in a pipe nothing is cut, and -o wide shows all that there is."""
+        return self.stdout.isatty() and self.style.format is not Format.WIDE
 
     def time(self, value: Json) -> str:
         """A time as an age, or with --utc as RFC 3339."""

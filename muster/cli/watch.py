@@ -124,7 +124,7 @@ def _redraw(out: Output, fetch: Fetch, columns: Sequence[Column]) -> None:
 
     with Live(Text(), console=out.console(), auto_refresh=False, screen=False) as live:
         while True:
-            live.update(table_of(out, fetch(), columns), refresh=True)
+            live.update(table_of(out, fetch(), columns, live.console.width), refresh=True)
             time.sleep(REFRESH_SECONDS)
 
 

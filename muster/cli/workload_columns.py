@@ -42,6 +42,24 @@ def runs(row: Row, word: str = "") -> str:
     return f"{text} ({format_number(failed)} failed)" if failed else text
 
 
+def _numbers(row: Row) -> str:
+    """The reason; where it says why a workload waits, numbers first."""
+    return _numbers_of(why(row)) if told_phase(row) == "Pending" else why(row)
+
+
+def _numbers_of(reason: str) -> str:
+    """What comes after the place that the scheduler's reason speaks of: how many nodes lack what."""
+    _, _, counted = reason.partition(": ")
+    return counted if any(sign.isdigit() for sign in counted) else reason
+
+
+def _waits(row: Row) -> str:
+    """A history's sentence; of one that says why a workload waits, numbers first."""
+    sentence = text_of(row, "message")
+    waits, reason = sentence[: len(_WAITS)], sentence[len(_WAITS) :]
+    return waits + _numbers_of(reason) if waits == _WAITS else sentence
+
+
 def why(row: Row) -> str:
     """The reason's sentence, else its code. What is deleted waits for nothing."""
     if told_phase(row) == "Deleted":
@@ -51,6 +69,12 @@ def why(row: Row) -> str:
 
 _OUTCOMES: Final = frozenset({"Completed", "Failed"})
 _SHOWN: Final = ("always", "wide", "csv")
+_WAITS: Final = "waits: "
+_YIELDS: Final = {"submittedBy": 4, "projectName": 3, "gpuAllocated": 2, "runningPods": 1}
+"""Columns that a narrow terminal does without, the highest first: the name, the phase and the times never."""
+_STAY: Final = frozenset({"gpuAllocated", "runningPods"})
+_MIDDLE: Final = 100
+"""Cells of a terminal in which these are there always."""
 
 _SHOW: Final[dict[str, Callable[[Row], str]]] = {
     "phase": told_phase,
@@ -78,6 +102,10 @@ def workload_columns() -> tuple[Column, ...]:
             wide=public.shown == "wide",
             rare=public.shown == "csv",
             time=column.type == "time",
+            rest=public.name == "phaseMessage",
+            short=_numbers if public.name == "phaseMessage" else None,
+            yields=_YIELDS.get(public.name, 0),
+            stays_from=_MIDDLE if public.name in _STAY else 0,
         )
         for column, public in declared
     )
@@ -116,7 +144,7 @@ POD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("STARTED", "startedAt", time=True),
     Column("ENDED", "finishedAt", time=True),
     Column("EXIT", "exitCode"),
-    Column("WHY", "message", show=lambda row: text_of(row, "message") or text_of(row, "reason")),
+    Column("WHY", "message", show=lambda row: text_of(row, "message") or text_of(row, "reason"), rest=True),
     Column("SET", "podSet", wide=True),
     Column("INDEX", "index", wide=True),
     Column("POOL", "nodePool", wide=True),
@@ -124,8 +152,8 @@ POD_COLUMNS: Final[tuple[Column, ...]] = (
 
 HISTORY_COLUMNS: Final[tuple[Column, ...]] = (
     Column("WHEN", "at", time=True),
-    Column("PHASE", "phase"),
-    Column("WHAT", "message"),
+    Column("PHASE", "phase", yields=1),
+    Column("WHAT", "message", rest=True, short=_waits),
     Column("WHO", "actor.sub"),
     Column("EVENT", "type", wide=True),
     Column("REASON", "reason", wide=True),
