@@ -11,8 +11,8 @@ venv: ## make .venv hold what uv.lock says
 	@tools/python-env
 up: venv ## run everything on this machine (Ctrl-C stops it)
 	@exec .venv/bin/muster up $(ARGS)
-up-kubernetes: venv kube-tools ## the same, with a Kubernetes cluster of simulated nodes (ARGS='--kubernetes 8': eight)
-	@exec .venv/bin/muster up --kubernetes 4 $(ARGS)
+up-kubernetes: venv kube-tools ## the same, with a Kubernetes cluster of simulated nodes (ARGS='--nodes 8': eight)
+	@exec $(PY) -m development.kubernetes.up $(ARGS)
 test: venv ## all tests but the long fault runs and those on Kubernetes
 	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest -n auto --dist worksteal -m "not faults and not kubernetes and not kubernetes_faults" $(ARGS)
 test-faults: venv ## kill real processes under load (ARGS='--rounds 20' for the full counts)

@@ -9,8 +9,8 @@ import os
 import sys
 
 from benchmarks.report import Report
+from development.kubernetes.simulated.programs import ToolsMissingError, find_tools
 from development.limits import UNLIMITED
-from muster.embedded.kubernetes.programs import ToolsMissingError, find_tools
 
 BENCHMARKS = ("store", "http", "projector", "memory", "restart", "kubernetes")
 """In the order in which they run; one module each."""

@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks.kubernetes_watch import Counts, read_story
 from development.kubernetes.checker import Event
-from muster.embedded.control_plane import ControlPlane
+from development.kubernetes.control_plane import ControlPlane
 from services.agent.backends.kubernetes.act.objects import TERMINAL_PHASES
 from services.agent.backends.kubernetes.read.view import name_of
 

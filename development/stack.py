@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -33,7 +33,9 @@ TRY_AGAIN_SECONDS = 15
 class Stack:
     """One data folder and the `muster up` that serves it."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, program: Sequence[str] = ("muster.cli.main", "up")) -> None:
+        """`program`: the module that is run, and its first arguments."""
+        self.program = program
         self.folder = folder
         self.data_dir = folder / "data"
         self.port = free_port()
@@ -63,7 +65,7 @@ class Stack:
 
     def launch(self) -> subprocess.Popen[str]:
         """Start it."""
-        command = [sys.executable, "-m", "muster.cli.main", "up", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-m", *self.program, "--data-dir", str(self.data_dir)]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *self.options],
             stdout=subprocess.PIPE,

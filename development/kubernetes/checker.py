@@ -25,10 +25,10 @@ from urllib.parse import urlsplit
 
 from development.checker.calls import check_calls
 from development.checker.log import LogChecker, Report, check_log
+from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.stack import KubernetesStack
 from development.servers import EVERYTHING
 from development.stack_check import SHOWN, check_rows, read_both, wanted_of
-from muster.embedded.control_plane import ControlPlane
 
 AGAIN_SECONDS: Final = 0.05
 SILENCE_SECONDS: Final = 90

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
-from muster.embedded.control_plane import ControlPlane
+from development.kubernetes.control_plane import ControlPlane
 
 HELD_LOOK_SECONDS: Final = 0.02
 

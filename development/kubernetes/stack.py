@@ -35,13 +35,13 @@ import yaml
 
 from development.checker.reading import read_log
 from development.checker.records import RawMessage
+from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.proxy import Proxy, proxied
+from development.kubernetes.simulated.fill import OF_THE_AGENT
 from development.limits import UNLIMITED_ENVIRONMENT
 from development.recording import History
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from development.stack import ENDED, Api, until
-from muster.embedded.control_plane import ControlPlane
-from muster.embedded.kubernetes.fill import OF_THE_AGENT
 from services.runtime.identity.local_keys import load_or_create_key, sign_token
 from services.runtime.nats.connection import connect
 from services.runtime.nats.inboxes import agent_user
@@ -395,7 +395,7 @@ class KubernetesStack:
         **spec: Any,
     ) -> dict[str, Any]:
         """A training, 202; its pods run so long (None: until they are ended), and do what `simulation` says:
-        `{"exit-code": "3"}` (muster/embedded/kubernetes/stages.yaml).
+        `{"exit-code": "3"}` (development/kubernetes/simulated/stages.yaml).
         """
         told = simulated(runtime_seconds, simulation, **spec)
         made = (api or self.api).submit(name, cluster=self.cluster, **told)

@@ -21,7 +21,6 @@ def add_up(app: typer.Typer) -> None:
         muster up
         muster up --gpus 2 --port 9000
         muster up --demo --data-dir /tmp/muster
-        muster up --kubernetes 4
         """,
     )
     def up(
@@ -40,14 +39,6 @@ def add_up(app: typer.Typer) -> None:
         demo: Annotated[
             bool, typer.Option("--demo", help="Add a simulated cluster of 32 nodes × 8 GPUs, and some life.")
         ] = False,
-        kubernetes: Annotated[
-            int | None,
-            typer.Option(
-                "--kubernetes",
-                metavar="NODES",
-                help="Add a Kubernetes cluster of simulated nodes with 8 GPUs; `make kube-tools` builds what it needs.",
-            ),
-        ] = None,
         accept_shared_pods: Annotated[
             bool,
             typer.Option(
@@ -65,7 +56,6 @@ def add_up(app: typer.Typer) -> None:
             "--data-dir": data_dir,
             "--port": port,
             "--gpus": gpus,
-            "--kubernetes": kubernetes,
             "--log-level": log_level,
         }
         options = [f"{flag}={value}" for flag, value in given.items() if value is not None]

@@ -8,7 +8,6 @@ secrets/postgres  password of the database, 0600
 clusters/ID       how to reach the Kubernetes cluster of that id (a kubeconfig), 0600; each has an agent of its own
 keys/local.json   the key that signs local tokens; keys/jwks.json is its public part
 nats/ postgres/   what the servers keep
-kubernetes/       the simulated cluster of `--kubernetes`: its data, its keys, the administrator's kubeconfig
 local/            what the local cluster keeps: pods, logs
 logs/             one file per child process
 """
@@ -93,10 +92,6 @@ class DataDir:
     @property
     def logs(self) -> Path:
         return self.root / "logs"
-
-    @property
-    def kubernetes(self) -> Path:
-        return self.root / "kubernetes"
 
     @property
     def clusters(self) -> Path:
@@ -192,7 +187,6 @@ def open_data_dir(root: Path) -> Generator[DataDir]:
             "keys",
             "nats",
             "postgres",
-            "kubernetes",
             "local",
             "logs",
         ):

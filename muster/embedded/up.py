@@ -26,8 +26,6 @@ from muster.embedded.canary import Server, look_at, room_of
 from muster.embedded.datadir import DataDir, DataDirError, Ports, default_data_dir, open_data_dir
 from muster.embedded.environment import given_settings, service_environment
 from muster.embedded.keeper import Keeper
-from muster.embedded.kubernetes import children as kubernetes
-from muster.embedded.kubernetes.programs import Cluster, ToolsMissingError
 from muster.embedded.processes import (
     DENIED,
     READY_POLL_SECONDS,
@@ -48,8 +46,6 @@ SERVICES_STOP_SECONDS: Final = 7.5
 """For services and the pods that their agent interrupts; all must be gone after 10 s, and the servers come last."""
 SERVERS_STOP_SECONDS: Final = 1.8
 """A server that is killed after that loses nothing: it recovers from its own log."""
-MOST_KUBERNETES_NODES: Final = 1000
-"""Of each of which a lease is renewed every few seconds."""
 CHECK_SETTINGS: Final = (sys.executable, "-m", "muster.embedded.check_settings")
 PROBE_SECONDS: Final = 2.0
 PROBE_ISOLATION_SECONDS: Final = 20.0
@@ -67,7 +63,6 @@ class Options:
     gpus: int | None
     """None: as MUSTER_LOCAL_GPUS says."""
     demo: bool
-    kubernetes_nodes: int
     accept_shared_pods: bool
     log_level: str | None
     """None: as MUSTER_LOG_LEVEL says."""
@@ -83,13 +78,6 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--gpus", type=int, help="stand-in GPUs that the cluster `local` declares")
     parser.add_argument("--demo", action="store_true", help="add a simulated cluster of 32x8 GPUs, and some life")
     parser.add_argument(
-        "--kubernetes",
-        type=int,
-        default=0,
-        metavar="NODES",
-        help="add a simulated Kubernetes cluster of nodes with 8 GPUs; `make kube-tools` builds it",
-    )
-    parser.add_argument(
         "--accept-shared-pods",
         action="store_true",
         help="where this machine cannot shut pods off from Muster's keys, let other people have roles all the same",
@@ -100,21 +88,18 @@ def parse(arguments: Sequence[str]) -> Options:
         parser.error(f"--port is 0 to 65535, not {given.port}")
     if given.gpus is not None and not 0 <= given.gpus <= 64:  # noqa: PLR2004 (settings.local_gpus)
         parser.error(f"--gpus is 0 to 64, not {given.gpus}")
-    if not 0 <= given.kubernetes <= MOST_KUBERNETES_NODES:
-        parser.error(f"--kubernetes is 0 to {MOST_KUBERNETES_NODES} nodes, not {given.kubernetes}")
     return Options(
         data_dir=given.data_dir,
         port=given.port,
         gpus=given.gpus,
         demo=given.demo,
-        kubernetes_nodes=given.kubernetes,
         accept_shared_pods=given.accept_shared_pods,
         log_level=given.log_level,
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to stop; the exit code."""
+def main(arguments: Sequence[str] | None = None, make: "Callable[[Options, DataDir], Up] | None" = None) -> int:
+    """Run until told to stop; the exit code. `make` builds an `Up` with servers of its own beside ours."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if given_settings(os.environ) and (code := subprocess.run(CHECK_SETTINGS, check=False).returncode):
         return code
@@ -122,10 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with open_data_dir(options.data_dir) as data:
             linux.become_subreaper()
             try:
-                return asyncio.run(Up(options, data).run())
+                return asyncio.run((make or Up)(options, data).run())
             finally:
                 kill_leftovers()
-    except (DataDirError, StartError, ToolsMissingError, FileNotFoundError) as error:
+    except (DataDirError, StartError, FileNotFoundError) as error:
         say(str(error))
         return 1
 
@@ -156,7 +141,6 @@ class Up:
         self.services: list[Child] = []
         self.helpers: list[asyncio.Task[None]] = []
         """What runs in this process beside the children."""
-        self.kubernetes = kubernetes.cluster(data) if options.kubernetes_nodes else None
         self.agents = Agents(data, self.ports, self.family, level, self._let_agents_in)
 
     async def run(self) -> int:
@@ -170,9 +154,7 @@ class Up:
             try:
                 await self._start()
                 token = await self._welcome(*(["--demo"] if self.options.demo else []))
-                if self.kubernetes is not None:
-                    connect = self._python("connect", "muster.embedded.kubernetes.connect", *self._place())
-                    await self._as_administrator(connect, "the cluster `kubernetes` was not connected")
+                await self._connect_more()
                 self._announce(token, time.monotonic() - started)
                 self.helpers.append(asyncio.create_task(self._renew()))
                 self.helpers.append(asyncio.create_task(self.agents.follow()))
@@ -197,8 +179,7 @@ class Up:
         async with asyncio.TaskGroup() as starting:
             starting.create_task(self._start_nats())
             starting.create_task(self._start_postgres())
-            if self.kubernetes is not None:
-                starting.create_task(self._start_kubernetes(self.kubernetes))
+            starting.create_task(self._start_more())
         control.go()
         async with asyncio.TaskGroup() as starting:
             starting.create_task(control.wait_ready(self.stop))
@@ -241,25 +222,11 @@ class Up:
         await self._add(self.servers, postgres.spec(self.data, self.ports.postgres)).wait_ready(self.stop)
         say(f"  projections    postgres on 127.0.0.1:{self.ports.postgres}")
 
-    async def _start_kubernetes(self, cluster: Cluster) -> None:
-        folder, fds = str(cluster.folder), self.data.inherited_fds
-        prepare = self._python("kubernetes-prepare", "muster.embedded.kubernetes.prepare", folder)
-        await self._unless_stopped(self.family.run_once(prepare))
-        etcd = self._add(self.servers, kubernetes.etcd(cluster, fds))
-        await etcd.wait_ready(self.stop)
-        api_server = self._add(self.servers, kubernetes.api_server(cluster, fds))
-        await api_server.wait_ready(self.stop)
-        nodes = str(self.options.kubernetes_nodes)
-        fill = self._python("kubernetes-fill", "muster.embedded.kubernetes.fill", folder, nodes)
-        await self._unless_stopped(self.family.run_once(fill))
-        self._add(self.servers, kubernetes.controller_manager(cluster, fds))
-        kwok = self._add(self.servers, kubernetes.kwok(cluster, fds))
-        show = self._python("kwok-show", kubernetes.KUBELETS, "show", folder)
-        keep = kubernetes.keep_kubelets(
-            kwok, (etcd, api_server), lambda: self.family.run_once(show), stop_seconds=SERVERS_STOP_SECONDS
-        )
-        self.helpers.append(asyncio.create_task(keep, name="kubelets"))
-        say(f"  kubernetes     {cluster.url}, {nodes} simulated node(s); kubectl --kubeconfig {cluster.kubeconfig}")
+    async def _start_more(self) -> None:
+        """Start further servers, where somebody has added some (development/kubernetes/up.py)."""
+
+    async def _connect_more(self) -> None:
+        """Make them known, once the API answers."""
 
     async def _welcome(self, *flags: str) -> str:
         """Have the first things made, and the context written; the administrator's token."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.embedded.control_plane import ControlPlane
+from development.kubernetes.control_plane import ControlPlane
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.embedded.control_plane import ControlPlane
-from muster.embedded.kubernetes.admin import AdminError
+from development.kubernetes.control_plane import ControlPlane
+from development.kubernetes.simulated.admin import AdminError
 from services.agent.backends.kubernetes.act.lease import Identity
 from services.agent.backends.kubernetes.backend import KubernetesBackend
 from services.agent.backends.kubernetes.client import Timeouts

@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 from typing import Any
 from urllib.parse import urlsplit
 
-from muster.embedded.control_plane import ControlPlane
-from muster.embedded.kubernetes.admin import AdminError
+from development.kubernetes.control_plane import ControlPlane
+from development.kubernetes.simulated.admin import AdminError
 
 SIMULATION = "simulation.muster.dev"
 PODS = "/api/v1/namespaces/default/pods"

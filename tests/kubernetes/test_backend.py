@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from development.kubernetes.control_plane import ControlPlane
 from events.cluster_protocol import EnvironmentSource
 from events.workload.pod import DeviceShare
-from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes import names
 from tests.agent.given import KEY

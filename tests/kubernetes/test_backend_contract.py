@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.embedded.control_plane import ControlPlane
+from development.kubernetes.control_plane import ControlPlane
 from tests.agent.given import Watched
 from tests.agent.test_backend_contract import *  # noqa: F403 (the tests)
 from tests.kubernetes.given import open_kubernetes

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.proxy import Mode, proxied
-from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.breaker import MISSING_AT_MOST, Breaker
 from services.agent.backends.kubernetes.read.informer import ListResult

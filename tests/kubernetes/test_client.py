@@ -16,8 +16,8 @@ import pytest
 import uvloop
 import yaml
 
+from development.kubernetes.control_plane import ControlPlane, free_port
 from development.kubernetes.proxy import Mode, Proxy, Request, proxied
-from muster.embedded.control_plane import ControlPlane, free_port
 from services.agent.backends.kubernetes import connect as connecting
 from services.agent.backends.kubernetes.client import CALLS, TRIES, ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.connect import ConnectError, connect

@@ -11,8 +11,8 @@ import psutil
 import pytest
 import yaml
 
+from development.kubernetes.control_plane import ControlPlane
 from development.stack import PARTS, Stack, until
-from muster.embedded.control_plane import ControlPlane
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client, config
 
-from muster.embedded.control_plane import ControlPlane
-from muster.embedded.kubernetes.programs import ToolsMissingError, find_tools
+from development.kubernetes.control_plane import ControlPlane
+from development.kubernetes.simulated.programs import ToolsMissingError, find_tools
 from tests.kubernetes.simulated import NUMBERS, PODS, SIMULATION, Pods, stream, until
 
 pytestmark = pytest.mark.kubernetes

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from muster.embedded.control_plane import ControlPlane
-from muster.embedded.kubernetes.admin import AdminError
+from development.kubernetes.control_plane import ControlPlane
+from development.kubernetes.simulated.admin import AdminError
 from tests.kubernetes.simulated import PODS, Pods, stream, until
 
 pytestmark = pytest.mark.kubernetes
@@ -96,7 +96,7 @@ def test_nothing_of_it_outlives_the_process_that_started_it(tmp_path: Path) -> N
     program = """
 import sys, threading, time
 from pathlib import Path
-from muster.embedded.control_plane import ControlPlane
+from development.kubernetes.control_plane import ControlPlane
 plane = ControlPlane(Path(sys.argv[1]))
 starter = threading.Thread(target=plane.start)
 starter.start(); starter.join()

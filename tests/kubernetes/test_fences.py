@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.embedded.control_plane import ControlPlane
+from development.kubernetes.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.act import fences as module
 from services.agent.backends.kubernetes.act.fences import HOUR_SECONDS, KEPT_HOURS, Fences

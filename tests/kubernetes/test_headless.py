@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.proxy import Mode, Proxy, proxied
-from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
 from tests.kubernetes.given import KubernetesWatched, open_kubernetes
 

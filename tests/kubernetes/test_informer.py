@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.proxy import Mode, Proxy, proxied
-from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import WatchBrokenError
 from services.agent.backends.kubernetes.act.objects import ConfigMap, Event, Pod
 from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts

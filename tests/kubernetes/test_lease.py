@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.proxy import Mode, Request, proxied
-from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.kubernetes.act.lease import DURATION_SECONDS, HELD_SECONDS, Identity, Lease
 from services.agent.backends.kubernetes.backend import KubernetesBackend
 from services.agent.backends.kubernetes.client import CALLS, ApiError, KubeClient, Timeouts

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from development.kubernetes.control_plane import ControlPlane
 from events.cluster_protocol import LogsRequest
 from events.workload.pod import PodRef
-from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import LogsUnavailableError
 from services.agent.backends.kubernetes.client import KubeClient
 from services.agent.backends.kubernetes.read import logs as module

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from development.kubernetes.control_plane import ControlPlane
+from development.kubernetes.simulated.admin import AdminError
 from events.cluster_protocol import RunPod
 from events.quantities import QuantityError, parse_quantity
-from muster.embedded.control_plane import ControlPlane
-from muster.embedded.kubernetes.admin import AdminError
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.manifests import Manifest
 from services.agent.backends.kubernetes.act.security import Security

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from development.kubernetes.control_plane import ControlPlane
+from development.kubernetes.simulated.admin import Admin, AdminError
 from development.stack import until
 from muster.cli.agent_manifests import agent
-from muster.embedded.control_plane import ControlPlane
-from muster.embedded.kubernetes.admin import Admin, AdminError
 from services.agent.backends.kubernetes.act.manifests import reservation_manifest
 from services.agent.backends.kubernetes.configuration import RESERVATION_ACCOUNT
 

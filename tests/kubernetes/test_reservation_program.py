@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from muster.embedded.control_plane import ControlPlane
+from development.kubernetes.control_plane import ControlPlane
 from services.agent.backends.kubernetes.act.manifests import reservation_manifest
 from services.agent.backends.kubernetes.names import DEVICE_PROBLEM, VISIBLE_DEVICES
 from services.agent.reservation import annotations

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from muster.embedded.control_plane import ControlPlane
-from muster.embedded.kubernetes.admin import AdminError
+from development.kubernetes.control_plane import ControlPlane
+from development.kubernetes.simulated.admin import AdminError
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.reservations import NoDeviceError, Reservations

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.proxy import Mode, proxied
-from muster.embedded.control_plane import ControlPlane
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.backend import KubernetesBackend
 from tests.agent.given import KEY

@@ -1,4 +1,4 @@
-"""`muster up --kubernetes`: a simulated cluster that keeps what it knows, and of which no process stays behind."""
+"""`make up-kubernetes`: a simulated cluster that keeps what it knows, and of which no process stays behind."""
 
 import signal
 import subprocess
@@ -12,8 +12,8 @@ import psutil
 import pytest
 import yaml
 
+from development.kubernetes.simulated.admin import Admin
 from development.stack import Api, Stack, training, until
-from muster.embedded.kubernetes.admin import Admin
 from tests.e2e.test_readme import commands, typed
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
@@ -24,7 +24,7 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
 
 @pytest.fixture
 def stack(server_folder: Path) -> Iterator[Stack]:
-    stack = Stack(server_folder / "up-kubernetes", "--kubernetes=2")
+    stack = Stack(server_folder / "up-kubernetes", "--nodes=2", program=("development.kubernetes.up",))
     yield stack
     stack.close()
 
@@ -134,7 +134,7 @@ def test_a_pod_that_was_bound_while_kubelets_could_not_look_runs_all_the_same(st
 def test_without_its_programs_it_says_what_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setenv("MUSTER_KUBE_TOOLS", str(tmp_path))
-    command = [sys.executable, "-m", "muster.embedded.up", "--port=0", "--kubernetes=1"]
+    command = [sys.executable, "-m", "development.kubernetes.up", "--port=0", "--nodes=1"]
     command.append(f"--data-dir={tmp_path / 'data'}")
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == 1

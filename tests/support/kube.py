@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient, Configuration
 
-from muster.embedded.control_plane import ControlPlane
+from development.kubernetes.control_plane import ControlPlane
 from services.agent.backends.kubernetes.client import KubeClient, Timeouts
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-from muster.embedded.control_plane import ControlPlane
-from muster.embedded.kubernetes.nodes import node
+from development.kubernetes.control_plane import ControlPlane
+from development.kubernetes.simulated.nodes import node
 
 
 class Kubelet:

@@ -12,11 +12,11 @@ from typing import Any, Final
 from development.checker.log import check
 from development.checker.records import POD_ENDS, parse, run_name
 from development.kubernetes.checker import TERMINAL, Recorder, check_all
+from development.kubernetes.simulated.admin import AdminError
+from development.kubernetes.simulated.kubelets import SHOWN
 from development.kubernetes.stack import KubernetesStack
 from development.servers import EVERYTHING
 from development.stack import until
-from muster.embedded.kubernetes.admin import AdminError
-from muster.embedded.kubernetes.kubelets import SHOWN
 from services.projector.verify import Difference, verify
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.embedded.kubernetes.admin import AdminError
+from development.kubernetes.simulated.admin import AdminError
 from tests.kubernetes.faults.scenario import FOREIGN_PODS, World, ends_in_log, foreign_pods
 
 pytestmark = pytest.mark.kubernetes_faults

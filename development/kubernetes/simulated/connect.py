@@ -1,4 +1,4 @@
-"""One-shot child of `muster up --kubernetes`, once all is ready: the cluster `kubernetes`, and an agent's way to it.
+"""One-shot child of `make up-kubernetes`, once all is ready: the cluster `kubernetes`, and an agent's way to it.
 
 As `muster cluster add NAME --kubeconfig FILE` does it, with a kubeconfig of the agent's own ServiceAccount.
 """
@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from development.kubernetes.simulated import programs
+from development.kubernetes.simulated.fill import admin_of
 from muster.embedded.api import Api, CallError
 from muster.embedded.datadir import DataDir, write_private
-from muster.embedded.kubernetes import programs
-from muster.embedded.kubernetes.fill import admin_of
 from muster.embedded.welcome import ensure
 
 CLUSTER: Final = "kubernetes"
@@ -23,18 +23,18 @@ TOKEN_SECONDS: Final = 365 * 24 * 3600
 
 def main(port: int, root: Path) -> None:
     """Make the cluster known where it is not, and have the supervisor run an agent for it."""
-    data = DataDir(root=root)
+    data, folder = DataDir(root=root), programs.folder_of(root)
     api = Api(port, data.token_file.read_text())
     ensure(api, "/clusters", "clusters", {"name": CLUSTER, "kind": "kubernetes"})
     clusters: Any = api.get("/clusters")["clusters"]
     cluster_id = next(each["id"] for each in clusters if each["name"] == CLUSTER)
     text = programs.kubeconfig(
-        url=programs.url_of(programs.ports_of(data.kubernetes)),
-        ca_file=data.kubernetes / "credentials" / "ca.crt",
-        token=admin_of(data.kubernetes).token_of(NAMESPACE, ACCOUNT, TOKEN_SECONDS),
+        url=programs.url_of(programs.ports_of(folder)),
+        ca_file=folder / "credentials" / "ca.crt",
+        token=admin_of(folder).token_of(NAMESPACE, ACCOUNT, TOKEN_SECONDS),
     )
     file = data.clusters / cluster_id
-    if file.exists() and str(data.kubernetes) not in file.read_text():
+    if file.exists() and str(folder) not in file.read_text():
         raise CallError(
             http.client.CONFLICT, f"the cluster {CLUSTER!r} is another one, added with a kubeconfig: {file}"
         )

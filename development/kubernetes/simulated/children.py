@@ -1,4 +1,4 @@
-"""The simulated cluster as children of the supervisor of `muster up --kubernetes`. Imports next to nothing."""
+"""The simulated cluster as children of the supervisor of `make up-kubernetes`. Imports next to nothing."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from development.kubernetes.simulated import programs
 from muster.embedded.datadir import DataDir, free_ports, write_private
-from muster.embedded.kubernetes import programs
 from muster.embedded.processes import Child, Spec, StartError
 
 NODE_MONITOR_GRACE_SECONDS: Final = 20
@@ -19,20 +19,23 @@ NODE_MONITOR_GRACE_SECONDS: Final = 20
 PROBE_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 1.0
 """How often it is looked at whether one of them was started again."""
-KUBELETS: Final = "muster.embedded.kubernetes.kubelets"
+KUBELETS: Final = "development.kubernetes.simulated.kubelets"
 """By its name only: what it imports must not weigh on the supervisor."""
+IMPORTABLE: Final = {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+"""Lets a child import this package, which is installed nowhere."""
 
 
 def cluster(data: DataDir) -> programs.Cluster:
     """The one in this data folder, on the ports of last time where they are free. Raises ToolsMissingError."""
     tools = programs.find_tools()
-    data.kubernetes.mkdir(mode=0o700, exist_ok=True)
-    kept = data.kubernetes / programs.PORTS_FILE
+    folder = programs.folder_of(data.root)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    kept = folder / programs.PORTS_FILE
     before: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
     chosen = free_ports({name: before.get(name, 0) for name in programs.Ports.__slots__})
     write_private(kept, json.dumps(chosen, indent=2))
     return programs.Cluster(
-        folder=data.kubernetes,
+        folder=folder,
         tools=tools,
         ports=programs.Ports(**chosen),
         node_monitor_grace_seconds=NODE_MONITOR_GRACE_SECONDS,
@@ -92,7 +95,8 @@ def _spec(
     stop: signal.Signals = signal.SIGKILL,
     ready: Callable[[int], Awaitable[bool]] | None = None,
 ) -> Spec:
-    return Spec(name=name, argv=argv, env={"HOME": str(made.folder)}, ready=ready, stop_signal=stop, keep_fds=fds)
+    env = {"HOME": str(made.folder), **IMPORTABLE}
+    return Spec(name=name, argv=argv, env=env, ready=ready, stop_signal=stop, keep_fds=fds)
 
 
 def _answers(made: programs.Cluster, port: int, path: str) -> Callable[[int], Awaitable[bool]]:

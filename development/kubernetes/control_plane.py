@@ -22,11 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Unpack
 
+from development.kubernetes.simulated import credentials, programs
+from development.kubernetes.simulated.admin import Admin
+from development.kubernetes.simulated.kubelets import NOT_YET, let_go_of_nodes, listens, show_pods
+from development.kubernetes.simulated.nodes import Shape, node
 from muster.embedded.datadir import write_private
-from muster.embedded.kubernetes import credentials, programs
-from muster.embedded.kubernetes.admin import Admin
-from muster.embedded.kubernetes.kubelets import NOT_YET, let_go_of_nodes, listens, show_pods
-from muster.embedded.kubernetes.nodes import Shape, node
 
 START_SECONDS: Final = 60.0
 """Three are usual; a machine whose cores are all taken needs many times that."""

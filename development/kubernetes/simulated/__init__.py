@@ -2,5 +2,5 @@
 
 `programs` says how each program is run, `credentials` makes keys and certificates, `admin` is a small client,
 `nodes` describes simulated nodes, and `stages.yaml` what happens to nodes and pods. Starting and stopping is the matter
-of `muster.embedded.control_plane` (tests) and `muster.embedded.up` (`muster up --kubernetes`).
+of `development.kubernetes.control_plane` (tests) and `development.kubernetes.up` (`make up-kubernetes`).
 """

@@ -4,7 +4,7 @@ A kubelet takes its nodes up at once, sees every pod of theirs, and repeats what
 the leases of an earlier kwok have run out; skips for ever the pods that it reads before its own watch has told it of
 their node's lease; and never repeats what met an error of etcd, or a connection that broke.
 
-As a program, for `muster up --kubernetes`: `start FOLDER COMMAND…` becomes kwok once the API server serves; `show
+As a program, for `make up-kubernetes`: `start FOLDER COMMAND…` becomes kwok once the API server serves; `show
 FOLDER` has it look at the pods that were there before it.
 """
 
@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from muster.embedded.kubernetes import programs
-from muster.embedded.kubernetes.admin import LEASES, Admin, AdminError
-from muster.embedded.kubernetes.fill import admin_of
+from development.kubernetes.simulated import programs
+from development.kubernetes.simulated.admin import LEASES, Admin, AdminError
+from development.kubernetes.simulated.fill import admin_of
 
 WAIT_SECONDS: Final = 60.0
 """For the API server, and for kwok: three are usual on a machine that is not busy."""
@@ -88,7 +88,7 @@ def _start(admin: Admin, command: list[str]) -> None:
 
     _wait(lambda: admin.call("GET", "/readyz") == "ok")
     _wait(free)
-    os.execv(command[0], command)  # noqa: S606 (nobody's words are in it)
+    os.execv(command[0], command)
 
 
 def _show(admin: Admin, folder: Path) -> None:

@@ -1,9 +1,9 @@
-"""One-shot child of `muster up --kubernetes`: keys and configuration of the simulated cluster, before it starts."""
+"""One-shot child of `make up-kubernetes`: keys and configuration of the simulated cluster, before it starts."""
 
 import sys
 from pathlib import Path
 
-from muster.embedded.kubernetes import credentials, programs
+from development.kubernetes.simulated import credentials, programs
 
 
 def main(folder: Path) -> None:

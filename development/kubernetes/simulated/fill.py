@@ -1,4 +1,4 @@
-"""One-shot child of `muster up --kubernetes`, once the API server serves: its nodes, and the rights of our agent.
+"""One-shot child of `make up-kubernetes`, once the API server serves: its nodes, and the rights of our agent.
 
 As many nodes as were asked for: nodes above that number, of an earlier run, are removed.
 """
@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import yaml
 
-from muster.embedded.kubernetes import credentials, programs
-from muster.embedded.kubernetes.admin import Admin
-from muster.embedded.kubernetes.nodes import node
+from development.kubernetes.simulated import credentials, programs
+from development.kubernetes.simulated.admin import Admin
+from development.kubernetes.simulated.nodes import node
 
 PACKAGED_MANIFESTS: Final = Path(__file__).parents[2] / "kubernetes_manifests"
 MANIFESTS: Final = Path(__file__).parents[3] / "deploy" / "kubernetes"

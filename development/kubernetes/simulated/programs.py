@@ -93,6 +93,11 @@ class Cluster:
         return url_of(self.ports)
 
 
+def folder_of(data: Path) -> Path:
+    """Of the simulated cluster, in a data folder of `muster up`: its data, its keys, the administrator's kubeconfig."""
+    return data / "kubernetes"
+
+
 def find_tools(folder: Path | None = None) -> dict[str, Path]:
     """Where each of TOOLS is: in `folder` if one is given, else in $KUBEBUILDER_ASSETS or what `make kube-tools` fills.
 
