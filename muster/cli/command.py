@@ -26,8 +26,8 @@ from muster.cli.nouns import NOUNS
 from muster.cli.output import Format, Output, Style
 
 if TYPE_CHECKING:
+    from typer._click.core import Command, Parameter
     from typer._click.core import Context as ClickContext
-    from typer._click.core import Parameter
     from typer._click.formatting import HelpFormatter
     from typer.core import TyperOption
 
@@ -279,6 +279,19 @@ class MusterGroup(TyperGroup):
 
     def get_help_option(self, ctx: "ClickContext") -> "TyperOption | None":
         return _light(super().get_help_option(ctx))
+
+    def resolve_command(
+        self, ctx: "ClickContext", args: list[str]
+    ) -> "tuple[str | None, Command | None, list[str]]":
+        """Raises Problem for a word that is no command, with the line that was probably meant."""
+        is_flag = args[0].startswith("-")
+        if ctx.resilient_parsing or is_flag or self.get_command(ctx, args[0]) is not None:
+            return super().resolve_command(ctx, args)
+        from muster.cli.main import command_line
+        from muster.cli.mistakes import tree_of, unknown_command
+
+        before = [word for word in ctx.command_path.split() if word != "standard"]
+        raise unknown_command(before, args, tree_of(command_line()))
 
     def format_help(self, ctx: "ClickContext", formatter: "HelpFormatter") -> None:
         self.format_help_text(ctx, formatter)

@@ -49,10 +49,25 @@ def run(commands: "TyperGroup", arguments: list[str]) -> int:
         from typer.completion import completion_init  # pyright: ignore[reportPrivateImportUsage]
 
         completion_init()
+    from typer import Abort
+    from typer._click.exceptions import ClickException, NoArgsIsHelpError
+
     try:
-        commands.main(args=arguments, prog_name="muster", standalone_mode=True)
+        code: object = commands.main(args=arguments, prog_name="muster", standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except NoArgsIsHelpError as asked:
+        asked.show()
+        return asked.exit_code
+    except ClickException as error:
+        from muster.cli.mistakes import problem_of
+
+        problem = problem_of(error, arguments)
+        report(problem, sys.stderr, debug=debug)
+        return problem.code
+    except Abort:
+        sys.stderr.write("muster: nothing was done\n")
+        return ExitCode.FAILURE
     except Problem as problem:
         report(problem, sys.stderr, debug=debug)
         return problem.code
@@ -62,7 +77,7 @@ def run(commands: "TyperGroup", arguments: list[str]) -> int:
         sys.stderr.write(f"muster: internal error: {type(error).__name__}: {error}\n")
         sys.stderr.write("  → run it again with --debug for the stack trace, and report it\n")
         return ExitCode.FAILURE
-    return ExitCode.OK
+    return code if isinstance(code, int) else ExitCode.OK
 
 
 if __name__ == "__main__":
