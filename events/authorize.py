@@ -37,6 +37,20 @@ ROLE_PERMISSIONS: Final[dict[str, frozenset[Permission]]] = {
 }
 """Bound to an actor for the tenant (everywhere) or for one project."""
 
+_ACTS: Final[dict[Permission, str]] = {
+    Permission.READ: "look at this",
+    Permission.SUBMIT: "submit workloads",
+    Permission.OPERATE: "suspend, resume, change or delete workloads",
+    Permission.OVERRIDE_OWNERSHIP: "act on what is another's",
+    Permission.GRANT_PROJECT_ROLES: "grant or revoke roles of this project",
+    Permission.MANAGE_PROJECTS: "create or change projects",
+    Permission.MANAGE_CLUSTERS: "add, change or remove clusters and node pools",
+    Permission.GRANT_TENANT_ROLES: "grant or revoke roles that hold everywhere",
+    Permission.READ_AUDIT: "read the log and the audit",
+    Permission.VOID_MESSAGES: "declare messages of the log void",
+}
+"""What a permission lets somebody do, in their words."""
+
 
 class Grants(msgspec.Struct, frozen=True, kw_only=True):
     """The roles of one actor, from the folds of the tenant and of the projects."""
@@ -74,5 +88,6 @@ def authorize(grants: Grants, permission: Permission, project_id: str | None) ->
     roles = f"{', '.join(others)} or {last}" if others else last
     return Refusal(
         code="not_permitted",
-        message=f"none of your roles here allows this; ask an administrator for one that does: {roles}",
+        message=f"you have no role here that lets you {_ACTS[permission]}; ask an administrator for one that does: "
+        f"{roles}",
     )

@@ -4,7 +4,7 @@ A question that cannot be answered is an InvalidQueryError that names the field,
 do. Nothing here runs a query.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from datetime import UTC, datetime
@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from events.nearest import did_you_mean
 from events.phases import FINISHED, Phase
 from projections.columns import Column, Type, columns_of
 from projections.tables import clusters, projects, workloads
@@ -276,8 +277,15 @@ def _unknown_field(parameter: str, given: str) -> InvalidQueryError:
         field=parameter,
         rule="known_field",
         given=given[:100],
-        message=f"there is no field {given[:100]!r}; known fields are {', '.join(sorted(FIELDS))}",
+        message=f"there is no field {given[:100]!r}; {_hint(given, FIELDS)}"
+        f"known fields are {', '.join(sorted(FIELDS))}",
     )
+
+
+def _hint(given: str, known: Iterable[str]) -> str:
+    """`did you mean 'phase'? `, or nothing where no word is near."""
+    hint = did_you_mean(given[:100], known)
+    return f"{hint} " if hint else ""
 
 
 def _condition(given: Filter, subjects: Mapping[str, str]) -> ColumnElement[bool]:
@@ -352,15 +360,10 @@ def _search(given: str) -> ColumnElement[bool]:
 
 def _value(field: Field, given: Filter) -> object:
     text = check_text("filterBy", given.value)
-    if field.values and given.op in ("==", "!=") and text not in field.values:
-        raise InvalidQueryError(
-            field="filterBy",
-            rule="known_value",
-            given=text,
-            message=f"{given.field} is never {text!r}; it is one of {', '.join(field.values)}",
-        )
-    if text in field.ranks:
-        return literal(field.ranks[text], BigInteger)
+    if field.values and given.op in ("==", "!="):
+        return _known_value(field, given.field, text)
+    if text.lower() in field.ranks:
+        return literal(field.ranks[text.lower()], BigInteger)
     try:
         return _PARSERS[field.kind](text)
     except (ValueError, OverflowError):
@@ -372,6 +375,19 @@ def _value(field: Field, given: Filter) -> object:
             + (f" or one of {', '.join(field.ranks)}" if field.ranks else "")
             + f", not with {text!r}",
         ) from None
+
+
+def _known_value(field: Field, name: str, text: str) -> str:
+    """One of the field's values, however its capitals were typed."""
+    for value in field.values:
+        if value.lower() == text.lower():
+            return value
+    raise InvalidQueryError(
+        field="filterBy",
+        rule="known_value",
+        given=text,
+        message=f"{name} is never {text!r}; {_hint(text, field.values)}it is one of {', '.join(field.values)}",
+    )
 
 
 def _integer(text: str) -> ColumnElement[int]:
@@ -408,7 +424,8 @@ OVER_OR_GOING: Final = FINISHED | {Phase.DELETING}
 
 def going_on_only(query: WorkloadQuery) -> ColumnElement[bool]:
     """Implied by some filters and added to them, so that the small index of what is going on can be read."""
+    over = {phase.lower() for phase in OVER_OR_GOING}
     for given in query.filters:
-        if given.field == "phase" and given.op == "==" and given.value not in OVER_OR_GOING:
+        if given.field == "phase" and given.op == "==" and given.value.lower() not in over:
             return not_(_w.ended)
     return true()

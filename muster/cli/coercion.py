@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import typer
 
-from muster.cli.exits import did_you_mean
+from events.nearest import did_you_mean
 from muster.cli.values import ValueProblem, parse_integer, parse_number
 
 _CONVERTED: Final[dict[Any, Callable[[str], object]]] = {
@@ -77,7 +77,7 @@ def convert_lightly(parameter: TyperParameter) -> None:
 
 def _choice(kind: type[StrEnum], given: str) -> StrEnum:
     words = [str(member) for member in kind]
-    if given in words:
-        return kind(given)
+    if given.lower() in words:
+        return kind(given.lower())
     hint = did_you_mean(given, words)
     raise ValueProblem(f"{given!r} is none of {', '.join(words)}" + (f"; {hint}" if hint else ""))

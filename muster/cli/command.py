@@ -280,9 +280,7 @@ class MusterGroup(TyperGroup):
     def get_help_option(self, ctx: "ClickContext") -> "TyperOption | None":
         return _light(super().get_help_option(ctx))
 
-    def resolve_command(
-        self, ctx: "ClickContext", args: list[str]
-    ) -> "tuple[str | None, Command | None, list[str]]":
+    def resolve_command(self, ctx: "ClickContext", args: list[str]) -> "tuple[str | None, Command | None, list[str]]":
         """Raises Problem for a word that is no command, with the line that was probably meant."""
         is_flag = args[0].startswith("-")
         if ctx.resilient_parsing or is_flag or self.get_command(ctx, args[0]) is not None:

@@ -48,6 +48,12 @@ def cluster_names(incomplete: str) -> list[str]:
     return _names("/clusters", "clusters", incomplete)
 
 
+def phases(incomplete: str) -> list[str]:
+    from events.phases import Phase
+
+    return [phase for phase in Phase if phase.lower().startswith(incomplete.lower())]
+
+
 def context_names(incomplete: str) -> list[str]:
     try:
         return [name for name in read_contexts(config_file(os.environ)).contexts if name.startswith(incomplete)]

@@ -71,11 +71,3 @@ class Problem(Exception):
 def usage(what: str, *, todo: str | None = None) -> Problem:
     """The command line is wrong."""
     return Problem(what, code=ExitCode.USAGE, todo=todo)
-
-
-def did_you_mean(given: str, known: list[str]) -> str | None:
-    """A hint with the nearest known words, or None where none is near."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(given, known, n=3)
-    return "did you mean " + " or ".join(repr(word) for word in near) + "?" if near else None

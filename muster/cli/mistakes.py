@@ -115,7 +115,7 @@ _USUAL_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "--cpus": ("--cpu-core-request",),
     "--cores": ("--cpu-core-request",),
     "--namespace": ("--project",),
-    "-n": ("--project", "--tail"),
+    "-n": ("--tail", "--project"),
     "--queue": ("--project",),
     "--partition": ("--node-pools",),
     "--all-namespaces": ("--all",),
@@ -196,9 +196,10 @@ def _verb_meant(noun: str, given: Sequence[str], tree: Tree, *, here: bool = Fal
         return [noun, word, *rest]
     usual = [verb for verb in _USUAL_VERBS.get(word.lower(), ()) if verb in verbs]
     if usual:
-        if "list" in usual and (not rest or usual[0] == "list"):
+        is_named = bool(rest) and not rest[0].startswith("-")
+        if "list" in usual and (not is_named or usual[0] == "list"):
             # A list takes no name.
-            return [noun, "list", *(flag for flag in rest if flag.startswith("-"))]
+            return [noun, "list", *rest[is_named:]]
         return [noun, usual[0], *rest]
     near = _near(word, verbs)
     return None if near is None else [noun, near, *rest]

@@ -10,7 +10,8 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from muster.cli.exits import ExitCode, Problem, did_you_mean, usage
+from events.nearest import did_you_mean
+from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.values import Row, rows_of, text_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TextIO
 
-from muster.cli.exits import Problem, did_you_mean, usage
+from events.nearest import did_you_mean
+from muster.cli.exits import Problem, usage
 from muster.cli.values import (
     Json,
     Row,

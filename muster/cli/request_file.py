@@ -7,7 +7,8 @@ from typing import Any, Final, override
 
 import yaml
 
-from muster.cli.exits import did_you_mean, usage
+from events.nearest import did_you_mean
+from muster.cli.exits import usage
 from muster.cli.values import Json, Row
 
 _MERGE: Final = "tag:yaml.org,2002:merge"

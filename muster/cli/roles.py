@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
-from muster.cli.exits import did_you_mean, usage
+from muster.cli.exits import usage
 from muster.cli.names import default_project, find_project, project_names
 from muster.cli.options import IdempotencyOption, ProjectOption, YesOption, confirm
 from muster.cli.output import Column

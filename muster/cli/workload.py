@@ -5,7 +5,10 @@ from typing import Annotated, Final
 
 import typer
 
+from events.nearest import did_you_mean
+from events.phases import DesiredPhase, Phase
 from muster.cli.command import Session, command, group
+from muster.cli.completion import phases
 from muster.cli.exits import usage
 from muster.cli.log_stream import print_logs
 from muster.cli.names import find_project, workload_filters, workload_id
@@ -52,7 +55,10 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         *,
         project: ProjectOption = None,
         everything: Annotated[bool, typer.Option("--all", "-A", help="Of all projects that you may see.")] = False,
-        status: Annotated[str | None, typer.Option("--status", metavar="PHASE", help="Only in this phase.")] = None,
+        status: Annotated[
+            str | None,
+            typer.Option("--status", metavar="PHASE", help="Only in this phase.", autocompletion=phases),
+        ] = None,
         conditions: Annotated[
             list[str] | None,
             typer.Option(
@@ -72,7 +78,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         scope = None if everything else session.project(project)
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
-        parameters += [("filterBy", f"phase=={status}")] if status else []
+        parameters += [("filterBy", f"phase=={_phase(status)}")] if status else []
         parameters += [("filterBy", condition) for condition in conditions or ()]
         parameters += [("search", search)] if search else []
         parameters += [("deleted", "true")] if deleted else []
@@ -92,6 +98,17 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         )
         if more:
             session.out.talk(f"the first {limit} are shown; --limit 0 shows all")
+
+
+def _phase(given: str) -> str:
+    """A phase, however its capitals were typed. Raises Problem (usage)."""
+    for phase in Phase:
+        if phase.lower() == given.lower():
+            return phase
+    if given.lower() == DesiredPhase.DELETED.lower():
+        raise usage(f"--status: there is no phase {given!r}", todo="`--deleted` lists what was deleted")
+    hint = did_you_mean(given, list(Phase))
+    raise usage(f"--status: there is no phase {given!r}", todo=hint or f"phases: {', '.join(Phase)}")
 
 
 def _check_project(session: Session, given: str | None) -> None:

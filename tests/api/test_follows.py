@@ -76,7 +76,7 @@ def test_revoking_the_role_ends_the_log_of_events_that_is_open(served: Served) -
             assert admin.delete(RULES, params=rule).status_code == 202
             end = json.loads(last_line(response))
     assert end["end"] == "not_permitted"
-    assert "none of your roles here allows this" in end["message"]
+    assert "you have no role here that lets you read the log and the audit" in end["message"]
 
 
 def test_a_token_that_expires_ends_what_was_opened_with_it(served: Served) -> None:

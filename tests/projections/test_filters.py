@@ -64,6 +64,9 @@ EARLY = (BEGIN + timedelta(seconds=1)).isoformat()
         ("type", "==", "Training", "alpha beta gamma_50%"),
         ("phase", "==", "Running", "alpha"),
         ("phase", "==", "Completed", "beta"),
+        ("phase", "==", "cOMPLETED", "beta"),
+        ("phase", "!=", "completed", "alpha gamma_50%"),
+        ("priorityClassName", "==", "High", "alpha"),
         ("phase", "!=", "Completed", "alpha gamma_50%"),
         ("phase", "=@", "e", "beta gamma_50%"),
         ("desiredPhase", "==", "Running", "alpha beta gamma_50%"),
@@ -225,6 +228,21 @@ async def test_a_question_without_an_answer_names_what_would_do(
         await queries.workloads(WorkloadQuery(projects=None, **query))
     assert (refused.value.field, refused.value.rule) == (field, rule)
     assert len(str(refused.value)) > 20
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ({"filters": (Filter(field="pahse", op="==", value="x"),)}, "did you mean 'phase'?"),
+        ({"filters": (Filter(field="PHASE", op="==", value="x"),)}, "did you mean 'phase'?"),
+        ({"filters": (Filter(field="phase", op="==", value="runing"),)}, "did you mean 'Running'?"),
+        ({"sort_by": "createdat"}, "did you mean 'createdAt'?"),
+    ],
+)
+async def test_a_typing_error_leads_to_the_nearest_word(queries: Queries, query: dict[str, Any], hint: str) -> None:
+    with pytest.raises(InvalidQueryError, match="'") as refused:
+        await queries.workloads(WorkloadQuery(projects=None, **query))
+    assert hint in str(refused.value)
 
 
 async def test_numbers_at_the_edge_of_a_bigint_are_taken(queries: Queries) -> None:

@@ -1,0 +1,143 @@
+"""A command line that is none of ours: what was typed, and the line that it leads to."""
+
+import shlex
+from typing import Any
+
+import pytest
+
+from muster.cli.exits import ExitCode
+from tests.support.shapes import ShapeServer
+
+
+def meant(error: str) -> str:
+    """The line of the hint."""
+    [line] = [line for line in error.splitlines() if "→" in line]
+    return line.removeprefix("  → did you mean: ")
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("logs x", "muster training logs x"),
+        ("lgos x", "muster training logs x"),
+        ("submit hello -i a -- b", "muster training submit hello -i a -- b"),
+        ("trainin submit x", "muster training submit x"),
+        ("trainings sumbit x", "muster training submit x"),
+        ("Training list", "muster training list"),
+        ("jobs", "muster training list"),
+        ("workload lst", "muster workload list"),
+        ("workload delte x", "muster workload delete x"),
+        ("training standard lgs x", "muster training logs x"),
+        ("ps", "muster workload list"),
+        ("ls", "muster workload list"),
+        ("rm hello", "muster workload delete hello"),
+        ("get workloads", "muster workload list"),
+        ("get workload hello", "muster workload describe hello"),
+        ("get projects -o wide", "muster project list -o wide"),
+        ("delete workload x", "muster workload delete x"),
+        ("workload rm 'has space'", "muster workload delete 'has space'"),
+        ("workload get x", "muster workload describe x"),
+        ("workload get", "muster workload list"),
+        ("cluster rm x", "muster cluster remove x"),
+        ("project new x", "muster project create x"),
+        ("training rm x --token secret", "muster training delete x --token TOKEN"),
+    ],
+)
+def test_a_command_that_is_not_there_leads_to_the_nearest(muster: Any, typed: str, line: str) -> None:
+    ran = muster(*shlex.split(typed))
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert meant(ran.err) == line
+
+
+@pytest.mark.parametrize("typed", ["node drain vm", "node rm vm", "user delete ann", "events rm 7"])
+def test_no_hint_changes_something_of_another_kind(muster: Any, typed: str) -> None:
+    ran = muster(*typed.split())
+    assert ran.code == ExitCode.USAGE
+    assert "did you mean" not in ran.err
+    assert "  → commands: list" in ran.err
+
+
+def test_of_a_verb_that_several_kinds_have_none_is_guessed_where_it_changes_something(muster: Any) -> None:
+    ran = muster("remove", "x")
+    assert "say of what: `muster cluster remove`, `muster nodepool remove`" in ran.err
+    assert "did you mean" not in ran.err
+
+
+def test_a_reading_verb_is_never_taken_for_one_that_changes(muster: Any) -> None:
+    for word in ("lst", "get", "sed"):
+        assert "did you mean: muster workload set" not in muster("workload", word, "x").err
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("training submit hello -i a --gpu 1 -- x", "muster training submit hello -i a --gpu-devices-request 1 -- x"),
+        ("training submit hello --memory=3G -i a", "muster training submit hello --cpu-memory-request=3G -i a"),
+        ("training submit hello --imge a -- x --imge b", "muster training submit hello --image a -- x --imge b"),
+        ("training list --statuss Pending", "muster training list --status Pending"),
+        ("training list -n vision", "muster training list --project vision"),
+        ("training logs x -n5", "muster training logs x --tail 5"),
+        ("training delete x --force", "muster training delete x --yes"),
+    ],
+)
+def test_a_flag_that_is_not_there_leads_to_the_line_with_the_nearest(muster: Any, typed: str, line: str) -> None:
+    ran = muster(*typed.split())
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert meant(ran.err) == line
+
+
+def test_a_flag_that_begins_several_names_them(muster: Any) -> None:
+    ran = muster("training", "submit", "x", "-i", "a", "--gpu-mem", "3")
+    assert "did you mean --gpu-memory-request or --gpu-memory-limit?" in ran.err
+    assert "usage: muster training submit [OPTIONS] [NAME]" in muster("training", "submit", "--name", "x").err
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("hello -i a python train.py", "hello -i a -- python train.py"),
+        ("hello -i a python train.py --epochs 3 -x", "hello -i a -- python train.py --epochs 3 -x"),
+        ("hello -i a -g1 python -c 'print(1)'", "hello -i a -g1 -- python -c 'print(1)'"),
+        ("hello python train.py -i a --priority=high", "hello -i a --priority=high -- python train.py"),
+        ("--name-prefix nightly -i a python train.py", "--name-prefix nightly -i a -- python train.py"),
+    ],
+)
+def test_forgotten_dashes_are_put_into_the_whole_line(muster: Any, api: ShapeServer, typed: str, line: str) -> None:
+    ran = muster("--quiet", "training", "submit", *shlex.split(typed))
+    assert (ran.code, ran.out, api.requests) == (ExitCode.USAGE, "", [])
+    assert meant(ran.err) == f"muster --quiet training submit {line}"
+    assert muster(*shlex.split(meant(ran.err))[1:], "--dry-run=client").code != ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("training logs", "WORKLOAD is missing"),
+        ("training logs x y", "there is no place for (y)"),
+        ("training logs x --tail", "--tail needs a value"),
+        ("training logs x --tail no", "--tail: 'no' is not a whole number"),
+        ("training list --statuss Pending", "there is no flag --statuss"),
+        ("no-such-command", "there is no command 'no-such-command'"),
+    ],
+)
+def test_an_error_is_told_once_and_in_one_way(muster: Any, typed: str, told: str) -> None:
+    ran = muster(*typed.split())
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    first, *hints = ran.err.splitlines()
+    assert first == f"muster: {told}"
+    assert all(line.startswith("  → ") for line in hints)
+    assert len(hints) <= 1
+
+
+@pytest.mark.parametrize(("given", "phase"), [("pending", "Pending"), ("RUNNING", "Running")])
+def test_a_status_is_understood_whatever_its_capitals(api: ShapeServer, muster: Any, given: str, phase: str) -> None:
+    assert muster("workload", "list", "--status", given, "-o", "JSON").code == 0
+    assert api.asked("GET", "/workloads")[0].query["filterBy"] == [f"phase=={phase}"]
+
+
+def test_a_status_that_is_none_leads_to_the_nearest(api: ShapeServer, muster: Any) -> None:
+    ran = muster("workload", "list", "--status", "pendng")
+    assert (ran.code, api.requests) == (ExitCode.USAGE, [])
+    assert "--status: there is no phase 'pendng'\n  → did you mean 'Pending'?" in ran.err
+    assert "`--deleted` lists what was deleted" in muster("workload", "list", "--status", "deleted").err
+    assert "phases: Creating, " in muster("workload", "list", "--status", "xyz").err
