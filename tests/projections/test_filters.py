@@ -235,7 +235,7 @@ async def test_a_question_without_an_answer_names_what_would_do(
     [
         ({"filters": (Filter(field="pahse", op="==", value="x"),)}, "did you mean 'phase'?"),
         ({"filters": (Filter(field="PHASE", op="==", value="x"),)}, "did you mean 'phase'?"),
-        ({"filters": (Filter(field="phase", op="==", value="runing"),)}, "did you mean 'Running'?"),
+        ({"filters": (Filter(field="phase", op="==", value="runing"),)}, "did you mean 'Running'"),
         ({"sort_by": "createdat"}, "did you mean 'createdAt'?"),
     ],
 )
