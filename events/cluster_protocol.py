@@ -203,6 +203,8 @@ class LogLine(_Message, frozen=True, kw_only=True):
 
 
 class LogsChunk(_Message, frozen=True, kw_only=True):
+    number: int = 0
+    """Counts the chunks of one answer, from 0: so whoever misses one knows it."""
     lines: tuple[LogLine, ...] = ()
     end: bool = False
     """The last chunk of this answer."""

@@ -153,17 +153,22 @@ def find_cluster(api: "Api", given: str, *, removed: bool = False) -> Row:
 
 
 def cluster_id(session: "Session", given: str | None) -> str:
+    """The id of `default_cluster`. Raises Problem."""
+    return text_of(default_cluster(session, given), "id")
+
+
+def default_cluster(session: "Session", given: str | None) -> Row:
     """The cluster of the flag, else the context's, else the only one, else the one of this machine. Raises Problem."""
     if given:
-        return text_of(find_cluster(session.api, given), "id")
+        return find_cluster(session.api, given)
     if session.target.cluster:
         with _told_as_default(session, "cluster"):
-            return text_of(find_cluster(session.api, session.target.cluster), "id")
+            return find_cluster(session.api, session.target.cluster)
     clusters = rows_of(session.api.get("/clusters"), "clusters")
     local = [cluster for cluster in clusters if text_of(cluster, "kind") == "local"]
     for candidates in (clusters, local):
         if len(candidates) == 1:
-            return text_of(candidates[0], "id")
+            return candidates[0]
     if not clusters:
         raise Problem(
             "there is no cluster yet", todo="`muster cluster add demo --simulated 4x8`", code=ExitCode.NOT_FOUND

@@ -8,7 +8,8 @@ import typer
 
 from muster.cli.command import MusterGroup, Session, command
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import check_new_name, cluster_id, default_project
+from muster.cli.here import set_working_dir
+from muster.cli.names import check_new_name, default_cluster, default_project
 from muster.cli.nouns import NOUNS
 from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, TimeoutOption, timeout_seconds
 from muster.cli.output import Column, Format
@@ -103,7 +104,9 @@ def submit(
     if project or "projectId" not in request:
         request["projectId"] = text_of(default_project(session, project), "id")
     if cluster or "clusterId" not in request:
-        request["clusterId"] = cluster_id(session, cluster)
+        chosen = default_cluster(session, cluster)
+        request["clusterId"] = text_of(chosen, "id")
+        set_working_dir(session.api, request, chosen)
     if dry_run is not None:
         return _dry_run(session, request, dry_run)
     answer = session.api.mutate("POST", "/workloads/trainings", request, idempotency_key=idempotency_key).body

@@ -81,7 +81,7 @@ FIELDS: Final[tuple[FieldData, ...]] = (
         "spec.workingDir",
         "text",
         "--working-dir",
-        "Where the process starts, from `/`. Default: the image's own; on `local` an empty folder of the run.",
+        "Where the process starts, from `/`. Default: the image's own; on this machine the caller's folder.",
         "Environment",
         "",
         (),

@@ -36,8 +36,10 @@ PROBE_SECONDS: Final = 5.0
 """How often an asker that takes nothing is asked for a sign: the server says at once where nobody listens."""
 LONGEST_SECONDS: Final = 24 * 3600.0
 """How long one request is answered; whoever still follows asks again."""
-IDLE_PROBE_SECONDS: Final = 15.0
-"""How often an empty chunk is sent while nothing is written: so an asker that is gone is noticed."""
+IDLE_PROBE_SECONDS: Final = 4.0
+"""How often an empty chunk is sent while nothing is written: so an asker that is gone is noticed, and an asker notices
+where we are gone.
+"""
 FIRST_WORD_SECONDS: Final = 1.0
 """After which an asker hears that somebody is here, also where nothing was written yet: the api waits for five."""
 _NO_RESPONDERS: Final = "503"
@@ -126,7 +128,8 @@ class LogServer:
         finally:
             del self._askers[asker.inbox]
             await asker.close()
-        await _send(self._nc, asker.inbox, LogsChunk(end=True, error=error, no_such_run=no_such_run))
+        last = LogsChunk(number=asker.sent, end=True, error=error, no_such_run=no_such_run)
+        await _send(self._nc, asker.inbox, last)
 
     async def _stream(self, request: LogsRequest, asker: "_Asker") -> None:
         lines = aiter(self._backend.logs(request))
@@ -162,6 +165,8 @@ class _Asker:
         self._own_inbox = nc.new_inbox()
         self._subscription: Subscription | None = None
         self._on_the_way = 0
+        self.sent = 0
+        """Chunks, on their way or taken."""
         self._gone = False
         self._heard = asyncio.Event()
 
@@ -187,7 +192,9 @@ class _Asker:
 
     async def _publish(self, lines: Sequence[LogLine]) -> None:
         self._on_the_way += 1
-        await self._nc.publish(self.inbox, msgspec.json.encode(LogsChunk(lines=tuple(lines))), reply=self._own_inbox)
+        chunk = LogsChunk(number=self.sent, lines=tuple(lines))
+        self.sent += 1
+        await self._nc.publish(self.inbox, msgspec.json.encode(chunk), reply=self._own_inbox)
 
     async def _wait_for_room(self) -> None:
         """Until the asker took something; every now and then an empty chunk shows whether it is still there."""

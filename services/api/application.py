@@ -16,6 +16,7 @@ from services.api.edge import Edge
 from services.api.endpoint import endpoint
 from services.api.errors import ApiError
 from services.api.fields.training import TrainingCreationRequest
+from services.api.log_lines import CUT_MARK
 from services.api.openapi import document
 
 V1: Final = "/api/v1"
@@ -177,7 +178,7 @@ _WORKLOADS: Final = (
         media=("text/plain",),
         rules=logs.run_rules,
         query=logs.LOGS,
-        headers=((logs.CUT_MARK, "How a line begins that says why not all is told; another one each time."),),
+        headers=((CUT_MARK, "How a line begins that says why not all is told; another one each time."),),
         errors=(404, 410),
     ),
     _get(

@@ -26,7 +26,7 @@ from services.api.errors import bad_request
 from services.api.fields.about import FieldsModel
 from services.api.follows import followed_answer
 from services.api.issues import Issue
-from services.api.logs import SINCE
+from services.api.log_lines import SINCE
 from services.runtime.log.store import UnreadableMessageError
 from services.runtime.nats.fullness import ALARM_SHARE, fullness
 from services.runtime.nats.jetstream_api import StoredMessage, message_at, stream_info

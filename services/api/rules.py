@@ -102,7 +102,7 @@ def _words(spec: TrainingSpecFields) -> Iterator[Issue]:
 def _working_dir(spec: TrainingSpecFields) -> Iterator[Issue]:
     given = spec.working_dir
     if given is not None and not given.startswith("/"):
-        details = f'{shown(given)} is relative; write it from /, as --working-dir "$PWD" does'
+        details = f"{shown(given)} is relative; write it from `/`"
         yield _issue("spec.workingDir", details)
 
 

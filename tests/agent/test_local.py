@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
@@ -190,6 +191,7 @@ async def test_the_environment_is_clean_and_says_who_the_pod_is(local: Watched, 
         "MINE=a b",
         "HOME=/tmp",
         "LANG=C.UTF-8",
+        "PYTHONUNBUFFERED=1",
         "MUSTER_WORKLOAD_ID=w-1",
         "MUSTER_TRY=1",
         "JOB_COMPLETION_INDEX=0",
@@ -202,6 +204,30 @@ async def test_the_environment_is_clean_and_says_who_the_pod_is(local: Watched, 
     ):
         assert expected in text
     assert "MUSTER_TEST_SECRET" not in text
+
+
+@pytest.mark.parametrize(("environment", "at_once"), [({}, True), ({"PYTHONUNBUFFERED": ""}, False)])
+async def test_a_python_program_that_is_killed_loses_nothing_that_it_wrote_unless_it_asked_for_a_buffer(
+    local: Watched, environment: dict[str, str], *, at_once: bool
+) -> None:
+    """The last line without its end, too: the log is read out before the run is said to have ended."""
+    program = "import os, signal; print('first'); print('last', end=''); os.kill(os.getpid(), signal.SIGKILL)"
+    await local.backend.apply(shell(local, f'exec {sys.executable} -c "{program}"', environment=environment))
+    await local.until("failed")
+    assert await log_text(local.backend) == (["first", "last"] if at_once else [])
+
+
+async def test_a_suspend_keeps_all_that_was_written_until_then(local: Watched) -> None:
+    """More than a pipe holds at once, written while the program is being ended."""
+    trap = f"seq -f {'x' * 90}-%04g 1 1000; printf last; exit 0"
+    script = f"exec 2>/dev/null; trap '{trap}' TERM; echo ready; while :; do sleep 0.05; done"
+    await local.backend.apply(shell(local, script))
+    await local.until("running")
+    while await log_text(local.backend) != ["ready"]:
+        await asyncio.sleep(0.05)
+    await local.backend.delete(KEY, 1, 30)
+    await local.until("stopped")
+    assert await log_text(local.backend) == ["ready", *(f"{'x' * 90}-{number:04}" for number in range(1, 1001)), "last"]
 
 
 async def test_a_pod_without_devices_sees_none(local: Watched) -> None:

@@ -19,7 +19,7 @@ from events.cluster import SimulatedNodes
 from events.cluster_protocol import LogsChunk, LogsRequest
 from events.subjects import OBSERVED_STREAM, WANTED_STREAM
 from services.agent.logs import ANSWERS_EACH, CHUNK_LINES, WINDOW
-from services.api.logs import FIRST_CHUNK_SECONDS
+from services.api.log_lines import FIRST_CHUNK_SECONDS
 from services.runtime.nats.connection import connect
 from services.runtime.nats.streams import create_streams
 from services.runtime.process.settings import Settings

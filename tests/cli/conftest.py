@@ -48,6 +48,7 @@ def api(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShapeServer]:
     server.on("GET", "/org-unit/projects", Reply(body={"projects": [project]}))
     server.on("GET", "/org-unit/projects/p-1", Reply(body=project, headers={"X-Version": "7"}))
     server.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "local", "kind": "local"}]}))
+    server.on("GET", "/nodes", Reply(body={"nodes": [{"name": "another-machine"}]}))
     server.on("GET", "/workloads", Reply(body={"workloads": [workload_row()], "next": None}))
     server.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=workload_row()))
     server.on(

@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,52 @@ def test_words_after_the_dashes_are_args_or_with_command_the_entry_point(
     assert sent(api)["spec"] == {"image": "a", **spec}
 
 
+@pytest.mark.parametrize(
+    ("flags", "folder"),
+    [((), "."), (("--working-dir", "sub"), "sub"), (("--working-dir", "."), "."), (("--working-dir", "/w"), "/w")],
+)
+def test_on_this_machine_pods_start_in_the_callers_folder_and_a_relative_one_is_meant_from_there(
+    api: ShapeServer,
+    muster: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    flags: tuple[str, ...],
+    folder: str,
+) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    api.on("GET", "/nodes", Reply(body={"nodes": [{"name": socket.gethostname()}]}))
+    ran = muster("training", "submit", "mine", "-i", "a", *flags, "--", "python3", "train.py")
+    assert ran.code == 0, ran.err
+    assert sent(api)["spec"]["workingDir"] == str((tmp_path / folder).resolve())
+
+
+def test_a_folder_of_this_machine_that_is_not_there_is_refused(
+    api: ShapeServer, muster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    api.on("GET", "/nodes", Reply(body={"nodes": [{"name": socket.gethostname()}]}))
+    ran = muster("training", "submit", "mine", "-i", "a", "--working-dir", "nowhere", "--", "x")
+    assert (ran.code, f"there is no folder '{tmp_path.resolve() / 'nowhere'}'" in ran.err) == (2, True), ran.err
+    assert api.asked("POST", "/workloads/trainings") == []
+
+
+@pytest.mark.parametrize("kind", ["local", "simulated", "kubernetes"])
+def test_pods_that_run_elsewhere_start_where_their_image_says_and_a_relative_folder_is_refused(
+    api: ShapeServer, muster: Any, kind: str
+) -> None:
+    """A local cluster of another machine, too: its node has another name."""
+    api.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "far", "kind": kind}]}))
+    assert muster("training", "submit", "mine", "-i", "a", "--", "x").code == 0
+    assert "workingDir" not in sent(api)["spec"]
+    ran = muster("training", "submit", "mine", "-i", "a", "--working-dir", "src", "--", "x")
+    assert ran.code == 2
+    assert "'src' is relative, and the pods of cluster 'far' do not run in a folder of this machine" in ran.err
+    assert "write the folder of the image, from `/`" in ran.err
+    assert len(api.asked("POST", "/workloads/trainings")) == 1
+
+
 @pytest.mark.parametrize("name", ["Bad Name", ">", "$(date)", "it's", "-f"])
 def test_what_comes_next_is_a_command_that_a_shell_takes_as_it_is(
     api: ShapeServer, muster: Any, tmp_path: Path, name: str
@@ -150,18 +197,6 @@ def test_a_dry_run_sends_nothing_and_prints_what_would_be_sent(api: ShapeServer,
     assert ran.code == 6
     assert "--parallelism" in ran.err
     assert not api.asked("POST", "/workloads/trainings")
-
-
-def test_a_relative_working_directory_is_refused_with_what_would_do(
-    api: ShapeServer, muster: Any, tmp_path: Path
-) -> None:
-    submit = ("training", "submit", "hello", "-i", "x", "--dry-run=client", "--working-dir")
-    ran = muster(*submit, "rel")
-    assert (ran.code, ran.out) == (6, "")
-    assert "spec.workingDir (--working-dir): 'rel' is relative" in ran.err
-    assert '--working-dir "$PWD"' in ran.err
-    assert muster(*submit, str(tmp_path)).code == 0
-    assert all(request.method == "GET" for request in api.requests)
 
 
 def test_an_environment_without_a_value_names_both_meanings(muster: Any) -> None:

@@ -43,7 +43,7 @@ from services.agent.host import AgentHost
 from services.agent.logs import LogServer
 from services.agent.wanted import Wanted
 from services.api.body import BadBodyError, read_object
-from services.api.logs import _AgentError, _understood
+from services.api.log_lines import AgentError, understood
 from services.api.operation_log import _audited
 from services.cluster_sync.hear import NotTakenError, understand
 from services.commands.counts import Counts
@@ -203,8 +203,8 @@ async def test_requests_for_logs_at_the_agent(payload: bytes, reply: str) -> Non
 @spoiled
 @given(payload=messages(LogsChunk), headers=headers)
 def test_logs_at_the_api(payload: bytes, headers: dict[str, str] | None) -> None:
-    with contextlib.suppress(_AgentError):
-        for line in _understood(message(payload, headers=headers)).lines:
+    with contextlib.suppress(AgentError):
+        for line in understood(message(payload, headers=headers)).lines:
             line.at.astimezone(UTC)
 
 

@@ -23,7 +23,8 @@ def which_run(request: LogsRequest, runs: Mapping[int, PodRef]) -> int:
     meant = [token for token in tokens if _is_meant(request, runs[token])]
     if meant:
         return meant[-1]
-    raise LogsUnavailableError(_none(request, runs), no_such_run=request.previous or request.attempt is not None)
+    named = request.previous or request.attempt is not None or request.pod is not None
+    raise LogsUnavailableError(_none(request, runs), no_such_run=named)
 
 
 def _is_meant(request: LogsRequest, run: PodRef) -> bool:

@@ -116,7 +116,7 @@ class ProcessFields(FieldsModel):
         Annotated[str, Field(min_length=1, max_length=4096)] | None,
         About(
             label="Working directory",
-            help="Where the process starts, from `/`. Default: the image's own; on `local` an empty folder of the run.",
+            help="Where the process starts, from `/`. Default: the image's own; on this machine the caller's folder.",
             section=SECTION,
             row="S025",
             flag="--working-dir",

@@ -564,7 +564,8 @@ class LocalBackend:
         """The newest run that the request means: a pod key is shared by all incarnations of a workload's name."""
         runs: dict[int, PodRef] = {}
         folders: dict[int, RunFolder] = {}
-        for part in ("settled", "pods"):
+        # In the order in which a run is moved: one that is moved meanwhile is found there.
+        for part in ("pods", "settled"):
             for path in (self._root / part / request.pod_key).glob("*"):
                 folder = RunFolder(path)
                 file = folder.read_run()

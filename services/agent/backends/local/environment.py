@@ -45,6 +45,8 @@ def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu]) 
         "PATH": machine.path,
         "HOME": machine.home,
         "LANG": "C.UTF-8",
+        # What a Python program wrote is in its log at once, and is not lost when the program is killed.
+        "PYTHONUNBUFFERED": "1",
         **pod.environment,
         "MUSTER_WORKLOAD_ID": pod.workload_id,
         "MUSTER_WORKLOAD_NAME": pod.workload_name,

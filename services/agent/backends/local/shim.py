@@ -187,14 +187,20 @@ class Log:
         self._open_lines = {b"stdout": b"", b"stderr": b""}
         self._file = self._open()
         self._size = os.fstat(self._file).st_size
+        self._last = b""
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
+    def _now(self) -> bytes:
+        """Never before the last line's: a reader goes on by the time that it has come to, also where a clock is set."""
+        self._last = max(self._last, _timestamp())
+        return self._last
+
     def take(self, stream: bytes, chunk: bytes) -> None:
         lines = (self._open_lines[stream] + chunk).split(b"\n")
         self._open_lines[stream] = lines.pop()
-        prefix = b"%s %s " % (_timestamp(), stream)
+        prefix = b"%s %s " % (self._now(), stream)
         out = [_whole_line(prefix, line) for line in lines]
         rest = self._open_lines[stream]
         while len(rest) >= PIECE_BYTES:
@@ -207,7 +213,7 @@ class Log:
         """What was never ended by a newline is a line, too."""
         for stream, rest in self._open_lines.items():
             if rest:
-                self._write(b"%s %s F %s\n" % (_timestamp(), stream, rest))
+                self._write(b"%s %s F %s\n" % (self._now(), stream, rest))
         os.close(self._file)
 
     def _write(self, data: bytes) -> None:

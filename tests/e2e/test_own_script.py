@@ -1,0 +1,140 @@
+"""A day's work with a script of one's own: it is found where it was typed, and its log is whole, whatever restarts.
+
+Every test types what a person types.
+"""
+
+import contextlib
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from development.stack import Api, Part, Stack, running, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with running(tmp_path_factory.mktemp("up")) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def api(stack: Stack) -> Api:
+    return stack.api()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a script that prints what its configuration, beside it, says."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "greeting.txt").write_text("hello\n")
+    (tmp_path / "src" / "greeting.txt").write_text("hello from src\n")
+    (tmp_path / "train.py").write_text("print(open('greeting.txt').read().strip())\n")
+    return tmp_path
+
+
+def typed(stack: Stack, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of `muster`, typed in that folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "muster.cli.main", *words],
+        capture_output=True,
+        text=True,
+        env=stack.environment | {"PYTHONPATH": str(Path.cwd())},
+        cwd=folder,
+        timeout=90,
+        check=False,
+    )
+
+
+@contextlib.contextmanager
+def typing(stack: Stack, *words: str) -> Generator[subprocess.Popen[str]]:
+    """A command that goes on."""
+    command = [sys.executable, "-m", "muster.cli.main", *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=stack.environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("flags", "script", "said"),
+    [
+        ((), "train.py", "hello\n"),
+        (("--working-dir", "src"), "../train.py", "hello from src\n"),
+        (("--working-dir", "./src/.."), "train.py", "hello\n"),
+    ],
+)
+def test_a_script_runs_from_the_folder_in_which_it_was_typed(
+    stack: Stack, folder: Path, flags: tuple[str, ...], script: str, said: str
+) -> None:
+    name = f"mine-{len(flags)}-{len(said)}-{len(flags[-1]) if flags else 0}"
+    words = ("-i", "python:3.13", *flags, "--wait", "--", sys.executable, script)
+    ran = typed(stack, folder, "training", "submit", name, *words)
+    log = typed(stack, folder, "training", "logs", name)
+    assert (ran.returncode, log.stdout) == (0, said), (ran.stderr, log.stdout, log.stderr)
+
+
+def test_what_waits_says_why_and_its_log_goes_on_by_itself_once_it_runs(stack: Stack, folder: Path) -> None:
+    waits = ("training", "submit", "waits", "-i", "x", "-g", "64", "--", sys.executable, "train.py")
+    assert typed(stack, folder, *waits).returncode == 0
+    until(lambda: "GPU" in typed(stack, folder, "training", "logs", "waits").stderr or None, 20)
+    told = typed(stack, folder, "training", "logs", "waits")
+    assert "waits is Pending: " in told.stderr, told.stderr
+    with typing(stack, "training", "logs", "waits", "-f") as following:
+        assert following.stderr is not None
+        assert "what its pods write comes here once they run" in following.stderr.readline()
+        typed(stack, folder, "training", "delete", "waits", "--yes")
+        assert following.wait(30) is not None
+
+
+def test_a_follower_misses_no_run_however_short(stack: Stack, api: Api) -> None:
+    """Six pods one after the other, each of some milliseconds; and a pod that fails five times."""
+    made = api.submit("short", command="/bin/sh", args="-c 'echo run $JOB_COMPLETION_INDEX'", completions=6)
+    with api.http.stream("GET", f"/workloads/{made['workloadId']}/logs", params={"follow": "true"}) as answer:
+        lines = sorted(answer.iter_lines())
+    assert lines == [f"main-{index}: run {index}" for index in range(6)]
+    script = "-c 'echo try $MUSTER_TRY; exit 1'"
+    made = api.submit("again", command="/bin/sh", args=script, backoffLimit=2)
+    with api.http.stream("GET", f"/workloads/{made['workloadId']}/logs", params={"follow": "true"}) as answer:
+        lines = list(answer.iter_lines())
+    assert lines == ["try 0", "try 1", "try 2"]
+
+
+@pytest.mark.parametrize("part", ["workers", "nats"])
+def test_a_followed_log_outlives_the_death_of_what_brings_it_and_tells_each_line_once(
+    stack: Stack, api: Api, part: Part
+) -> None:
+    program = textwrap.dedent("""
+        import time
+        for number in range(150):
+            print(number, flush=True)
+            time.sleep(0.1)
+    """)
+    made = api.submit(f"counts-{part}", command=sys.executable, args=f'-c "{program}"')
+    api.wait(made["workloadId"], "Running")
+    with typing(stack, "training", "logs", f"counts-{part}", "-f") as following:
+        assert following.stdout is not None
+        first = [following.stdout.readline() for _ in range(10)]
+        assert stack.kill(part)
+        rest = following.stdout.read()
+        assert following.wait(30) == 0, following.stderr and following.stderr.read()
+    assert [*first, *rest.splitlines(keepends=True)] == [f"{number}\n" for number in range(150)]
+
+
+def test_a_suspend_loses_nothing_that_was_written(stack: Stack, api: Api, folder: Path) -> None:
+    (folder / "slow.py").write_text("import time\nprint('first')\nprint('second', end='')\ntime.sleep(600)\n")
+    submit = ("training", "submit", "slow", "-i", "x", "--termination-grace-period", "1s")
+    assert typed(stack, folder, *submit, "--", sys.executable, "slow.py").returncode == 0
+    until(lambda: "first" in typed(stack, folder, "training", "logs", "slow").stdout or None, 20)
+    time.sleep(0.2)
+    assert typed(stack, folder, "training", "suspend", "slow", "--wait").returncode == 0
+    assert typed(stack, folder, "training", "logs", "slow").stdout == "first\nsecond\n"
