@@ -84,6 +84,8 @@ def scope_values(projects_read: frozenset[str] | None, *, workload: str = "") ->
 async def guard_lasting(connection: Connection) -> None:
     """Roles, and rights on the lasting tables. Does nothing the second time."""
     await connection.execute(_ROLES.format(readers="','".join(READERS)))
+    # Made by a later migration than the rest: said each time, it costs nothing.
+    await connection.execute(f"GRANT EXECUTE ON FUNCTION muster.labelled(text) TO {PROJECT_READER}")
     if await _is_guarded(connection, "muster"):
         return
     samples = f"muster.{tables.usage_samples.name}"

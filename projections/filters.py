@@ -35,6 +35,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from events.nearest import did_you_mean
 from events.phases import FINISHED, Phase
 from projections.columns import Column, Type, columns_of
+from projections.selectors import Requirement, selected
 from projections.tables import clusters, projects, workloads
 from projections.workloads.rows import WorkloadRow
 
@@ -113,6 +114,8 @@ class WorkloadQuery:
     """All of them hold."""
     subjects: Mapping[str, str] = dataclass_field(default_factory=dict[str, str])
     """What people call whom an actor id means: `submittedBy` is asked for, and put in order, by that."""
+    labels: tuple[Requirement, ...] = ()
+    """All of them hold."""
     search: str | None = None
     """Part of a name, id, owner, project, cluster, phase or image."""
     sort_by: str = "createdAt"
@@ -202,6 +205,8 @@ def conditions(query: WorkloadQuery) -> ColumnElement[bool]:
     if query.projects is not None:
         parts.append(_w.project_id.in_(sorted(query.projects)))
     parts.extend(_condition(f, query.subjects) for f in query.filters)
+    if query.labels:
+        parts.append(selected(query.labels, by_function=query.projects is not None))
     if query.search:
         parts.append(_search(query.search))
     return and_(true(), *parts)

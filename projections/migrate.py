@@ -53,6 +53,29 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     "CREATE INDEX usage_samples_by_workload ON muster.usage_samples (workload_id, at)",
     # Samples arrive in order of time: a block range index finds the expired ones and costs next to nothing.
     "CREATE INDEX usage_samples_by_time ON muster.usage_samples USING brin (at)",
+    # Ids of the workloads that carry labels, of the projects that the transaction names. It runs as the owner, whom no
+    # policy keeps from the index, and so names the projects itself (docs/adr/0055).
+    """
+    CREATE FUNCTION muster.labelled(wanted text) RETURNS SETOF text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp ROWS 200 AS $$
+    DECLARE
+        schema_name text := (SELECT p.schema_name FROM muster.current_projection p);
+        condition text := 'project_id = ANY (string_to_array(current_setting(''app.projects'', true), '',''))';
+        one jsonb;
+        name text;
+    BEGIN
+        FOR one IN SELECT value FROM jsonb_array_elements(wanted::jsonb) LOOP
+            name := CASE WHEN one ? 'keys' THEN 'keys' ELSE 'labels' END;
+            condition := condition || format(
+                ' AND %I && %L::text[]',
+                CASE name WHEN 'keys' THEN 'label_keys' ELSE 'labels' END,
+                ARRAY(SELECT jsonb_array_elements_text(one -> name))
+            );
+        END LOOP;
+        RETURN QUERY EXECUTE format('SELECT id FROM %I.workloads WHERE %s', schema_name, condition);
+    END $$
+    """,
+    "REVOKE EXECUTE ON FUNCTION muster.labelled(text) FROM PUBLIC",
 )
 """Each is applied once, in this order; never change one that was shipped, add another."""
 

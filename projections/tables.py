@@ -42,7 +42,7 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 4
+SHAPE: Final = 5
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 
@@ -122,6 +122,8 @@ Index(
     workloads.c.id,
     postgresql_where=text("deleted_at IS NOT NULL"),
 )
+# Of living and deleted ones alike: whoever asks by a label asks for few.
+Index("workloads_labels", workloads.c.labels, workloads.c.label_keys, postgresql_using="gin")
 
 pods: Final = _table("pods", PodRow, rows_change=True)
 due: Final = _table("due", DueRow)

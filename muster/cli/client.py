@@ -297,6 +297,7 @@ _OTHER_FLAGS: Final = {
     "labelKey": "--label",
     "labelValue": "--label",
     "filterBy": "--filter",
+    "labelSelector": "--selector",
     "sortBy": "--sort-by",
     "metricType": "--type",
     **{name: f"--{name}" for name in ("search", "since", "tail", "pod", "previous", "attempt", "run", "actor", "type")},

@@ -14,7 +14,7 @@ from muster.cli.command import Session, command
 from muster.cli.contexts import ContextsError, config_file, read_contexts, resolve
 from muster.cli.exits import usage
 from muster.cli.nouns import COMPLETE_VARIABLE
-from muster.cli.values import Json, Row, rows_of, text_of
+from muster.cli.values import Json, Row, rows_of, text_of, texts_of
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -52,6 +52,14 @@ def phases(incomplete: str) -> list[str]:
     from events.phases import Phase
 
     return [phase for phase in Phase if phase.lower().startswith(incomplete.lower())]
+
+
+def labels(incomplete: str) -> list[str]:
+    """Labels of recent workloads, as `key=value`; after a comma the next one."""
+    before, comma, begun = incomplete.rpartition(",")
+    rows = _ask(f"/workloads?limit={_OFFERED}&sortBy=createdAt&sortOrder=desc", "workloads")
+    found = {label for row in rows for label in texts_of(row, "labels") if label.startswith(begun)}
+    return [f"{before}{comma}{label}" for label in sorted(found)]
 
 
 def context_names(incomplete: str) -> list[str]:

@@ -129,6 +129,12 @@ def rows_of(row: Row, key: str) -> list[Row]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
+def texts_of(row: Row, key: str) -> list[str]:
+    """The texts of a list field."""
+    value = row.get(key)
+    return [entry for entry in value if isinstance(entry, str)] if isinstance(value, list) else []
+
+
 def row_of(row: Row, key: str) -> Row:
     value = row.get(key)
     return value if isinstance(value, dict) else {}

@@ -8,7 +8,7 @@ import typer
 from events.nearest import did_you_mean
 from events.phases import DesiredPhase, Phase
 from muster.cli.command import Session, command, group
-from muster.cli.completion import phases
+from muster.cli.completion import labels, phases
 from muster.cli.exits import usage
 from muster.cli.log_stream import print_logs
 from muster.cli.names import find_project, workload_filters, workload_id
@@ -46,6 +46,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         examples=f"""
         muster {noun} list
         muster {noun} list -A --status Pending -o wide
+        muster {noun} list -l 'team=vision,stage in (dev,test)'
         muster {noun} list --filter 'gpuAllocated>=1' --sort-by createdAt --columns name,phase,gpuAllocated
         muster {noun} list -w
         """,
@@ -65,6 +66,16 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
                 "--filter", metavar="FIELD==VALUE", help="Condition with == != <= >= =@ !@ =^ =$; repeatable, all hold."
             ),
         ] = None,
+        selector: Annotated[
+            str | None,
+            typer.Option(
+                "--selector",
+                "-l",
+                metavar="LABELS",
+                help="By labels, as Kubernetes selects: team=vision,stage in (dev,test),!old.",
+                autocompletion=labels,
+            ),
+        ] = None,
         search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Text anywhere in it.")] = None,
         deleted: Annotated[bool, typer.Option("--deleted", help="What was deleted, instead.")] = False,
         sort_by: Annotated[str | None, typer.Option("--sort-by", metavar="FIELD", help="Field to sort by.")] = None,
@@ -80,6 +91,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         parameters += [("filterBy", f"type=={kind}")] if kind else []
         parameters += [("filterBy", f"phase=={_phase(status)}")] if status else []
         parameters += [("filterBy", condition) for condition in conditions or ()]
+        parameters += [("labelSelector", selector)] if selector else []
         parameters += [("search", search)] if search else []
         parameters += [("deleted", "true")] if deleted else []
         parameters += [("sortBy", sort_by or "createdAt"), ("sortOrder", "desc" if desc or not sort_by else "asc")]

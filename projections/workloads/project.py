@@ -199,6 +199,8 @@ def _created(event: WorkloadCreated, commit: Commit) -> WorkloadRow:
         category=clean(spec.category or ""),
         image=clean(spec.image or ""),
         node_pools=tuple(clean(pool) for pool in spec.node_pools or ()),
+        labels=tuple(sorted(clean(f"{label.name}={label.value or ''}") for label in spec.labels or ())),
+        label_keys=tuple(sorted(clean(label.name) for label in spec.labels or ())),
         completions=fit(sum(pod_set.count for pod_set in sets)),
         parallelism=fit(sum(pod_set.parallelism for pod_set in sets)),
         backoff_limit=fit(spec.backoff_limit or 0),

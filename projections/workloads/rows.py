@@ -95,6 +95,8 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node_pools: Annotated[
         tuple[str, ...], Public("nodePools", "NODE-POOLS", "As submitted, the first preferred.", "csv")
     ]
+    labels: Annotated[tuple[str, ...], Public("labels", "LABELS", "As submitted, each as `key=value`.", "csv")] = ()
+    label_keys: tuple[str, ...] = ()
     current_node_pools: Annotated[
         tuple[str, ...],
         Public("currentNodePools", "POOLS", "Node pools that its pods are in now.", aliases=("nodepool",)),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from events.cluster import Cluster, ClusterKind, pool_names
+from events.labels import LABEL_KEY, LABEL_VALUE
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS, PRIORITY_RANK
 from services.api.fields.compute import ComputeFields
@@ -54,8 +55,6 @@ _POD_FIELDS: Final = (
 )
 """What Kubernetes' downward API gives to variables, beside single labels and annotations."""
 _POD_LABEL_OR_ANNOTATION: Final = re.compile(r"^metadata\.(?:labels|annotations)\['([^']{1,317})'\]\Z")
-_LABEL_KEY: Final = re.compile(r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
-_LABEL_VALUE: Final = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?\Z")
 _SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("a signed token (JWT)", re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")),
     ("a private key (PEM)", re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")),
@@ -449,7 +448,7 @@ def _metadata(spec: TrainingSpecFields) -> Iterator[Issue]:
 
 
 def check_label_key(field: str, key: str) -> Iterator[Issue]:
-    if not _LABEL_KEY.match(key):
+    if not LABEL_KEY.match(key):
         yield _issue(
             field,
             f"{shown(key)} is no Kubernetes key: letters, digits, `-`, `_` and `.`, beginning and ending "
@@ -458,7 +457,7 @@ def check_label_key(field: str, key: str) -> Iterator[Issue]:
 
 
 def check_label_value(field: str, value: str) -> Iterator[Issue]:
-    if not _LABEL_VALUE.match(value):
+    if not LABEL_VALUE.match(value):
         yield _issue(
             field,
             f"{shown(value)} is no Kubernetes label value: at most 63 letters, digits, `-`, `_` and `.`, "

@@ -17,6 +17,7 @@ from events.workload.state import Workload
 from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, WorkloadQuery, problems
 from projections.queries import MAX_USAGE_SAMPLES, UsagePoint
 from projections.row_json import history_to_json, pod_to_json, row_to_json
+from projections.selectors import BadSelectorError, Requirement, parse_selector
 from services.api.context import Call, Query, if_answered, json_response, read_response, rfc3339, sequence_headers
 from services.api.errors import bad_request
 from services.api.fields.about import FieldsModel
@@ -45,12 +46,25 @@ def parse_filter(text: str) -> Filter:
     return Filter(field=text[:position].strip(), op=op, value=text[position + len(op) :])
 
 
+def parse_labels(text: str) -> tuple[Requirement, ...]:
+    """Raises BadValueError."""
+    try:
+        return parse_selector(text)
+    except BadSelectorError as error:
+        raise BadValueError(str(error)) from error
+
+
 SELECTION: Final = (
     Query(
         name="filterBy",
         type="texts",
         read=parse_filter,
         help=f"`field==value`, repeatable; operators {' '.join(OPERATORS)}.",
+    ),
+    Query(
+        name="labelSelector",
+        read=parse_labels,
+        help="Labels, as Kubernetes selects by them: `team=vision,stage in (dev,test),!old`.",
     ),
     Query(name="search", help="Part of a name, id, owner, project, cluster, phase or image."),
     Query(name="deleted", type="boolean", default=False, help="Deleted workloads instead of living ones."),
@@ -154,6 +168,7 @@ def _query(
         subjects=subjects,
         deleted=values["deleted"],
         filters=values["filterBy"] or (),
+        labels=values["labelSelector"] or (),
         search=values["search"],
         sort_by=values.get("sortBy", "createdAt"),
         descending=values.get("sortOrder", "desc") == "desc",

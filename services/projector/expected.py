@@ -252,6 +252,8 @@ def _workload_row(state: Workload, life: _Life) -> Row:
         "image": clean(spec.image or ""),
         "category": clean(spec.category or ""),
         "node_pools": [clean(pool) for pool in spec.node_pools or ()],
+        "labels": sorted(clean(f"{label.name}={label.value or ''}") for label in spec.labels or ()),
+        "label_keys": sorted(clean(label.name) for label in spec.labels or ()),
         "completions": _fit(pod_set.count),
         "parallelism": _fit(pod_set.parallelism),
         "backoff_limit": _fit(spec.backoff_limit or 0),

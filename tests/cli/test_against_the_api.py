@@ -71,6 +71,37 @@ def test_a_name_that_is_taken_is_a_conflict_and_everything_wrong_comes_at_once(a
     assert muster("workload", "set", "taken", "--priority", "high", "--if-match", "1").code == 5
 
 
+def test_a_list_is_kept_to_labels_within_what_its_reader_may_see(
+    admin: Served, muster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert muster("project", "create", "apart").code == 0
+    for name, project, label in (
+        ("dev-1", "default", "stage=dev"),
+        ("test-1", "default", "stage=test"),
+        ("dev-2", "apart", "stage=dev"),
+    ):
+        flags = ("-p", project, "--label", label, "--label", "suite=labels", "--cluster", "local")
+        assert muster("training", "submit", name, "-i", "a", *flags).code == 0
+
+    def listed(*more: str) -> list[str]:
+        return sorted(muster("workload", "list", "-A", "-o", "name", *more).out.split())
+
+    assert until(lambda: len(listed("-l", "suite")) == 3 or None, 20)
+    assert listed("-l", "suite=labels,stage in (dev)") == ["dev-1", "dev-2"]
+    assert listed("-l", "suite,stage!=dev") == ["test-1"]
+    assert muster("workload", "list", "-A", "-l", "stage=test", "-o", "json").json()[0]["labels"] == [
+        "stage=test",
+        "suite=labels",
+    ]
+    ran = muster("workload", "list", "-l", "stage>dev")
+    assert ran.code == 6
+    assert "labelSelector (--selector): 'stage>dev' is no key of a label; write KEY=VALUE" in ran.err
+    made = muster("token", "create", "--user", "lea", "--role", "researcher", "--project", "apart")
+    monkeypatch.setenv("MUSTER_TOKEN", made.out.strip())
+    assert listed("-l", "suite,stage in (dev,test)") == ["dev-2"]
+    assert listed("-l", "suite,!old") == ["dev-2"]
+
+
 def test_a_token_is_made_with_its_role_and_the_owner_is_protected(
     admin: Served, muster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -262,6 +262,12 @@ def test_submitting_to_a_project_that_is_not_there_sends_nothing(api: ShapeServe
     assert api.asked("POST", "/workloads/trainings") == []
 
 
+def test_a_list_is_kept_to_labels(api: ShapeServer, muster: Any) -> None:
+    for noun in ("workload", "training"):
+        assert muster(noun, "list", "-l", "team=vision,stage in (dev, test)").code == 0
+        assert api.requests[-1].query["labelSelector"] == ["team=vision,stage in (dev, test)"]
+
+
 def test_a_list_is_kept_to_a_project_by_its_id_too(api: ShapeServer, muster: Any) -> None:
     identifier = "0a1b2c3d-4e5f-8a6b-9c7d-0123456789ff"
     assert muster("workload", "list", "-p", identifier).code == 0

@@ -4,12 +4,16 @@ import asyncpg
 
 from development.servers import PostgresServer
 from events.workload.commands import DeleteWorkload, PlacePods
-from events.workload.spec import ComputeSpec, TrainingSpec
+from events.workload.spec import ComputeSpec, NameValue, TrainingSpec
 from projections.migrate import prepare
 from services.projector.engine import Engine, open_pool
 from services.projector.writer import Writer
 from services.runtime.log.memory import MemoryEventStore
 from tests.support.lives import FIRST, SCHEDULER, World
+
+
+def labels(**given: str) -> tuple[NameValue, ...]:
+    return tuple(NameValue(name=key, value=value) for key, value in given.items())
 
 
 def small_world() -> World:
@@ -20,12 +24,24 @@ def small_world() -> World:
     node = world.node(cluster_id, "node-1")
     gpu = ComputeSpec(gpu_devices_request=2, cpu_core_request=0.5, cpu_memory_request="1Gi")
     alpha = world.training(
-        "alpha", project_id, cluster_id, TrainingSpec(image="Repo/Train:1", compute=gpu, priority_class="high")
+        "alpha",
+        project_id,
+        cluster_id,
+        TrainingSpec(
+            image="Repo/Train:1", compute=gpu, priority_class="high", labels=labels(team="vision", stage="dev", old="")
+        ),
     )
     world.later(10)
-    beta = world.training("beta", project_id, cluster_id, TrainingSpec(image="b", node_pools=("fast", "slow")))
+    beta = world.training(
+        "beta",
+        project_id,
+        cluster_id,
+        TrainingSpec(image="b", node_pools=("fast", "slow"), labels=labels(team="nlp")),
+    )
     world.later(10)
-    gamma = world.training("gamma_50%", other, cluster_id, TrainingSpec(category="Explore\\d"))
+    gamma = world.training(
+        "gamma_50%", other, cluster_id, TrainingSpec(category="Explore\\d", labels=labels(team="vision"))
+    )
     world.later(10)
     old = world.training("old", project_id, cluster_id)
     world.do("workload", old, DeleteWorkload(workload_id=world.state("workload", old).workload_id))
