@@ -98,7 +98,7 @@ NODE: Final = Aggregate(
     evolve=node.evolve,
     decide=node.decide,
     about=lambda state: About(cluster_id=state.cluster_id or None),
-    fold_version=3,
+    fold_version=4,
 )
 CLUSTER: Final = Aggregate(
     name="cluster",
@@ -116,7 +116,7 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=3,
+    fold_version=4,
 )
 TENANT: Final = Aggregate(
     name="tenant",

@@ -52,6 +52,10 @@ _ACTS: Final[dict[Permission, str]] = {
 """What a permission lets somebody do, in their words."""
 
 
+ACCOUNT_PERMISSIONS: Final = frozenset({Permission.READ, Permission.SUBMIT, Permission.OPERATE})
+"""All that a service account ever does, whatever roles somebody manages to give it."""
+
+
 class Grants(msgspec.Struct, frozen=True, kw_only=True):
     """The roles of one actor, from the folds of the tenant and of the projects."""
 

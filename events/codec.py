@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from events import cluster, node, project, tenant, void
+from events import cluster, node, project, service_accounts, tenant, void
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
 from events.workload import pod
@@ -49,6 +49,8 @@ REGISTRY: Final[dict[tuple[str, int], type[msgspec.Struct]]] = {
     ("NodeRemoved", 1): node.NodeRemoved,
     ("PodsReserved", 1): node.PodsReserved,
     ("ReservationsReleased", 1): node.ReservationsReleased,
+    ("NodeCordoned", 1): node.NodeCordoned,
+    ("NodeUncordoned", 1): node.NodeUncordoned,
     ("ClusterAdded", 1): cluster.ClusterAdded,
     ("ClusterConnected", 1): cluster.ClusterConnected,
     ("ClusterDisconnected", 2): cluster.ClusterDisconnected,
@@ -62,6 +64,11 @@ REGISTRY: Final[dict[tuple[str, int], type[msgspec.Struct]]] = {
     ("ProjectChanged", 1): project.ProjectChanged,
     ("ProjectRoleGranted", 1): project.ProjectRoleGranted,
     ("ProjectRoleRevoked", 1): project.ProjectRoleRevoked,
+    ("ProjectDeleted", 1): project.ProjectDeleted,
+    ("ServiceAccountCreated", 1): service_accounts.ServiceAccountCreated,
+    ("ServiceAccountRotated", 1): service_accounts.ServiceAccountRotated,
+    ("ServiceAccountUsed", 1): service_accounts.ServiceAccountUsed,
+    ("ServiceAccountDeleted", 1): service_accounts.ServiceAccountDeleted,
     ("TenantRoleGranted", 1): tenant.TenantRoleGranted,
     ("TenantRoleRevoked", 1): tenant.TenantRoleRevoked,
     ("MessageVoided", 1): void.MessageVoided,

@@ -19,8 +19,22 @@ from events.cluster import (
     SetOwnershipProtection,
     UserClusterCommand,
 )
-from events.ids import TENANT_KEY, cluster_key, key_of_id, project_key, workload_key
-from events.project import ChangeProject, CreateProject, GrantProjectRole, ProjectCommand, RevokeProjectRole
+from events.ids import TENANT_KEY, cluster_key, key_of_id, node_key, project_key, workload_key
+from events.node import CordonNode, UncordonNode, UserNodeCommand
+from events.project import (
+    ChangeProject,
+    CreateProject,
+    DeleteProject,
+    GrantProjectRole,
+    ProjectCommand,
+    RevokeProjectRole,
+)
+from events.service_accounts import (
+    CreateServiceAccount,
+    DeleteServiceAccount,
+    NoteServiceAccountUse,
+    RotateServiceAccount,
+)
 from events.tenant import GrantTenantRole, RevokeTenantRole, TenantCommand
 from events.void import VoidCommand, VoidMessage
 from events.workload.commands import (
@@ -32,7 +46,7 @@ from events.workload.commands import (
     UserWorkloadCommand,
 )
 
-UserCommand = UserWorkloadCommand | UserClusterCommand | ProjectCommand | TenantCommand | VoidCommand
+UserCommand = UserWorkloadCommand | UserClusterCommand | UserNodeCommand | ProjectCommand | TenantCommand | VoidCommand
 """Everything a person can ask for."""
 
 
@@ -62,7 +76,7 @@ class CommandType:
     creates: bool = False
     """It makes something new: its answer has an id, and it is refused while the log is nearly full."""
     gives_role: bool = False
-    """It gives the role `role` to `subject`."""
+    """It gives the role `role` to somebody: `target` says to whom."""
     in_full_log: bool = False
     """A nearly full log takes it from anybody: it makes room, takes a right away, or repairs the log."""
     service: str | None = None
@@ -95,6 +109,16 @@ def _on_cluster(type_: type[Any], *, target: Callable[[Any], str] = _cluster_id)
     )
 
 
+def _on_node(type_: type[Any]) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="node",
+        key=lambda command: node_key(command.cluster_id, command.name),
+        permission=Permission.MANAGE_CLUSTERS,
+        target=lambda command: f"{command.name}: {command.cluster_id}",
+    )
+
+
 def _on_project_roles(type_: type[Any], **more: Any) -> CommandType:
     return CommandType(
         type=type_,
@@ -115,6 +139,17 @@ def _on_tenant_roles(type_: type[Any], **more: Any) -> CommandType:
         permission=Permission.GRANT_TENANT_ROLES,
         target=lambda command: f"{command.subject}: {command.role}",
         **more,
+    )
+
+
+def _on_account(type_: type[Any], **more: Any) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="project",
+        key=lambda command: key_of_id(command.project_id),
+        scope=Scope.PROJECT,
+        target=lambda command: command.name,
+        **{"permission": Permission.GRANT_PROJECT_ROLES} | more,
     )
 
 
@@ -146,6 +181,8 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_cluster(SetOwnershipProtection),
         _on_cluster(SetNodePool, target=lambda command: f"{command.pool.name}: {command.cluster_id}"),
         _on_cluster(RemoveNodePool, target=lambda command: f"{command.name}: {command.cluster_id}"),
+        _on_node(CordonNode),
+        _on_node(UncordonNode),
         CommandType(
             type=CreateProject,
             aggregate="project",
@@ -161,6 +198,17 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
             permission=Permission.MANAGE_PROJECTS,
             target=lambda command: command.project_id,
         ),
+        CommandType(
+            type=DeleteProject,
+            aggregate="project",
+            key=lambda command: key_of_id(command.project_id),
+            permission=Permission.MANAGE_PROJECTS,
+            target=lambda command: command.project_id,
+        ),
+        _on_account(CreateServiceAccount, gives_role=True),
+        _on_account(RotateServiceAccount),
+        _on_account(DeleteServiceAccount, in_full_log=True),
+        _on_account(NoteServiceAccountUse, permission=Permission.READ),
         _on_project_roles(GrantProjectRole, gives_role=True),
         _on_project_roles(RevokeProjectRole, in_full_log=True),
         _on_tenant_roles(GrantTenantRole, gives_role=True),

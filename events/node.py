@@ -8,6 +8,7 @@ Devices are logical: what stands behind one, the kubelet may choose. So no devic
 that any reservation touches and those of others are together never more than work.
 """
 
+from datetime import datetime
 from typing import Final, assert_never
 
 import msgspec
@@ -133,7 +134,22 @@ class ReservationsReleased(_Event, frozen=True, kw_only=True):
     """Of the reservations."""
 
 
-NodeEvent = NodeRegistered | NodeChanged | NodeRemoved | PodsReserved | ReservationsReleased
+class NodeCordoned(_Event, frozen=True, kw_only=True):
+    """An administrator keeps new pods away; what runs there stays. A mark of Muster's own: no agent reports it."""
+
+    actor: str
+    """Id of who did."""
+    at: datetime
+    """When it was decided."""
+
+
+class NodeUncordoned(_Event, frozen=True, kw_only=True):
+    """The node takes new pods again, as far as its cluster says so."""
+
+
+NodeEvent = (
+    NodeRegistered | NodeChanged | NodeRemoved | PodsReserved | ReservationsReleased | NodeCordoned | NodeUncordoned
+)
 
 # -- state -----------------------------------------------------------------------------------------------------------
 
@@ -144,6 +160,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     present: bool = False
     facts: NodeFacts = NodeFacts(cpu_milli=0, memory_bytes=0)
+    cordoned_by: str = ""
+    """Id of who keeps new pods away; empty where nobody does. It stays while the node is away, too."""
+    cordoned_at: datetime | None = None
     reservations: dict[str, Reservation] = msgspec.field(default_factory=dict[str, Reservation])
     used_cpu_milli: int = 0
     used_memory_bytes: int = 0
@@ -152,7 +171,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def schedulable(self) -> bool:
+        """Whether its cluster lets new pods on it. Muster's own mark is not looked at."""
         return self.present and self.facts.ready and not self.facts.unschedulable
+
+    @property
+    def cordoned(self) -> bool:
+        return self.cordoned_at is not None
 
     @property
     def free_cpu_milli(self) -> int:
@@ -227,6 +251,10 @@ def _evolve(state: Node, event: NodeEvent) -> Node:
         case ReservationsReleased():
             held = state.reservations
             return _with(state, tuple(held[id_] for id_ in dict.fromkeys(event.ids) if id_ in held), -1)
+        case NodeCordoned():
+            return replace(state, cordoned_by=event.actor, cordoned_at=event.at)
+        case NodeUncordoned():
+            return replace(state, cordoned_by="", cordoned_at=None)
         case _:
             assert_never(event)
 
@@ -275,10 +303,25 @@ class ReserveOnNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reserve: tuple[Reservation, ...] = ()
 
 
-NodeCommand = ReportNode | ReportNodeGone | ReserveOnNode
+class CordonNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Keep new pods away from the node; what runs there stays."""
+
+    cluster_id: str
+    name: str
 
 
-def decide(command: NodeCommand, state: Node, _: Context) -> Decision[NodeEvent]:
+class UncordonNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Let new pods on the node again."""
+
+    cluster_id: str
+    name: str
+
+
+UserNodeCommand = CordonNode | UncordonNode
+NodeCommand = UserNodeCommand | ReportNode | ReportNodeGone | ReserveOnNode
+
+
+def decide(command: NodeCommand, state: Node, context: Context) -> Decision[NodeEvent]:
     match command:
         case ReportNode():
             if not state.present:
@@ -288,8 +331,19 @@ def decide(command: NodeCommand, state: Node, _: Context) -> Decision[NodeEvent]
             return (NodeRemoved(),) if state.present else ()
         case ReserveOnNode():
             return _reserve(command, state)
+        case CordonNode() | UncordonNode():
+            return _mark(command, state, context)
         case _:
             assert_never(command)
+
+
+def _mark(command: UserNodeCommand, state: Node, context: Context) -> Decision[NodeEvent]:
+    # A mark can be taken off also while the node is away: else it would wait for the node's return.
+    if not state.present and not (state.cordoned and isinstance(command, UncordonNode)):
+        return Refusal(code="not_found", message=f"the cluster has no node {command.name!r}")
+    if isinstance(command, CordonNode):
+        return () if state.cordoned else (NodeCordoned(actor=context.actor.id, at=context.now),)
+    return (NodeUncordoned(),) if state.cordoned else ()
 
 
 def _reserve(command: ReserveOnNode, state: Node) -> Decision[NodeEvent]:
@@ -300,7 +354,7 @@ def _reserve(command: ReserveOnNode, state: Node) -> Decision[NodeEvent]:
         state = evolve(state, events[-1])
     reserve = tuple(r for r in command.reserve if state.reservations.get(r.id) != r)
     if reserve:
-        if not state.schedulable:
+        if not state.schedulable or state.cordoned:
             return Refusal(code="node_not_schedulable", message=f"node {state.name!r} takes no new pods")
         if shortage := _shortage(state, reserve):
             return Refusal(code="capacity_exceeded", message=f"node {state.name!r} {shortage}")

@@ -135,6 +135,8 @@ class WaitingReason(StrEnum):
     """No node is large enough even when empty."""
     QUOTA_TOO_SMALL = "quota_too_small"
     """Non-preemptible, and larger than the project's whole quota."""
+    PROJECT_DELETED = "project_deleted"
+    """It came in while its project was deleted: it is deleted, too."""
     CLUSTER_DISCONNECTED = "cluster_disconnected"
     """Its cluster's agent is not heard from, or the cluster was removed."""
     NO_NODES = "no_nodes"

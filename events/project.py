@@ -1,4 +1,4 @@
-"""The project aggregate: quota, order of node pools, and who has which role in it."""
+"""The project aggregate: quota, order of node pools, who has which role in it, and its service accounts."""
 
 from datetime import datetime
 from typing import Literal, assert_never
@@ -6,11 +6,23 @@ from typing import Literal, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from events.actors import STRANGER
+from events.actors import STRANGER, is_account
 from events.decision import Context, Decision
 from events.ids import incarnation_id, project_key
 from events.refusal import Refusal
 from events.roles import not_held, with_role, without_role
+from events.service_accounts import (
+    Accounts,
+    ServiceAccount,
+    ServiceAccountCommand,
+    ServiceAccountCreated,
+    ServiceAccountDeleted,
+    ServiceAccountEvent,
+    ServiceAccountRotated,
+    ServiceAccountUsed,
+    decide_on_account,
+    evolve_accounts,
+)
 
 ProjectRole = Literal["project-admin", "researcher", "viewer"]
 PodSecurity = Literal["baseline", "restricted"]
@@ -71,7 +83,16 @@ class ProjectRoleRevoked(_Event, frozen=True, kw_only=True):
     """The one that is gone."""
 
 
-ProjectEvent = ProjectCreated | ProjectChanged | ProjectRoleGranted | ProjectRoleRevoked
+class ProjectDeleted(_Event, frozen=True, kw_only=True):
+    """Its roles, service accounts and settings end with it. What happened in it stays, and its name is free."""
+
+    at: datetime
+    """When it was decided."""
+
+
+ProjectEvent = (
+    ProjectCreated | ProjectChanged | ProjectRoleGranted | ProjectRoleRevoked | ProjectDeleted | ServiceAccountEvent
+)
 
 # -- state -----------------------------------------------------------------------------------------------------------
 
@@ -84,16 +105,18 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_pools: tuple[str, ...] = ()
     pod_security: PodSecurity | None = None
     roles: dict[str, tuple[ProjectRole, ...]] = msgspec.field(default_factory=dict[str, tuple[ProjectRole, ...]])
-    """Roles by actor id."""
+    """Roles by actor id; those of service accounts, too."""
+    accounts: Accounts = msgspec.field(default_factory=dict[str, ServiceAccount])
+    deleted_at: datetime | None = None
 
     @property
     def exists(self) -> bool:
-        return bool(self.project_id)
+        return bool(self.project_id) and self.deleted_at is None
 
 
 def evolve(state: Project, event: ProjectEvent) -> Project:
     """The state after one event; the very same one where the event does not fit it: then it changes nothing."""
-    known = event.project_id if isinstance(event, ProjectCreated) else state.project_id
+    known = event.project_id if isinstance(event, ProjectCreated) else state.exists
     return _evolve(state, event) if known else state
 
 
@@ -118,9 +141,31 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
         case ProjectRoleGranted():
             return replace(state, roles=with_role(state.roles, event.actor, event.role))
         case ProjectRoleRevoked():
-            return replace(state, roles=without_role(state.roles, event.actor, event.role))
+            roles = without_role(state.roles, event.actor, event.role)
+            # An account is nothing without its role.
+            kept = {name: account for name, account in state.accounts.items() if account.actor in roles}
+            return replace(state, roles=roles, accounts=kept)
+        case ProjectDeleted():
+            return Project(
+                project_id=state.project_id, name=state.name, created_at=state.created_at, deleted_at=event.at
+            )
+        case ServiceAccountCreated() | ServiceAccountRotated() | ServiceAccountUsed() | ServiceAccountDeleted():
+            return _with_accounts(state, event)
         case _:
             assert_never(event)
+
+
+def _with_accounts(state: Project, event: ServiceAccountEvent) -> Project:
+    accounts = evolve_accounts(state.accounts, event)
+    if accounts is state.accounts:
+        return state
+    roles = state.roles
+    if isinstance(event, ServiceAccountCreated):
+        roles = with_role(roles, event.actor, event.role)
+    elif isinstance(event, ServiceAccountDeleted):
+        gone = state.accounts[event.name].actor
+        roles = {actor: held for actor, held in roles.items() if actor != gone}
+    return replace(state, accounts=accounts, roles=roles)
 
 
 # -- commands and decide ---------------------------------------------------------------------------------------------
@@ -166,7 +211,15 @@ class RevokeProjectRole(_Command, frozen=True, kw_only=True):
     """The id of that subject: the gate fills it in."""
 
 
-ProjectCommand = CreateProject | ChangeProject | GrantProjectRole | RevokeProjectRole
+class DeleteProject(_Command, frozen=True, kw_only=True):
+    """Whether workloads still live in it, the log of this aggregate does not say: `commands` looks before."""
+
+    project_id: str
+
+
+ProjectCommand = (
+    CreateProject | ChangeProject | GrantProjectRole | RevokeProjectRole | DeleteProject | ServiceAccountCommand
+)
 
 
 def decide(command: ProjectCommand, state: Project, context: Context) -> Decision[ProjectEvent]:
@@ -186,6 +239,8 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             )
             return (changed,)
         case GrantProjectRole():
+            if is_account(command.actor):
+                return role_is_fixed(command.subject)
             held = command.role in state.roles.get(command.actor, ())
             return () if held else (ProjectRoleGranted(actor=command.actor, role=command.role),)
         case RevokeProjectRole():
@@ -193,8 +248,18 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             if command.role not in held:
                 return not_held(held, command.subject, command.role, f"in project {state.name!r}")
             return (ProjectRoleRevoked(actor=command.actor, role=command.role),)
+        case DeleteProject():
+            return (ProjectDeleted(at=context.now),)
         case _:
-            assert_never(command)
+            return decide_on_account(command, state.accounts, state.name, context)
+
+
+def role_is_fixed(subject: str) -> Refusal:
+    return Refusal(
+        code="not_for_accounts",
+        field="subjectId",
+        message=f"{subject!r} is a service account: it has the role that it was made with; make another one",
+    )
 
 
 def name_taken(name: str) -> Refusal:

@@ -5,7 +5,7 @@ from typing import Literal, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from events.actors import STRANGER
+from events.actors import STRANGER, is_account
 from events.decision import Context, Decision
 from events.refusal import Refusal
 from events.roles import not_held, with_role, without_role
@@ -81,6 +81,12 @@ def decide(command: TenantCommand, state: Tenant, _: Context) -> Decision[Tenant
     held = command.role in state.roles.get(command.actor, ())
     match command:
         case GrantTenantRole():
+            if is_account(command.actor):
+                return Refusal(
+                    code="not_for_accounts",
+                    field="subjectId",
+                    message=f"{command.subject!r} is a service account: it has a role in its project, and none elsewhere",
+                )
             return () if held else (TenantRoleGranted(actor=command.actor, role=command.role),)
         case RevokeTenantRole():
             holders = [actor for actor, roles in state.roles.items() if command.role in roles]

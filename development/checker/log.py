@@ -35,6 +35,13 @@ AUTHORS: Final[Mapping[str, str]] = {
     "NodeRegistered": "cluster_sync",
     "NodeChanged": "cluster_sync",
     "NodeRemoved": "cluster_sync",
+    "NodeCordoned": "user",
+    "NodeUncordoned": "user",
+    "ProjectDeleted": "user",
+    "ServiceAccountCreated": "user",
+    "ServiceAccountRotated": "user",
+    "ServiceAccountUsed": "user",
+    "ServiceAccountDeleted": "user",
 }
 
 
@@ -94,6 +101,9 @@ class LogChecker:
         self.seq = 0
         self.last_commit_id = ""
         self._stand_ins = stand_ins
+        self._projects: dict[str, str] = {}
+        """Id of the living one, by key; empty where it was deleted."""
+        self._gone_projects: set[str] = set()
         self._last_seq: dict[str, int] = {}
         self._commands: set[tuple[str, str]] = set()
         self._tokens: dict[str, int] = {}
@@ -185,6 +195,8 @@ class LogChecker:
             if type_ == "MessageVoided":
                 if self._unreadable.pop(data["seq"], None) is None:
                     self._wrong("void", f"{record.seq} declares {data['seq']} void, which can be read")
+            elif record.kind == "project":
+                self._project(record.key, type_, data)
             elif record.kind == "node":
                 self._all_wrong(self.nodes.take(record.key, type_, data, record.seq))
             elif record.kind == "workload":
@@ -199,11 +211,25 @@ class LogChecker:
                 if type_ == "WorkloadCreated":
                     workload.events += 1
                     continue
+                gone = workload.project_id in self._gone_projects
+                if type_ == "WorkloadDeletionRequested" and data["reason"] == "project_deleted" and not gone:
+                    self._wrong("project", f"{workload.name} is deleted with its project, which is there")
                 self._all_wrong(model.take(type_, data))
                 self._note(workload, type_, data)
         if model is not None:
             self._all_wrong(model.settle())
         self._remember(record, model.workload.id if model else "")
+
+    def _project(self, key: str, type_: str, data: Fields) -> None:
+        if type_ == "ProjectCreated":
+            if self._projects.get(key):
+                self._wrong("project", f"{data['name']} is made a second time")
+            self._projects[key] = data["project_id"]
+        elif self._projects.get(key) == "":
+            self._wrong("project", f"{type_} on ev.project.{key}, which is deleted")
+        elif type_ == "ProjectDeleted":
+            self._gone_projects.add(self._projects.get(key, ""))
+            self._projects[key] = ""
 
     def _model(self, workload: Workload, record: Record) -> Model:
         last = self._tokens.get(record.key, -1)

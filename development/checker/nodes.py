@@ -16,6 +16,8 @@ class Node:
     name: str = ""
     cluster_id: str = ""
     present: bool = False
+    cordoned_by: str = ""
+    """Who keeps new pods away with the product's own mark; empty where nobody does."""
     facts: Fields = field(default_factory=dict[str, object])
     held: dict[str, Fields] = field(default_factory=dict[str, Fields])
     """Reservations by their id."""
@@ -65,6 +67,14 @@ class Nodes:
                 node.facts = data["facts"]
             case "NodeRemoved":
                 node.present = False
+            case "NodeCordoned":
+                if node.cordoned_by:
+                    yield "cordon", f"{node.name} is cordoned a second time"
+                node.cordoned_by = data["actor"]
+            case "NodeUncordoned":
+                if not node.cordoned_by:
+                    yield "cordon", f"{node.name} is uncordoned, and was not cordoned"
+                node.cordoned_by = ""
             case "PodsReserved":
                 for reservation in data["reservations"]:
                     yield from self._reserve(node, reservation)
@@ -103,7 +113,8 @@ class Nodes:
 
 def _room(node: Node, new: Fields) -> Iterator[Wrong]:
     facts = node.facts
-    if not node.present or not facts.get("ready", True) or facts.get("unschedulable", False):
+    closed = not facts.get("ready", True) or facts.get("unschedulable", False)
+    if not node.present or closed or node.cordoned_by:
         yield "room", f"{node.name} takes no pods, and got {new['id']}"
     for name, held in (("cpu_milli", node.cpu_milli), ("memory_bytes", node.memory_bytes)):
         used = held + facts.get(f"foreign_{name}", 0)

@@ -115,6 +115,7 @@ def _node(node: Any) -> Row:
         "name": node.name,
         "cluster_id": node.cluster_id,
         "present": node.present,
+        "cordoned_by": node.cordoned_by,
         "used_cpu_milli": node.cpu_milli,
         "used_memory_bytes": node.memory_bytes,
         "reserved_pods": len(node.held),

@@ -43,6 +43,8 @@ class DeleteWorkload(_Command, frozen=True, kw_only=True):
     workload_id: str
     generation: int | None = None
     """Of the auto-deletion that is due; a command with a generation that has moved on does nothing."""
+    project_deleted: bool = False
+    """From auto_deletion: its project is no more."""
 
 
 class ChangeWorkload(_Command, frozen=True, kw_only=True):

@@ -148,7 +148,7 @@ class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
     """Somebody, or auto-deletion, wants it gone; it is, once its pods are."""
 
     reason: str
-    """`user` or `auto_deletion`."""
+    """`user`, `auto_deletion` or `project_deleted`."""
 
 
 class WorkloadDeleted(_Event, frozen=True, kw_only=True):

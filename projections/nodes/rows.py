@@ -1,5 +1,6 @@
 """Rows about nodes: one declaration per column (projections/columns.py). Pure."""
 
+from datetime import datetime
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -22,6 +23,9 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pool: Annotated[str, _Column(lambda node: clean(node.state.facts.pool))]
     ready: Annotated[bool, _Column(lambda node: node.state.facts.ready)]
     unschedulable: Annotated[bool, _Column(lambda node: node.state.facts.unschedulable)]
+    cordoned_by: Annotated[str, _Column(lambda node: clean(node.state.cordoned_by))]
+    """Actor id; empty where nobody cordoned it here."""
+    cordoned_at: Annotated[datetime | None, _Column(lambda node: node.state.cordoned_at)]
     cpu_milli: Annotated[int, _Column(lambda node: fit(node.state.facts.cpu_milli))]
     memory_bytes: Annotated[int, _Column(lambda node: fit(node.state.facts.memory_bytes))]
     gpu_count: Annotated[int, _Column(lambda node: fit(node.state.facts.gpu_count))]

@@ -24,6 +24,7 @@ class ProjectRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: Annotated[int, _Column(lambda project: project.version)]
     name: Annotated[str, _Column(lambda project: clean(project.state.name))]
     created_at: Annotated[datetime, _Column(lambda project: project.state.created_at)]
+    deleted_at: Annotated[datetime | None, _Column(lambda project: project.state.deleted_at)]
     gpu_quota_milli: Annotated[int | None, _Column(_quota)]
     node_pools: Annotated[tuple[str, ...], _Column(lambda project: tuple(map(clean, project.state.node_pools)))]
     roles: Annotated[str, _Column(lambda project: to_json(project.state.roles), type="json")]

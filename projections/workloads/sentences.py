@@ -102,6 +102,8 @@ def sentence(before: WorkloadEntry, event: WorkloadEvent, after: WorkloadEntry, 
         case WorkloadDeletionRequested():
             if event.reason == "auto_deletion":
                 return f"auto-deletion: its time has come; {_told_to_stop(row)}"
+            if event.reason == "project_deleted":
+                return f"deleted because its project was; {_told_to_stop(row)}"
             return f"deletion asked for by {_who(actor)}; {_told_to_stop(row)}"
         case WorkloadDeleted():
             return "deleted: its name is free again, its record stays readable"

@@ -22,6 +22,7 @@ from events.commands import UserCommand, target
 from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused
 from events.ids import idempotent_command_id
 from projections.queries import ProjectionsUnavailableError, Queries, QueryTimeoutError
+from services.api.account_use import AccountUse
 from services.api.body import BadBodyError, read_object, unfit_texts
 from services.api.errors import ApiError, bad_request, outcome_unknown, refused
 from services.api.fields.about import FieldsModel
@@ -30,8 +31,9 @@ from services.api.limits import RateLimiter, Slots
 from services.api.rows import LoggedRows
 from services.api.validate import Rules, check, no_rules
 from services.runtime.identity.actors import Actors
-from services.runtime.identity.authentication import Authenticator, Identity
+from services.runtime.identity.authentication import Identity
 from services.runtime.identity.directory import KINDS, Directory
+from services.runtime.identity.identities import Identities, principal
 from services.runtime.log.store import EventStore, LogUnavailableError
 from services.runtime.nats.bus import CommandClient
 from services.runtime.nats.requests import Requests
@@ -58,7 +60,8 @@ even refuse, must hold up no command and no read by id."""
 class Api:
     """Everything a handler may use."""
 
-    authenticator: Authenticator
+    identities: Identities
+    account_use: AccountUse
     actors: Actors
     directory: Directory
     store: EventStore
@@ -168,10 +171,10 @@ class Call:
 
     def take_slot(self, slots: Slots, what: str) -> Callable[[], None]:
         """One place of what is scarce; what is returned gives it back. Raises 429 where there is none."""
-        principal = (self.identity.iss, self.identity.sub)
-        if objection := slots.objection(principal, what):
+        who = principal(self.identity)
+        if objection := slots.objection(who, what):
             raise ApiError(429, objection, details="too_many_streams", headers={"Retry-After": STREAM_RETRY_SECONDS})
-        return slots.take(principal)
+        return slots.take(who)
 
     def may_read(self, project_id: str) -> bool:
         return self.grants.allows(Permission.READ, project_id)

@@ -18,9 +18,9 @@ from prometheus_client import Counter, Histogram
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from events.actors import STRANGER
 from events.authorize import Grants
 from events.refusal import Refusal
+from events.service_accounts import is_account_token, token_hash
 from projections.filters import InvalidQueryError
 from projections.queries import ProjectionsUnavailableError, QueryTimeoutError
 from services.api.context import (
@@ -37,6 +37,7 @@ from services.api.errors import ApiError, bad_request, refused, unavailable
 from services.api.issues import MAX_ISSUES, MAX_SHOWN_CHARACTERS, BadValueError, Issue, shown
 from services.runtime.identity.actors import ActorsAwayError
 from services.runtime.identity.authentication import Identity
+from services.runtime.identity.identities import principal
 from services.runtime.log.store import UnreadableMessageError
 from services.runtime.nats.bus import GateAwayError
 from services.runtime.nats.jetstream_api import JetStreamError
@@ -103,10 +104,12 @@ async def _serve(api: Api, operation: Operation, request: Request) -> Response:
     call = Call(api=api, operation=operation, request=request, identity=_NOBODY, grants=_NOTHING)
     if not operation.public:
         token = bearer_token(request)
-        identity = await api.authenticator.verify(token)
+        if is_account_token(token):
+            await _fresh_roles(api)  # the token itself stands there
+        identity = await api.identities.verify(token)
         if isinstance(identity, Refusal):
             raise refused(identity, creation=True)
-        wait = api.limiter.wait_seconds((identity.iss, identity.sub))
+        wait = api.limiter.wait_seconds(principal(identity))
         if wait > 0:
             raise ApiError(
                 429,
@@ -115,11 +118,12 @@ async def _serve(api: Api, operation: Operation, request: Request) -> Response:
                 details="rate_limited",
                 headers={"Retry-After": str(math.ceil(wait))},
             )
-        if not await api.directory.fresh(timeout_seconds=MAX_WAIT_SECONDS):
-            raise unavailable("roles are not known as new as they were changed here; try again", details="roles_behind")
+        await _fresh_roles(api)
         call.identity = identity
-        call.actor = await api.actors.find(identity.iss, identity.sub) or STRANGER
+        call.actor = await api.identities.actor(identity)
         call.grants = api.directory.grants(call.actor)
+        if is_account_token(token) and (used := api.directory.account_with(token_hash(token))) is not None:
+            api.account_use.note(*used, token, min_roles=api.directory.known)
     call.values, query_faults = query_values(operation, request.scope["query_string"])
     call.faults = [*query_faults, *call.header_faults()]
     if operation.mutates:
@@ -136,6 +140,12 @@ async def _serve(api: Api, operation: Operation, request: Request) -> Response:
         if call.faults and error.issues is not None:
             raise bad_request([*call.faults, *error.issues][:MAX_ISSUES]) from None
         raise
+
+
+async def _fresh_roles(api: Api) -> None:
+    """Raises 503 where this api does not know yet what it was told of roles and accounts."""
+    if not await api.directory.fresh(timeout_seconds=MAX_WAIT_SECONDS):
+        raise unavailable("roles are not known as new as they were changed here; try again", details="roles_behind")
 
 
 async def _body(request: Request) -> bytes:

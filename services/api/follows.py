@@ -80,7 +80,7 @@ async def _next(pieces: AsyncGenerator[bytes]) -> bytes | None:
 
 async def _refusal(call: Call, permission: Permission, project_id: str | None) -> Refusal | None:
     """Why the caller may no longer listen; None while they may."""
-    identity = await call.api.authenticator.verify(bearer_token(call.request))
+    identity = await call.api.identities.verify(bearer_token(call.request))
     if isinstance(identity, Refusal):
         return identity
     # Without the leeway of a new request: whoever has a newer token asks again.

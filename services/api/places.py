@@ -28,9 +28,13 @@ async def project_chain(call: Call, project_id: str) -> Chain[Project] | None:
     if key is None:
         return None
     chain = call.api.directory.chain(PROJECT, key)
-    if chain.state.project_id != project_id:
+    if not _lives(chain, project_id):
         chain = await call.api.store.load(PROJECT, key)
-    return chain if chain.state.project_id == project_id else None
+    return chain if _lives(chain, project_id) else None
+
+
+def _lives(chain: Chain[Project], project_id: str) -> bool:
+    return chain.state.exists and chain.state.project_id == project_id
 
 
 async def find_cluster(call: Call, cluster_id: str) -> Cluster | None:

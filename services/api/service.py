@@ -9,6 +9,7 @@ from typing import Final
 import uvicorn
 
 from projections.queries import Queries
+from services.api.account_use import AccountUse
 from services.api.application import build_application
 from services.api.connections import ConnectionLimits, bounded
 from services.api.context import Api
@@ -19,6 +20,7 @@ from services.api.rows import LoggedRows
 from services.runtime.identity.actors import Actors
 from services.runtime.identity.authentication import authenticator
 from services.runtime.identity.directory import Directory
+from services.runtime.identity.identities import Identities
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.bus import CommandClient
 from services.runtime.nats.connection import connect
@@ -50,17 +52,20 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     directory = Directory(store, health.reader())
     requests = Requests(connection)
     actors = Actors(connection, requests)
+    commands = CommandClient(connection)
+    account_use = AccountUse(commands, clock=time.monotonic)
     try:
         await assert_streams(connection)
         await verifier.start()
         await directory.start()
         await actors.start()
         api = Api(
-            authenticator=verifier,
+            identities=Identities(verifier, actors, directory),
+            account_use=account_use,
             actors=actors,
             directory=directory,
             store=store,
-            commands=CommandClient(connection),
+            commands=commands,
             queries=queries,
             rows=LoggedRows(store, directory),
             nats=connection,
@@ -73,6 +78,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         )
         await _serve(api, settings, health, stop)
     finally:
+        await account_use.close()
         await directory.close()
         await actors.close()
         await verifier.close()

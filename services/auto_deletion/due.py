@@ -19,10 +19,13 @@ RESEND_AFTER: Final = timedelta(seconds=5)
 
 
 class Due(NamedTuple):
-    """A workload whose auto-deletion is due, and which one of its auto-deletions."""
+    """A workload that is to be deleted now."""
 
     workload_id: str
-    generation: int
+    generation: int | None
+    """Which one of its auto-deletions is due; None: its project was deleted, and it came in at that moment, or had
+    ended before.
+    """
 
 
 def plan(
@@ -37,8 +40,9 @@ def plan(
 
 def command(row: Due) -> AdmittedCommand:
     """The same row is the same command, however often and by however many instances it is sent."""
+    left_over = row.generation is None
     return AdmittedCommand(
-        command_id=derived_command_id(SERVICE, row.workload_id, str(row.generation)),
+        command_id=derived_command_id(SERVICE, row.workload_id, "project" if left_over else str(row.generation)),
         actor=service_actor(SERVICE),
-        command=DeleteWorkload(workload_id=row.workload_id, generation=row.generation),
+        command=DeleteWorkload(workload_id=row.workload_id, generation=row.generation, project_deleted=left_over),
     )

@@ -1,4 +1,5 @@
-"""Looks at the due rows a few times a second and asks `commands` to delete what is due.
+"""Looks at the due rows a few times a second and asks `commands` to delete what is due, and what stands in a project
+that was deleted.
 
 It has no timers and keeps nothing: the due times stand in the log, the table of them is a projection, and the decider
 does nothing where the generation has moved on. So several instances are harmless, and an outage only delays.
@@ -57,8 +58,11 @@ class DueRows:
             # One row at least, so that a swap of schemas is seen also while nothing is due.
             rows = await self._pool.fetch(
                 "SELECT c.schema_name, d.workload_id, d.generation FROM muster.current_projection c LEFT JOIN LATERAL "  # noqa: S608
-                f'(SELECT workload_id, generation FROM "{self._schema}".due WHERE due_at <= $1 '
-                "ORDER BY due_at LIMIT $2) d ON true",
+                f'((SELECT workload_id, generation FROM "{self._schema}".due WHERE due_at <= $1 '
+                "ORDER BY due_at LIMIT $2) UNION ALL "
+                f'(SELECT w.id, NULL FROM "{self._schema}".projects p JOIN "{self._schema}".workloads w '
+                "ON w.project_id = p.id AND w.deleted_at IS NULL AND w.desired_phase <> 'Deleted' "
+                "WHERE p.deleted_at IS NOT NULL LIMIT $2)) d ON true",
                 now,
                 limit,
             )

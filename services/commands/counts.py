@@ -4,6 +4,7 @@ With several replicas each follows the same log: together they let through at mo
 """
 
 import asyncio
+import time
 from contextlib import aclosing
 from datetime import datetime
 from typing import Final
@@ -22,6 +23,10 @@ from services.runtime.log.snapshots import Snapshots
 from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
 
 SNAPSHOT: Final = fold_snapshot("commands")
+BEHIND_SECONDS: Final = 1.0
+"""How long a question waits for the counts to come to the end of the log: mostly some milliseconds. After this they
+stand before what cannot be read, and what is counted so far has to do."""
+PAUSE_SECONDS: Final = 0.005
 SAVE_COMMITS: Final = 20_000
 """A start reads at most about so many commits: one second."""
 
@@ -83,17 +88,27 @@ class Counts:
         follow. Waits until the counts have caught up with the log once.
         """
         await self._caught_up.wait()
-        waiting = (*self._under_way.values(), *self._stored.values())
-        refusal = over_limit(self._counts, self._limits, project_id, now, under_way=waiting.count(project_id))
+        refusal = over_limit(self._counts, self._limits, project_id, now, under_way=self._waiting(project_id))
         if refusal is None:
             self._under_way[command_id] = project_id
         return refusal
+
+    async def living(self, project_id: str) -> int:
+        """How many workloads of the project live or are being made here, with all that is in the log by now."""
+        await self._caught_up.wait()
+        newest, deadline = await self._store.last_seq(aggregates=(WORKLOAD.name,)), time.monotonic() + BEHIND_SECONDS
+        while self._counts.seq < newest and time.monotonic() < deadline:
+            await asyncio.sleep(PAUSE_SECONDS)
+        return self._counts.living.get(project_id, 0) + self._waiting(project_id)
 
     def end(self, command_id: str, seq: int | None) -> None:
         """The creation, where it was let through, stands in the log at `seq`; None: it does not, or nobody knows."""
         project_id = self._under_way.pop(command_id, None)
         if project_id is not None and seq is not None and seq > self._counts.seq:
             self._stored[seq] = project_id
+
+    def _waiting(self, project_id: str) -> int:
+        return (*self._under_way.values(), *self._stored.values()).count(project_id)
 
     async def _load(self) -> None:
         found = None if self._snapshots is None else await self._snapshots.load(SNAPSHOT, FOLD_VERSION)

@@ -98,10 +98,10 @@ def not_for_service(service: str, command: UserCommand) -> Refusal | None:
     """Why a service may not give this command; None where it may."""
     if COMMANDS[type(command)].service != service:
         return Refusal(code="not_permitted", message=f"service {service!r} may not give {type(command).__name__}")
-    if isinstance(command, DeleteWorkload) and command.generation is None:
+    if isinstance(command, DeleteWorkload) and command.generation is None and not command.project_deleted:
         return Refusal(
             code="not_permitted",
-            message=f"service {service!r} must name the generation of the auto-deletion that is due",
+            message=f"service {service!r} must name the generation of the auto-deletion that is due, or a deleted project",
         )
     return None
 

@@ -16,17 +16,18 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from prometheus_client import Counter
 
-from events.aggregate import AGGREGATES, CLUSTER, PROJECT, Aggregate, Chain, Draft
+from events.aggregate import AGGREGATES, CLUSTER, PROJECT, WORKLOAD, Aggregate, Chain, Draft
 from events.cluster import AddCluster, local_taken
 from events.codec import UNDECODABLE
 from events.commands import named_workload, target
 from events.commit import Commit, service_actor
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
 from events.ids import key_of_id
+from events.project import DeleteProject
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
 from events.void import VoidMessage
-from events.workload.commands import CreateWorkload
+from events.workload.commands import CreateWorkload, DeleteWorkload
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, fits_full_log, key_reused, not_for_service, refused, remembered
 from services.commands.keys import Keys
@@ -216,6 +217,10 @@ class Commands:
             return _log_full(self.log_full)
         if isinstance(command, AddCluster) and command.kind == "local":
             return await self._other_local(command.name)
+        if isinstance(command, DeleteProject):
+            return await self._not_empty(command.project_id)
+        if isinstance(command, DeleteWorkload) and command.project_deleted:
+            return await self._not_left_over(command.workload_id)
         if not isinstance(command, CreateWorkload):
             return None
         if not await self._project_exists(command.project_id):
@@ -227,6 +232,23 @@ class Commands:
                 code="unknown_cluster", field="clusterId", message=f"there is no cluster {command.cluster_id!r}"
             )
         return await self._counts.admit(admitted.command_id, command.project_id, self._clock())
+
+    async def _not_empty(self, project_id: str) -> Refusal | None:
+        """Why a project cannot be deleted. A creation that is decided in this moment elsewhere is not seen: what it
+        makes is deleted by auto_deletion, with the reason.
+        """
+        living = await self._counts.living(project_id)
+        if not living:
+            return None
+        live = "1 workload lives" if living == 1 else f"{living} workloads live"
+        return Refusal(code="project_not_empty", message=f"{live} in the project; delete them, or wait for their end")
+
+    async def _not_left_over(self, workload_id: str) -> Refusal | None:
+        key = key_of_id(workload_id)
+        project_id = "" if key is None else (await self._store.load(WORKLOAD, key)).state.project_id
+        if not await self._project_exists(project_id):
+            return None
+        return Refusal(code="not_permitted", message=f"the project of workload {workload_id} was not deleted")
 
     async def _other_local(self, name: str) -> Refusal | None:
         """A living cluster of kind local with another name, from before they all had one name."""
@@ -240,7 +262,10 @@ class Commands:
             return True
         # Made a moment ago, perhaps: the fold lags, the log does not.
         key = key_of_id(project_id)
-        return key is not None and (await self._store.load(PROJECT, key)).state.project_id == project_id
+        if key is None:
+            return False
+        project = (await self._store.load(PROJECT, key)).state
+        return project.exists and project.project_id == project_id
 
     async def _cluster_exists(self, cluster_id: str) -> bool:
         return self._directory.cluster(cluster_id) is not None or await self._cluster_lives(cluster_id)

@@ -6,11 +6,12 @@ somebody whose role overrides ownership, may delete, suspend, resume or change i
 
 import msgspec
 
-from events.actors import STRANGER
-from events.authorize import Grants, Permission, authorize
+from events.actors import STRANGER, is_account
+from events.authorize import ACCOUNT_PERMISSIONS, ROLE_PERMISSIONS, Grants, Permission, authorize
 from events.commands import COMMANDS, CommandType, Scope, UserCommand, named_workload
 from events.commit import About
 from events.refusal import Refusal
+from events.service_accounts import CreateServiceAccount
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,16 +47,34 @@ def decide(command: UserCommand, actor: str, facts: Facts) -> Admission | Refusa
     line = COMMANDS.get(type(command))
     if line is None:
         return Refusal(code="not_permitted", message=f"nobody may give {type(command).__name__}")
+    if is_account(actor) and line.permission not in ACCOUNT_PERMISSIONS:
+        message = "a service account does not do this, whatever role it has; a person must"
+        return Refusal(code="not_permitted", message=message)
     if workload_id := named_workload(command):
         return _of_workload(workload_id, actor, line.permission, facts)
     project_id = getattr(command, "project_id", None) if line.scope is Scope.PROJECT else None
     if refusal := authorize(facts.grants, line.permission, project_id):
         return refusal
+    if refusal := _beyond_own_rights(command, facts.grants, project_id):
+        return refusal
     if facts.shared_pods and (refusal := _not_shared(line, command, actor)):
         return refusal
     return Admission(
-        special_right=None if line.permission is Permission.SUBMIT else line.permission,
+        special_right=None if line.permission in ACCOUNT_PERMISSIONS else line.permission,
         override=facts.grants.allows(Permission.OVERRIDE_OWNERSHIP, project_id),
+    )
+
+
+def _beyond_own_rights(command: UserCommand, grants: Grants, project_id: str | None) -> Refusal | None:
+    """Nobody gives a program rights that they do not have themselves; today's roles never let them."""
+    if not isinstance(command, CreateServiceAccount):
+        return None
+    lacking = {right for right in ROLE_PERMISSIONS[command.role] if not grants.allows(right, project_id)}
+    if not lacking:
+        return None
+    return Refusal(
+        code="not_permitted",
+        message=f"an account with the role {command.role} could do what you may not here: {', '.join(sorted(lacking))}",
     )
 
 
@@ -65,7 +84,7 @@ def _not_shared(line: CommandType, command: UserCommand, actor: str) -> Refusal 
         return None
     return Refusal(
         code="pods_not_isolated",
-        message=f"{getattr(command, 'subject', '')!r} could become an administrator: this machine's kernel refuses "
+        message=f"{line.target(command)!r} could become an administrator: this machine's kernel refuses "
         "namespaces, so pods of the local cluster can read Muster's keys; remove that cluster, or accept it with "
         "`muster up --accept-shared-pods`",
     )

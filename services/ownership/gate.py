@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from events.actors import STRANGER, fit_subject
+from events.actors import STRANGER, fit_account, fit_subject, is_account
 from events.aggregate import CLUSTER, PROJECT, TENANT, WORKLOAD
 from events.audit import TENANT_SCOPE, AuditRecord, Speaker
 from events.codec import UNDECODABLE
@@ -30,8 +30,9 @@ from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.void import VoidMessage
 from services.ownership.decide import Admission, Facts, decide
 from services.runtime.identity.actors import Actors, ActorsAwayError
-from services.runtime.identity.authentication import Authenticator, Identity
+from services.runtime.identity.authentication import Identity
 from services.runtime.identity.directory import Directory, grants_of
+from services.runtime.identity.identities import Identities
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.store import EventStore, UnreadableMessageError
 from services.runtime.nats.jetstream_api import JetStreamError, decode_ack
@@ -117,7 +118,7 @@ class Gate:
         self,
         *,
         connection: Client,
-        authenticator: Authenticator,
+        identities: Identities,
         actors: Actors,
         directory: Directory,
         store: EventStore,
@@ -126,7 +127,7 @@ class Gate:
         refuse_roles_while_local: bool,
     ) -> None:
         self._connection = connection
-        self._authenticator = authenticator
+        self._identities = identities
         self._actors = actors
         self._directory = directory
         self._store = store
@@ -144,7 +145,8 @@ class Gate:
         if not KEY_PATTERN.match(request.command_id):
             # It becomes part of a header of the log.
             return await self._refuse(message, Refusal(code="invalid", message="the command id is not fit for use"))
-        if isinstance(request.command, _NAMES_PERSON) and not fit_subject(request.command.subject):
+        named = request.command.subject if isinstance(request.command, _NAMES_PERSON) else None
+        if named is not None and not fit_subject(named) and not fit_account(named):
             return await self._refuse(message, Refusal(code="invalid", message="no token can have this subject"))
         try:
             async with asyncio.timeout(HANDLE_SECONDS):
@@ -163,14 +165,15 @@ class Gate:
             await reply(self._connection, message, OutcomeUnknown())
 
     async def _pass(self, message: Msg, request: CommandRequest) -> None:
-        identity = await self._authenticator.verify(request.token)
+        if not await self._knows_roles(request.min_roles):
+            raise TimeoutError(f"the fold of roles has not come to {request.min_roles}")
+        # After it: the tokens of service accounts stand there, too.
+        identity = await self._identities.verify(request.token)
         if isinstance(identity, Refusal):
             await self._audit.write(_record(request, identity, None, None))
             return await self._refuse(message, identity)
         speaker = Speaker(iss=identity.iss, sub=identity.sub)
-        actor = await self._actors.find(identity.iss, identity.sub) or STRANGER
-        if not await self._knows_roles(request.min_roles):
-            raise TimeoutError(f"the fold of roles has not come to {request.min_roles}")
+        actor = await self._identities.actor(identity)
         about = await self._about(request, actor)
         command = await self._naming(request.command, identity, make=False)
         verdict = await self._judge(command, actor, about)
@@ -188,6 +191,8 @@ class Gate:
         """
         if not isinstance(command, _NAMES_PERSON):
             return command
+        if is_account(command.subject):
+            return replace(command, actor=command.subject)
         if make and isinstance(command, _GIVES_ROLE):
             return replace(command, actor=await self._actors.find_or_make(identity.iss, command.subject))
         return replace(command, actor=await self._actors.find(identity.iss, command.subject) or STRANGER)

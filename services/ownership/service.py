@@ -6,6 +6,7 @@ from services.ownership.gate import Audit, Gate, about_reader
 from services.runtime.identity.actors import Actors
 from services.runtime.identity.authentication import authenticator
 from services.runtime.identity.directory import Directory
+from services.runtime.identity.identities import Identities
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
 from services.runtime.nats.request_server import RequestServer
@@ -25,7 +26,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     actors = Actors(connection, requests)
     gate = Gate(
         connection=connection,
-        authenticator=verifier,
+        identities=Identities(verifier, actors, directory),
         actors=actors,
         directory=directory,
         store=store,

@@ -135,7 +135,7 @@ SERVICES: Final[dict[str, Service]] = {
     "commands": Service(
         rights=log_follower(
             "commands",
-            *append("workload", "cluster", "project", "tenant", "void"),
+            *append("workload", "node", "cluster", "project", "tenant", "void"),
             *answer("api", "auto_deletion", "cluster_sync", "scheduler", "setup"),
             ALL_KEYS,
             call("STREAM.MSG.GET", KEYS_STREAM),

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from events.node import Node
-from services.scheduler.snapshot import NodeTable
+from services.scheduler.snapshot import Cordon, NodeTable
 
 FIRST_ROWS: Final = 64
 """Columns double from here, so that a thousand nodes cost five copies."""
@@ -47,6 +47,8 @@ class Columns:
         self._present = np.zeros(FIRST_ROWS, dtype=np.bool_)
         self._usable = np.zeros(FIRST_ROWS, dtype=np.bool_)
         self._gpu_usable = np.zeros(FIRST_ROWS, dtype=np.bool_)
+        self._cordoned = np.zeros(FIRST_ROWS, dtype=np.bool_)
+        self._cordons: dict[int, Cordon] = {}
         self._devices = np.full((FIRST_ROWS, FIRST_DEVICES), -1, dtype=np.int64)
 
     def set(self, key: str, node: Node, *, reachable: bool) -> None:
@@ -69,6 +71,10 @@ class Columns:
         self._present[row] = node.present
         self._usable[row] = takes_pods and not refusing
         self._gpu_usable[row] = takes_pods and refusing <= {GPU_TAINT}
+        self._cordoned[row] = node.cordoned
+        self._cordons.pop(row, None)
+        if node.cordoned_at is not None:
+            self._cordons[row] = Cordon(node.cordoned_by, node.cordoned_at)
         free = node.free_device_milli
         if len(free) > self._devices.shape[1]:
             wider = np.full((len(self._devices), len(free)), -1, dtype=np.int64)
@@ -86,6 +92,8 @@ class Columns:
             present=self._present[:count].copy(),
             usable=self._usable[:count].copy(),
             gpu_usable=self._gpu_usable[:count].copy(),
+            cordoned=self._cordoned[:count].copy(),
+            cordons=dict(self._cordons),
             free_device_milli=self._devices[:count].copy(),
             **{name: column[:count].copy() for name, column in self._numbers.items()},
         )
@@ -102,6 +110,7 @@ class Columns:
             self._present = np.concatenate((self._present, self._present))
             self._usable = np.concatenate((self._usable, self._usable))
             self._gpu_usable = np.concatenate((self._gpu_usable, self._gpu_usable))
+            self._cordoned = np.concatenate((self._cordoned, np.zeros_like(self._cordoned)))
             self._devices = np.concatenate((self._devices, self._devices))
         return row
 

@@ -177,7 +177,12 @@ class Fold:
             self._held.setdefault(reservation.workload_key, {})[id_] = key
             self._newly_held.setdefault(reservation.workload_key, set()).add(id_)
             self._dirty_workloads.add(reservation.workload_key)
-        if before.reservations.keys() <= after.reservations.keys() and before.facts is after.facts and before.present:
+        if (
+            before.reservations.keys() <= after.reservations.keys()
+            and before.facts is after.facts
+            and before.present
+            and after.cordoned >= before.cordoned
+        ):
             pass  # only took more in: nothing was freed
         else:
             self.freed += 1
@@ -364,6 +369,7 @@ class Fold:
             return None
         return ProjectView(
             name=chain.state.name,
+            exists=chain.state.exists and chain.state.project_id == project_id,
             pools=chain.state.node_pools,
             quota_milli=chain.state.gpu_quota_milli,
             used_milli=self._quota_used[project_id],

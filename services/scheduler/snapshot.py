@@ -6,6 +6,7 @@ costs what the classes cost, not what the pods cost.
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,11 +97,19 @@ class ClusterView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     name: str
+    exists: bool
     pools: tuple[str, ...]
     quota_milli: int | None
     """Bound of what is non-preemptible; None: none."""
     used_milli: int
     """GPU shares that non-preemptible pods hold."""
+
+
+class Cordon(NamedTuple):
+    """Who keeps new pods away from a node, by id, and since when."""
+
+    by: str
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +124,13 @@ class NodeTable:
     """The number of its pool."""
     present: Booleans
     usable: Booleans
-    """Takes new pods: present, ready, not cordoned, no refusing taint, cluster connected."""
+    """Its cluster lets new pods on it: present, ready, not cordoned there, no refusing taint, cluster connected."""
     gpu_usable: Booleans
     """Takes new pods that ask for GPUs: as `usable`, or its only refusing taint is the one that keeps it for them."""
+    cordoned: Booleans
+    """Somebody keeps new pods away with Muster's own mark."""
+    cordons: dict[int, Cordon]
+    """Of those nodes, by row."""
     free_cpu_milli: Integers
     free_memory_bytes: Integers
     free_pods: Integers

@@ -40,6 +40,17 @@ def test_a_life_as_it_should_be_is_passed() -> None:
     assert (report.bindings, report.reservations, report.releases) == (1, 1, 1)
 
 
+def test_what_a_deleted_project_leaves_is_deleted_with_it_and_its_name_begins_anew() -> None:
+    story = _project(GONE).created()
+    story.says(LEFT_OVER, ("WorkloadDeleted", {"at": story.text()}), by="auto_deletion")
+    story.commit("ev.project.vision", ("ProjectCreated", {"project_id": "p2", "name": "vision", "at": story.text()}))
+    assert story.wrong() == set()
+
+
+def test_a_node_that_was_uncordoned_takes_pods() -> None:
+    assert _marked(CORDON, ("NodeUncordoned", {})).created().bound().wrong() == set()
+
+
 def test_whatever_deciders_answer_is_passed() -> None:
     world = busy_world(200)
     found = check(RawMessage(c.seq, f"ev.{c.aggregate}.{c.key}", encode_commit(c.record)) for c in world.commits)
@@ -61,6 +72,26 @@ def test_long_random_lives_of_many_workloads_are_passed(chance: random.Random) -
 def _telling_the_subject(story: Story) -> Story:
     granted = ("TenantRoleGranted", {"actor": "a", "role": "viewer"})
     story.commit("ev.tenant.default", granted, actor={"id": "a", "iss": "i", "sub": "ann"})
+    return story
+
+
+def _project(*events: tuple[str, dict[str, object]]) -> Story:
+    story = Story()
+    created = ("ProjectCreated", {"project_id": "p1", "name": "vision", "at": story.text()})
+    for event in (created, *events):
+        story.commit("ev.project.vision", event)
+    return story
+
+
+GONE = ("ProjectDeleted", {"at": "2026-03-02T09:00:00Z"})
+LEFT_OVER = ("WorkloadDeletionRequested", {"reason": "project_deleted"})
+CORDON = ("NodeCordoned", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
+
+
+def _marked(*events: tuple[str, dict[str, object]]) -> Story:
+    story = Story().node()
+    for event in events:
+        story.commit(f"ev.node.{NODE}", event)
     return story
 
 
@@ -94,6 +125,27 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
             .fact("PodFailed", exit_code=1, retry_at=s.text(5))
             .says(s.told("PodSucceeded"), s.completed())
         ),
+    ),
+    "a project that is there is made again": (
+        "project",
+        lambda: _project(("ProjectCreated", {"project_id": "p2", "name": "vision", "at": BEGIN.isoformat()})),
+    ),
+    "something after a project was deleted": ("project", lambda: _project(GONE, ("ProjectChanged", {}))),
+    "deleted with its project, which is there": (
+        "project",
+        lambda: (s := _project().created()).says(
+            LEFT_OVER, ("WorkloadDeleted", {"at": s.text()}), by="auto_deletion"
+        ),
+    ),
+    "cordoned twice": ("cordon", lambda: _marked(CORDON, CORDON)),
+    "uncordoned, and was not cordoned": ("cordon", lambda: _marked(("NodeUncordoned", {}))),
+    "bound to a node that is cordoned": ("room", lambda: _marked(CORDON).created().bound()),
+    "cordoned by a service": (
+        "author",
+        lambda: (
+            (s := Story().node()),
+            s.commit(f"ev.node.{NODE}", CORDON, by="cluster_sync"),
+        )[0],
     ),
     "bound again after Completed": ("ended", lambda: Story().done().bound(pod(try_=1), queued=True)),
     "bound while its pod lives": ("bound", lambda: Story().node().created().bound().bound(device=1, queued=True)),

@@ -6,14 +6,19 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from events.node import (
+    CordonNode,
     Node,
     NodeChanged,
+    NodeCordoned,
     NodeFacts,
     NodeRegistered,
+    NodeRemoved,
     ReportNode,
     ReportNodeGone,
     Reservation,
     ReserveOnNode,
+    UncordonNode,
+    UserNodeCommand,
     decide,
     evolve,
     reservation_id,
@@ -111,6 +116,61 @@ def test_a_node_that_takes_no_pods_refuses_but_still_releases(facts: NodeFacts) 
     released = reserve(held, release=(hold(0).id,))
     assert isinstance(released, Node)
     assert released.reservations == {}
+
+
+def mark(state: Node, command: UserNodeCommand) -> tuple[Node, int]:
+    """The node afterwards, and how many events that took."""
+    events = decide(command, state, context())
+    assert not isinstance(events, Refusal), events
+    for event in events:
+        state = evolve(state, event)
+    return state, len(events)
+
+
+CORDON, UNCORDON = CordonNode(cluster_id="c", name="n1"), UncordonNode(cluster_id="c", name="n1")
+
+
+def test_a_cordoned_node_keeps_what_it_holds_and_takes_nothing_new_until_it_is_uncordoned() -> None:
+    held = reserve(node(), hold(0))
+    assert isinstance(held, Node)
+    closed, _ = mark(held, CORDON)
+    assert closed.reservations == held.reservations
+    refusal = reserve(closed, hold(1))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "node_not_schedulable"
+    opened, _ = mark(closed, UNCORDON)
+    assert isinstance(reserve(opened, hold(1)), Node)
+
+
+def test_the_mark_says_who_set_it_first_and_when_and_setting_it_again_changes_nothing() -> None:
+    closed, events = mark(node(), CORDON)
+    assert (closed.cordoned_by, closed.cordoned_at, events) == (context().actor.id, context().now, 1)
+    assert decide(CORDON, closed, context(actor=SERVICE)) == ()
+    assert mark(mark(closed, UNCORDON)[0], UNCORDON)[1] == 0
+
+
+def test_the_mark_is_apart_from_what_the_agent_reports_and_outlives_the_nodes_absence() -> None:
+    closed, _ = mark(node(), CORDON)
+    for command in (
+        ReportNode(cluster_id="c", name="n1", facts=NodeFacts(cpu_milli=1, memory_bytes=1)),
+        ReportNodeGone(),
+        ReportNode(cluster_id="c", name="n1", facts=FACTS),
+    ):
+        for event in decide(command, closed, context(actor=SERVICE)):  # type: ignore[union-attr]
+            assert not isinstance(event, NodeCordoned)
+            closed = evolve(closed, event)
+    assert closed.cordoned
+    assert closed.present
+
+
+def test_a_node_that_is_not_there_cannot_be_cordoned_and_one_that_went_away_can_be_uncordoned() -> None:
+    never = decide(CORDON, Node(), context())
+    assert isinstance(never, Refusal)
+    assert never.code == "not_found"
+    closed, _ = mark(node(), CORDON)
+    gone = evolve(closed, NodeRemoved())
+    assert isinstance(decide(CORDON, gone, context()), Refusal)
+    assert not mark(gone, UNCORDON)[0].cordoned
 
 
 def test_capacity_may_shrink_below_what_is_reserved_and_then_nothing_new_fits() -> None:

@@ -8,6 +8,7 @@ from events.authorize import Grants, Permission
 from events.cluster import AddCluster, NodePool, RemoveCluster, RemoveNodePool, SetNodePool, SetOwnershipProtection
 from events.commands import COMMANDS, UserCommand
 from events.commit import About
+from events.node import CordonNode, UncordonNode
 from events.project import ChangeProject, CreateProject, GrantProjectRole, RevokeProjectRole
 from events.refusal import REFUSALS, Refusal
 from events.tenant import GrantTenantRole, RevokeTenantRole
@@ -44,6 +45,8 @@ OF_CLUSTERS = [
     SetOwnershipProtection(cluster_id="c", enabled=False),
     SetNodePool(cluster_id="c", pool=NodePool(name="p", label_key="k", label_value="v")),
     RemoveNodePool(cluster_id="c", name="p"),
+    CordonNode(cluster_id="c", name="n"),
+    UncordonNode(cluster_id="c", name="n"),
 ]
 OF_THE_TENANT = [
     *OF_CLUSTERS,

@@ -36,7 +36,7 @@ async def test_others_workloads_are_protected_from_the_moment_in_which_that_is_s
     nobody: Any = None
     gate = Gate(
         connection=Client(),
-        authenticator=nobody,
+        identities=nobody,
         actors=Actors(Client(), Requests(Client())),
         directory=directory,
         store=store,

@@ -7,7 +7,7 @@ import pytest
 
 from events.cluster import ReportCluster
 from events.ids import cluster_key
-from events.node import Taint
+from events.node import Taint, UncordonNode
 from events.workload.commands import (
     ChangeWorkload,
     DeleteWorkload,
@@ -76,6 +76,49 @@ def test_a_closed_node_takes_no_pods_until_it_opens(world: World, facts: dict[st
     assert world.places(key) == {0: ("a", [])}
 
 
+def test_a_cordoned_node_keeps_its_pods_takes_no_new_ones_and_the_reason_says_who_did_it_and_when(world: World):
+    world.node("a", gpu_count=2)
+    first = world.submit("first", gpu_devices_request=1)
+    world.settle()
+    world.cordon("a")
+    second = world.submit("second", gpu_devices_request=1)
+    world.settle()
+    assert world.places(first) == {0: ("a", [(0, 1000)])}
+    assert world.workload(second).reason == "no_nodes"
+    assert "takes no new pods (a cordoned by ann at 2026-03-01 00:00 UTC)" in world.workload(second).message
+    world.cordon("a", UncordonNode)
+    world.settle()
+    assert world.places(second) == {0: ("a", [(1, 1000)])}
+    assert not world.check().violations
+
+
+def test_among_nodes_without_room_the_cordoned_ones_are_counted_and_named(world: World):
+    world.node("full", max_pods=1)
+    world.settle()
+    world.submit("w")
+    world.settle()
+    for name in ("a", "b", "c", "d"):
+        world.node(name)
+        world.cordon(name)
+    key = world.submit("waits")
+    world.settle()
+    told = world.workload(key).message
+    assert "4 taking no new pods (a cordoned by ann at" in told
+    assert told.endswith("and 1 more cordoned)")
+
+
+def test_a_node_that_is_full_of_columns_keeps_its_mark_when_the_table_grows(world: World):
+    for n in range(70):
+        world.node(f"n{n}")
+        world.cordon(f"n{n}")
+    key = world.submit("w")
+    world.settle()
+    assert world.workload(key).reason == "no_nodes"
+    world.cordon("n69", UncordonNode)
+    world.settle()
+    assert world.places(key) == {0: ("n69", [])}
+
+
 def test_a_node_tainted_prefer_no_schedule_still_takes_pods(world: World):
     world.node("a", taints=(Taint(key="gpu", effect="PreferNoSchedule"),))
     key = world.submit("w")
@@ -99,7 +142,7 @@ def test_a_node_kept_for_gpu_pods_takes_them_and_no_others(world: World, request
     world.settle()
     assert world.places(gpu)[0][0] == "a"
     assert world.workload(plain).reason == "no_nodes"
-    assert "takes no new pods (not ready, cordoned or tainted)" in world.workload(plain).message
+    assert "takes no new pods (not ready, or cordoned or tainted by its cluster)" in world.workload(plain).message
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from events.codec import encode_commit
 from events.commit import Actor, BatchPart, Commit
 from events.decision import Context
 from events.ids import cluster_key, node_key, project_key, workload_key
-from events.node import NodeFacts, ReportNode
+from events.node import CordonNode, NodeFacts, ReportNode
 from events.project import CreateProject
 from events.refusal import Refusal
 from events.workload.commands import CreateWorkload, PodFact, PodFactKind, ReportPods
@@ -108,6 +108,10 @@ class World:
         key = node_key(cluster_id, name)
         self.do("node", key, ReportNode(cluster_id=cluster_id, name=name, facts=NodeFacts(**given)))
         return key
+
+    def cordon(self, name: str, kind: Any = CordonNode) -> None:
+        """With Muster's own mark; with UncordonNode it is taken off."""
+        self.do("node", node_key(self.cluster_id, name), kind(cluster_id=self.cluster_id, name=name))
 
     def submit(self, name: str, *, project_id: str = "", cluster_id: str = "", **spec: Any) -> str:
         """A training; keywords of ComputeSpec and of TrainingSpec alike. Its key."""

@@ -18,7 +18,7 @@ import msgspec
 from joserfc import jws
 from joserfc.errors import JoseError
 
-from events.actors import MAX_SUBJECT_LENGTH, fit_subject
+from events.actors import ACCOUNT_PREFIX, MAX_SUBJECT_LENGTH, fit_subject
 from events.refusal import Refusal
 from services.runtime.identity.jwks import LOCAL_KEY_PREFIX, FileKeys, JwksError, KeySource, TrustedKey, UrlKeys
 from services.runtime.process.settings import Settings
@@ -196,7 +196,10 @@ def check_claims(payload: bytes, *, issuer: str, audience: str, now: float) -> I
         raise _Refused("the token is meant for another audience (aud)")
     subject = claims["sub"]
     if not isinstance(subject, str) or not fit_subject(subject):
-        raise _Refused(f"the token's subject (sub) is not 1 to {MAX_SUBJECT_LENGTH} printable characters")
+        raise _Refused(
+            f"the token's subject (sub) is not 1 to {MAX_SUBJECT_LENGTH} printable characters, or begins with "
+            f"{ACCOUNT_PREFIX}, as no person's does"
+        )
     expires, issued = _time(claims, "exp"), _time(claims, "iat")
     if now > expires + LEEWAY_SECONDS:
         raise _Refused("the token has expired; get a new one")

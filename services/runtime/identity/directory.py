@@ -16,6 +16,7 @@ from events.cluster import Cluster
 from events.commit import Commit
 from events.ids import TENANT_KEY
 from events.project import Project
+from events.service_accounts import ServiceAccount
 from events.tenant import Tenant
 from services.runtime.log.folding import follow_into
 from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
@@ -33,7 +34,7 @@ class Directory:
 
     Attributes:
         seq: sequence of the newest commit in it; only commits of KINDS count.
-        projects: by id.
+        projects: those that were not deleted, by id.
         clusters: those that were not removed, by id.
         unreadable: the message that it stands before: nothing that came after it is known here.
     """
@@ -50,6 +51,8 @@ class Directory:
         self._chains: dict[tuple[str, str], Chain[Any]] = {}
         self._grants: dict[str, Grants] = {}
         self._project_names: dict[str, str] = {}
+        self._accounts: dict[str, tuple[ServiceAccount, str]] = {}
+        """By the hash of their token."""
         self._cluster_names: dict[str, str] = {}
         self._moved = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
@@ -114,6 +117,10 @@ class Directory:
 
     def project(self, project_id: str) -> Project | None:
         return self.projects.get(project_id)
+
+    def account_with(self, hash_: str) -> tuple[ServiceAccount, str] | None:
+        """The service account whose token has this hash, and the id of its project."""
+        return self._accounts.get(hash_)
 
     def cluster(self, cluster_id: str) -> Cluster | None:
         return self.clusters.get(cluster_id)
@@ -181,11 +188,19 @@ class Directory:
         # Roles changed, or might have; they are put together again when somebody asks.
         self._grants.clear()
         if commit.aggregate == PROJECT.name:
-            project = cast("Project", after.state)
-            if not project.exists:
-                return
-            self.projects[project.project_id] = project
-            self._project_names[project.name] = project.project_id
+            self._take_project(cast("Project", before.state), cast("Project", after.state))
+
+    def _take_project(self, before: Project, after: Project) -> None:
+        # A name that is used again has another id: the deleted project must not stay beside it.
+        self.projects.pop(before.project_id, None)
+        self._project_names.pop(before.name, None)
+        for account in before.accounts.values():
+            self._accounts.pop(account.token_hash, None)
+        if after.exists:
+            self.projects[after.project_id] = after
+            self._project_names[after.name] = after.project_id
+            for account in after.accounts.values():
+                self._accounts[account.token_hash] = (account, after.project_id)
 
     def _take_cluster(self, before: Cluster, after: Cluster) -> None:
         # A name that is used again has another id: the removed cluster must not stay beside it.

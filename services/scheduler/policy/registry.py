@@ -3,7 +3,7 @@
 from typing import Final
 
 from services.scheduler.planning import Policy
-from services.scheduler.policy.filters import cpu, gpu, memory, pods, takes_pods
+from services.scheduler.policy.filters import cordoned, cpu, gpu, memory, pods, takes_pods
 from services.scheduler.policy.orders import first_come, priority
 from services.scheduler.policy.phases import explain, place, quota, release, report
 from services.scheduler.policy.scores import free_cpu, free_gpus, gpu_left_over
@@ -11,6 +11,7 @@ from services.scheduler.policy.scores import free_cpu, free_gpus, gpu_left_over
 POLICY: Final = Policy(
     filters=(
         takes_pods.FILTER,
+        cordoned.FILTER,
         gpu.FILTER,
         cpu.FILTER,
         memory.FILTER,

@@ -1,4 +1,6 @@
-"""A node takes new pods: it is ready, not cordoned, without a taint that refuses the pod, and its cluster connected."""
+"""A node takes new pods: it is ready, not cordoned in its cluster, without a taint that refuses the pod, and its
+cluster is connected.
+"""
 
 from typing import Final
 
@@ -13,7 +15,7 @@ def refuses(view: View) -> Booleans:
 
 
 def words(_: View) -> str:
-    return "not ready, cordoned or tainted"
+    return "not ready, or cordoned or tainted by its cluster"
 
 
 FILTER: Final = Filter(name="takes_pods", asks=lambda _: True, closed=Check(refuses=refuses, words=words))

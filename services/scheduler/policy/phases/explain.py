@@ -35,6 +35,12 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
             reason=WaitingReason.CLUSTER_DISCONNECTED,
             message="its cluster was removed; delete the workload and submit it to another cluster",
         )
+    project = snapshot.projects.get(pod_class.project_id)
+    if project is not None and not project.exists:
+        return Waiting(
+            reason=WaitingReason.PROJECT_DELETED,
+            message=f"project {project.name} was deleted, and so the workload will be",
+        )
     pools = pools_to_try(snapshot, pod_class)
     if not pools:
         return Waiting(
@@ -82,11 +88,9 @@ def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
         )
     if (too_small | _closed(view, filters)).all():
         large_enough = view.at(~too_small)
-        checks = [each.closed for each in filters if each.closed is not None]
-        causes = [check.words(large_enough) for check in checks if check.refuses(large_enough).any()]
         return Waiting(
             reason=WaitingReason.NO_NODES,
-            message=f"{_all_closed(len(large_enough.rows), where)} ({'; '.join(causes)})",
+            message=f"{_all_closed(len(large_enough.rows), where)} ({_causes(large_enough, filters)})",
         )
     return None
 
@@ -106,7 +110,7 @@ def _by_free_room(view: View, filters: list[Filter], where: str) -> Waiting:
     if count := int(too_small.sum()):
         parts.append(f"{count} too small even when empty")
     if count := int((closed & ~too_small).sum()):
-        parts.append(f"{count} taking no new pods")
+        parts.append(f"{count} taking no new pods ({_causes(view.at(closed & ~too_small), filters)})")
     return Waiting(
         reason=everywhere[0] if everywhere else WaitingReason.INSUFFICIENT_RESOURCES,
         message=f"{nodes(len(view.rows))} of {where}: {', '.join(parts)}",
@@ -119,6 +123,12 @@ def _too_small(view: View, filters: list[Filter]) -> Booleans:
 
 def _closed(view: View, filters: list[Filter]) -> Booleans:
     return refused_by([each.closed for each in filters if each.closed is not None], view)
+
+
+def _causes(view: View, filters: list[Filter]) -> str:
+    """What closes some of these nodes."""
+    checks = [each.closed for each in filters if each.closed is not None]
+    return "; ".join(check.words(view) for check in checks if check.refuses(view).any())
 
 
 def _quota_too_small(snapshot: Snapshot, pod_class: PodClass) -> Waiting | None:

@@ -34,7 +34,10 @@ def run(planning: Planning) -> None:
 
 
 def _pools(planning: Planning, pod_class: PodClass) -> list[tuple[str, Candidates]]:
-    """The pools to try, in order, each with its nodes; none where the cluster takes no pods."""
+    """The pools to try, in order, each with its nodes; none where the cluster takes no pods, or the project is gone."""
+    project = planning.snapshot.projects.get(pod_class.project_id)
+    if project is not None and not project.exists:
+        return []
     cluster = planning.snapshot.clusters.get(pod_class.cluster_id)
     if cluster is None or not cluster.exists or not cluster.connected:
         return []

@@ -1,0 +1,55 @@
+"""Who a bearer token speaks for: a person, by a signed JWT, or a service account, by a token that its project knows.
+
+The gate and the api ask here, each for itself and at each request: nothing about an account is remembered beside the
+fold of the log, so that a token ends with the commit that ends it.
+"""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from events.actors import STRANGER, is_account
+from events.refusal import Refusal
+from events.service_accounts import ACCOUNT_ISSUER, is_account_token, token_hash
+from services.runtime.identity.actors import Actors
+from services.runtime.identity.authentication import Authenticator, Identity, not_authenticated
+from services.runtime.identity.directory import Directory
+
+NEVER: Final = datetime.max.replace(tzinfo=UTC)
+"""When the token of an account expires: it ends with its account."""
+
+
+class Identities:
+    """Verifies tokens of both forms."""
+
+    def __init__(self, authenticator: Authenticator, actors: Actors, directory: Directory) -> None:
+        self._authenticator = authenticator
+        self._actors = actors
+        self._directory = directory
+
+    async def verify(self, token: str) -> Identity | Refusal:
+        """The identity, or `not_authenticated` with what is wrong. Of accounts as the directory knows them now: who
+        asks sees to it before that it is as new as it must be.
+        """
+        if not is_account_token(token):
+            return await self._authenticator.verify(token)
+        found = self._directory.account_with(token_hash(token))
+        if found is None:
+            return not_authenticated(
+                "no service account has this token: it was rotated, or its account or project was deleted"
+            )
+        return Identity(iss=ACCOUNT_ISSUER, sub=found[0].actor, expires_at=NEVER)
+
+    async def actor(self, identity: Identity) -> str:
+        """The id in the log; STRANGER where there is none. Raises ActorsAwayError."""
+        if is_account(identity.sub):
+            return identity.sub
+        return await self._actors.find(identity.iss, identity.sub) or STRANGER
+
+
+def principal(identity: Identity) -> tuple[str, str]:
+    """Whose share of what is scarce a request takes. All accounts of a project share one: so whoever makes a hundred
+    has no more than with one.
+    """
+    if not is_account(identity.sub):
+        return identity.iss, identity.sub
+    return ACCOUNT_ISSUER, identity.sub.rpartition("/")[0]
