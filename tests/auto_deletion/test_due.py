@@ -7,6 +7,7 @@ import pytest
 
 from events.envelope import Accepted, AdmittedCommand, CommandReply
 from events.ids import key_of_id
+from events.project import DeleteProject
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload
 from events.workload.spec import TrainingSpec
 from projections.migrate import prepare
@@ -59,6 +60,9 @@ def test_the_same_row_is_the_same_command() -> None:
     assert command(A).command_id != command(Due("a", 2)).command_id
     assert command(A).command == DeleteWorkload(workload_id="a", generation=1)
     assert command(A).actor.kind == "service"
+    left_over = command(Due("a", None))
+    assert left_over.command == DeleteWorkload(workload_id="a", project_deleted=True)
+    assert left_over.command_id != command(A).command_id
 
 
 class Plane:
@@ -144,6 +148,42 @@ async def test_due_workloads_are_deleted_once_and_never_early(postgres_database:
         assert await deletion.tick(plane.world.now) + await deletion.tick(plane.world.now) == 1
         assert plane.world.state("workload", keys[2]).deleted_at is not None
         assert plane.world.do("workload", keys[2], ResumeWorkload(workload_id=id_)) is not None
+    finally:
+        stop.set()
+        await asyncio.wait_for(projecting, 10)
+        pool.terminate()
+        await queries.close()
+
+
+@pytest.mark.anyio
+async def test_what_is_left_in_a_deleted_project_is_deleted_with_it_and_nothing_of_others(postgres_database: str) -> None:
+    """What had ended before, and what came in at the moment of the deletion."""
+    await prepare(postgres_database)
+    plane = Plane(postgres_database)
+    pool, queries, health, stop = (
+        await open_pool(postgres_database),
+        Queries(postgres_database),
+        Health("p"),
+        asyncio.Event(),
+    )
+    projecting = asyncio.create_task(Projector(plane.store, pool, health, stop).run())
+    try:
+        world = plane.world
+        cluster_id, project_id, other = world.cluster(), world.project(), world.project("other")
+        ended = plane.finished("ended", 1000)
+        came_in = world.training("came-in", project_id, cluster_id, TrainingSpec())
+        stays = world.training("stays", other, cluster_id, TrainingSpec())
+        world.do("project", key_of_id(project_id) or "", DeleteProject(project_id=project_id))
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        deletion = AutoDeletion(DueRows(pool), plane.send)
+        assert await deletion.tick(world.now) == 2
+        assert [world.state("workload", key).deleted_at is not None for key in (ended, came_in, stays)] == [
+            *(True, True, False),
+        ]
+        assert await queries.wait_for(plane.fed, 20)
+        world.later(10)
+        assert await deletion.tick(world.now) == 0
     finally:
         stop.set()
         await asyncio.wait_for(projecting, 10)

@@ -1,16 +1,23 @@
 """The rule of the gate as a table: roles × commands × project × protection × owner (S084, C14)."""
 
 import itertools
+from datetime import date
 
 import pytest
 
-from events.authorize import Grants, Permission
+from events.authorize import ROLE_PERMISSIONS, Grants, Permission
 from events.cluster import AddCluster, NodePool, RemoveCluster, RemoveNodePool, SetNodePool, SetOwnershipProtection
 from events.commands import COMMANDS, UserCommand
 from events.commit import About
 from events.node import CordonNode, UncordonNode
-from events.project import ChangeProject, CreateProject, GrantProjectRole, RevokeProjectRole
+from events.project import ChangeProject, CreateProject, DeleteProject, GrantProjectRole, RevokeProjectRole
 from events.refusal import REFUSALS, Refusal
+from events.service_accounts import (
+    CreateServiceAccount,
+    DeleteServiceAccount,
+    NoteServiceAccountUse,
+    RotateServiceAccount,
+)
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.workload.commands import ChangeWorkload, CreateWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.spec import TrainingSpec
@@ -18,6 +25,8 @@ from services.ownership.decide import Admission, Facts, decide
 
 OURS, THEIRS = "project-ours", "project-theirs"
 WORKLOAD_ID = "workload-1"
+HASH = "0" * 64
+CI = "service-account:ours/ci"
 
 ROLES = {
     "administrator": Grants(tenant_roles=("administrator",)),
@@ -52,6 +61,7 @@ OF_THE_TENANT = [
     *OF_CLUSTERS,
     CreateProject(name="p"),
     ChangeProject(project_id=OURS),
+    DeleteProject(project_id=OURS),
     GrantTenantRole(subject="ada", actor="ada", role="viewer"),
     RevokeTenantRole(subject="ada", actor="ada", role="viewer"),
 ]
@@ -61,6 +71,9 @@ def of_project(project_id: str) -> list[UserCommand]:
     return [
         GrantProjectRole(project_id=project_id, subject="ada", actor="ada", role="viewer"),
         RevokeProjectRole(project_id=project_id, subject="ada", actor="ada", role="viewer"),
+        CreateServiceAccount(project_id=project_id, name="ci", role="researcher", token_hash=HASH),
+        RotateServiceAccount(project_id=project_id, name="ci", token_hash=HASH),
+        DeleteServiceAccount(project_id=project_id, name="ci"),
     ]
 
 
@@ -180,6 +193,8 @@ def test_administrative_acts_are_told_to_the_audit_and_everyday_work_is_not() ->
         (GrantTenantRole(subject="ada", actor="ada", role="viewer"), False, "admitted"),
         (GrantProjectRole(project_id=OURS, subject="ada", actor="ada", role="researcher"), True, "pods_not_isolated"),
         (GrantTenantRole(subject="root", actor="root", role="viewer"), True, "admitted"),
+        (CreateServiceAccount(project_id=OURS, name="ci", role="viewer", token_hash=HASH), True, "pods_not_isolated"),
+        (RotateServiceAccount(project_id=OURS, name="ci", token_hash=HASH), True, "admitted"),
         (RevokeTenantRole(subject="ada", actor="ada", role="viewer"), True, "admitted"),
         (RevokeProjectRole(project_id=OURS, subject="ada", actor="ada", role="researcher"), True, "admitted"),
     ],
@@ -189,3 +204,39 @@ def test_where_pods_can_read_the_keys_nobody_else_is_given_a_role(
 ) -> None:
     decided = decide(command, "root", Facts(grants=ROLES["administrator"], shared_pods=shared))
     assert (decided.code if isinstance(decided, Refusal) else "admitted") == expected
+
+
+@pytest.mark.parametrize("role", ["administrator", "project-admin", "researcher", "viewer"])
+def test_an_account_works_in_its_project_and_administers_nothing_whatever_role_it_was_given(role: str) -> None:
+    """It cannot make anybody an administrator, make accounts, or touch clusters and projects."""
+    for command in [*OF_THE_TENANT, *of_project(OURS), *of_project(THEIRS)]:
+        assert verdict(command, role, CI) == "not_permitted"
+    expected = "admitted" if role != "viewer" else "not_permitted"
+    assert verdict(submit(OURS), role, CI) == expected
+    assert verdict(NoteServiceAccountUse(project_id=OURS, name="ci", on=date(2026, 1, 1)), role, CI) == "admitted"
+
+
+def test_an_account_is_bound_to_ownership_protection_as_people_are() -> None:
+    about = About(id=WORKLOAD_ID, owner=CI, project_id=OURS, cluster_id="c")
+    delete = DeleteWorkload(workload_id=WORKLOAD_ID)
+    assert verdict(delete, "researcher", CI, about=about, protection=True) == "admitted"
+    assert verdict(delete, "researcher", "ada", about=about, protection=True) == "not_owner"
+    others = About(id=WORKLOAD_ID, owner="owner", project_id=OURS, cluster_id="c")
+    assert verdict(delete, "researcher", CI, about=others, protection=True) == "not_owner"
+
+
+def test_nobody_makes_an_account_with_rights_beyond_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Today whoever may make accounts has all that accounts can have; it must hold of roles to come, too."""
+    monkeypatch.setitem(ROLE_PERMISSIONS, "viewer", frozenset({Permission.READ, Permission.GRANT_PROJECT_ROLES}))
+    assert verdict(CreateServiceAccount(project_id=OURS, name="ci", role="viewer", token_hash=HASH), "viewer") == "admitted"
+    beyond = CreateServiceAccount(project_id=OURS, name="ci", role="researcher", token_hash=HASH)
+    decided = decide(beyond, "ada", Facts(grants=ROLES["viewer"]))
+    assert isinstance(decided, Refusal)
+    assert decided.message.endswith("could do what you may not here: operate, submit")
+
+
+def test_that_an_account_was_used_is_no_administrative_act() -> None:
+    used = NoteServiceAccountUse(project_id=OURS, name="ci", on=date(2026, 1, 1))
+    decided = decide(used, CI, Facts(grants=ROLES["viewer"]))
+    assert isinstance(decided, Admission)
+    assert decided.special_right is None

@@ -3,7 +3,7 @@
 import random
 import types
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from enum import Enum
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
@@ -97,6 +97,7 @@ def _of(type_: Any, given: _Given) -> st.SearchStrategy[Any]:
         bool: st.booleans(),
         msgspec.Raw: st.sampled_from(RAWS),
         datetime: _mostly(st.sampled_from(MOMENTS[:2]), st.sampled_from(MOMENTS)),
+        date: st.sampled_from((date.min, date(2026, 1, 1), date.max)),
         type(None): st.none(),
     }
     return simple[type_]

@@ -74,7 +74,8 @@ def sign_token(
     if not 0 < ttl_seconds <= MAX_LIFETIME_SECONDS:
         raise ValueError(f"a token lives 1 to {MAX_LIFETIME_SECONDS} seconds (24 h), not {ttl_seconds}")
     if not fit_subject(subject):
-        raise ValueError(f"a user is named by 1 to {MAX_SUBJECT_LENGTH} printable characters, not {subject!r}")
+        rule = f"a user is named by 1 to {MAX_SUBJECT_LENGTH} printable characters"
+        raise ValueError(f"{rule}, and not as a service account is, not {subject!r}")
     issued = int(time.time() if now is None else now)
     claims = {"iss": issuer, "aud": audience, "sub": subject, "iat": issued, "exp": issued + ttl_seconds}
     return jwt.encode({"alg": "ES256", "typ": "JWT", "kid": _kid(key)}, claims, key, algorithms=["ES256"])
