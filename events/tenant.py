@@ -85,7 +85,7 @@ def decide(command: TenantCommand, state: Tenant, _: Context) -> Decision[Tenant
                 return Refusal(
                     code="not_for_accounts",
                     field="subjectId",
-                    message=f"{command.subject!r} is a service account: it has a role in its project, and none elsewhere",
+                    message=f"{command.subject!r} is a service account: it has its role in its project alone",
                 )
             return () if held else (TenantRoleGranted(actor=command.actor, role=command.role),)
         case RevokeTenantRole():

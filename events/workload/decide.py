@@ -172,9 +172,7 @@ def _delete(command: DeleteWorkload, state: Workload, context: Context) -> Workl
     if due and (command.generation != state.generation or state.delete_at is None or state.delete_at > context.now):
         return ()
     left_over = command.project_deleted and context.actor.kind == "service"
-    requested = WorkloadDeletionRequested(
-        reason="project_deleted" if left_over else "auto_deletion" if due else "user"
-    )
+    requested = WorkloadDeletionRequested(reason="project_deleted" if left_over else "auto_deletion" if due else "user")
     if state.pods.live:
         return (requested,)
     return (requested, WorkloadDeleted(at=context.now))

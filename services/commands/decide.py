@@ -101,7 +101,8 @@ def not_for_service(service: str, command: UserCommand) -> Refusal | None:
     if isinstance(command, DeleteWorkload) and command.generation is None and not command.project_deleted:
         return Refusal(
             code="not_permitted",
-            message=f"service {service!r} must name the generation of the auto-deletion that is due, or a deleted project",
+            message=f"service {service!r} must name the generation of the auto-deletion that is due, or say that the "
+            "project is gone",
         )
     return None
 

@@ -156,7 +156,9 @@ async def test_due_workloads_are_deleted_once_and_never_early(postgres_database:
 
 
 @pytest.mark.anyio
-async def test_what_is_left_in_a_deleted_project_is_deleted_with_it_and_nothing_of_others(postgres_database: str) -> None:
+async def test_what_is_left_in_a_deleted_project_is_deleted_with_it_and_nothing_of_others(
+    postgres_database: str,
+) -> None:
     """What had ended before, and what came in at the moment of the deletion."""
     await prepare(postgres_database)
     plane = Plane(postgres_database)

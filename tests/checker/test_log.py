@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def _telling_the_subject(story: Story) -> Story:
     return story
 
 
-def _project(*events: tuple[str, dict[str, object]]) -> Story:
+def _project(*events: tuple[str, Mapping[str, object]]) -> Story:
     story = Story()
     created = ("ProjectCreated", {"project_id": "p1", "name": "vision", "at": story.text()})
     for event in (created, *events):
@@ -88,7 +88,7 @@ LEFT_OVER = ("WorkloadDeletionRequested", {"reason": "project_deleted"})
 CORDON = ("NodeCordoned", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
 
 
-def _marked(*events: tuple[str, dict[str, object]]) -> Story:
+def _marked(*events: tuple[str, Mapping[str, object]]) -> Story:
     story = Story().node()
     for event in events:
         story.commit(f"ev.node.{NODE}", event)
@@ -133,9 +133,7 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
     "something after a project was deleted": ("project", lambda: _project(GONE, ("ProjectChanged", {}))),
     "deleted with its project, which is there": (
         "project",
-        lambda: (s := _project().created()).says(
-            LEFT_OVER, ("WorkloadDeleted", {"at": s.text()}), by="auto_deletion"
-        ),
+        lambda: (s := _project().created()).says(LEFT_OVER, ("WorkloadDeleted", {"at": s.text()}), by="auto_deletion"),
     ),
     "cordoned twice": ("cordon", lambda: _marked(CORDON, CORDON)),
     "uncordoned, and was not cordoned": ("cordon", lambda: _marked(("NodeUncordoned", {}))),

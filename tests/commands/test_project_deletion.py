@@ -27,7 +27,10 @@ async def test_a_project_is_deleted_once_nothing_lives_in_it_and_takes_nothing_m
     assert code(await path.send("pia", DeleteProject(project_id=project), "d2")) == "not_permitted"
     await path.accepted("ada", DeleteWorkload(workload_id=made.id), "k2")
     await path.accepted("root", DeleteProject(project_id=project), "d3")
-    assert code(await path.send("ada", training("late", project, cluster), "k3")) in {"not_in_project", "unknown_project"}
+    assert code(await path.send("ada", training("late", project, cluster), "k3")) in {
+        "not_in_project",
+        "unknown_project",
+    }
     grant = GrantProjectRole(project_id=project, subject="eve", role="viewer")
     assert code(await path.send("root", grant, "g")) == "not_found"
     assert code(await path.send("root", training("late", project, cluster), "k4")) == "unknown_project"

@@ -56,6 +56,7 @@ from services.projector.usage import UsageWriter
 from services.runtime.identity.actors import Actors
 from services.runtime.identity.authentication import Authenticator
 from services.runtime.identity.directory import Directory
+from services.runtime.identity.identities import Identities
 from services.runtime.identity.jwks import JwksError, parse_jwks
 from services.runtime.log.examination import decoded
 from services.runtime.log.fold_snapshots import FoldSnapshots
@@ -243,11 +244,13 @@ async def test_requests_at_the_gate(payload: bytes) -> None:
     async def read_about(_key: str, _seq: int) -> None:
         return None
 
+    actors, directory = Actors(cast("Any", nc), cast("Any", nc)), Directory(store)
+    people = Authenticator(StaticKeys(EC), issuer="muster", audience="muster", clock=lambda: NOW)
     gate = Gate(
         connection=cast("Any", nc),
-        authenticator=Authenticator(StaticKeys(EC), issuer="muster", audience="muster", clock=lambda: NOW),
-        actors=Actors(cast("Any", nc), cast("Any", nc)),
-        directory=Directory(store),
+        identities=Identities(people, actors, directory),
+        actors=actors,
+        directory=directory,
         store=store,
         read_about=read_about,
         audit=Audit(cast("Any", nc)),

@@ -228,7 +228,10 @@ def test_an_account_is_bound_to_ownership_protection_as_people_are() -> None:
 def test_nobody_makes_an_account_with_rights_beyond_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Today whoever may make accounts has all that accounts can have; it must hold of roles to come, too."""
     monkeypatch.setitem(ROLE_PERMISSIONS, "viewer", frozenset({Permission.READ, Permission.GRANT_PROJECT_ROLES}))
-    assert verdict(CreateServiceAccount(project_id=OURS, name="ci", role="viewer", token_hash=HASH), "viewer") == "admitted"
+    assert (
+        verdict(CreateServiceAccount(project_id=OURS, name="ci", role="viewer", token_hash=HASH), "viewer")
+        == "admitted"
+    )
     beyond = CreateServiceAccount(project_id=OURS, name="ci", role="researcher", token_hash=HASH)
     decided = decide(beyond, "ada", Facts(grants=ROLES["viewer"]))
     assert isinstance(decided, Refusal)

@@ -1,4 +1,4 @@
-"""Tokens of service accounts: who they speak for at the moment of asking, and whose share of what is scarce they take."""
+"""Tokens of service accounts: who they speak for when they are looked up, and whose share they take."""
 
 from typing import Any
 
@@ -55,9 +55,7 @@ class Given:
         await self.does("2", self.account("ci", OLD))
 
     def account(self, name: str, token: str) -> CreateServiceAccount:
-        return CreateServiceAccount(
-            project_id=PROJECT_ID, name=name, role="researcher", token_hash=token_hash(token)
-        )
+        return CreateServiceAccount(project_id=PROJECT_ID, name=name, role="researcher", token_hash=token_hash(token))
 
     async def code(self, token: str) -> str:
         verdict = await self.identities.verify(token)
@@ -70,6 +68,7 @@ async def test_a_token_speaks_for_its_account_in_its_project_alone_and_never_exp
     try:
         identity = await given.identities.verify(OLD)
         assert identity == Identity(iss="muster", sub=CI, expires_at=NEVER)
+        assert isinstance(identity, Identity)
         assert await given.identities.actor(identity) == CI
         grants = given.directory.grants(CI)
         assert grants.allows(Permission.SUBMIT, PROJECT_ID)
@@ -94,7 +93,9 @@ async def test_a_token_ends_with_the_commit_of(end: Any) -> None:
         await given.directory.close()
 
 
-@pytest.mark.parametrize("token", [TOKEN_PREFIX, TOKEN_PREFIX + "other", token_hash(OLD), TOKEN_PREFIX + token_hash(OLD)])
+@pytest.mark.parametrize(
+    "token", [TOKEN_PREFIX, TOKEN_PREFIX + "other", token_hash(OLD), TOKEN_PREFIX + token_hash(OLD)]
+)
 async def test_neither_a_guess_nor_the_hash_that_the_log_holds_is_a_token(token: str) -> None:
     given = Given()
     await given.begins()
