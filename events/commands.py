@@ -142,14 +142,17 @@ def _on_tenant_roles(type_: type[Any], **more: Any) -> CommandType:
     )
 
 
-def _on_account(type_: type[Any], **more: Any) -> CommandType:
+def _on_account(
+    type_: type[Any], *, permission: Permission = Permission.GRANT_PROJECT_ROLES, **more: Any
+) -> CommandType:
     return CommandType(
         type=type_,
         aggregate="project",
         key=lambda command: key_of_id(command.project_id),
         scope=Scope.PROJECT,
         target=lambda command: command.name,
-        **{"permission": Permission.GRANT_PROJECT_ROLES} | more,
+        permission=permission,
+        **more,
     )
 
 
