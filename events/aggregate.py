@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=5,
+    fold_version=6,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -162,13 +162,19 @@ def advance[S](aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit) 
     return Chain(state=_evolved(aggregate, chain, commit), version=commit.seq)
 
 
-def _evolved[S](aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit) -> S:
-    if chain is not None and commit.record.parent_seq != chain.version:
+def check_follows(commit: Commit, version: int) -> None:
+    """Raises BrokenChainError where the commit is not the next one of a chain that is at this version."""
+    if commit.record.parent_seq != version:
         raise BrokenChainError(
-            f"{aggregate.name} {commit.key}: commit {commit.seq} follows {commit.record.parent_seq}, "
-            f"but the last one seen is {chain.version}",
+            f"{commit.aggregate} {commit.key}: commit {commit.seq} follows {commit.record.parent_seq}, "
+            f"but the last one seen is {version}",
             seq=commit.seq,
         )
+
+
+def _evolved[S](aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit) -> S:
+    if chain is not None:
+        check_follows(commit, chain.version)
     state = aggregate.initial if chain is None else chain.state
     try:
         return aggregate.after(state, commit.events)

@@ -52,6 +52,9 @@ class PodPhase(StrEnum):
 FINISHED: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 """Terminal phases: what is left is the record (and pods on their way out)."""
 
+UNQUEUED: Final = frozenset({Phase.CREATING, Phase.RESUMING})
+"""Phases of an attempt that the scheduler has not taken up yet."""
+
 UNBUILT_PHASES: Final[dict[Phase, str]] = {
     Phase.DEGRADED: "some pods of a gang are gone, and the rest goes on",
     Phase.UPDATING: "what runs is being changed",

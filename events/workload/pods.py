@@ -20,10 +20,10 @@ _ChunkId = tuple[str, int]
 _COMING: Final = frozenset({PodPhase.BOUND, PodPhase.STARTING})
 
 
-class PodMap(msgspec.Struct, frozen=True):
-    """Pods by id. Two of them share the chunks that are alike."""
+class PodMap[V](msgspec.Struct, frozen=True):
+    """Something of each pod, by its id. Two of them share the chunks that are alike."""
 
-    chunks: dict[_ChunkId, dict[int, Pod]] = {}
+    chunks: dict[_ChunkId, dict[int, V]] = {}
     """By index within a chunk; none is empty."""
     size: int = 0
 
@@ -36,26 +36,26 @@ class PodMap(msgspec.Struct, frozen=True):
     def __iter__(self) -> Iterator[PodId]:
         return (pod_id for pod_id, _ in self.items())
 
-    def __getitem__(self, pod_id: PodId) -> Pod:
+    def __getitem__(self, pod_id: PodId) -> V:
         return self.chunks[_chunk_of(pod_id)][pod_id[1]]
 
-    def get(self, pod_id: PodId) -> Pod | None:
+    def get(self, pod_id: PodId) -> V | None:
         chunk = self.chunks.get(_chunk_of(pod_id))
         return None if chunk is None else chunk.get(pod_id[1])
 
-    def items(self) -> Iterator[tuple[PodId, Pod]]:
+    def items(self) -> Iterator[tuple[PodId, V]]:
         return (((name, index), pod) for (name, _), chunk in self.chunks.items() for index, pod in chunk.items())
 
-    def values(self) -> Iterator[Pod]:
+    def values(self) -> Iterator[V]:
         return (pod for chunk in self.chunks.values() for pod in chunk.values())
 
 
 class Pods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All pods of a workload that hold a node or wait to be run again, and how many are in which phase."""
 
-    live: PodMap = PodMap()
+    live: PodMap[Pod] = PodMap[Pod]()
     """Those that hold a node."""
-    waiting: PodMap = PodMap()
+    waiting: PodMap[Pod] = PodMap[Pod]()
     """Those that wait to be run again."""
     coming: int = 0
     """Bound or starting."""
@@ -101,7 +101,7 @@ def changed(before: Pods, after: Pods) -> dict[PodId, tuple[Pod | None, Pod | No
     return {pod_id: (before.get(pod_id), after.get(pod_id)) for pod_id in ids}
 
 
-def _changed(before: PodMap, after: PodMap) -> Iterator[PodId]:
+def _changed(before: PodMap[Pod], after: PodMap[Pod]) -> Iterator[PodId]:
     if before.chunks is after.chunks:
         return
     for chunk_id in before.chunks.keys() | after.chunks.keys():
@@ -112,29 +112,29 @@ def _changed(before: PodMap, after: PodMap) -> Iterator[PodId]:
                     yield (chunk_id[0], index)
 
 
-class _MapEdit:
+class MapEdit[V]:
     """A map that changes in place; the value it began with stays as it was."""
 
     __slots__ = ("_before", "_chunks", "_owned", "size")
 
-    def __init__(self, before: PodMap) -> None:
+    def __init__(self, before: PodMap[V]) -> None:
         self._before = before
         self._chunks = before.chunks
         self._owned: set[_ChunkId] = set()
         """Chunks that were copied here already."""
         self.size = before.size
 
-    def get(self, pod_id: PodId) -> Pod | None:
+    def get(self, pod_id: PodId) -> V | None:
         chunk = self._chunks.get(_chunk_of(pod_id))
         return None if chunk is None else chunk.get(pod_id[1])
 
     def ids(self) -> list[PodId]:
         return [pod_id for pod_id, _ in self.items()]
 
-    def items(self) -> list[tuple[PodId, Pod]]:
+    def items(self) -> list[tuple[PodId, V]]:
         return [((name, index), pod) for (name, _), chunk in self._chunks.items() for index, pod in chunk.items()]
 
-    def put(self, pod_id: PodId, pod: Pod) -> None:
+    def put(self, pod_id: PodId, pod: V) -> None:
         chunk = self._own(_chunk_of(pod_id))
         self.size += pod_id[1] not in chunk
         chunk[pod_id[1]] = pod
@@ -148,11 +148,11 @@ class _MapEdit:
             del self._chunks[chunk_id]
             self._owned.discard(chunk_id)
 
-    def value(self) -> PodMap:
+    def value(self) -> PodMap[V]:
         """Must be the last call: chunks are the value's own from now on."""
-        return self._before if self._chunks is self._before.chunks else PodMap(self._chunks, self.size)
+        return self._before if self._chunks is self._before.chunks else PodMap[V](self._chunks, self.size)
 
-    def _own(self, chunk_id: _ChunkId) -> dict[int, Pod]:
+    def _own(self, chunk_id: _ChunkId) -> dict[int, V]:
         if chunk_id in self._owned:
             return self._chunks[chunk_id]
         if self._chunks is self._before.chunks:
@@ -170,8 +170,8 @@ class PodsEdit:
     def __init__(self, before: Pods) -> None:
         self._before = before
         self._journal: list[tuple[PodId, Pod | None]] = []
-        self.live = _MapEdit(before.live)
-        self.waiting = _MapEdit(before.waiting)
+        self.live = MapEdit(before.live)
+        self.waiting = MapEdit(before.waiting)
         self.coming, self.running, self.gpu_milli = before.coming, before.running, before.gpu_milli
         self.unseen = dict(before.unseen)
 
@@ -221,7 +221,7 @@ class PodsEdit:
         if now is not None and after is not None:
             now.put(pod_id, after)
 
-    def _count(self, pod: Pod, sign: int) -> _MapEdit:
+    def _count(self, pod: Pod, sign: int) -> MapEdit[Pod]:
         """Where such a pod is kept, once it is counted."""
         if pod.phase not in LIVE_POD_PHASES:
             return self.waiting

@@ -15,7 +15,16 @@ from typing import Final, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from events.phases import FINISHED, NODE_UNREACHABLE, DesiredPhase, Phase, PodPhase, may_follow, nodes_unreachable
+from events.phases import (
+    FINISHED,
+    NODE_UNREACHABLE,
+    UNQUEUED,
+    DesiredPhase,
+    Phase,
+    PodPhase,
+    may_follow,
+    nodes_unreachable,
+)
 from events.workload.kinds import KINDS
 from events.workload.pod import (
     MOST_COUNTED,
@@ -219,8 +228,6 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: datetime | None = None
     desired: DesiredPhase = DesiredPhase.RUNNING
     phase: Phase = Phase.CREATING
-    queued: bool = False
-    """Whether the scheduler has taken up the running attempt."""
     reason: str = ""
     """Code of why it waits or failed; empty otherwise."""
     message: str = ""
@@ -245,6 +252,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def living(self) -> bool:
         """Whether its name is taken."""
         return self.exists and self.deleted_at is None
+
+    @property
+    def queued(self) -> bool:
+        """Whether the scheduler has taken up the running attempt."""
+        return self.phase not in UNQUEUED
 
     @property
     def pod_sets(self) -> tuple[PodSet, ...]:
@@ -443,8 +455,7 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
     state = edit.state
     match event:
         case WorkloadQueued():
-            edit.state = replace(state, queued=True)
-            _derive(edit)
+            _derive(edit, queued=True)
         case WorkloadWaiting():
             edit.state = replace(state, reason=event.reason, message=event.message)
         case PodsBound():
@@ -482,8 +493,12 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
             raise AssertionError(f"{event} is of a pod, or a creation")
 
 
-def _derive(edit: Edit) -> None:
-    """The phase that follows from desire and pods, for everything that is neither ended nor on its way out."""
+def _derive(edit: Edit, *, queued: bool = False) -> None:
+    """The phase that follows from desire and pods, for everything that is neither ended nor on its way out.
+
+    Args:
+        queued: whether the scheduler takes up the attempt just now.
+    """
     state, pods = edit.state, edit.pods
     if state.phase in FINISHED or state.desired is DesiredPhase.DELETED:
         return
@@ -498,7 +513,7 @@ def _derive(edit: Edit) -> None:
         _say(edit, Phase.RUNNING)
     elif pods.coming:
         _say(edit, Phase.INITIALIZING)
-    elif state.queued and state.phase is not Phase.PENDING:
+    elif (queued or state.queued) and state.phase is not Phase.PENDING:
         _say(edit, Phase.PENDING)
     elif state.phase is not Phase.PENDING:
         _say(edit, state.phase)
@@ -546,7 +561,7 @@ def _resume(edit: Edit, event: WorkloadResumed) -> None:
     for id_ in edit.pods.waiting.ids():
         edit.pods.put(id_, Pod(attempt=event.attempt, try_=0, phase=PodPhase.PENDING))
     _say(edit, Phase.RESUMING)
-    edit.state = replace(edit.state, desired=DesiredPhase.RUNNING, queued=False, attempt=event.attempt, failures=0)
+    edit.state = replace(edit.state, desired=DesiredPhase.RUNNING, attempt=event.attempt, failures=0)
 
 
 def _finish(edit: Edit, phase: Phase, at: datetime, delete_at: datetime) -> None:
