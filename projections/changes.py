@@ -10,7 +10,7 @@ import msgspec
 
 from projections.columns import columns_of
 from projections.projects.rows import UseRow
-from projections.workloads.rows import HistoryRow
+from projections.workloads.rows import HistoryRow, WorkloadRow
 
 Key = Any
 """Primary key of a row: a value, or a tuple of them."""
@@ -46,6 +46,10 @@ class Changes:
     """Rows by table and key."""
     removed: dict[str, dict[Key, Any]] = field(default_factory=dict[str, dict[Key, Any]])
     history: list[HistoryRow] = field(default_factory=list[HistoryRow])
+    moved: list[tuple[WorkloadRow | None, WorkloadRow]] = field(
+        default_factory=list[tuple[WorkloadRow | None, WorkloadRow]]
+    )
+    """Workloads that went from one row to another; None: it is new."""
     use: dict[tuple[str, str], UseRow] = field(default_factory=dict[tuple[str, str], UseRow])
     """To be added to what stands there."""
 

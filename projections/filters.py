@@ -432,5 +432,5 @@ def going_on_only(query: WorkloadQuery) -> ColumnElement[bool]:
     over = {phase.lower() for phase in OVER_OR_GOING}
     for given in query.filters:
         if given.field == "phase" and given.op == "==" and given.value.lower() not in over:
-            return not_(_w.ended)
+            return _w.completed_at.is_(None)
     return true()

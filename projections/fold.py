@@ -16,122 +16,88 @@ from events.commit import Commit
 from events.ids import key_of_id
 from events.project import ProjectCreated
 from events.workload.state import WorkloadCreated
-from projections.changes import Change, Changes, Put
+from projections.changes import Change, Changes
 from projections.clusters import project as clusters
 from projections.columns import Folded
 from projections.nodes import project as nodes
 from projections.projects import project as projects
 from projections.projects.project import use_changes
 from projections.workloads import project as workloads
-from projections.workloads.history import history_row
-from projections.workloads.project import WorkloadEntry, due_row
-from projections.workloads.rows import HistoryRow, WorkloadRow
 
 EntryKey = tuple[str, str]
-"""(aggregate, key): what is read, kept and changed together."""
+"""(aggregate, key of its subject): what is read, kept and changed together."""
 Entry = Any
-"""What a kind keeps of one thing; the kind alone looks inside."""
+"""What a kind keeps of one aggregate; the kind alone looks inside."""
 
 
-class Kind(Protocol):
-    """How one kind of aggregate becomes rows."""
+class Work(Protocol):
+    """One aggregate while the commits of a batch are folded into it."""
 
-    @property
-    def empty(self) -> Entry:
-        """The entry of what has no commit yet."""
+    def add(self, commit: Commit, into: Changes) -> None:
+        """One more commit. Raises BrokenChainError where it does not follow the one before."""
         ...
 
-    def key(self, commit: Commit) -> str:
-        """Of the commit's entry; empty where it does not say which."""
-        ...
-
-    def add(self, entry: Entry, commit: Commit, history: list[HistoryRow]) -> Entry:
-        """The entry after one more commit. Raises BrokenChainError where it does not follow the one before."""
-        ...
-
-    def changes(self, into: Changes, key: str, before: Entry, after: Entry) -> None:
-        """Adds what differs between two entries."""
-        ...
-
-    def settled(self, entry: Entry) -> Entry:
-        """The entry as it is kept once its changes are written."""
+    def finish(self, into: Changes) -> Entry:
+        """Put what differs from the rows before; the entry that the next batch begins with. Must be the last call."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateKind[S]:
-    """Rows that are made of the aggregate's state; an entry is the fold of a chain."""
+class Kind:
+    """How one kind of aggregate becomes rows."""
 
-    aggregate: Aggregate[S]
-    project: Callable[[Folded[S], Folded[S]], Iterator[Change]]
-
-    @property
-    def empty(self) -> Chain[S]:
-        return Chain(state=self.aggregate.initial)
-
-    def key(self, commit: Commit) -> str:
-        return commit.key
-
-    def add(self, entry: Chain[S], commit: Commit, history: list[HistoryRow]) -> Chain[S]:
-        del history  # only workloads have one
-        return advance(self.aggregate, entry, commit)
-
-    def changes(self, into: Changes, key: str, before: Chain[S], after: Chain[S]) -> None:
-        into.add(self.project(Folded(key, before.version, before.state), Folded(key, after.version, after.state)))
-
-    def settled(self, entry: Chain[S]) -> Chain[S]:
-        return entry
+    empty: Entry
+    """The entry of what has no commit yet."""
+    work: Callable[[str, Entry], Work]
+    """Of a key and the entry before."""
 
 
-_NO_ROWS: Final = WorkloadEntry()
+class _StateWork[S]:
+    """Rows that are made of the aggregate's state and nothing else; an entry is the fold of a chain."""
+
+    def __init__(
+        self,
+        aggregate: Aggregate[S],
+        project: Callable[[Folded[S], Folded[S]], Iterator[Change]],
+        key: str,
+        before: Chain[S],
+    ) -> None:
+        self._aggregate, self._project, self._key = aggregate, project, key
+        self._before = self._after = before
+
+    def add(self, commit: Commit, into: Changes) -> None:
+        before, self._after = self._after, advance(self._aggregate, self._after, commit)
+        if _created_id(commit):
+            # Another life of the name begins: the rows of the one that is over stay as it left them.
+            self._put(before, into)
+            self._before = Chain(state=self._aggregate.initial)
+
+    def finish(self, into: Changes) -> Chain[S]:
+        self._put(self._after, into)
+        return self._after
+
+    def _put(self, after: Chain[S], into: Changes) -> None:
+        before = self._before
+        into.add(
+            self._project(
+                Folded(self._key, before.version, before.state), Folded(self._key, after.version, after.state)
+            )
+        )
 
 
-class _WorkloadKind:
-    """Rows that are folded from the events of a workload; an entry is one incarnation."""
-
-    @property
-    def empty(self) -> WorkloadEntry:
-        return _NO_ROWS
-
-    def key(self, commit: Commit) -> str:
-        return workloads.key_of(commit)
-
-    def add(self, entry: WorkloadEntry, commit: Commit, history: list[HistoryRow]) -> WorkloadEntry:
-        entry = workloads.begin_commit(entry, commit)
-        for index, event in enumerate(commit.events):
-            before = entry
-            entry = workloads.evolve(entry, event, commit)
-            # What did not fit changed nothing, and is no part of the story.
-            if entry is not before:
-                history.append(history_row(before, event, entry, commit, index))
-        return entry
-
-    def changes(self, into: Changes, key: str, before: WorkloadEntry, after: WorkloadEntry) -> None:
-        del key  # the rows have it
-        workload_changes(into, before, after)
-
-    def settled(self, entry: WorkloadEntry) -> WorkloadEntry:
-        return WorkloadEntry(entry.row, entry.pods) if entry.ended else entry
+def _of_state[S](aggregate: Aggregate[S], project: Callable[[Folded[S], Folded[S]], Iterator[Change]]) -> Kind:
+    return Kind(
+        empty=Chain(state=aggregate.initial), work=lambda key, before: _StateWork(aggregate, project, key, before)
+    )
 
 
-def workload_changes(into: Changes, before: WorkloadEntry, after: WorkloadEntry) -> None:
-    if after.row is not None and after.row is not before.row:
-        into.add([Put("workloads", after.row)])
-    over = {(pod.pod_set, pod.index, pod.attempt, pod.try_): pod for pod in after.ended}
-    if before.pods is not after.pods or over:
-        into.differences("pods", before.pods, over | after.pods)
-    was, due = due_row(before.row), due_row(after.row)
-    if was != due:
-        into.differences("due", {0: was} if was else {}, {0: due} if due else {})
-
-
-STATE_KINDS: Final[dict[str, StateKind[Any]]] = {
-    NODE.name: StateKind(aggregate=NODE, project=nodes.project),
-    CLUSTER.name: StateKind(aggregate=CLUSTER, project=clusters.project),
-    PROJECT.name: StateKind(aggregate=PROJECT, project=projects.project),
+KINDS: Final[dict[str, Kind]] = {
+    WORKLOAD.name: Kind(empty=workloads.EMPTY, work=workloads.WorkloadWork),
+    NODE.name: _of_state(NODE, nodes.project),
+    CLUSTER.name: _of_state(CLUSTER, clusters.project),
+    PROJECT.name: _of_state(PROJECT, projects.project),
 }
-"""One line per kind of aggregate whose rows are made of its state."""
-KINDS: Final[dict[str, Kind]] = {WORKLOAD.name: _WorkloadKind(), **STATE_KINDS}
+"""One line per kind of aggregate that has rows."""
 
 _CREATED_IDS: Final[dict[type, str]] = {
     WorkloadCreated: "workload_id",
@@ -146,23 +112,19 @@ WITHOUT_ROWS: Final = frozenset({"tenant", "void"})
 
 
 def entry_key(commit: Commit) -> EntryKey | None:
-    """Where the commit's rows are; None for a kind without rows, and where a chain begins with nothing. Raises
-    BrokenChainError where it does not say what it is about, or says what another subject is for.
+    """Where the commit's rows are; None for a kind without rows. Raises BrokenChainError where it begins something in
+    the middle, or something whose id belongs to another subject.
     """
-    kind = KINDS.get(commit.aggregate)
-    if kind is None and (commit.aggregate in WITHOUT_ROWS or not commit.events):
+    if commit.aggregate not in KINDS and (commit.aggregate in WITHOUT_ROWS or not commit.events):
         return None
     if len(commit.events) > 1 and any(type(event) in _CREATED_IDS for event in commit.events[1:]):
         raise BrokenChainError(f"its {commit.aggregate} begins in the middle of it", seq=commit.seq)
-    key = KINDS[commit.aggregate].key(commit)
-    if not key:
-        if commit.events and commit.record.parent_seq:
-            raise BrokenChainError(f"it does not say which {commit.aggregate} it is about", seq=commit.seq)
-        return None
-    about = _created_id(commit) or key
-    if commit.events and about != commit.key and _subject_key(about) != commit.key:
+    about = _created_id(commit)
+    if about and about != commit.key and _subject_key(about) != commit.key:
         raise BrokenChainError(f"it is about {commit.aggregate} {about}, which has another subject", seq=commit.seq)
-    return (commit.aggregate, key)
+    if commit.aggregate not in KINDS:
+        raise KeyError(commit.aggregate)
+    return (commit.aggregate, commit.key)
 
 
 def _created_id(commit: Commit) -> str:
@@ -197,10 +159,11 @@ class Fold:
 
     def __init__(self, before: Mapping[EntryKey, Entry]) -> None:
         self._known = before
-        self._before: dict[EntryKey, Entry] = {}
-        self._changes = Changes()
+        self._work: dict[EntryKey, Work] = {}
+        self.changes = Changes()
+        """What is to be written so far."""
         self.after: dict[EntryKey, Entry] = {}
-        """Every entry that a commit touched."""
+        """Once it is finished, every entry that a commit touched."""
 
     def add(self, commits: Iterable[Commit]) -> None:
         """Fold further commits, in the order of the log. Raises BrokenChainError, which names the one at fault."""
@@ -215,28 +178,18 @@ class Fold:
         key = entry_key(commit)
         if key is None:
             return
-        kind = KINDS[commit.aggregate]
-        entry = self.after.get(key)
-        if entry is None:
-            entry = self._before[key] = self._known.get(key, kind.empty)
-        if commit.aggregate in STATE_KINDS and _created_id(commit):
-            # Another life of the name begins: the rows of the one that is over stay as it left them.
-            kind.changes(self._changes, key[1], self._before[key], entry)
-            self._before[key] = kind.empty
-        self.after[key] = kind.add(entry, commit, self._changes.history)
+        work = self._work.get(key)
+        if work is None:
+            kind = KINDS[commit.aggregate]
+            work = self._work[key] = kind.work(key[1], self._known.get(key, kind.empty))
+        work.add(commit, self.changes)
 
     def finish(self) -> Changes:
-        """What to write; `after` then holds the entries as they are kept."""
-        pairs: list[tuple[WorkloadRow | None, WorkloadRow | None]] = []
-        for key, after in self.after.items():
-            kind = KINDS[key[0]]
-            before = self._before[key]
-            kind.changes(self._changes, key[1], before, after)
-            if isinstance(after, WorkloadEntry):
-                pairs.append((before.row, after.row))
-            self.after[key] = kind.settled(after)
-        self._changes.use = use_changes(pairs)
-        return self._changes
+        """All that is to be written."""
+        for key, work in self._work.items():
+            self.after[key] = work.finish(self.changes)
+        self.changes.use = use_changes(self.changes.moved)
+        return self.changes
 
 
 def fold(before: Mapping[EntryKey, Entry], commits: Iterable[Commit]) -> tuple[dict[EntryKey, Entry], Changes]:

@@ -42,7 +42,7 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 5
+SHAPE: Final = 6
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 
@@ -114,7 +114,7 @@ Index(
     "workloads_going_on",
     workloads.c.created_at,
     workloads.c.id,
-    postgresql_where=text("deleted_at IS NULL AND NOT ended"),
+    postgresql_where=text("deleted_at IS NULL AND completed_at IS NULL"),
 )
 Index(
     "workloads_deleted_created",

@@ -82,8 +82,6 @@ def _workload(workload: Workload) -> Row:
         "submitted_by": workload.owner,
         "phase": workload.phase,
         "desired_phase": workload.desired,
-        "queued": workload.queued,
-        "ended": bool(workload.ended),
         "attempt": workload.attempt,
         "failed_runs": workload.failed_runs,
         "succeeded_pods": len(workload.succeeded),

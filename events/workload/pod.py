@@ -6,7 +6,7 @@ the storage format: only ever extended.
 """
 
 from datetime import datetime
-from typing import Final, assert_never
+from typing import Final, TypeGuard, assert_never, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -171,6 +171,13 @@ PodEvent = (
     PodStarting | PodRunning | PodUnreachable | PodWarned | PodSucceeded | PodFailed | PodInterrupted | PodStopped
 )
 """Those that name a run which holds a node."""
+POD_EVENTS: Final = frozenset(get_args(PodEvent))
+"""The same, to be asked whether a type is among them."""
+
+
+def is_of_pod(event: object) -> TypeGuard[PodEvent]:
+    """Whether the event names a run: as `isinstance`, which tries eight types for each of ten thousand facts."""
+    return type(event) in POD_EVENTS
 
 
 MOST_COUNTED: Final = 2**31 - 1

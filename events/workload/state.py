@@ -41,6 +41,7 @@ from events.workload.pod import (
     PodUnreachable,
     PodWarned,
     bound,
+    is_of_pod,
     moved,
     pod_id,
     possible,
@@ -261,7 +262,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def pod_sets(self) -> tuple[PodSet, ...]:
         """All that is to be run of it; none where there never was one."""
-        return KINDS[self.kind].pod_sets(self.spec) if self.exists else ()
+        return _pod_sets(self.kind, self.spec) if self.exists else ()
 
     @property
     def preemptible(self) -> bool:
@@ -275,6 +276,22 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def succeeded(self) -> int:
         return sum(progress.succeeded for progress in self.progress.values())
+
+
+_KEPT_POD_SETS: Final = 5_000
+_known_pod_sets: Final[dict[int, tuple[str, TrainingSpec, tuple[PodSet, ...]]]] = {}
+"""By the spec's identity: made once for a workload, and not for each fact of its pods (40 µs)."""
+
+
+def _pod_sets(kind: str, spec: TrainingSpec) -> tuple[PodSet, ...]:
+    known = _known_pod_sets.get(id(spec))
+    if known is not None and known[1] is spec and known[0] == kind:
+        return known[2]
+    if len(_known_pod_sets) >= _KEPT_POD_SETS:
+        _known_pod_sets.clear()
+    sets = KINDS[kind].pod_sets(spec)
+    _known_pod_sets[id(spec)] = (kind, spec, sets)
+    return sets
 
 
 def schedulable(state: Workload) -> bool:
@@ -396,7 +413,7 @@ def take(edit: Edit, event: WorkloadEvent) -> bool:
     if not before.living or not countable(event):
         return False
     edit.pods.begin()
-    if isinstance(event, PodEvent):
+    if is_of_pod(event):
         pod = edit.pods.live.get(pod_id(event.pod))
         if pod is None or not pod.is_run(event.pod):
             return False

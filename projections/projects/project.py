@@ -18,7 +18,7 @@ def project(_: Folded[Project], after: Folded[Project]) -> Iterator[Change]:
         yield Put("projects", _project(after))
 
 
-def use_changes(changes: Iterable[tuple[WorkloadRow | None, WorkloadRow | None]]) -> dict[tuple[str, str], UseRow]:
+def use_changes(changes: Iterable[tuple[WorkloadRow | None, WorkloadRow]]) -> dict[tuple[str, str], UseRow]:
     """What to add to the use of each (project, phase) for workloads that went from one row to the next."""
     totals: dict[tuple[str, str], list[int]] = {}
     for before, after in changes:

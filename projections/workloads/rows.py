@@ -1,17 +1,27 @@
-"""Rows about workloads: one declaration per column (projections/columns.py). Pure.
+"""Rows about workloads: one declaration per column (projections/columns.py). Pure, and light: the command line
+reads it.
 
 They hold no references in circles, so the garbage collector need not look at them (`gc=False`): the projector keeps
 tens of thousands.
 """
 
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
 
 from events.phases import DesiredPhase, Phase
 from events.workload.spec import PRIORITY_RANK
 from projections.columns import Column, Public
+from projections.values import clean, fit, indexed, to_json
+
+if TYPE_CHECKING:
+    from projections.workloads.facts import RunFacts, WorkloadFacts
+
+    _Column = Column[WorkloadFacts]
+    _OfRun = Column[RunFacts]
+else:
+    _Column = _OfRun = Column
 
 _PHASES: Final = tuple(phase.value for phase in Phase)
 
@@ -24,45 +34,63 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     id: Annotated[
         str,
-        Column(key=True),
+        _Column(lambda w: w.state.workload_id, key=True),
         Public("id", "ID", "UUID of this incarnation of the name.", place=99, searched=True),
     ]
-    key: str
+    key: Annotated[str, _Column(lambda w: w.key)]
     """Of its subject in the log."""
     name: Annotated[
         str,
+        _Column(lambda w: indexed(w.state.name)),
         Public("name", "NAME", "Unique among the living workloads of its project.", "always", 1, searched=True),
     ]
     requested_name: Annotated[
         str,
+        _Column(lambda w: clean(w.state.requested_name)),
         Public("requestedName", "REQUESTED-NAME", "Name or prefix of a name that was asked for.", "csv"),
     ]
-    type: Annotated[str, Public("type", "TYPE", "Kind of the workload, such as Training.")]
-    project_id: Annotated[str, Public("projectId", "PROJECT-ID", "UUID of its project.", "csv")]
+    type: Annotated[
+        str, _Column(lambda w: clean(w.state.kind)), Public("type", "TYPE", "Kind of the workload, such as Training.")
+    ]
+    project_id: Annotated[
+        str,
+        _Column(lambda w: indexed(w.state.project_id)),
+        Public("projectId", "PROJECT-ID", "UUID of its project.", "csv"),
+    ]
     project_name: ClassVar[Column[Any]] = Column(
         null=True, public=Public("projectName", "PROJECT", "Name of its project.", "always", 2, searched=True)
     )
-    cluster_id: Annotated[str, Public("clusterId", "CLUSTER-ID", "UUID of the cluster that runs it.", "csv")]
+    cluster_id: Annotated[
+        str,
+        _Column(lambda w: clean(w.state.cluster_id)),
+        Public("clusterId", "CLUSTER-ID", "UUID of the cluster that runs it.", "csv"),
+    ]
     cluster_name: ClassVar[Column[Any]] = Column(
         null=True, public=Public("clusterName", "CLUSTER", "Name of the cluster that runs it.", searched=True)
     )
     submitted_by: Annotated[
         str,
+        _Column(lambda w: indexed(w.state.owner)),
         Public("submittedBy", "OWNER", "Subject of the token that submitted it.", "always", 6, searched=True),
     ]
     phase: Annotated[
         str,
+        _Column(lambda w: w.state.phase.value),
         Public("phase", "PHASE", "What it is doing.", "always", 3, values=_PHASES, searched=True),
     ]
     phase_reason: Annotated[
-        str, Public("phaseReason", "REASON", "Why it is in this phase, as a code.", empty_is_null=True)
+        str,
+        _Column(lambda w: clean(w.state.reason)),
+        Public("phaseReason", "REASON", "Why it is in this phase, as a code.", empty_is_null=True),
     ]
     phase_message: Annotated[
         str,
+        _Column(lambda w: clean(w.state.message)),
         Public("phaseMessage", "WHY", "Why it is in this phase, as a sentence.", "always", 8, empty_is_null=True),
     ]
     desired_phase: Annotated[
         str,
+        _Column(lambda w: w.state.desired.value),
         Public(
             "desiredPhase",
             "DESIRED",
@@ -71,63 +99,122 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ),
     ]
     phase_updated_at: Annotated[
-        datetime, Public("phaseUpdatedAt", "PHASE-SINCE", "Since when it is in this phase.", "csv")
+        datetime,
+        _Column(lambda w: w.spent.phase_updated_at),
+        Public("phaseUpdatedAt", "PHASE-SINCE", "Since when it is in this phase.", "csv"),
     ]
-    queued: bool
-    """Whether the scheduler has taken up the running attempt."""
-    ended: bool
-    """Completed or Failed: the column that keeps the index of what is still going on small."""
-    created_at: Annotated[datetime, Public("createdAt", "CREATED", "When it was submitted.", "always", 7)]
-    started_at: Annotated[datetime | None, Public("startedAt", "STARTED", "When its first pod began to run.")] = None
-    completed_at: Annotated[datetime | None, Public("completedAt", "ENDED", "When it completed or failed.")] = None
-    deleted_at: Annotated[datetime | None, Public("deletedAt", "DELETED", "When it was deleted.")] = None
+    created_at: Annotated[
+        datetime,
+        _Column(lambda w: w.state.created_at),
+        Public("createdAt", "CREATED", "When it was submitted.", "always", 7),
+    ]
+    started_at: Annotated[
+        datetime | None,
+        _Column(lambda w: w.spent.started_at),
+        Public("startedAt", "STARTED", "When its first pod began to run."),
+    ] = None
+    completed_at: Annotated[
+        datetime | None,
+        _Column(lambda w: w.state.completed_at),
+        Public("completedAt", "ENDED", "When it completed or failed."),
+    ] = None
+    deleted_at: Annotated[
+        datetime | None, _Column(lambda w: w.state.deleted_at), Public("deletedAt", "DELETED", "When it was deleted.")
+    ] = None
     priority_class: Annotated[
         str,
+        _Column(lambda w: w.asked.priority_class),
         Public("priorityClassName", "PRIORITY", "One of the seven priorities.", values=tuple(PRIORITY_RANK)),
     ]
     priority_rank: Annotated[
         int,
+        _Column(lambda w: PRIORITY_RANK[w.asked.priority_class]),
         Public("priority", "", "Place of the priority, 0 for the least.", ranks=PRIORITY_RANK, only_asked_for=True),
     ]
-    preemptibility: Annotated[str, Public("preemptibility", "PREEMPTIBILITY", "Whether the scheduler may preempt it.")]
-    category: Annotated[str, Public("category", "CATEGORY", "As submitted.", empty_is_null=True)]
-    image: Annotated[str, Public("image", "IMAGE", "As submitted.", empty_is_null=True, searched=True)]
-    node_pools: Annotated[
-        tuple[str, ...], Public("nodePools", "NODE-POOLS", "As submitted, the first preferred.", "csv")
+    preemptibility: Annotated[
+        str,
+        _Column(lambda w: w.asked.preemptibility),
+        Public("preemptibility", "PREEMPTIBILITY", "Whether the scheduler may preempt it."),
     ]
-    labels: Annotated[tuple[str, ...], Public("labels", "LABELS", "As submitted, each as `key=value`.", "csv")] = ()
-    label_keys: tuple[str, ...] = ()
+    category: Annotated[
+        str, _Column(lambda w: w.asked.category), Public("category", "CATEGORY", "As submitted.", empty_is_null=True)
+    ]
+    image: Annotated[
+        str,
+        _Column(lambda w: w.asked.image),
+        Public("image", "IMAGE", "As submitted.", empty_is_null=True, searched=True),
+    ]
+    node_pools: Annotated[
+        tuple[str, ...],
+        _Column(lambda w: w.asked.node_pools),
+        Public("nodePools", "NODE-POOLS", "As submitted, the first preferred.", "csv"),
+    ]
+    labels: Annotated[
+        tuple[str, ...],
+        _Column(lambda w: w.asked.labels),
+        Public("labels", "LABELS", "As submitted, each as `key=value`.", "csv"),
+    ] = ()
+    label_keys: Annotated[tuple[str, ...], _Column(lambda w: w.asked.label_keys)] = ()
     current_node_pools: Annotated[
         tuple[str, ...],
+        _Column(lambda w: w.current_node_pools),
         Public("currentNodePools", "POOLS", "Node pools that its pods are in now.", aliases=("nodepool",)),
     ] = ()
-    current_nodes: Annotated[tuple[str, ...], Public("currentNodes", "NODES", "Nodes that its pods are on now.")] = ()
-    running_pods: Annotated[int, Public("runningPods", "PODS", "How many pods run now.", "always", 4)] = 0
-    live_pods: int = 0
+    current_nodes: Annotated[
+        tuple[str, ...],
+        _Column(lambda w: w.current_nodes),
+        Public("currentNodes", "NODES", "Nodes that its pods are on now."),
+    ] = ()
+    running_pods: Annotated[
+        int,
+        _Column(lambda w: w.state.pods.running),
+        Public("runningPods", "PODS", "How many pods run now.", "always", 4),
+    ] = 0
+    live_pods: Annotated[int, _Column(lambda w: w.state.pods.live.size)] = 0
     """Pods that hold a node."""
     requested_pods: Annotated[
-        int, Public("requestedPods", "REQUESTED-PODS", "How many pods may live at a time.", "csv")
+        int,
+        _Column(lambda w: w.asked.pods),
+        Public("requestedPods", "REQUESTED-PODS", "How many pods may live at a time.", "csv"),
     ]
-    completions: Annotated[int, Public("completions", "COMPLETIONS", "How many pods must succeed.", "csv")]
-    parallelism: Annotated[int, Public("parallelism", "PARALLELISM", "As submitted, or its default.", "csv")]
-    backoff_limit: int
-    auto_deletion_seconds: int
-    succeeded_pods: Annotated[int, Public("succeededPods", "RUNS", "How many pods have succeeded.")] = 0
+    completions: Annotated[
+        int,
+        _Column(lambda w: w.asked.completions),
+        Public("completions", "COMPLETIONS", "How many pods must succeed.", "csv"),
+    ]
+    parallelism: Annotated[
+        int,
+        _Column(lambda w: w.asked.parallelism),
+        Public("parallelism", "PARALLELISM", "As submitted, or its default.", "csv"),
+    ]
+    backoff_limit: Annotated[int, _Column(lambda w: w.asked.backoff_limit)]
+    auto_deletion_seconds: Annotated[int, _Column(lambda w: w.asked.auto_deletion_seconds)]
+    succeeded_pods: Annotated[
+        int, _Column(lambda w: w.state.succeeded), Public("succeededPods", "RUNS", "How many pods have succeeded.")
+    ] = 0
     failed_runs: Annotated[
         int,
+        _Column(lambda w: w.state.failures),
         Public("failedRuns", "FAILED-RUNS", "How many runs failed in this attempt; each spends a retry.", "csv"),
     ] = 0
-    attempt: Annotated[int, Public("attempt", "ATTEMPT", "1 at first; rises with each resume.")] = 1
-    pod_cpu_milli: int
-    pod_memory_bytes: int
+    attempt: Annotated[
+        int, _Column(lambda w: w.state.attempt), Public("attempt", "ATTEMPT", "1 at first; rises with each resume.")
+    ] = 1
+    pod_cpu_milli: Annotated[int, _Column(lambda w: w.asked.pod_cpu_milli)]
+    pod_memory_bytes: Annotated[int, _Column(lambda w: w.asked.pod_memory_bytes)]
     gpu_request_milli: Annotated[
-        int, Public("gpuRequest", "GPU-REQUEST", "GPUs of all pods that may live at a time.", "csv")
+        int,
+        _Column(lambda w: w.asked.gpu_milli),
+        Public("gpuRequest", "GPU-REQUEST", "GPUs of all pods that may live at a time.", "csv"),
     ]
     gpu_allocated_milli: Annotated[
-        int, Public("gpuAllocated", "GPU", "GPUs reserved now.", "always", 5, aliases=("allocatedGPU",))
+        int,
+        _Column(lambda w: fit(w.state.pods.gpu_milli)),
+        Public("gpuAllocated", "GPU", "GPUs reserved now.", "always", 5, aliases=("allocatedGPU",)),
     ] = 0
     gpu_memory_request_bytes: Annotated[
         int,
+        _Column(lambda w: w.asked.gpu_memory_bytes),
         Public(
             "gpuMemoryRequestBytes",
             "GPU-MEMORY",
@@ -136,20 +223,28 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ),
     ]
     cpu_request_milli: Annotated[
-        int, Public("cpuRequestCores", "CPU", "CPU cores of all pods that may live at a time.")
+        int,
+        _Column(lambda w: w.asked.cpu_milli),
+        Public("cpuRequestCores", "CPU", "CPU cores of all pods that may live at a time."),
     ]
     cpu_allocated_milli: Annotated[
-        int, Public("cpuAllocatedCores", "CPU-ALLOCATED", "CPU cores reserved now.", "csv")
+        int,
+        _Column(lambda w: fit(w.state.pods.live.size * w.asked.pod_cpu_milli)),
+        Public("cpuAllocatedCores", "CPU-ALLOCATED", "CPU cores reserved now.", "csv"),
     ] = 0
     memory_request_bytes: Annotated[
-        int, Public("cpuMemoryRequestBytes", "MEMORY", "Memory of all pods that may live at a time.")
+        int,
+        _Column(lambda w: w.asked.memory_bytes),
+        Public("cpuMemoryRequestBytes", "MEMORY", "Memory of all pods that may live at a time."),
     ]
     memory_allocated_bytes: Annotated[
-        int, Public("cpuMemoryAllocatedBytes", "MEMORY-ALLOCATED", "Memory reserved now.", "csv")
+        int,
+        _Column(lambda w: fit(w.state.pods.live.size * w.asked.pod_memory_bytes)),
+        Public("cpuMemoryAllocatedBytes", "MEMORY-ALLOCATED", "Memory reserved now.", "csv"),
     ] = 0
-    pending_micros: int = 0
+    pending_micros: Annotated[int, _Column(lambda w: w.spent.pending_micros)] = 0
     """Microseconds in phases in which it waits for a node, without the present one; likewise running."""
-    running_micros: int = 0
+    running_micros: Annotated[int, _Column(lambda w: w.spent.running_micros)] = 0
     total_pending_seconds: ClassVar[Column[Any]] = Column(
         type="number",
         public=Public("totalPendingTimeSeconds", "WAITED", "Time spent waiting, in all attempts, up to now."),
@@ -158,43 +253,51 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         type="number",
         public=Public("totalRunningTimeSeconds", "RAN", "Time spent running, in all attempts, up to now."),
     )
-    exit_code: Annotated[int | None, Public("exitCode", "EXIT", "Of the run that ended it; 0 where it completed.")] = (
-        None
-    )
-    delete_at: Annotated[
-        datetime | None, Public("autoDeleteAt", "DELETES", "When it will be deleted, once it has ended.")
+    exit_code: Annotated[
+        int | None,
+        _Column(lambda w: w.spent.exit_code),
+        Public("exitCode", "EXIT", "Of the run that ended it; 0 where it completed."),
     ] = None
-    generation: int = 0
+    delete_at: Annotated[
+        datetime | None,
+        _Column(lambda w: w.state.delete_at),
+        Public("autoDeleteAt", "DELETES", "When it will be deleted, once it has ended."),
+    ] = None
+    generation: Annotated[int, _Column(lambda w: w.state.generation)] = 0
     """Of the auto-deletion."""
-    version: Annotated[int, Public("version", "VERSION", "Rises with every change; what If-Match compares.")]
+    version: Annotated[
+        int,
+        _Column(lambda w: w.version),
+        Public("version", "VERSION", "Rises with every change; what If-Match compares."),
+    ]
     """Sequence of its last commit."""
 
 
 class PodRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One run of one pod: ended ones stay to be read."""
 
-    workload_id: Annotated[str, Column(key=True)]
-    pod_set: Annotated[str, Column(key=True)]
-    index: Annotated[int, Column(key=True)]
-    attempt: Annotated[int, Column(key=True)]
-    try_: Annotated[int, Column(key=True)]
-    phase: str
+    workload_id: Annotated[str, _OfRun(lambda r: r.workload_id, key=True)]
+    pod_set: Annotated[str, _OfRun(lambda r: indexed(r.pod_set), key=True)]
+    index: Annotated[int, _OfRun(lambda r: r.index, key=True)]
+    attempt: Annotated[int, _OfRun(lambda r: r.pod.attempt, key=True)]
+    try_: Annotated[int, _OfRun(lambda r: r.pod.try_, key=True)]
+    phase: Annotated[str, _OfRun(lambda r: r.pod.phase.value if r.end is None else r.end.phase)]
     """Pending, Bound, Starting, Running, Unknown or Stopping; ended: Succeeded, Failed, Interrupted or Stopped."""
-    node_key: str = ""
-    node_name: str = ""
-    node_pool: str = ""
-    devices: Annotated[str, Column(type="json")] = "[]"
+    node_key: Annotated[str, _OfRun(lambda r: clean(r.pod.node_key))] = ""
+    node_name: Annotated[str, _OfRun(lambda r: clean(r.pod.node_name))] = ""
+    node_pool: Annotated[str, _OfRun(lambda r: clean(r.pod.pool))] = ""
+    devices: Annotated[str, _OfRun(lambda r: to_json(r.pod.devices), type="json")] = "[]"
     """JSON: [{"device", "milli"}]."""
-    gpu_milli: int = 0
-    token: int = 0
-    interruptions: int = 0
-    not_before: datetime | None = None
-    bound_at: datetime | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    exit_code: int | None = None
-    reason: str = ""
-    message: str = ""
+    gpu_milli: Annotated[int, _OfRun(lambda r: fit(sum(share.milli for share in r.pod.devices)))] = 0
+    token: Annotated[int, _OfRun(lambda r: r.pod.token)] = 0
+    interruptions: Annotated[int, _OfRun(lambda r: r.pod.interruptions)] = 0
+    not_before: Annotated[datetime | None, _OfRun(lambda r: r.pod.not_before)] = None
+    bound_at: Annotated[datetime | None, _OfRun(lambda r: r.told.bound_at)] = None
+    started_at: Annotated[datetime | None, _OfRun(lambda r: r.told.started_at)] = None
+    finished_at: Annotated[datetime | None, _OfRun(lambda r: r.end and r.end.at)] = None
+    exit_code: Annotated[int | None, _OfRun(lambda r: r.end and r.end.exit_code)] = None
+    reason: Annotated[str, _OfRun(lambda r: r.told.reason)] = ""
+    message: Annotated[str, _OfRun(lambda r: r.told.message)] = ""
 
 
 class DueRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -1,21 +1,21 @@
 """One plain sentence for each event of a workload, with the numbers that a person needs to act. Pure.
 
-They are made from the event and the rows around it, never from the aggregates' `evolve`; times and amounts are written
-for people. A changed sentence shows up in old histories with the next rebuild.
+They are made from the event and what it found and left (`Happened`); times and amounts are written for people. A
+changed sentence shows up in old histories with the next rebuild.
 """
 
 from datetime import datetime, timedelta
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from events.actors import SERVICE_PREFIX
 from events.cluster import DEFAULT_POOL
 from events.commit import Actor
 from events.phases import PodPhase
 from events.quantities import format_bytes
-from events.workload.kinds import KINDS
 from events.workload.pod import (
     DeviceShare,
     Placement,
+    Pod,
     PodFailed,
     PodInterrupted,
     PodRef,
@@ -27,8 +27,9 @@ from events.workload.pod import (
     PodUnreachable,
     PodWarned,
 )
-from events.workload.spec import WHOLE_GPU_MILLI, PodRequest, with_defaults
+from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import (
+    Workload,
     WorkloadChanged,
     WorkloadCompleted,
     WorkloadCreated,
@@ -42,8 +43,7 @@ from events.workload.state import (
     WorkloadSuspended,
     WorkloadWaiting,
 )
-from projections.workloads.project import RunKey, WorkloadEntry
-from projections.workloads.rows import PodRow, WorkloadRow
+from projections.workloads.facts import Asked
 
 CLUSTER_REMOVED: Final = "cluster_removed"
 """Reason of an interruption after which nothing is placed any more: a workload stays with its cluster."""
@@ -51,13 +51,26 @@ MAX_NAMED_PLACEMENTS: Final = 3
 """More than this many pods in one sentence nobody reads."""
 
 
-def sentence(before: WorkloadEntry, event: WorkloadEvent, after: WorkloadEntry, actor: Actor) -> str:
-    """The sentence of `event`, which moved the rows from `before` to `after`."""
-    row = after.row
-    assert row is not None, "an event left no row"
+class Happened(NamedTuple):
+    """What an event found and left. Nothing is to be read of the pods of the two states: they may be older."""
+
+    was: Workload
+    state: Workload
+    asked: Asked
+    """Of the workload as it was; of a new one, as it is."""
+    live: int
+    """Pods that hold a node after it."""
+    pod: Pod | None = None
+    """The one that it names, as it was."""
+    started_at: datetime | None = None
+    """When the run that it names began to run."""
+
+
+def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
+    """The sentence of `event`."""
     match event:
         case WorkloadCreated():
-            return _created(event, row)
+            return _created(event, happened)
         case WorkloadQueued():
             return "queued: the scheduler looks for a node"
         case WorkloadWaiting():
@@ -66,45 +79,45 @@ def sentence(before: WorkloadEntry, event: WorkloadEvent, after: WorkloadEntry, 
             return _bound(event)
         case PodStarting():
             told = f": {event.message}" if event.message else ""
-            return f"pod {_pod(event.pod)} is {_again(before, event.pod)}starting{_on(before, event.pod)}{told}"
+            return f"pod {_pod(event.pod)} is {_again(happened)}starting{_on(happened)}{told}"
         case PodRunning():
-            return f"{_run(event.pod)} is {_again(before, event.pod)}running{_on(before, event.pod)}"
+            return f"{_run(event.pod)} is {_again(happened)}running{_on(happened)}"
         case PodUnreachable():
             told = f": {event.message}" if event.message else ""
-            where = _on(before, event.pod)
+            where = _on(happened)
             return f"{_run(event.pod)}{where} is out of sight{told}; what it holds stays reserved until it is known"
         case PodWarned():
-            return f"pod {_pod(event.pod)}{_on(before, event.pod)}: {event.message or event.reason.replace('_', ' ')}"
+            return f"pod {_pod(event.pod)}{_on(happened)}: {event.message or event.reason.replace('_', ' ')}"
         case PodSucceeded():
-            lasted = _lasted(before, event.pod, event.at)
-            return f"pod {_pod(event.pod)} succeeded{lasted} ({row.succeeded_pods} of {row.completions} done)"
+            done = f"{happened.state.succeeded} of {happened.asked.completions} done"
+            return f"pod {_pod(event.pod)} succeeded{_lasted(happened, event.at)} ({done})"
         case PodFailed():
-            return _failed(event, before, row)
+            return _failed(event, happened)
         case PodInterrupted():
-            return _interrupted(event, before)
+            return _interrupted(event, happened)
         case PodStopped():
             code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
-            return f"{_run(event.pod)} stopped{code}{_lasted(before, event.pod, event.at)}"
+            return f"{_run(event.pod)} stopped{code}{_lasted(happened, event.at)}"
         case WorkloadSuspended():
-            return f"suspended by {_who(actor)}; {_told_to_stop(row)}"
+            return f"suspended by {_who(actor)}; {_told_to_stop(happened.live)}"
         case WorkloadStopped():
             return "stopped: its pods are gone and it holds no node; resume it to go on"
         case WorkloadResumed():
             return f"resumed by {_who(actor)}: attempt {event.attempt} begins, with a fresh budget of retries"
         case WorkloadCompleted():
             done = f"completed: {_count(event.succeeded, 'pod')} succeeded"
-            lasted = duration(event.at - row.created_at)
+            lasted = duration(event.at - (happened.state.created_at or event.at))
             return f"{done}, {lasted} after submission; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadFailed():
             return f"failed: {event.message}; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadChanged():
-            return _changed(event, before.row, actor)
+            return _changed(event, happened.asked, actor)
         case WorkloadDeletionRequested():
             if event.reason == "auto_deletion":
-                return f"auto-deletion: its time has come; {_told_to_stop(row)}"
+                return f"auto-deletion: its time has come; {_told_to_stop(happened.live)}"
             if event.reason == "project_deleted":
-                return f"deleted because its project was; {_told_to_stop(row)}"
-            return f"deletion asked for by {_who(actor)}; {_told_to_stop(row)}"
+                return f"deleted because its project was; {_told_to_stop(happened.live)}"
+            return f"deletion asked for by {_who(actor)}; {_told_to_stop(happened.live)}"
         case WorkloadDeleted():
             return "deleted: its name is free again, its record stays readable"
         case _:
@@ -124,15 +137,15 @@ def duration(span: timedelta) -> str:
     return f"{whole} s"
 
 
-def _created(event: WorkloadCreated, row: WorkloadRow) -> str:
+def _created(event: WorkloadCreated, happened: Happened) -> str:
     parts: list[str] = []
-    for pod_set in KINDS[event.kind].pod_sets(with_defaults(event.spec)):
+    for pod_set in happened.state.pod_sets:
         at_once = pod_set.at_once
         pods = _count(pod_set.count, "pod")
         if pod_set.count > at_once:
             pods += f", {at_once} at a time"
         parts.append(f"{pods}{', each' if pod_set.count > 1 else ''} with {_request(pod_set.template.request)}")
-    priority = f"priority {row.priority_class}, {row.preemptibility}"
+    priority = f"priority {happened.asked.priority_class}, {happened.asked.preemptibility}"
     return f"submitted by {event.owner}: {event.kind.lower()} {event.name!r}, {'; '.join(parts)}; {priority}"
 
 
@@ -173,33 +186,33 @@ def _devices(devices: tuple[DeviceShare, ...]) -> str:
     return _listed([f"{share.milli / 10:g}% of GPU {share.device}" for share in devices])
 
 
-def _failed(event: PodFailed, before: WorkloadEntry, row: WorkloadRow) -> str:
+def _failed(event: PodFailed, happened: Happened) -> str:
     how = "failed" if event.exit_code is None else f"ended with exit code {event.exit_code}"
     if event.reason != "exit_code" and not event.message:
         how += f" ({event.reason.replace('_', ' ')})"
     told = f": {event.message}" if event.message else ""
-    start = f"{_run(event.pod)} {how}{_lasted(before, event.pod, event.at)}{told}"
+    start = f"{_run(event.pod)} {how}{_lasted(happened, event.at)}{told}"
+    failures, limit = happened.state.failures, happened.asked.backoff_limit
     if event.retry_at is None:
-        return f"{start}; no retry is left (failed runs {row.failed_runs}, backoff limit {row.backoff_limit})"
+        return f"{start}; no retry is left (failed runs {failures}, backoff limit {limit})"
     wait = duration(event.retry_at - event.at)
-    return f"{start}; next run in {wait} (retry {row.failed_runs} of at most {row.backoff_limit})"
+    return f"{start}; next run in {wait} (retry {failures} of at most {limit})"
 
 
-def _interrupted(event: PodInterrupted, before: WorkloadEntry) -> str:
+def _interrupted(event: PodInterrupted, happened: Happened) -> str:
     told = f": {event.message}" if event.message else ""
     when = "at once" if event.retry_at is None else f"in {duration(event.retry_at - event.at)}"
     again = f"it runs again {when} and spends no retry"
     if event.reason == CLUSTER_REMOVED:
         again = "it runs nowhere again: delete the workload and submit it to another cluster"
     reason = event.reason.replace("_", " ")
-    return f"{_run(event.pod)} was interrupted{_on(before, event.pod)} ({reason}){told}; {again}"
+    return f"{_run(event.pod)} was interrupted{_on(happened)} ({reason}){told}; {again}"
 
 
-def _changed(event: WorkloadChanged, before: WorkloadRow | None, actor: Actor) -> str:
+def _changed(event: WorkloadChanged, before: Asked, actor: Actor) -> str:
     parts: list[str] = []
     if event.priority_class is not None:
-        was = f" (was {before.priority_class})" if before else ""
-        parts.append(f"priority {event.priority_class}{was}")
+        parts.append(f"priority {event.priority_class} (was {before.priority_class})")
     seconds = event.auto_deletion_time_after_completion_seconds
     if seconds is not None:
         after_end = f"{duration(timedelta(seconds=seconds))} after its end" if seconds else "at its end"
@@ -209,10 +222,8 @@ def _changed(event: WorkloadChanged, before: WorkloadRow | None, actor: Actor) -
     return f"changed by {_who(actor)}: {_listed(parts) or 'nothing'}"
 
 
-def _told_to_stop(row: WorkloadRow) -> str:
-    if not row.live_pods:
-        return "no pod holds a node"
-    return f"{_count(row.live_pods, 'pod')} told to stop"
+def _told_to_stop(live: int) -> str:
+    return f"{_count(live, 'pod')} told to stop" if live else "no pod holds a node"
 
 
 def _deleted_on(at: datetime, delete_at: datetime) -> str:
@@ -222,7 +233,7 @@ def _deleted_on(at: datetime, delete_at: datetime) -> str:
 
 
 def _moment(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{at.isoformat(' ', 'seconds')[:19]} UTC"
 
 
 def _pod(ref: PodRef) -> str:
@@ -234,26 +245,18 @@ def _run(ref: PodRef) -> str:
     return f"run {ref.try_ + 1}{attempt} of pod {_pod(ref)}"
 
 
-def _row_of(entry: WorkloadEntry, ref: PodRef) -> PodRow | None:
-    key: RunKey = (ref.pod_set, ref.index, ref.attempt, ref.try_)
-    return entry.pods.get(key)
-
-
-def _on(before: WorkloadEntry, ref: PodRef) -> str:
-    pod = _row_of(before, ref)
+def _on(happened: Happened) -> str:
+    pod = happened.pod
     return f" on node {pod.node_name}" if pod is not None and pod.node_name else ""
 
 
-def _again(before: WorkloadEntry, ref: PodRef) -> str:
-    pod = _row_of(before, ref)
-    return "in sight again, " if pod is not None and pod.phase == PodPhase.UNKNOWN else ""
+def _again(happened: Happened) -> str:
+    pod = happened.pod
+    return "in sight again, " if pod is not None and pod.phase is PodPhase.UNKNOWN else ""
 
 
-def _lasted(before: WorkloadEntry, ref: PodRef, end: datetime) -> str:
-    pod = _row_of(before, ref)
-    if pod is None or pod.started_at is None:
-        return ""
-    return f" after {duration(end - pod.started_at)}"
+def _lasted(happened: Happened, end: datetime) -> str:
+    return "" if happened.started_at is None else f" after {duration(end - happened.started_at)}"
 
 
 def _who(actor: Actor) -> str:

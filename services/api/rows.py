@@ -15,9 +15,10 @@ from events.aggregate import CLUSTER, PROJECT, WORKLOAD, Chain
 from events.ids import key_of_id
 from events.phases import Phase
 from events.workload.state import Workload
+from projections.changes import Changes
 from projections.filters import WAITING_PHASES
 from projections.row_json import row_to_json
-from projections.workloads.project import WorkloadEntry, begin_commit, evolve, key_of
+from projections.workloads.project import EMPTY, WorkloadEntry, WorkloadWork
 from projections.workloads.rows import WorkloadRow
 from services.runtime.identity.directory import Directory
 from services.runtime.log.store import EventStore
@@ -42,9 +43,9 @@ class LoggedRows:
         state = chain.state
         # Of several who ask for one, each goes on where the one before got to, also where that one gave up.
         async with self._making.setdefault(state.workload_id, asyncio.Lock()):
-            entry = self._entries.get(state.workload_id, WorkloadEntry())
-            if entry.row is not None and entry.row.version > chain.version:
-                entry = WorkloadEntry()
+            entry = self._entries.get(state.workload_id, EMPTY)
+            if entry.version > chain.version:
+                entry = EMPTY
             entry = await self._up_to(entry, state.workload_id, chain.version)
             self._keep(state.workload_id, entry)
         assert entry.row is not None, "a workload that was loaded was created"
@@ -60,18 +61,14 @@ class LoggedRows:
     async def _up_to(self, entry: WorkloadEntry, workload_id: str, version: int) -> WorkloadEntry:
         """The entry with what came since. A chain may begin with other workloads of the same name."""
         key = key_of_id(workload_id) or ""
-        after_seq = 0 if entry.row is None else entry.row.version
         turn = Turn()
-        async with aclosing(self._store.commits(WORKLOAD, key, after_seq=after_seq, until_seq=version)) as pages:
+        async with aclosing(self._store.commits(WORKLOAD, key, after_seq=entry.version, until_seq=version)) as pages:
             async for commits in pages:
+                work = WorkloadWork(key, entry, tells=False)
                 for commit in commits:
-                    if key_of(commit) != workload_id:
-                        continue
-                    entry = begin_commit(entry, commit)
-                    for event in commit.events:
-                        entry = evolve(entry, event, commit)
+                    work.add(commit, Changes())
                     await turn.pass_on()
-                entry = WorkloadEntry(entry.row, entry.pods)
+                entry = work.finish(Changes())
                 self._keep(workload_id, entry)
         return entry
 

@@ -7,15 +7,16 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from events.aggregate import AGGREGATES, WORKLOAD
+from events.aggregate import AGGREGATES, WORKLOAD, Chain
 from events.commit import Commit
 from projections.changes import Changes
-from projections.fold import STATE_KINDS, Entry, EntryKey, Fold, needed
+from projections.fold import Entry, EntryKey, Fold, needed
 from projections.postgres import Pool, create_pool
+from projections.workloads.project import restored
 from services.projector.writer import REFUSALS, Checkpoint, RefusedByTablesError, Writer
 from services.runtime.log.store import EventStore, LogGapError
 
@@ -185,20 +186,23 @@ def _place(commits: Sequence[Commit]) -> Checkpoint:
 
 
 async def load(store: EventStore, writer: Writer, wanted: Mapping[EntryKey, int]) -> dict[EntryKey, Entry]:
-    """The entries of these keys at these sequences of their chains: workloads from the tables, which stand there, and
-    all others from the log. Those without rows may be left out. Raises what the store and asyncpg raise.
+    """The entries of these keys at these sequences of their chains: states from a snapshot or the log, and what a state
+    of a workload does not keep from its rows, which stand there. Raises RowsLostError, what the store raises and what
+    asyncpg raises.
     """
-    found: dict[EntryKey, Entry] = {}
-    workloads = [key for aggregate, key in wanted if aggregate == WORKLOAD.name]
-    if workloads:
-        rows = await writer.workloads(workloads)
-        found.update(((WORKLOAD.name, key), entry) for key, entry in rows.items())
     turns = asyncio.Semaphore(CHAINS_AT_ONCE)
 
-    async def chain(entry_key: EntryKey, seq: int) -> None:
-        aggregate, key = entry_key
+    async def chain(aggregate: str, key: str, seq: int) -> Chain[Any]:
         async with turns:
-            found[entry_key] = await store.load_as_of(AGGREGATES[aggregate], key, seq)
+            return await store.load_as_of(AGGREGATES[aggregate], key, seq)
 
-    await asyncio.gather(*(chain(key, seq) for key, seq in wanted.items() if key[0] in STATE_KINDS and seq > 0))
+    keys = [key for key, seq in wanted.items() if seq > 0]
+    chains = await asyncio.gather(*(chain(*key, wanted[key]) for key in keys))
+    found: dict[EntryKey, Entry] = dict(zip(keys, chains, strict=True))
+    workloads = {key: chain for key, chain in found.items() if key[0] == WORKLOAD.name}
+    if workloads:
+        rows, runs = await writer.workloads([chain.state.workload_id for chain in workloads.values()])
+        for key, chain_ in workloads.items():
+            id_ = chain_.state.workload_id
+            found[key] = restored(chain_, rows.get(id_), runs.get(id_, []))
     return found

@@ -23,6 +23,7 @@ from events.aggregate import BrokenChainError
 from events.commit import Commit
 from events.subjects import aggregate_subject
 from projections.postgres import CUT_OFF, Pool
+from projections.workloads.project import RowsLostError
 from services.projector import overlong
 from services.projector.engine import Engine, open_pool
 from services.projector.schema import NotPreparedError, current_schema
@@ -73,6 +74,7 @@ AWAY: Final = (
 HALTING: Final = (
     LogGapError,
     OtherShapeError,
+    RowsLostError,
     msgspec.MsgspecError,
     asyncpg.PostgresError,
     AssertionError,

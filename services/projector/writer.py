@@ -22,7 +22,7 @@ from projections.migrate import CHECKPOINT_NAME
 from projections.postgres import Connection, Pool
 from projections.tables import SHAPE, qualified, quoted_columns
 from projections.values import MAX_BIGINT
-from projections.workloads.project import ENDED_POD_PHASES, WorkloadEntry
+from projections.workloads.project import ENDED_POD_PHASES
 from projections.workloads.rows import PodRow, WorkloadRow
 from services.runtime.log.store import UnreadableMessageError
 
@@ -192,19 +192,16 @@ class Writer:
             type_(**{name: _as_in_row(value) for name, value in zip(names, record, strict=True)}) for record in records
         ]
 
-    async def workloads(self, wanted: list[str]) -> dict[str, WorkloadEntry]:
-        """The entries of workloads by id; those without rows are left out."""
-        async with self._pool.acquire() as connection:
-            return await self._workloads(connection, wanted)
-
-    async def _workloads(self, connection: Connection, wanted: list[str]) -> dict[str, WorkloadEntry]:
-        found = {row.id: row for row in await self._rows(connection, WorkloadRow, "workloads", "id", wanted)}
-        pods: dict[str, dict[tuple[str, int, int, int], PodRow]] = {key: {} for key in found}
+    async def workloads(self, wanted: list[str]) -> tuple[dict[str, WorkloadRow], dict[str, list[PodRow]]]:
+        """Rows of workloads by id, and those of their runs that are not over."""
         ended = ", ".join(f"'{phase}'" for phase in ENDED_POD_PHASES)
         where = f" AND phase NOT IN ({ended})"
-        for pod in await self._rows(connection, PodRow, "pods", "workload_id", wanted, where=where):
-            pods[pod.workload_id][pod.pod_set, pod.index, pod.attempt, pod.try_] = pod
-        return {key: WorkloadEntry(row, pods[key]) for key, row in found.items()}
+        async with self._pool.acquire() as connection:
+            rows = await self._rows(connection, WorkloadRow, "workloads", "id", wanted)
+            runs: dict[str, list[PodRow]] = {}
+            for run in await self._rows(connection, PodRow, "pods", "workload_id", wanted, where=where):
+                runs.setdefault(run.workload_id, []).append(run)
+        return {row.id: row for row in rows}, runs
 
 
 # -- statements ------------------------------------------------------------------------------------------------------

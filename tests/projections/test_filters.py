@@ -325,6 +325,6 @@ def test_only_phases_that_nothing_ended_is_in_are_looked_for_among_what_goes_on(
 
     def is_narrowed(phase: Phase) -> bool:
         query = WorkloadQuery(projects=None, filters=(Filter(field="phase", op="==", value=phase.value),))
-        return "ended" in str(going_on_only(query))
+        return "completed_at" in str(going_on_only(query))
 
     assert {phase for phase in Phase if not is_narrowed(phase)} == {Phase.COMPLETED, Phase.FAILED, Phase.DELETING}

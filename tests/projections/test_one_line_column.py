@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 LINE = '    colour: Annotated[str, Public("colour", "COLOUR", "What it looks like.", "always", 9)] = "blue"\n'
-BEFORE = "    version: Annotated[int"
+BEFORE = "    version: Annotated["
 """The line goes in front of the last column of a workload's row."""
 
 SEEN = """

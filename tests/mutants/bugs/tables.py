@@ -29,12 +29,11 @@ def _from_wherever_it_is(original: Any) -> Any:
 
 
 def _ended_vanish(original: Any) -> Any:
-    def workload_changes(into: Any, before: Any, after: Any) -> None:
-        from msgspec.structs import replace
+    def put_runs(self: Any, state: Any, into: Any) -> None:
+        self._over.clear()
+        original(self, state, into)
 
-        original(into, before, replace(after, ended=()))
-
-    return workload_changes
+    return put_runs
 
 
 def _not_retired(original: Any) -> Any:
@@ -76,7 +75,7 @@ TABLES: Final[list[Mutant]] = [
     ),
     Mutant(
         name="ended-runs-vanish",
-        function="projections.fold:workload_changes",
+        function="projections.workloads.project:WorkloadWork._put_runs",
         invariant="tables",
         bug="The row of a run is removed when the run ends.",
         make=_ended_vanish,

@@ -1,0 +1,123 @@
+"""What the rows of a workload are made of: its state, and the little beside it that a state does not keep. Pure."""
+
+from datetime import datetime
+from typing import Self
+
+import msgspec
+
+from events.workload.pod import Pod
+from events.workload.spec import TrainingSpec, with_defaults
+from events.workload.state import Workload
+from projections.values import clean, fit
+
+type OnNodes = dict[tuple[str, str], int]
+"""How many runs hold a node, by (node name, node pool)."""
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How long a workload was in which phase, and what its first and its last run told: a state keeps no past."""
+
+    phase_updated_at: datetime
+    pending_micros: int = 0
+    running_micros: int = 0
+    started_at: datetime | None = None
+    exit_code: int | None = None
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What was told of one run that holds a node, beside where it stands."""
+
+    bound_at: datetime | None = None
+    started_at: datetime | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a run ended, and when."""
+
+    phase: str
+    at: datetime
+    exit_code: int | None = None
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a spec asks for, in the units of the rows."""
+
+    spec: TrainingSpec
+    priority_class: str
+    preemptibility: str
+    category: str
+    image: str
+    node_pools: tuple[str, ...]
+    labels: tuple[str, ...]
+    label_keys: tuple[str, ...]
+    completions: int
+    parallelism: int
+    backoff_limit: int
+    auto_deletion_seconds: int
+    pods: int
+    pod_cpu_milli: int
+    pod_memory_bytes: int
+    gpu_milli: int
+    gpu_memory_bytes: int
+    cpu_milli: int
+    memory_bytes: int
+
+    @classmethod
+    def of(cls, state: Workload) -> Self:
+        spec = with_defaults(state.spec)
+        sets = state.pod_sets
+        at_once = [(pod_set.template.request, pod_set.at_once) for pod_set in sets]
+        return cls(
+            spec=state.spec,
+            priority_class=spec.priority_class or "",
+            preemptibility=spec.preemptibility or "",
+            category=clean(spec.category or ""),
+            image=clean(spec.image or ""),
+            node_pools=tuple(clean(pool) for pool in spec.node_pools or ()),
+            labels=tuple(sorted(clean(f"{label.name}={label.value or ''}") for label in spec.labels or ())),
+            label_keys=tuple(sorted(clean(label.name) for label in spec.labels or ())),
+            completions=fit(sum(pod_set.count for pod_set in sets)),
+            parallelism=fit(sum(pod_set.parallelism for pod_set in sets)),
+            backoff_limit=fit(spec.backoff_limit or 0),
+            auto_deletion_seconds=fit(spec.auto_deletion_time_after_completion_seconds or 0),
+            pods=fit(sum(count for _, count in at_once)),
+            pod_cpu_milli=fit(sets[0].template.request.cpu_milli),
+            pod_memory_bytes=fit(sets[0].template.request.memory_bytes),
+            gpu_milli=fit(sum(n * request.gpu_devices * request.gpu_milli for request, n in at_once)),
+            gpu_memory_bytes=fit(sum(n * request.gpu_devices * request.gpu_memory_bytes for request, n in at_once)),
+            cpu_milli=fit(sum(n * request.cpu_milli for request, n in at_once)),
+            memory_bytes=fit(sum(n * request.memory_bytes for request, n in at_once)),
+        )
+
+
+class WorkloadFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One incarnation of a workload as one of its commits left it."""
+
+    key: str
+    """Of its subject in the log."""
+    version: int
+    state: Workload
+    spent: Spent
+    asked: Asked
+    on_nodes: OnNodes
+
+    @property
+    def current_nodes(self) -> tuple[str, ...]:
+        return tuple(sorted({clean(node) for node, _ in self.on_nodes}))
+
+    @property
+    def current_node_pools(self) -> tuple[str, ...]:
+        return tuple(sorted({clean(pool) for _, pool in self.on_nodes}))
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One run of one of its pods: the pod as it is, or as it was when the run ended."""
+
+    workload_id: str
+    pod_set: str
+    index: int
+    pod: Pod
+    told: Told = Told()
+    end: End | None = None
