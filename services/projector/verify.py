@@ -112,7 +112,7 @@ def _add(expected: Expected, commit: Commit) -> None:
 async def _compare(connection: Connection, schema: str, table: str, expected: Mapping[Key, Row]) -> list[Difference]:
     left = dict(expected)
     differences: list[Difference] = []
-    columns = next(iter(expected.values()), {})
+    columns: Row = next(iter(expected.values()), Row())
     async for key, actual in _rows(connection, schema, table, columns):
         row = left.pop(key, None)
         if row is None:
