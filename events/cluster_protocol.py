@@ -2,6 +2,9 @@
 
 WANTED holds, per pod key, the newest word about that pod; OBSERVED the newest fact. A pod key is fixed by the
 workload's name, its pod set and index; `token` orders the runs of a key through all attempts, tries and incarnations.
+
+WANTED holds nothing that a person can make large. What a run is made of is asked for when it is about to start: its
+recipe (`RecipeRequest`, answered with `RunPod`), which no stream keeps.
 """
 
 from datetime import datetime
@@ -36,8 +39,29 @@ class EnvironmentSource(_Message, frozen=True, kw_only=True):
     """Key within it; with `field` the path of the pod's field, such as `status.podIP`."""
 
 
-class RunPod(_Message, frozen=True, kw_only=True, tag=True):
-    """This pod should run."""
+class StartPod(_Message, frozen=True, kw_only=True, tag=True):
+    """This pod should run; its recipe says what it is made of."""
+
+    pod_key: str
+    token: int
+    workload_id: str
+    """This and `pod`: so that an agent that may not start the run can still say that it is not there."""
+    pod: PodRef
+    node_name: str
+    devices: tuple[DeviceShare, ...] = ()
+
+
+class RecipeRequest(_Message, frozen=True, kw_only=True):
+    """Asked by an agent on `recipes.<cluster>`: what is this run made of? A run that is no longer wanted has no answer:
+    WANTED says so.
+    """
+
+    pod_key: str
+    token: int
+
+
+class RunPod(_Message, frozen=True, kw_only=True):
+    """A run's recipe, said on `agent.<cluster>.recipes`: everything an agent must know to start it."""
 
     pod_key: str
     token: int
@@ -96,7 +120,7 @@ class SettledPod(_Message, frozen=True, kw_only=True, tag=True):
     token: int
 
 
-WantedPod = RunPod | StopPod | SettledPod
+WantedPod = StartPod | StopPod | SettledPod
 
 
 class WantedCluster(_Message, frozen=True, kw_only=True):

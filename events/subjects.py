@@ -25,6 +25,8 @@ ALL_REFUSALS: Final = "refused.>"
 ALL_SNAPSHOTS: Final = "snap.>"
 ALL_KEYS: Final = "key.>"
 ALL_ACTORS: Final = "actor.*.*"
+ALL_RECIPES: Final = "recipes.*"
+ALL_AGENT_RECIPES: Final = "agent.*.recipes"
 
 ALL_CANARIES: Final = "snap.canary.*"
 """Small writes that show whether the log's server can store anything; beside the log, as nothing leaves that."""
@@ -91,6 +93,16 @@ def usage_subject(cluster_id: str) -> str:
 
 def agent_logs_subject(cluster_id: str) -> str:
     return f"agent.{_token(cluster_id)}.logs"
+
+
+def recipes_subject(cluster_id: str) -> str:
+    """Where a cluster's agent asks what a run is made of: core NATS."""
+    return f"recipes.{_token(cluster_id)}"
+
+
+def agent_recipes_subject(cluster_id: str) -> str:
+    """Where a cluster's agent is told what a run is made of: core NATS, kept nowhere."""
+    return f"agent.{_token(cluster_id)}.recipes"
 
 
 def request_subject(command: str) -> str:

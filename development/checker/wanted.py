@@ -19,11 +19,11 @@ def _check(messages: Iterable[RawMessage], log: LogChecker) -> Iterator[str]:
         for (pod_set, index), run in workload.live.items():
             subject = f"want.{workload.cluster_id}.pod.{workload.key}-{pod_set}-{index}"
             word = said.pop(subject, None)
-            kind = "StopPod" if run.phase == "stopping" else "RunPod"
+            kind = "StopPod" if run.phase == "stopping" else "StartPod"
             told = None if word is None else (word["type"], word["token"], word["workload_id"])
             if told != (kind, run.token, workload.id):
                 yield f"wanted: {run.name} is to be told {kind} with token {run.token}, and is told {told}"
-            elif word is not None and kind == "RunPod":
+            elif word is not None and kind == "StartPod":
                 there = (word["node_name"], word.get("devices", []))
                 if there != (run.node_name, run.devices):
                     yield f"wanted: {run.name} is to run on {run.node_name} {run.devices}, and is told {there}"

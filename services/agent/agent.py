@@ -22,6 +22,7 @@ from events.cluster_protocol import (
     ObservedNode,
     ObservedPod,
     SettledPod,
+    StartPod,
     UsageReport,
     UsageSample,
     WantedCluster,
@@ -31,6 +32,7 @@ from events.codec import UNDECODABLE
 from events.subjects import usage_subject
 from services.agent.backends.interface import LIVE_KINDS, Backend, BackendError, Observation, WatchBrokenError
 from services.agent.logs import LogServer
+from services.agent.recipes import Recipes
 from services.agent.reconcile import Absent, Action, Forget, Known, Start, Stop, orphans, reconcile
 from services.agent.reports import Reports
 from services.agent.wanted import Changed, Lost, Wanted, Whole
@@ -47,7 +49,7 @@ SAMPLES_PER_MESSAGE: Final = 500
 """Some 100 KiB: well below a message's limit of 1 MiB."""
 ACTIONS_AT_ONCE: Final = 64
 """Calls to the cluster on their way at the same time; as many again for runs that are let go: their logs are fetched
-first, and no start waits for a node that does not answer.
+first, and no start waits for a node that does not answer. Likewise as many runs at once have asked for their recipes.
 """
 FIRST_RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 30.0
@@ -82,6 +84,7 @@ class Agent:
         self._version = version
         self._list_again_seconds = list_again_seconds
         self._reports = Reports(nc, cluster.cluster_id, silent=lambda: bool(backend.standby()))
+        self._recipes = Recipes(nc, cluster.cluster_id)
         self._news = wanted
         self._wanted: dict[str, WantedPod] = {}
         self._current = False
@@ -98,12 +101,15 @@ class Agent:
         self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(ACTIONS_AT_ONCE)
         self._slots_to_forget = asyncio.Semaphore(ACTIONS_AT_ONCE)
+        self._slots_to_start = asyncio.Semaphore(ACTIONS_AT_ONCE)
+        """Runs whose recipe was asked for, or is in hand: it may be large. Nothing else waits for an answer."""
         self._actions: set[asyncio.Task[None]] = set()
         self._running = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set. Raises what the connection or the code broke with; pods stay as they are then."""
         logs = LogServer(self._nc, self._cluster.cluster_id, self._backend)
+        await self._recipes.start()
         parts = [
             asyncio.create_task(part)
             for part in (
@@ -126,6 +132,7 @@ class Agent:
             for task in [*parts, stopping, *self._actions]:
                 task.cancel()
             await asyncio.gather(*parts, stopping, *self._actions, return_exceptions=True)
+            await self._recipes.close()
 
     async def _end(self) -> None:
         """The machine goes, and with it the pods that live on it."""
@@ -283,7 +290,7 @@ class Agent:
 
     async def _carry_out(self, key: str, actions: tuple[Action, ...]) -> None:
         try:
-            async with self._slots_to_forget if isinstance(actions[0], Forget) else self._slots:
+            async with self._slots_for(actions[0]):
                 for action in actions:
                     await self._one(key, action)
             self._retries.pop(key, None)
@@ -305,12 +312,29 @@ class Agent:
         if key not in self._retries:
             self._look_at((key,))
 
+    def _slots_for(self, action: Action) -> asyncio.Semaphore:
+        match action:
+            case Start():
+                return self._slots_to_start
+            case Forget():
+                return self._slots_to_forget
+            case Stop() | Absent():
+                return self._slots
+            case _:
+                assert_never(action)
+
+    async def _start(self, key: str, wanted: StartPod) -> None:
+        recipe = await self._recipes.of(wanted.pod_key, wanted.token)
+        async with self._slots:
+            if self._wanted.get(key) == wanted:  # it may have been told to go while its recipe was waited for
+                await self._backend.apply(recipe)
+                self._change(key, started_token=wanted.token)
+
     async def _one(self, key: str, action: Action) -> None:
         known = self._known.get(key, Known())
         match action:
             case Start(pod=pod):
-                await self._backend.apply(pod)
-                self._change(key, started_token=pod.token)
+                await self._start(key, pod)
             case Stop(token=token, grace_seconds=grace):
                 await self._backend.delete(key, token, grace)
                 live = [run.token for run in known.runs if run.token <= token and run.kind in LIVE_KINDS]
@@ -358,7 +382,7 @@ class Agent:
                     ownership_protection=settings.ownership_protection,
                     nodes=sum(not node.gone for node in self._nodes.values()),
                     orphans=lost[:ORPHANS_SHOWN],
-                    problem=self._backend.problem(),
+                    problem=self._backend.problem() or self._recipes.problem(),
                 )
             )
             await asyncio.sleep(HEARTBEAT_SECONDS)

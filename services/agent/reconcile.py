@@ -8,7 +8,7 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from events.cluster_protocol import ObservedPod, RunPod, SettledPod, StopPod, WantedPod
+from events.cluster_protocol import ObservedPod, SettledPod, StartPod, StopPod, WantedPod
 from events.workload.pod import PodRef
 from services.agent.backends.interface import LIVE_KINDS
 
@@ -17,7 +17,7 @@ SUPERSEDED_GRACE_SECONDS = 30
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    pod: RunPod
+    pod: StartPod
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ def reconcile(
 
 def for_pod(want: WantedPod, known: Known, fence: int) -> tuple[Action, ...]:
     match want:
-        case RunPod():
+        case StartPod():
             return _for_run(want, known, fence)
         case StopPod():
             return _for_stop(want, known, fence)
@@ -94,7 +94,7 @@ def orphans(wanted: Mapping[str, WantedPod], runs: Iterable[ObservedPod]) -> tup
     return tuple(f"{run.pod_key}/{run.token}" for run in runs if run.kind in LIVE_KINDS and run.pod_key not in wanted)
 
 
-def _for_run(want: RunPod, known: Known, fence: int) -> tuple[Action, ...]:
+def _for_run(want: StartPod, known: Known, fence: int) -> tuple[Action, ...]:
     if any(run.token >= want.token for run in known.runs) or known.started_token >= want.token:
         return ()
     if live := _live(known.runs, up_to=want.token - 1):
@@ -137,5 +137,5 @@ def _live(runs: Sequence[ObservedPod], *, up_to: int) -> list[ObservedPod]:
     return [run for run in runs if run.token <= up_to and run.kind in LIVE_KINDS]
 
 
-def _absent(want: RunPod | StopPod, reason: Literal["stopped", "fenced"]) -> Absent:
+def _absent(want: StartPod | StopPod, reason: Literal["stopped", "fenced"]) -> Absent:
     return Absent(pod_key=want.pod_key, token=want.token, workload_id=want.workload_id, pod=want.pod, reason=reason)

@@ -16,6 +16,10 @@ BYTES_PER_FACT: Final = 512
 CHANGES_AT_ONCE: Final = 20
 """Of one node, cluster or run, after which its changes are told less often: each is a level, only the newest counts."""
 SECONDS_PER_CHANGE: Final = 10.0
+RECIPE_BYTES_AT_ONCE: Final = 1024**3
+RECIPE_BYTES_PER_SECOND: Final = 16 * 1024**2
+LEAST_RECIPE_BYTES: Final = 2048
+"""What a request counts as at least: reading it costs as much as a small answer."""
 
 
 def facts_budget(per_minute: int) -> Buckets:
@@ -33,6 +37,13 @@ def answers_budget() -> Buckets:
     some 50 MB of it at most; an agent that is not answered asks again.
     """
     return Buckets(size=60_000, per_second=100)
+
+
+def recipes_budget() -> Buckets:
+    """By cluster: bytes of what its agent is told of runs that it is about to start. At once 2,000 pods of the largest
+    spec; an agent that asks again and again takes a tenth of a processor at most.
+    """
+    return Buckets(size=RECIPE_BYTES_AT_ONCE, per_second=RECIPE_BYTES_PER_SECOND)
 
 
 def facts_in(draft: Draft) -> int:

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from events.cluster_protocol import EnvironmentSource, RunPod, SettledPod, StopPod, WantedPod, pod_key
+from events.cluster_protocol import EnvironmentSource, RunPod, SettledPod, StartPod, StopPod, WantedPod, pod_key
 from events.phases import FINISHED, DesiredPhase, PodPhase
 from events.project import Project
 from events.workload.pod import LIVE_POD_PHASES, Pod, PodId, PodRef
@@ -40,7 +40,7 @@ class Held(msgspec.Struct, frozen=True):
     token: int
 
 
-UNREADABLE: Final = Held(RunPod, 0)
+UNREADABLE: Final = Held(StartPod, 0)
 """A word that nobody can read. Older than every run, so that what is desired takes its place; where nothing is, it is
 settled and goes away.
 """
@@ -67,15 +67,26 @@ def reconcile(
             if known is not None and known.kind is not SettledPod:
                 publish.append((subject, SettledPod(pod_key=subject.rpartition(".")[2], token=known.token)))
             continue
-        kind = StopPod if wanted.stop else RunPod
+        kind = StopPod if wanted.stop else StartPod
         if known is not None and (known.token > wanted.token or (known.token, known.kind) == (wanted.token, kind)):
             continue
-        publish.append((subject, stop_pod(wanted) if wanted.stop else run_pod(wanted)))
+        publish.append((subject, stop_pod(wanted) if wanted.stop else start_pod(wanted)))
     return publish
 
 
+def start_pod(desired: Desired) -> StartPod:
+    return StartPod(
+        pod_key=pod_key(desired.workload_key, *desired.pod_id),
+        token=desired.token,
+        workload_id=desired.state.workload_id,
+        pod=_ref(desired),
+        node_name=desired.pod.node_name,
+        devices=desired.pod.devices,
+    )
+
+
 def run_pod(desired: Desired) -> RunPod:
-    """Everything an agent must know to run a pod."""
+    """The run's recipe: everything an agent must know to start it."""
     state, pod, (set_name, index) = desired.state, desired.pod, desired.pod_id
     pod_set = _pod_set(desired)
     template, request, limits = pod_set.template, pod_set.template.request, pod_set.template.limits

@@ -20,7 +20,7 @@ from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod
 from events.ids import key_of_id
 from events.node import Node, ReportNodeGone
 from events.subjects import OBSERVED_STREAM, wanted_subject
-from services.cluster_sync.budget import answers_budget, changes_budget, facts_budget
+from services.cluster_sync.budget import RECIPE_BYTES_PER_SECOND, answers_budget, changes_budget, facts_budget
 from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE, Fold
 from services.cluster_sync.hear import Heard, NotTakenError, understand
 from services.cluster_sync.lanes import Lane, Lanes
@@ -32,6 +32,7 @@ from services.cluster_sync.observe import (
     node_command,
     place_lost,
 )
+from services.cluster_sync.recipes import Recipes
 from services.cluster_sync.refusals import Refusals
 from services.cluster_sync.report import Limits, Reporter
 from services.cluster_sync.wanted import Wanted, WantedLostError
@@ -116,6 +117,7 @@ class ClusterSync:
                 reader.start()
             self._fill_lanes()
             self._lost_places()
+            await self._recipes().start()
             tasks |= {asyncio.create_task(job()) for job in (self._keep_wanted, self._tick)}
             tasks |= {asyncio.create_task(self._observe(lane)) for lane in self._observed}
             tasks.add(asyncio.create_task(self._watch_fullness(Alarms(health))))
@@ -302,6 +304,20 @@ class ClusterSync:
         rule = f"at most {self._facts_per_minute:,} facts a minute in the long run"
         report = RefusedReport(about="cluster", name="", field="", rule=rule, value="more, which wait")
         self._refuse(NotTakenError(cluster_id, report))
+
+    def _recipes(self) -> Recipes:
+        return Recipes(self._nc, self._fold, on_wait=self._recipes_wait, on_unwanted=self._compare)
+
+    def _recipes_wait(self, cluster_id: str) -> None:
+        """Its agent asks for more than it is told."""
+        rule = f"at most {RECIPE_BYTES_PER_SECOND:,} bytes a second in the long run, of what runs are made of"
+        report = RefusedReport(about="cluster", name="", field="", rule=rule, value="more, which wait")
+        self._refuse(NotTakenError(cluster_id, report))
+
+    def _compare(self, subject: str) -> None:
+        """Have WANTED say again what is desired there."""
+        self._fold.changed.pods.add(subject)
+        self._tell.set()
 
     def _hear_node(self, cluster_id: str, key: str, observed: ObservedNode, said_at: float) -> None:
         cluster = self._fold.cluster(cluster_id)

@@ -20,16 +20,20 @@ from events.cluster_protocol import (
     ObservedCluster,
     ObservedNode,
     ObservedPod,
+    RunPod,
+    SettledPod,
+    StopPod,
     UsageReport,
     WantedCluster,
     WantedPod,
 )
-from events.subjects import agent_logs_subject, usage_subject, wanted_cluster_subject, wanted_subject
+from events.subjects import agent_logs_subject, recipes_subject, usage_subject, wanted_cluster_subject, wanted_subject
 from services.agent import service
 from services.runtime.nats.connection import connect
 from services.runtime.nats.inboxes import logs_inbox
 from services.runtime.process.host import Health
-from tests.agent.given import KEY, NODES
+from tests.agent.given import KEY, NODES, start_pod
+from tests.support.recipes import answer_recipes
 
 SECONDS = 20.0
 
@@ -44,10 +48,12 @@ class ControlPlane:
         self.heartbeats: list[ObservedCluster] = []
         self.usage: list[UsageReport] = []
         self.news = asyncio.Event()
+        self._recipes: dict[tuple[str, int], RunPod] = {}
 
     async def open(self) -> None:
         await self.nc.subscribe(f"obs.{self.cluster}.>", cb=self._on_observed)
         await self.nc.subscribe(usage_subject(self.cluster), cb=self._on_usage)
+        await answer_recipes(self.nc, self._recipes, recipes_subject(self.cluster))
         await self.nc.flush()
 
     async def _on_observed(self, message: Msg) -> None:
@@ -72,8 +78,14 @@ class ControlPlane:
         wanted = WantedCluster(**fields)
         await self.nc.jetstream().publish(wanted_cluster_subject(self.cluster), msgspec.json.encode(wanted))
 
-    async def want(self, *pods: WantedPod) -> None:
-        for pod in pods:
+    async def want(self, *pods: RunPod | StopPod | SettledPod) -> None:
+        for wanted in pods:
+            pod: WantedPod
+            if isinstance(wanted, RunPod):
+                self._recipes[wanted.pod_key, wanted.token] = wanted
+                pod = start_pod(wanted)
+            else:
+                pod = wanted
             await self.nc.jetstream().publish(wanted_subject(self.cluster, pod.pod_key), msgspec.json.encode(pod))
 
     async def until(self, condition: Callable[[], bool], *, seconds: float = SECONDS) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from events.cluster import SimulatedNodes
-from events.cluster_protocol import LogsRequest, ObservedPod, RunPod, SettledPod, StopPod
+from events.cluster_protocol import LogsRequest, ObservedPod, RunPod, SettledPod, StartPod, StopPod
 from events.workload.commands import PodFactKind
 from events.workload.pod import PodRef
 from services.agent.backends.interface import Backend
@@ -51,6 +51,18 @@ def run_pod(token: int = 1, **more: Any) -> RunPod:
         "grace_seconds": 5,
     }
     return RunPod(**(fields | more))
+
+
+def start_pod(pod: RunPod) -> StartPod:
+    """What WANTED says of the run with this recipe."""
+    return StartPod(
+        pod_key=pod.pod_key,
+        token=pod.token,
+        workload_id=pod.workload_id,
+        pod=pod.pod,
+        node_name=pod.node_name,
+        devices=pod.devices,
+    )
 
 
 def stop_pod(token: int = 1, *, grace_seconds: int = 5, key: str = KEY) -> StopPod:

@@ -17,7 +17,8 @@ from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.wanted import Wanted, Whole
 from services.runtime.nats.connection import connect
-from tests.agent.given import CLUSTER, KEY, NODES, WORKLOAD, ref, run_pod
+from tests.agent.given import CLUSTER, KEY, NODES, WORKLOAD, ref, run_pod, start_pod
+from tests.support.recipes import answering
 
 pytestmark = pytest.mark.anyio
 
@@ -59,17 +60,20 @@ async def test_an_end_is_for_ever_whatever_a_watch_that_lags_says_later(nc: Clie
     assert [run.kind for run in agent._known[KEY].runs] == ["succeeded"]
 
 
-async def test_runs_that_may_not_be_started_now_are_started_as_soon_as_they_may(nc: Client) -> None:
+async def test_runs_that_may_not_be_started_now_are_started_as_soon_as_they_may(
+    nc: Client, fresh_log: NatsServer
+) -> None:
     backend, wanted, stop = NotNow(), Wanted(), asyncio.Event()
     cluster = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", simulated_nodes=NODES)
     running = asyncio.create_task(Agent(cluster, backend, nc, wanted, version="1").run(stop))
     pods = [run_pod(pod_key=f"k{number}-main-0") for number in range(PODS)]
-    wanted.put(Whole({pod.pod_key: msgspec.json.encode(pod) for pod in pods}))
-    await asyncio.sleep(2.5)
-    assert backend.asked == 0
-    backend.its_turn = True
-    async with asyncio.timeout(20):
-        while backend.asked < PODS:
-            await asyncio.sleep(0.05)
+    async with answering(fresh_log, pods):
+        wanted.put(Whole({pod.pod_key: msgspec.json.encode(start_pod(pod)) for pod in pods}))
+        await asyncio.sleep(2.5)
+        assert backend.asked == 0
+        backend.its_turn = True
+        async with asyncio.timeout(20):
+            while backend.asked < PODS:
+                await asyncio.sleep(0.05)
     stop.set()
     await running

@@ -5,12 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from events.cluster_protocol import ObservedPod, WantedPod
+from events.cluster_protocol import ObservedPod, StartPod, WantedPod
 from services.agent.backends.interface import LIVE_KINDS
 from services.agent.reconcile import Absent, Action, Forget, Known, Start, Stop, for_pod, orphans, reconcile
-from tests.agent.given import KEY, WORKLOAD, ref, run_pod, seen, settled, stop_pod
+from tests.agent.given import KEY, WORKLOAD, ref, run_pod, seen, settled, start_pod, stop_pod
 
 GRACE = 30
+
+
+def wanted_run(token: int) -> StartPod:
+    return start_pod(run_pod(token))
 
 
 def absent(token: int, reason: str) -> Absent:
@@ -26,17 +30,17 @@ def forget(token: int) -> Forget:
 
 
 TABLE: dict[str, tuple[WantedPod, Known, int, tuple[Action, ...]]] = {
-    "a wanted run that is not there is started": (run_pod(1), Known(), 0, (Start(pod=run_pod(1)),)),
-    "its fence does not keep it from being started": (run_pod(1), Known(), 1, (Start(pod=run_pod(1)),)),
-    "a run that is there is left alone": (run_pod(1), Known(runs=(seen("running"),)), 1, ()),
-    "a run that ended is not started again": (run_pod(1), Known(runs=(seen("failed"),)), 1, ()),
-    "a run that was started and is not shown yet is not started again": (run_pod(1), Known(started_token=1), 1, ()),
-    "an older token than the newest run's does nothing": (run_pod(1), Known(runs=(seen("running", 2),)), 2, ()),
-    "a token below the fence is never started, and that is said": (run_pod(1), Known(), 2, (absent(1, "fenced"),)),
-    "having said so is enough": (run_pod(1), Known(runs=(seen("stopped"),)), 2, ()),
-    "a newer token stops the older run first": (run_pod(2), Known(runs=(seen("running"),)), 1, (stop(1),)),
-    "and waits while it goes": (run_pod(2), Known(runs=(seen("running"),), asked={1: GRACE}), 2, ()),
-    "and starts when it is gone": (run_pod(2), Known(runs=(seen("stopped"),)), 2, (Start(pod=run_pod(2)),)),
+    "a wanted run that is not there is started": (wanted_run(1), Known(), 0, (Start(pod=wanted_run(1)),)),
+    "its fence does not keep it from being started": (wanted_run(1), Known(), 1, (Start(pod=wanted_run(1)),)),
+    "a run that is there is left alone": (wanted_run(1), Known(runs=(seen("running"),)), 1, ()),
+    "a run that ended is not started again": (wanted_run(1), Known(runs=(seen("failed"),)), 1, ()),
+    "a run that was started and is not shown yet is not started again": (wanted_run(1), Known(started_token=1), 1, ()),
+    "an older token than the newest run's does nothing": (wanted_run(1), Known(runs=(seen("running", 2),)), 2, ()),
+    "a token below the fence is never started, and that is said": (wanted_run(1), Known(), 2, (absent(1, "fenced"),)),
+    "having said so is enough": (wanted_run(1), Known(runs=(seen("stopped"),)), 2, ()),
+    "a newer token stops the older run first": (wanted_run(2), Known(runs=(seen("running"),)), 1, (stop(1),)),
+    "and waits while it goes": (wanted_run(2), Known(runs=(seen("running"),), asked={1: GRACE}), 2, ()),
+    "and starts when it is gone": (wanted_run(2), Known(runs=(seen("stopped"),)), 2, (Start(pod=wanted_run(2)),)),
     "a stop ends the run": (stop_pod(1), Known(runs=(seen("running"),)), 1, (stop(1, 5),)),
     "a stop ends a run that only starts": (stop_pod(1), Known(runs=(seen("starting"),)), 1, (stop(1, 5),)),
     "a stop with a newer token ends the older run": (stop_pod(3), Known(runs=(seen("running"),)), 1, (stop(3, 5),)),
@@ -105,7 +109,7 @@ class World:
         self.runs[token] = replace(self.runs[token], kind="stopped" if token in self.asked else "succeeded")
 
 
-WORDS = st.builds(lambda make, token: make(token), st.sampled_from([run_pod, stop_pod, settled]), st.integers(1, 5))
+WORDS = st.builds(lambda make, token: make(token), st.sampled_from([wanted_run, stop_pod, settled]), st.integers(1, 5))
 
 
 @settings(max_examples=300)

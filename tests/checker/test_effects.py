@@ -87,7 +87,7 @@ def test_a_pod_says_when_it_begins_when_it_ends_well_and_that_another_runs(tmp_p
     assert [line.what for line in read_lines(tmp_path / "effects")][-2:] == ["begin", "end"]
 
 
-def word(type_: str = "RunPod", token: int = TOKEN, **more: Any) -> RawMessage:
+def word(type_: str = "StartPod", token: int = TOKEN, **more: Any) -> RawMessage:
     told = {"type": type_, "token": token, "workload_id": ID, "node_name": NODE, **more}
     told.setdefault("devices", [{"device": 0, "milli": 1000}])
     return RawMessage(1, f"want.c1.pod.{KEY}-main-0", json.dumps(told).encode())

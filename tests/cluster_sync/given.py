@@ -13,7 +13,9 @@ from events.aggregate import WORKLOAD, Aggregate, draft
 from events.cluster_protocol import (
     ObservedCluster,
     ObservedPod,
+    RecipeRequest,
     RunPod,
+    StartPod,
     StopPod,
     WantedPod,
     pod_key,
@@ -27,8 +29,10 @@ from events.phases import Phase
 from events.refusal import Refusal
 from events.subjects import (
     WANTED_STREAM,
+    agent_recipes_subject,
     observed_cluster_subject,
     observed_pod_subject,
+    recipes_subject,
     wanted_filter,
     wanted_subject,
 )
@@ -113,7 +117,7 @@ class World:
         await self.say(observed_cluster_subject(CLUSTER_ID), beat)
 
     async def report(
-        self, word: RunPod | StopPod, kind: PodFactKind, *, at: datetime | None = None, **more: Any
+        self, word: StartPod | StopPod, kind: PodFactKind, *, at: datetime | None = None, **more: Any
     ) -> PubAck:
         observed = ObservedPod(
             pod_key=word.pod_key,
@@ -125,6 +129,16 @@ class World:
             **more,
         )
         return await self.say(observed_pod_subject(CLUSTER_ID, word.pod_key), observed)
+
+    async def recipe(self, word: StartPod) -> RunPod:
+        """What the run is made of, asked for as its agent does."""
+        answers = await self.nc.subscribe(agent_recipes_subject(CLUSTER_ID))
+        try:
+            request = RecipeRequest(pod_key=word.pod_key, token=word.token)
+            await self.nc.publish(recipes_subject(CLUSTER_ID), msgspec.json.encode(request))
+            return msgspec.json.decode((await answers.next_msg(timeout=10)).data, type=RunPod)
+        finally:
+            await answers.unsubscribe()
 
     async def wanted(self, pod: str = POD) -> Any:
         found = await read_latest(self.nc, self.requests, WANTED_STREAM, wanted_filter(CLUSTER_ID))

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from events.cluster import Cluster
-from events.cluster_protocol import EnvironmentSource, ObservedCluster, ObservedPod, RunPod, SettledPod, StopPod
+from events.cluster_protocol import EnvironmentSource, ObservedCluster, ObservedPod, SettledPod, StartPod, StopPod
 from events.ids import workload_key
 from events.node import Node, Reservation
 from events.phases import PodPhase
@@ -60,18 +60,18 @@ def suspended() -> Workload:
 @pytest.mark.parametrize(
     ("state", "held", "words"),
     [
-        (RUNNING.state, None, [RunPod]),
-        (RUNNING.state, Held(RunPod, TOKEN), []),
-        (RUNNING.state, Held(RunPod, TOKEN - 1), [RunPod]),
-        (RUNNING.state, Held(StopPod, TOKEN - 1), [RunPod]),
+        (RUNNING.state, None, [StartPod]),
+        (RUNNING.state, Held(StartPod, TOKEN), []),
+        (RUNNING.state, Held(StartPod, TOKEN - 1), [StartPod]),
+        (RUNNING.state, Held(StopPod, TOKEN - 1), [StartPod]),
         (RUNNING.state, Held(StopPod, TOKEN + 5), []),
-        (OUT_OF_SIGHT.state, Held(RunPod, TOKEN), []),
-        (OUT_OF_SIGHT.state, None, [RunPod]),
-        (suspended(), Held(RunPod, TOKEN), [StopPod]),
+        (OUT_OF_SIGHT.state, Held(StartPod, TOKEN), []),
+        (OUT_OF_SIGHT.state, None, [StartPod]),
+        (suspended(), Held(StartPod, TOKEN), [StopPod]),
         (suspended(), Held(StopPod, TOKEN), []),
         (suspended(), None, [StopPod]),
         (Story().created().state, None, []),
-        (Story().created().state, Held(RunPod, TOKEN), [SettledPod]),
+        (Story().created().state, Held(StartPod, TOKEN), [SettledPod]),
         (Story().created().state, Held(StopPod, TOKEN), [SettledPod]),
         (Story().created().state, Held(SettledPod, TOKEN), []),
     ],
@@ -115,8 +115,7 @@ def test_a_run_is_told_with_all_that_an_agent_needs() -> None:
     )
     wanted = desired(story.bound().state)
     assert wanted is not None
-    ((_, word),) = reconcile([SUBJECT], {SUBJECT: wanted}, {})
-    assert isinstance(word, RunPod)
+    word = run_pod(wanted)
     assert word.arguments == ("python", "train.py", "--name", "a b")
     assert (word.environment, word.annotations) == ({"A": "b"}, {"n": "v"})
     assert (word.cpu_milli, word.cpu_limit_milli, word.memory_limit_bytes) == (500, 1000, 1024**3)
@@ -131,11 +130,10 @@ def test_no_grace_at_all_is_told_as_that() -> None:
     stopping = desired(story.state)
     assert running is not None
     assert stopping is not None
-    told = [reconcile([SUBJECT], {SUBJECT: each}, {})[0][1] for each in (running, stopping)]
-    assert [(type(word), word.grace_seconds) for word in told if not isinstance(word, SettledPod)] == [
-        (RunPod, 0),
-        (StopPod, 0),
-    ]
+    assert run_pod(running).grace_seconds == 0
+    ((_, word),) = reconcile([SUBJECT], {SUBJECT: stopping}, {})
+    assert isinstance(word, StopPod)
+    assert word.grace_seconds == 0
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from events.cluster_protocol import (
     ObservedCluster,
     ObservedNode,
     ObservedPod,
-    RunPod,
     SettledPod,
+    StartPod,
     StopPod,
     WantedCluster,
     pod_key,
@@ -60,7 +60,7 @@ async def test_a_bound_pod_is_told_to_its_cluster_and_its_end_is_settled(world: 
     async with serving(world.server):
         await world.create(command="true")
         await world.bind()
-        word = await world.wanted_is(RunPod)
+        word = await world.wanted_is(StartPod)
         await world.report(word, "running")
         await world.phase_is(Phase.RUNNING)
         await world.report(word, "succeeded")
@@ -73,7 +73,7 @@ async def test_an_end_whose_start_was_never_reported_becomes_both(world: World) 
     async with serving(world.server):
         await world.create(command="true")
         await world.bind()
-        word = await world.wanted_is(RunPod)
+        word = await world.wanted_is(StartPod)
         await world.report(word, "succeeded", started_at=datetime.now(UTC))
         await world.phase_is(Phase.COMPLETED)
     seen = [type(event).__name__ async for event in events_of(world)]
@@ -94,7 +94,7 @@ async def test_suspend_and_delete_become_stops_with_their_reasons(world: World) 
     async with serving(world.server):
         id_ = await world.create(command="sleep 60")
         await world.bind()
-        await world.wanted_is(RunPod)
+        await world.wanted_is(StartPod)
         await world.decide(WORKLOAD, KEY, SuspendWorkload(workload_id=id_), "s")
         stop = await world.wanted_is(StopPod)
         assert stop.reason == "suspended"
@@ -109,7 +109,7 @@ async def test_an_agent_that_still_speaks_of_an_old_run_is_told_again(world: Wor
     async with serving(world.server):
         await world.create(command="false", backoff_limit=0)
         await world.bind()
-        word = await world.wanted_is(RunPod)
+        word = await world.wanted_is(StartPod)
         await world.report(word, "failed", exit_code=1)
         await world.phase_is(Phase.FAILED)
         await world.wanted_is(SettledPod)
@@ -126,7 +126,7 @@ async def test_an_agent_is_not_believed_about_a_pod_that_another_cluster_has(wor
     async with serving(world.server):
         await world.create(command="true")
         await world.bind()
-        word = await world.wanted_is(RunPod)
+        word = await world.wanted_is(StartPod)
         lie = ObservedPod(
             pod_key=word.pod_key,
             token=word.token,
@@ -147,11 +147,11 @@ async def test_wanted_that_was_lost_is_told_again(world: World) -> None:
     async with serving(world.server):
         await world.create(command="sleep 60")
         await world.bind()
-        first = await world.wanted_is(RunPod)
+        first = await world.wanted_is(StartPod)
         await world.nc.jetstream().purge_stream(WANTED_STREAM)
         await world.nc.jetstream().delete_stream(WANTED_STREAM)
         await create_streams(world.nc, 1)
-        assert (await world.wanted_is(RunPod)) == first
+        assert (await world.wanted_is(StartPod)) == first
         found = await read_latest(world.nc, world.requests, WANTED_STREAM, wanted_filter(CLUSTER_ID))
         word = msgspec.json.decode(found[wanted_cluster_subject(CLUSTER_ID)], type=WantedCluster)
         assert (word.name, word.kind, word.removed) == ("c", "simulated", False)
@@ -161,7 +161,7 @@ async def test_what_happened_while_it_was_away_is_caught_up_with(world: World) -
     async with serving(world.server):
         await world.create(command="sleep 60")
         await world.bind()
-        word = await world.wanted_is(RunPod)
+        word = await world.wanted_is(StartPod)
     await world.report(word, "succeeded")
     async with serving(world.server):
         await world.phase_is(Phase.COMPLETED)
@@ -172,14 +172,14 @@ async def test_a_restart_with_a_snapshot_knows_what_it_knew(world: World) -> Non
     async with serving(world.server):
         await world.create(command="sleep 60", completions=2, parallelism=2)
         await world.bind()
-        await world.wanted_is(RunPod, pod_key(KEY, "main", 1))
+        await world.wanted_is(StartPod, pod_key(KEY, "main", 1))
     snapshots = FoldSnapshots(world.store.snapshots, "cluster_sync", shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
     found = await snapshots.load()
     assert found is not None
     assert KEY in found[1]["workload"]
     async with serving(world.server):
         for index in range(2):
-            word = await world.wanted_is(RunPod, pod_key(KEY, "main", index))
+            word = await world.wanted_is(StartPod, pod_key(KEY, "main", index))
             await world.report(word, "succeeded")
         await world.phase_is(Phase.COMPLETED)
 
@@ -193,7 +193,7 @@ async def test_a_snapshot_of_an_older_shape_is_dropped_and_the_log_read_from_its
     newest = await world.store.last_seq()
     await older.save(newest, {name: {} for name in ("workload", "node", "cluster")}, datetime.now(UTC))
     async with serving(world.server):
-        assert (await world.wanted_is(RunPod)).project_name == "nlp"
+        assert (await world.recipe(await world.wanted_is(StartPod))).project_name == "nlp"
 
 
 async def test_nodes_are_registered_in_the_pool_of_their_labels_and_follow_a_change_of_pools(world: World) -> None:
@@ -222,7 +222,7 @@ async def test_runs_on_a_node_that_is_gone_are_interrupted_and_may_run_elsewhere
         await world.say(observed_node_subject(CLUSTER_ID, NODE_KEY), ObservedNode(name="n1", facts=FACTS))
         await world.create(command="sleep 60", backoff_limit=0)
         await world.bind()
-        word = await world.wanted_is(RunPod)
+        word = await world.wanted_is(StartPod)
         await world.report(word, "running")
         await world.phase_is(Phase.RUNNING)
         gone = ObservedNode(name="n1", facts=FACTS, gone=True)
@@ -235,7 +235,7 @@ async def test_runs_of_a_removed_cluster_are_interrupted(world: World) -> None:
     async with serving(world.server):
         await world.create(command="sleep 60")
         await world.bind()
-        await world.wanted_is(RunPod)
+        await world.wanted_is(StartPod)
         await world.decide(CLUSTER, cluster_key("c"), RemoveCluster(cluster_id=CLUSTER_ID), "remove")
         await world.phase_is(Phase.PENDING)
 
@@ -273,13 +273,13 @@ async def test_a_run_that_is_out_of_sight_and_back_with_the_same_start_is_told_b
     async with serving(world.server):
         await world.create(command="true")
         await world.bind()
-        word = await world.wanted_is(RunPod)
-        assert word.project_name == "nlp"
+        word = await world.wanted_is(StartPod)
+        assert (await world.recipe(word)).project_name == "nlp"
         steps: list[tuple[PodFactKind, Phase]] = [("running", Phase.RUNNING), ("unreachable", Phase.UNKNOWN)]
         for kind, phase in (*steps, steps[0]):
             await world.report(word, kind, at=started)
             await world.phase_is(phase)
-        assert isinstance(await world.wanted(), RunPod)
+        assert isinstance(await world.wanted(), StartPod)
 
 
 async def test_nonsense_from_an_agent_stops_nobody(world: World) -> None:
@@ -288,7 +288,7 @@ async def test_nonsense_from_an_agent_stops_nobody(world: World) -> None:
         await world.requests.ask(f"obs.{CLUSTER_ID}.surprise", b"{}", seconds=3)
         await world.create(command="true")
         await world.bind()
-        await world.report(await world.wanted_is(RunPod), "succeeded")
+        await world.report(await world.wanted_is(StartPod), "succeeded")
         await world.phase_is(Phase.COMPLETED)
 
 
@@ -370,7 +370,7 @@ async def test_times_without_a_zone_stop_nobody(world: World) -> None:
     async with serving(world.server):
         await world.create(command="true")
         await world.bind()
-        word = await world.wanted_is(RunPod)
+        word = await world.wanted_is(StartPod)
         naive = datetime.now(UTC).replace(tzinfo=None)
         await world.report(word, "succeeded", started_at=naive)
         await world.report(word, "succeeded")
@@ -382,7 +382,7 @@ async def test_two_instances_do_no_harm(world: World) -> None:
         await world.create(command="true", completions=3, parallelism=3)
         await world.bind()
         for index in range(3):
-            word = await world.wanted_is(RunPod, pod_key(KEY, "main", index))
+            word = await world.wanted_is(StartPod, pod_key(KEY, "main", index))
             await world.report(word, "running")
             await world.report(word, "succeeded")
         await world.phase_is(Phase.COMPLETED)
@@ -394,7 +394,7 @@ async def test_five_hundred_pods_at_once_are_told_and_their_ends_recorded(world:
     async with serving(world.server):
         await world.create(command="true", completions=500, parallelism=500)
         await world.bind()
-        await world.wanted_is(RunPod, pod_key(KEY, "main", 499))
+        await world.wanted_is(StartPod, pod_key(KEY, "main", 499))
 
         async def report(index: int) -> None:
             await world.report(await world.wanted(pod_key(KEY, "main", index)), "succeeded")
@@ -402,7 +402,7 @@ async def test_five_hundred_pods_at_once_are_told_and_their_ends_recorded(world:
         found = await read_latest(world.nc, world.requests, WANTED_STREAM, wanted_filter(CLUSTER_ID))
         words = [WANTED.decode(payload) for subject, payload in found.items() if ".pod." in subject]
         assert len(words) == 500
-        await asyncio.gather(*(world.report(word, "succeeded") for word in words if isinstance(word, RunPod)))
+        await asyncio.gather(*(world.report(word, "succeeded") for word in words if isinstance(word, StartPod)))
         await world.phase_is(Phase.COMPLETED)
 
 
@@ -426,11 +426,11 @@ async def test_wanted_lost_before_a_new_instance_wrote_anything_is_told_again(wo
     async with serving(world.server):
         await world.create(command="sleep 60")
         await world.bind()
-        first = await world.wanted_is(RunPod)
+        first = await world.wanted_is(StartPod)
     async with serving(world.server):
         await world.nc.jetstream().delete_stream(WANTED_STREAM)
         await create_streams(world.nc, 1)
-        assert (await world.wanted_is(RunPod)) == first
+        assert (await world.wanted_is(StartPod)) == first
 
 
 async def test_an_old_heartbeat_that_is_told_again_connects_nothing(
@@ -526,7 +526,7 @@ async def test_an_agent_that_floods_observed_keeps_no_other_cluster_waiting(worl
                         await asyncio.sleep(0.02)
                 await world.create(command="true")
                 await world.bind()
-                word = await world.wanted_is(RunPod)
+                word = await world.wanted_is(StartPod)
                 await said_until(world, word, "running", Phase.RUNNING)
                 await said_until(world, word, "succeeded", Phase.COMPLETED)
                 assert not flooding.done()
@@ -546,7 +546,7 @@ async def test_an_agent_that_floods_observed_keeps_no_other_cluster_waiting(worl
         await stream.update_stream(config)
 
 
-async def said_until(world: World, word: RunPod, kind: PodFactKind, phase: Phase) -> None:
+async def said_until(world: World, word: StartPod, kind: PodFactKind, phase: Phase) -> None:
     """As an agent does: said, and taken, and said again while it does not stand in the log."""
 
     async def known() -> bool:

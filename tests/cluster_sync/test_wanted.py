@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from events.aggregate import WORKLOAD
-from events.cluster_protocol import ObservedPod, RunPod, SettledPod, StopPod, WantedCluster
+from events.cluster_protocol import ObservedPod, SettledPod, StartPod, StopPod, WantedCluster
 from events.subjects import WANTED_STREAM, observed_pod_subject, wanted_cluster_subject, wanted_subject
 from events.workload.commands import PodFact, ReportPods
 from services.cluster_sync.fold import Fold
@@ -47,7 +47,7 @@ async def test_a_word_about_a_run_that_is_over_never_takes_the_place_of_a_newer_
     await wanted.answer(fold, {SUBJECT: said})
     await wanted.tell_pods(fold, {SUBJECT})
     word = await world.wanted()
-    assert isinstance(word, RunPod)
+    assert isinstance(word, StartPod)
     assert word.token == fold.desired[SUBJECT].token > old.token
 
 
@@ -77,7 +77,7 @@ async def test_the_answer_about_a_run_that_never_was_expires(world: World) -> No
         assert stored.headers["Nats-TTL"] == "600s"
         # The room it took is there again for the pod's real run.
         await world.bind()
-        word = await world.wanted_is(RunPod)
+        word = await world.wanted_is(StartPod)
         stored = await world.nc.jetstream().get_last_msg(WANTED_STREAM, SUBJECT)
         assert stored.headers is None
         assert msgspec.json.decode(stored.data)["token"] == word.token
@@ -92,7 +92,7 @@ async def test_a_word_that_nobody_can_read_is_replaced_by_what_the_log_says(worl
     for subject in (SUBJECT, stray, wanted_cluster_subject(CLUSTER_ID), "want.a.word.of.no.form"):
         await world.nc.request(subject, payload, timeout=5)
     async with serving(world.server):
-        await world.wanted_is(RunPod)
+        await world.wanted_is(StartPod)
         assert isinstance(await world.wanted_is(SettledPod, "stray"), SettledPod)
         told = await world.nc.jetstream().get_last_msg(WANTED_STREAM, wanted_cluster_subject(CLUSTER_ID))
         assert msgspec.json.decode(told.data, type=WantedCluster).name == "c"

@@ -27,6 +27,8 @@ from events.cluster_protocol import (
     ObservedCluster,
     ObservedNode,
     ObservedPod,
+    RecipeRequest,
+    RunPod,
     UsageReport,
     WantedCluster,
     WantedPod,
@@ -41,11 +43,14 @@ from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.host import AgentHost
 from services.agent.logs import LogServer
+from services.agent.recipes import Recipes as AgentRecipes
 from services.agent.wanted import Wanted
 from services.api.body import BadBodyError, read_object
 from services.api.log_lines import AgentError, understood
 from services.api.operation_log import _audited
+from services.cluster_sync.fold import Fold
 from services.cluster_sync.hear import NotTakenError, understand
+from services.cluster_sync.recipes import Recipes
 from services.commands.counts import Counts
 from services.commands.handle import Commands, serve
 from services.commands.keys import MemoryKeys
@@ -160,6 +165,21 @@ async def test_words_about_pods_at_the_agent(payload: bytes) -> None:
     keys = agent._take({"k": payload, "other": payload})
     agent._look_at(keys)
     assert len(keys) <= 1
+
+
+@spoiled
+@given(payload=messages(RunPod))
+async def test_recipes_at_the_agent(payload: bytes) -> None:
+    await AgentRecipes(wire(), "c")._on_answer(message(payload, subject="agent.c.recipes"))
+
+
+@spoiled
+@given(payload=messages(RecipeRequest))
+async def test_requests_for_recipes_in_cluster_sync(payload: bytes) -> None:
+    compared: list[str] = []
+    recipes = Recipes(wire(), Fold(), on_wait=lambda _: None, on_unwanted=compared.append)
+    await recipes._on_request(message(payload, subject="recipes.c"))
+    assert all(subject.startswith("want.c.pod.") for subject in compared)
 
 
 @spoiled

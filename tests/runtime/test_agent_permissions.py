@@ -34,6 +34,7 @@ OWN = (
     "obs.one.cluster",
     "obs.one.pod.k",
     "usage.one",
+    "recipes.one",
     "_INBOX_api.logs.one.x",
     call("CONSUMER.CREATE", "WANTED", "agent-one-0", "want.one.>"),
     call("CONSUMER.CREATE", "WANTED", "agent-one-7", "want.one.cluster"),
@@ -44,6 +45,9 @@ NOT_ITS_OWN = (
     "obs.other.cluster",
     "obs.other.pod.k",
     "usage.other",
+    "recipes.other",
+    "agent.one.recipes",
+    "agent.other.recipes",
     "want.one.pod.k",
     "want.other.pod.k",
     "agent.one.logs",
@@ -97,10 +101,13 @@ NOT_ITS_OWN = (
         )
     ),
 )
-HEARD = ("agent.one.logs", f"{inbox_prefix('agent-one')}.>")
+HEARD = ("agent.one.logs", "agent.one.recipes", f"{inbox_prefix('agent-one')}.>")
 NOT_HEARD = (
     "agent.other.logs",
     "agent.*.logs",
+    "agent.other.recipes",
+    "agent.*.recipes",
+    "recipes.one",
     "ev.>",
     "want.>",
     "want.one.>",

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from development.checker.log import Report, check
 from development.checker.reading import read_log
 from development.servers import EVERYTHING, NatsServer
-from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, RunPod, SettledPod, StopPod, WantedPod
+from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, SettledPod, StartPod, StopPod, WantedPod
 from events.ids import node_key
 from events.node import NodeFacts
 from events.subjects import (
@@ -62,7 +62,7 @@ class Agent:
         """By pod key: the newest run that was taken up or settled. An instance of cluster_sync that lags behind the
         other may ask for it again, and must not be heard."""
         self.failing: set[str] = set()
-        """Names of workloads whose next run fails."""
+        """Keys of workloads whose next run fails."""
         self.live: set[str] = set()
         self.most_live = 0
 
@@ -94,7 +94,7 @@ class Agent:
     def _take(self, word: WantedPod) -> None:
         known = self._said.get(word.pod_key)
         match word:
-            case RunPod():
+            case StartPod():
                 if self._fences.get(word.pod_key, 0) < word.token:
                     self._fences[word.pod_key] = word.token
                     self._runs[word.pod_key] = asyncio.create_task(self._run_one(word))
@@ -112,7 +112,7 @@ class Agent:
                 if known is not None and known.token <= word.token:
                     del self._said[word.pod_key]
 
-    async def _run_one(self, word: RunPod) -> None:
+    async def _run_one(self, word: StartPod) -> None:
         started_at = datetime.now(UTC)
         self.live.add(word.pod_key)
         self.most_live = max(self.most_live, len(self.live))
@@ -120,12 +120,13 @@ class Agent:
             await self._say(word, "starting")
         await self._say(word, "running", started_at=started_at)
         await asyncio.sleep(random.uniform(*self._run_seconds))
-        failed = word.workload_name in self.failing
-        self.failing.discard(word.workload_name)
+        workload_key = word.pod_key.rsplit("-", 2)[0]
+        failed = workload_key in self.failing
+        self.failing.discard(workload_key)
         self.live.discard(word.pod_key)
         await self._say(word, "failed" if failed else "succeeded", started_at=started_at)
 
-    async def _say(self, word: RunPod | StopPod, kind: PodFactKind, *, started_at: datetime | None = None) -> None:
+    async def _say(self, word: StartPod | StopPod, kind: PodFactKind, *, started_at: datetime | None = None) -> None:
         observed = ObservedPod(
             pod_key=word.pod_key,
             token=word.token,
@@ -233,7 +234,7 @@ async def test_everything_completes_with_two_of_each_at_once(plane: Plane):
     """Issue section 6, item 8."""
     await plane.begin({f"n{n}": NODE for n in range(5)})
     await plane.both_twice()
-    plane.agent.failing.update(f"w{n}" for n in range(0, 60, 6))
+    plane.agent.failing.update(plane.people.key_of(f"w{n}") for n in range(0, 60, 6))
     names = [f"w{n}" for n in range(60)]
     await in_flight([plane.people.submit(n, gpu_devices_request=1, completions=2, parallelism=2) for n in names])
     report = await all_over(plane, completed=60)

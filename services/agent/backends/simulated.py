@@ -148,7 +148,7 @@ class SimulatedBackend:
             raise BackendError(f"run {pod.token} of {pod.pod_key} may not be started any more")
         self._raise_fence(pod.pod_key, pod.token)
         self._advance()
-        run = _Run(pod=pod, seen=_seen(pod, "starting", self._clock.now()))
+        run = _Run(pod=_held(pod), seen=_seen(pod, "starting", self._clock.now()))
         self._runs[pod.pod_key, pod.token] = run
         self._by_key.setdefault(pod.pod_key, set()).add(pod.token)
         if refusal := self._admit(pod):
@@ -377,6 +377,11 @@ def _product(alike: SimulatedNodes) -> dict[str, str]:
     """The model as a label's value may be; none of a node without GPUs."""
     value = _NOT_IN_LABELS.sub("-", alike.gpu_model).strip("-_.") if alike.gpu_count else ""
     return {GPU_PRODUCT_LABEL: value} if value else {}
+
+
+def _held(pod: RunPod) -> RunPod:
+    """What is kept of it: nothing runs here, and who has thousands of pods may have made each of them large."""
+    return replace(pod, arguments=(), environment={}, environment_from=(), labels={}, annotations={})
 
 
 def _seen(pod: RunPod, kind: PodFactKind, at: datetime) -> ObservedPod:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from events.subjects import SERVER_HEALTH
+from events.subjects import ALL_AGENT_RECIPES, ALL_RECIPES, SERVER_HEALTH
 from services.runtime.nats.calls import PREFIX, STORE_PREFIX
 from services.runtime.nats.declared import (
     DECLARED,
@@ -244,7 +244,10 @@ def _store_imports(passages: Iterable[_Passage]) -> list[str]:
 _SHARED: Final = (
     # kind, subject, options of the export
     ("stream", "agent.*.logs", ""),
+    ("stream", ALL_AGENT_RECIPES, ""),
     ("service", "usage.*", ""),
+    # Answered on the subject above, and never where a request says.
+    ("service", ALL_RECIPES, ""),
     # Answered only where the reader of logs is gone; the server need not remember for long where to send that.
     ("service", f"{logs_inbox('*')}.*", ', response_threshold: "5s"'),
 )

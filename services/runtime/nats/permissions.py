@@ -13,9 +13,11 @@ from events.subjects import (
     SNAPSHOTS_STREAM,
     WANTED_STREAM,
     agent_logs_subject,
+    agent_recipes_subject,
     aggregate_filter,
     chain_snapshots_filter,
     observed_filter,
+    recipes_subject,
     usage_subject,
     wanted_filter,
 )
@@ -110,8 +112,9 @@ def agent_permission(cluster_id: str) -> Permission:
         publish=(
             observed_filter(cluster_id),
             usage_subject(cluster_id),
+            recipes_subject(cluster_id),
             f"{logs_inbox(cluster_id)}.*",
             *follow(WANTED_STREAM, user, wanted_filter(cluster_id)),
         ),
-        subscribe=(f"{inbox_prefix(user)}.>", agent_logs_subject(cluster_id)),
+        subscribe=(f"{inbox_prefix(user)}.>", agent_logs_subject(cluster_id), agent_recipes_subject(cluster_id)),
     )
