@@ -5,6 +5,8 @@ UNLIMITED: dict[str, object] = {
     "requests_burst": 1_000_000,
     "project_max_living_workloads": 1_000_000_000,
     "project_max_creations_per_hour": 1_000_000_000,
+    "project_max_bytes_per_hour": 2**62,
+    "user_max_bytes_per_hour": 2**62,
     "follows_per_user": 1_000,
     "http_max_connections_per_address": 1_000,
 }

@@ -45,6 +45,7 @@ REFUSALS: Final[dict[str, str]] = {
     "capacity_exceeded": "the node has not that much left",
     "node_not_schedulable": "the node takes no new pods",
     "too_many_workloads": "the project has as many living workloads as it may",
+    "too_many_bytes": "the project, or the user, has created as many bytes of workloads within 60 minutes as it may",
     "too_many_creations": "the project has created as many workloads within 60 minutes as it may",
     "log_full": "the log is nearly full: what is left is for facts, releases, deletions and administrators",
     "message_readable": "only a message of the log that cannot be read can be declared void",

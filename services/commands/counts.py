@@ -17,7 +17,7 @@ from events.codec import UNDECODABLE
 from events.commit import Commit
 from events.refusal import Refusal
 from events.subjects import fold_snapshot
-from services.commands.limits import FOLD_VERSION, ProjectCounts, ProjectLimits, over_limit
+from services.commands.limits import FOLD_VERSION, Creation, CreationCounts, CreationLimits, over_limit
 from services.runtime.log.folding import follow_into
 from services.runtime.log.snapshots import Snapshots
 from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
@@ -39,7 +39,7 @@ class Counts:
     def __init__(
         self,
         store: EventStore,
-        limits: ProjectLimits,
+        limits: CreationLimits,
         snapshots: Snapshots | None = None,
         on_standing: OnStanding = lambda _: None,
     ) -> None:
@@ -49,12 +49,12 @@ class Counts:
         self._store = store
         self._limits = limits
         self._snapshots = snapshots
-        self._counts = ProjectCounts()
+        self._counts = CreationCounts()
         self._caught_up = asyncio.Event()
-        self._under_way: dict[str, str] = {}
-        """Project id by command id: let through, and no answer of the log yet."""
-        self._stored: dict[int, str] = {}
-        """Project id by sequence: in the log, and not in the counts yet."""
+        self._under_way: dict[str, Creation] = {}
+        """By command id: let through, and no answer of the log yet."""
+        self._stored: dict[int, Creation] = {}
+        """By sequence: in the log, and not in the counts yet."""
 
     async def run(self) -> None:
         """Follow, for ever. Raises LogGapError and what else ends a follower."""
@@ -83,14 +83,14 @@ class Counts:
         self._on_standing(unreadable)
         self._caught_up.set()
 
-    async def admit(self, command_id: str, project_id: str, now: datetime) -> Refusal | None:
-        """Why the project may not create one more; where it may, the creation counts from here on, and `end` must
-        follow. Waits until the counts have caught up with the log once.
+    async def admit(self, command_id: str, asked: Creation, now: datetime) -> Refusal | None:
+        """Why this may not be created; where it may, it counts from here on, and `end` must follow. Waits until the
+        counts have caught up with the log once.
         """
         await self._caught_up.wait()
-        refusal = over_limit(self._counts, self._limits, project_id, now, under_way=self._waiting(project_id))
+        refusal = over_limit(self._counts, self._limits, asked, now, under_way=self._waiting())
         if refusal is None:
-            self._under_way[command_id] = project_id
+            self._under_way[command_id] = asked
         return refusal
 
     async def living(self, project_id: str) -> int:
@@ -99,23 +99,24 @@ class Counts:
         newest, deadline = await self._store.last_seq(aggregates=(WORKLOAD.name,)), time.monotonic() + BEHIND_SECONDS
         while self._counts.seq < newest and time.monotonic() < deadline:
             await asyncio.sleep(PAUSE_SECONDS)
-        return self._counts.living.get(project_id, 0) + self._waiting(project_id)
+        under_way = sum(creation.project_id == project_id for creation in self._waiting())
+        return self._counts.living.get(project_id, 0) + under_way
 
     def end(self, command_id: str, seq: int | None) -> None:
         """The creation, where it was let through, stands in the log at `seq`; None: it does not, or nobody knows."""
-        project_id = self._under_way.pop(command_id, None)
-        if project_id is not None and seq is not None and seq > self._counts.seq:
-            self._stored[seq] = project_id
+        creation = self._under_way.pop(command_id, None)
+        if creation is not None and seq is not None and seq > self._counts.seq:
+            self._stored[seq] = creation
 
-    def _waiting(self, project_id: str) -> int:
-        return (*self._under_way.values(), *self._stored.values()).count(project_id)
+    def _waiting(self) -> tuple[Creation, ...]:
+        return (*self._under_way.values(), *self._stored.values())
 
     async def _load(self) -> None:
         found = None if self._snapshots is None else await self._snapshots.load(SNAPSHOT, FOLD_VERSION)
         if found is None:
             return
         try:
-            self._counts = msgspec.msgpack.decode(found[1], type=ProjectCounts)
+            self._counts = msgspec.msgpack.decode(found[1], type=CreationCounts)
         except UNDECODABLE as error:
             log.warning("snapshot_not_understood", name=SNAPSHOT, error=str(error))
 

@@ -31,6 +31,7 @@ from events.workload.commands import CreateWorkload, DeleteWorkload
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, fits_full_log, key_reused, not_for_service, refused, remembered
 from services.commands.keys import Keys
+from services.commands.limits import Creation
 from services.commands.pledge import Pledge, accepted
 from services.commands.turns import Turns
 from services.runtime.identity.directory import Directory
@@ -231,7 +232,8 @@ class Commands:
             return Refusal(
                 code="unknown_cluster", field="clusterId", message=f"there is no cluster {command.cluster_id!r}"
             )
-        return await self._counts.admit(admitted.command_id, command.project_id, self._clock())
+        asked = Creation(command.project_id, admitted.actor.id, len(msgspec.json.encode(command.spec)))
+        return await self._counts.admit(admitted.command_id, asked, self._clock())
 
     async def _not_empty(self, project_id: str) -> Refusal | None:
         """Why a project cannot be deleted. A creation that is decided in this moment elsewhere is not seen: what it

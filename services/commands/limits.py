@@ -1,10 +1,11 @@
-"""How many workloads each project has and has created: a small fold of the log, and the rule over it. Pure.
+"""What each project has and has created, and each user has: a small fold of the log, and the rule over it. Pure.
 
 It keeps no workload's state: the kinds of events and the `about` of their commits say enough.
 """
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -16,20 +17,34 @@ from events.refusal import Refusal
 MINUTE_SECONDS: Final = 60
 WINDOW_MINUTES: Final = 60
 """Creations are counted by the minute: what a refusal says of the next free place is at most a minute too late."""
-FOLD_VERSION: Final = 1
-"""Of `ProjectCounts`; another number makes kept ones void."""
+FOLD_VERSION: Final = 2
+"""Of `CreationCounts`; another number makes kept ones void."""
 _CREATED: Final = "WorkloadCreated"
 _ENDS: Final = frozenset({"WorkloadCompleted", "WorkloadFailed", "WorkloadDeleted"})
 
 
-class ProjectLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of every project alike."""
+class CreationLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of every project, and every user, alike."""
 
     living: int
+    """Workloads of a project."""
     creations_per_hour: int
+    """Of a project."""
+    project_bytes_per_hour: int
+    """Of the log, which a project's creations take."""
+    user_bytes_per_hour: int
+    """Of the log, which a user's creations take, in whichever projects."""
 
 
-class ProjectCounts(msgspec.Struct, kw_only=True):
+class Creation(msgspec.Struct, frozen=True):
+    """One that is asked for, or was let through and is not in the counts yet."""
+
+    project_id: str
+    actor: str
+    bytes: int
+
+
+class CreationCounts(msgspec.Struct, kw_only=True):
     """The fold. `seq` is the newest commit in it."""
 
     seq: int = 0
@@ -39,6 +54,10 @@ class ProjectCounts(msgspec.Struct, kw_only=True):
     """By project id; those that have none are not there."""
     created: dict[str, dict[int, int]] = {}
     """Creations by minute since the epoch, by project id; older minutes than the window may be missing."""
+    project_bytes: dict[str, dict[int, int]] = {}
+    """What they take of the log, likewise."""
+    user_bytes: dict[str, dict[int, int]] = {}
+    """The same by the actor's id."""
 
     def apply(self, commit: Commit) -> None:
         """Take in one commit of a workload. One that is in already changes nothing."""
@@ -47,21 +66,19 @@ class ProjectCounts(msgspec.Struct, kw_only=True):
         self.seq = commit.seq
         for event in commit.record.events:
             if event.type == _CREATED:
-                self._created(commit)
+                self._created(commit, memoryview(event.data).nbytes)
             elif event.type in _ENDS:
                 self._ended(commit.key)
 
-    def _created(self, commit: Commit) -> None:
+    def _created(self, commit: Commit, size: int) -> None:
         project_id = commit.record.about.project_id or ""
         self._ended(commit.key)
         self.projects[commit.key] = project_id
         self.living[project_id] = self.living.get(project_id, 0) + 1
         minute = _minute(commit.record.occurred_at)
-        minutes = self.created.setdefault(project_id, {})
-        minutes[minute] = minutes.get(minute, 0) + 1
-        if len(minutes) > 2 * WINDOW_MINUTES:
-            for old in [old for old in minutes if old <= minute - WINDOW_MINUTES]:
-                del minutes[old]
+        _add(self.created, project_id, minute, 1)
+        _add(self.project_bytes, project_id, minute, size)
+        _add(self.user_bytes, commit.record.actor.id, minute, size)
 
     def _ended(self, key: str) -> None:
         project_id = self.projects.pop(key, None)
@@ -75,14 +92,21 @@ class ProjectCounts(msgspec.Struct, kw_only=True):
 
 
 def over_limit(
-    counts: ProjectCounts, limits: ProjectLimits, project_id: str, now: datetime, *, under_way: int = 0
+    counts: CreationCounts,
+    limits: CreationLimits,
+    asked: Creation,
+    now: datetime,
+    *,
+    under_way: Sequence[Creation] = (),
 ) -> Refusal | None:
-    """Why the project may not create one more now; None where it may.
+    """Why this may not be created now; None where it may.
 
     Args:
-        under_way: creations of the project that were let through and are not in the counts yet.
+        under_way: creations that were let through and are not in the counts yet.
     """
-    living = counts.living.get(project_id, 0) + under_way
+    of_project = [one for one in under_way if one.project_id == asked.project_id]
+    of_user = [one for one in under_way if one.actor == asked.actor]
+    living = counts.living.get(asked.project_id, 0) + len(of_project)
     if living >= limits.living:
         excess = living - limits.living + 1
         return Refusal(
@@ -91,26 +115,60 @@ def over_limit(
             f"{excess} of them {'has ended or is' if excess == 1 else 'have ended or are'} deleted, or when an "
             "operator sets MUSTER_PROJECT_MAX_LIVING_WORKLOADS higher",
         )
-    this = _minute(now)
-    recent = Counter(
-        {at: count for at, count in counts.created.get(project_id, {}).items() if at > this - WINDOW_MINUTES}
-    )
-    recent[this] += under_way
-    created = recent.total()
-    if created < limits.creations_per_hour:
-        return None
-    wait = _seconds_until(recent, created - limits.creations_per_hour, now)
+    created = _recent(counts.created, asked.project_id, now, len(of_project))
+    if (count := created.total()) >= limits.creations_per_hour:
+        wait = _seconds_until(created, count - limits.creations_per_hour, now)
+        return Refusal(
+            code="too_many_creations",
+            message=f"the project has created {count} workloads within {WINDOW_MINUTES} minutes and may create "
+            f"{limits.creations_per_hour}; it may create the next in {wait} s, or when an operator sets "
+            "MUSTER_PROJECT_MAX_CREATIONS_PER_HOUR higher",
+            retry_seconds=wait,
+        )
+    of_project_bytes = _recent(counts.project_bytes, asked.project_id, now, _bytes(of_project))
+    of_user_bytes = _recent(counts.user_bytes, asked.actor, now, _bytes(of_user))
+    for whose, recent, limit in (
+        ("project", of_project_bytes, limits.project_bytes_per_hour),
+        ("user", of_user_bytes, limits.user_bytes_per_hour),
+    ):
+        if recent.total() + asked.bytes > limit:
+            wait = _seconds_until(recent, recent.total() + asked.bytes - limit - 1, now)
+            return _too_many_bytes(whose, recent.total(), limit, asked, wait)
+    return None
+
+
+def _bytes(creations: Sequence[Creation]) -> int:
+    return sum(creation.bytes for creation in creations)
+
+
+def _too_many_bytes(whose: str, used: int, limit: int, asked: Creation, wait: int) -> Refusal:
     return Refusal(
-        code="too_many_creations",
-        message=f"the project has created {created} workloads within {WINDOW_MINUTES} minutes and may create "
-        f"{limits.creations_per_hour}; it may create the next in {wait} s, or when an operator sets "
-        "MUSTER_PROJECT_MAX_CREATIONS_PER_HOUR higher",
+        code="too_many_bytes",
+        message=f"the {whose} has created workloads of {used:,} bytes within {WINDOW_MINUTES} minutes and may create "
+        f"{limit:,}; this one has {asked.bytes:,}: it may be created in {wait} s, or when an operator sets "
+        f"MUSTER_{whose.upper()}_MAX_BYTES_PER_HOUR higher; large values are better kept in a file or a ConfigMap",
         retry_seconds=wait,
     )
 
 
+def _recent(counted: dict[str, dict[int, int]], name: str, now: datetime, under_way: int) -> Counter[int]:
+    """What counts now, by minute."""
+    this = _minute(now)
+    recent = Counter({at: count for at, count in counted.get(name, {}).items() if at > this - WINDOW_MINUTES})
+    recent[this] += under_way
+    return recent
+
+
+def _add(counted: dict[str, dict[int, int]], name: str, minute: int, amount: int) -> None:
+    minutes = counted.setdefault(name, {})
+    minutes[minute] = minutes.get(minute, 0) + amount
+    if len(minutes) > 2 * WINDOW_MINUTES:
+        for old in [old for old in minutes if old <= minute - WINDOW_MINUTES]:
+            del minutes[old]
+
+
 def _seconds_until(recent: Counter[int], too_many: int, now: datetime) -> int:
-    """Until so many minutes have left the window that more than `too_many` creations went with them."""
+    """Until so many minutes have left the window that more than `too_many` went with them."""
     gone = 0
     at = _minute(now)
     for at in sorted(recent):

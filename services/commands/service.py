@@ -6,7 +6,7 @@ import time
 from services.commands.counts import Counts
 from services.commands.handle import Commands, serve
 from services.commands.keys import JetStreamKeys
-from services.commands.limits import ProjectLimits
+from services.commands.limits import CreationLimits
 from services.commands.watch import LogWatch
 from services.runtime.identity.directory import Directory
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -23,8 +23,11 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     connection = await connect(settings, "commands")
     store = JetStreamEventStore(connection)
     directory = Directory(store, health.reader())
-    limits = ProjectLimits(
-        living=settings.project_max_living_workloads, creations_per_hour=settings.project_max_creations_per_hour
+    limits = CreationLimits(
+        living=settings.project_max_living_workloads,
+        creations_per_hour=settings.project_max_creations_per_hour,
+        project_bytes_per_hour=settings.project_max_bytes_per_hour,
+        user_bytes_per_hour=settings.user_max_bytes_per_hour,
     )
     counts = Counts(store, limits, store.snapshots, health.reader())
     keys = JetStreamKeys(Requests(connection))

@@ -148,7 +148,10 @@ SERVICES: Final[dict[str, Service]] = {
         ),
         group="control",
         uid=10013,
-        settings=("project_max_creations_per_hour", "project_max_living_workloads"),
+        settings=(
+            *("project_max_bytes_per_hour", "project_max_creations_per_hour", "project_max_living_workloads"),
+            "user_max_bytes_per_hour",
+        ),
     ),
     "scheduler": Service(
         rights=log_follower("scheduler", *append("workload", "node"), fold_snapshots_filter("scheduler")),

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from development.commands import carry_out, training
@@ -16,10 +17,11 @@ from events.ids import TENANT_KEY
 from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from events.workload.spec import EnvironmentVariable
 from services.commands.counts import Counts
 from services.commands.handle import MAX_TRIES, Commands
 from services.commands.keys import MemoryKeys
-from services.commands.limits import ProjectLimits
+from services.commands.limits import CreationLimits
 from services.commands.turns import Turns
 from services.runtime.identity.directory import Directory
 from services.runtime.log.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
@@ -30,7 +32,7 @@ from services.runtime.nats.requests import UnansweredError
 pytestmark = pytest.mark.anyio
 
 ADA = Actor(id="ada")
-LIMITS = ProjectLimits(living=3, creations_per_hour=6)
+LIMITS = CreationLimits(living=3, creations_per_hour=6, project_bytes_per_hour=2**20, user_bytes_per_hour=2**20)
 
 
 class Store(MemoryEventStore):
@@ -63,8 +65,10 @@ class Scene:
         admitted = AdmittedCommand(command_id=command_id, command=command, **envelope)
         return await self.commands.answer("cmd.admitted.X", admitted)
 
-    async def create(self, name: str, command_id: str) -> CommandReply:
-        return await self.when(training(name, self.project_id, self.cluster_id), command_id)
+    async def create(self, name: str, command_id: str, **spec: Any) -> CommandReply:
+        command = training(name, self.project_id, self.cluster_id)
+        command = msgspec.structs.replace(command, spec=msgspec.structs.replace(command.spec, **spec))
+        return await self.when(command, command_id)
 
 
 @pytest.fixture
@@ -155,6 +159,17 @@ async def test_an_hour_holds_so_many_creations_of_a_project_and_no_more(scene: S
     assert 0 < refused.refusal.retry_seconds <= 3600
     figures = f"created {LIMITS.creations_per_hour} workloads within 60 minutes and may create"
     assert figures in refused.refusal.message
+
+
+async def test_an_hour_holds_so_many_bytes_of_creations_and_no_more(scene: Scene) -> None:
+    """Few and large ones fill the log as well as many small ones."""
+    large = {"environment_variables": (EnvironmentVariable(name="BLOB", value="x" * 600_000),)}
+    assert isinstance(await scene.create("t-0", "0", **large), Accepted)
+    refused = await scene.create("t-1", "1", **large)
+    assert isinstance(refused, Refused)
+    assert refused.refusal.code == "too_many_bytes"
+    assert "may create 1,048,576" in refused.refusal.message
+    assert isinstance(await scene.create("t-2", "2"), Accepted), "a small one fits"
 
 
 async def until_accepted(scene: Scene, name: str, command_id: str) -> CommandReply:

@@ -54,7 +54,7 @@ from services.cluster_sync.recipes import Recipes
 from services.commands.counts import Counts
 from services.commands.handle import Commands, serve
 from services.commands.keys import MemoryKeys
-from services.commands.limits import ProjectCounts, ProjectLimits
+from services.commands.limits import CreationCounts, CreationLimits
 from services.commands.watch import LogWatch, Room
 from services.ownership.gate import Audit, Gate
 from services.projector.usage import UsageWriter
@@ -86,6 +86,7 @@ spoiled = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:Generating overly large repr")]
+LIMITS = CreationLimits(living=3, creations_per_hour=6, project_bytes_per_hour=2**20, user_bytes_per_hour=2**20)
 CLUSTER_ID = incarnation_id(cluster_key("c"), "add-c")
 HERE = WantedCluster(cluster_id=CLUSTER_ID, name="c", kind="simulated")
 INBOX = f"{logs_inbox(CLUSTER_ID)}.x"
@@ -233,7 +234,13 @@ def test_logs_at_the_api(payload: bytes, headers: dict[str, str] | None) -> None
 @given(payload=messages(AdmittedCommand), service=st.sampled_from(("admitted", "system.scheduler", "system.api")))
 async def test_commands(payload: bytes, service: str) -> None:
     nc, store = Wire(), MemoryEventStore()
-    directory, counts = Directory(store), Counts(store, ProjectLimits(living=3, creations_per_hour=6))
+    directory, counts = (
+        Directory(store),
+        Counts(
+            store,
+            LIMITS,
+        ),
+    )
     await directory.start()
     counting = asyncio.create_task(counts.run())
     commands = Commands(store=store, keys=MemoryKeys(), directory=directory, counts=counts)
@@ -331,14 +338,18 @@ def test_audit_records_at_the_api(payload: bytes) -> None:
 
 
 @spoiled
-@given(payload=packed(ProjectCounts))
+@given(payload=packed(CreationCounts))
 async def test_snapshots_of_counts(payload: bytes) -> None:
-    counts = Counts(MemoryEventStore(), ProjectLimits(living=3, creations_per_hour=6), wire(payload))
+    counts = Counts(
+        MemoryEventStore(),
+        LIMITS,
+        wire(payload),
+    )
     await counts._load()
 
 
 @spoiled
-@given(part=packed(ProjectCounts), name=st.sampled_from(("workload", "cluster", "else")))
+@given(part=packed(CreationCounts), name=st.sampled_from(("workload", "cluster", "else")))
 async def test_snapshots_of_folds(part: bytes, name: str) -> None:
     for payload in (part, msgspec.msgpack.encode([(name, part)])):
         snapshots = FoldSnapshots(wire(payload), "scheduler", shape_version=1, aggregates=(WORKLOAD, CLUSTER))

@@ -19,7 +19,7 @@ from muster.embedded.keeper import Keeper
 from services.commands.counts import Counts
 from services.commands.handle import Commands
 from services.commands.keys import JetStreamKeys
-from services.commands.limits import ProjectLimits
+from services.commands.limits import CreationLimits
 from services.commands.watch import LogWatch
 from services.runtime.identity.directory import Directory
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -121,7 +121,11 @@ async def test_a_full_disk_refuses_what_is_new_before_it_is_full_and_then_nothin
     server: NatsServer, disk: SmallDisk, commands: ServiceClient
 ) -> None:
     store, kept, health = JetStreamEventStore(commands), Kept(server, disk), Health("commands")
-    counts = Counts(store, ProjectLimits(living=10, creations_per_hour=10), store.snapshots)
+    counts = Counts(
+        store,
+        CreationLimits(living=10, creations_per_hour=10, project_bytes_per_hour=2**20, user_bytes_per_hour=2**20),
+        store.snapshots,
+    )
     keys = JetStreamKeys(Requests(commands))
     carried_out = Commands(store=store, keys=keys, directory=Directory(store), counts=counts)
     api = await connect(server.settings("api"), "api")

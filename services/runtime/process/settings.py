@@ -70,6 +70,11 @@ class Settings(BaseSettings):
     (`too_many_workloads`)."""
     project_max_creations_per_hour: int = Field(default=5_000, ge=1)
     """Workloads that one project may create within 60 minutes; more are refused (`too_many_creations`)."""
+    project_max_bytes_per_hour: int = Field(default=64 * 1024**2, ge=2**20)
+    """What the creations of one project may take of the log within 60 minutes, in bytes; more are refused
+    (`too_many_bytes`)."""
+    user_max_bytes_per_hour: int = Field(default=64 * 1024**2, ge=2**20)
+    """The same of one user or program, in whichever projects."""
     health_host: str = "127.0.0.1"
     """Where health and figures are served."""
     health_port: int | None = Field(default=None, ge=0, le=65535)

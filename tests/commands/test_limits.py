@@ -1,0 +1,80 @@
+"""What a project and a user may create within an hour, by bytes: pure, and as tables. The counts are tested in
+test_handle.py.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.commands.limits import Creation, CreationCounts, CreationLimits, over_limit
+
+NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
+PROJECT, USER = "MUSTER_PROJECT_MAX_BYTES_PER_HOUR", "MUSTER_USER_MAX_BYTES_PER_HOUR"
+MINUTE = int(NOW.timestamp()) // 60
+LIMITS = CreationLimits(living=1000, creations_per_hour=1000, project_bytes_per_hour=1000, user_bytes_per_hour=600)
+
+
+def counted(project: dict[int, int] | None = None, user: dict[int, int] | None = None) -> CreationCounts:
+    """What was created, in bytes by how many minutes ago."""
+    return CreationCounts(
+        project_bytes={"p": {MINUTE - ago: size for ago, size in (project or {}).items()}},
+        user_bytes={"ann": {MINUTE - ago: size for ago, size in (user or {}).items()}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "size", "under_way", "setting", "wait_seconds"),
+    [
+        pytest.param(counted({5: 900}), 100, (), "", 0, id="up to the limit"),
+        pytest.param(counted({5: 900}), 101, (), PROJECT, 55 * 60, id="beyond it"),
+        pytest.param(counted({60: 900}), 101, (), "", 0, id="an hour later"),
+        pytest.param(
+            counted({40: 500, 5: 400}),
+            101,
+            (),
+            PROJECT,
+            20 * 60,
+            id="what goes first will do",
+        ),
+        pytest.param(counted(user={5: 600}), 1, (), USER, 55 * 60, id="the user's own limit"),
+        pytest.param(counted(), 300, (Creation("p", "bob", 701),), PROJECT, 3600, id="under way here"),
+        pytest.param(
+            counted(),
+            300,
+            (Creation("q", "ann", 301),),
+            USER,
+            3600,
+            id="under way elsewhere",
+        ),
+        pytest.param(counted(), 300, (Creation("q", "bob", 900),), "", 0, id="others' are none of ours"),
+    ],
+)
+def test_bytes_within_an_hour(
+    counts: CreationCounts, size: int, under_way: tuple[Creation, ...], setting: str, wait_seconds: int
+) -> None:
+    refusal = over_limit(counts, LIMITS, Creation("p", "ann", size), NOW, under_way=under_way)
+    if not setting:
+        assert refusal is None
+        return
+    assert refusal is not None
+    assert (refusal.code, refusal.retry_seconds) == ("too_many_bytes", wait_seconds)
+    assert setting in refusal.message
+    assert f"this one has {size:,}" in refusal.message
+
+
+@given(
+    sizes=st.dictionaries(st.integers(0, 70), st.integers(1, 500), max_size=20),
+    size=st.integers(1, 600),
+)
+def test_who_waits_as_long_as_he_is_told_may_create(sizes: dict[int, int], size: int) -> None:
+    counts, asked = counted(sizes, sizes), Creation("p", "ann", size)
+    refusal = over_limit(counts, LIMITS, asked, NOW)
+    now = NOW
+    for _ in range(2):  # the project's limit, and then the user's
+        if refusal is not None:
+            assert refusal.retry_seconds is not None
+            now += timedelta(seconds=refusal.retry_seconds)
+            refusal = over_limit(counts, LIMITS, asked, now)
+    assert refusal is None
