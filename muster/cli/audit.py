@@ -36,6 +36,7 @@ def add_audit(root: typer.Typer) -> None:
         muster audit list --since 2h --outcome refused
         muster audit list --actor ann --type DeleteWorkload --limit 20 -o json
         """,
+        columns=AUDIT_COLUMNS,
     )
     def list_(
         session: Session,

@@ -8,6 +8,7 @@ import typer
 
 from muster.cli.cluster_kubernetes import add_agent, add_elsewhere, connect_cluster, disconnect_cluster
 from muster.cli.command import Session, command, group
+from muster.cli.complete import node_pools
 from muster.cli.exits import Problem, usage
 from muster.cli.names import cluster_id, find_cluster, find_node_pool
 from muster.cli.options import (
@@ -121,7 +122,7 @@ def add_cluster(root: typer.Typer) -> None:
 
 
 def _add_reads(app: typer.Typer) -> None:
-    @command(app, "list", examples="muster cluster list\nmuster cluster list -o wide")
+    @command(app, "list", examples="muster cluster list\nmuster cluster list -o wide", columns=CLUSTER_COLUMNS)
     def list_(session: Session, *, watch: WatchOption = False) -> None:
         """List clusters and whether their agents are heard."""
 
@@ -363,7 +364,7 @@ def add_nodes(root: typer.Typer) -> None:
     """Declares `muster node` and `muster nodepool`."""
     node = group("node")
 
-    @command(node, "list", examples="muster node list\nmuster node list --cluster local -o json")
+    @command(node, "list", examples="muster node list\nmuster node list --cluster local -o json", columns=NODE_COLUMNS)
     def list_nodes(session: Session, *, cluster: ClusterOption = None, watch: WatchOption = False) -> None:
         """List nodes: reserved of capacity."""
         scope = _scope(session, cluster)
@@ -378,7 +379,7 @@ def add_nodes(root: typer.Typer) -> None:
     root.add_typer(node, name="node")
     pool = group("nodepool")
 
-    @command(pool, "list", examples="muster nodepool list\nmuster nodepool list --cluster demo")
+    @command(pool, "list", examples="muster nodepool list\nmuster nodepool list --cluster demo", columns=POOL_COLUMNS)
     def list_pools(session: Session, *, cluster: ClusterOption = None) -> None:
         """List node pools. Nodes in no other are in the pool `default`."""
         rows = rows_of(session.api.get("/node-pools", _scope(session, cluster)), "nodePools")
@@ -408,7 +409,7 @@ def add_nodes(root: typer.Typer) -> None:
     @command(pool, "remove", output=False, examples="muster nodepool remove h100 --cluster big")
     def remove_pool(
         session: Session,
-        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.")],
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.", autocompletion=node_pools)],
         *,
         cluster: ClusterOption = None,
         idempotency_key: IdempotencyOption = None,

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from muster.cli.coercion import TyperParameter, convert_lightly
+from muster.cli.complete import context_names, several_columns
 from muster.cli.contexts import (
     Context,
     Contexts,
@@ -23,7 +24,7 @@ from muster.cli.contexts import (
 )
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.nouns import NOUNS
-from muster.cli.output import Format, Output, Style
+from muster.cli.output import Column, Format, Output, Style
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Parameter
@@ -42,7 +43,12 @@ _WORDS: Final = "muster.words"
 
 ContextOption = Annotated[
     str | None,
-    typer.Option("--context", help="Context to use. [env MUSTER_CONTEXT]", rich_help_panel=CONNECTION_PANEL),
+    typer.Option(
+        "--context",
+        help="Context to use. [env MUSTER_CONTEXT]",
+        rich_help_panel=CONNECTION_PANEL,
+        autocompletion=context_names,
+    ),
 ]
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="URL of the API. [env MUSTER_URL]", rich_help_panel=CONNECTION_PANEL)
@@ -70,7 +76,14 @@ FormatOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Same as -o json.", rich_help_panel=OUTPUT_PANEL)]
 YamlOption = Annotated[bool, typer.Option("--yaml", help="Same as -o yaml.", rich_help_panel=OUTPUT_PANEL)]
 ColumnsOption = Annotated[
-    str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.", rich_help_panel=OUTPUT_PANEL)
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="A,B",
+        help="Only these columns.",
+        rich_help_panel=OUTPUT_PANEL,
+        autocompletion=several_columns,
+    ),
 ]
 NoHeadersOption = Annotated[bool, typer.Option("--no-headers", help="No heading line.", rich_help_panel=OUTPUT_PANEL)]
 UtcOption = Annotated[
@@ -173,6 +186,7 @@ def command(
     output: bool = True,
     takes_words: bool = False,
     more: Sequence[inspect.Parameter] = (),
+    columns: "Sequence[Column] | Callable[[], Sequence[Column]]" = (),
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
     """Declares a command on `app`: the function gets a Session first, then its own options by name. One of
     them that is named as a shared option takes its place.
@@ -183,6 +197,7 @@ def command(
         output: whether it has data to print, and so -o and its relatives.
         takes_words: whether words may follow `--`; the function gets them as `words`.
         more: parameters that stand in a table; the function gets them as further keywords.
+        columns: of what it prints, for a shell to complete.
     """
 
     def declare(function: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -215,6 +230,7 @@ def command(
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__doc__, run.__name__ = function.__doc__, function.__name__
         run.examples = examples  # pyright: ignore[reportFunctionMemberAccess]
+        run.columns = columns  # pyright: ignore[reportFunctionMemberAccess]
         run.takes_words = takes_words  # pyright: ignore[reportFunctionMemberAccess]
         app.command(name, cls=MusterCommand)(run)
         return function

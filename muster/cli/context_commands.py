@@ -10,7 +10,7 @@ import typer
 
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
-from muster.cli.completion import context_names
+from muster.cli.complete import context_names
 from muster.cli.contexts import CONTEXT_NAME, Context, Contexts, config_file, save_contexts, with_context
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.output import Column

@@ -50,6 +50,7 @@ def add_events(root: typer.Typer) -> None:
         muster events list
         muster events list --after 1200 --limit 50 -o jsonl
         """,
+        columns=EVENT_COLUMNS,
     )
     def list_(
         session: Session,
@@ -71,6 +72,7 @@ def add_events(root: typer.Typer) -> None:
         muster events tail -n 0 -o jsonl
         muster events tail --after 0                          # the whole log, and then what comes
         """,
+        columns=EVENT_COLUMNS,
     )
     def tail(
         session: Session,

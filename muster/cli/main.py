@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 def main() -> None:
     """Runs the command line of this process."""
     arguments = sys.argv[1:]
-    if arguments in (["--help"], ["-h"]) and COMPLETE_VARIABLE not in os.environ:
+    if (asked := os.environ.get(COMPLETE_VARIABLE)) is not None:
+        from muster.cli.complete import answer
+
+        sys.stdout.write(answer(os.environ, asked.rpartition("_")[2]) + "\n")
+        return
+    if arguments in (["--help"], ["-h"]):
         # The library that reads all other arguments takes longer to import than this takes in all.
         from shutil import get_terminal_size
 
@@ -45,10 +50,6 @@ def command_line(first: str = "") -> "TyperGroup":
 def run(commands: "TyperGroup", arguments: list[str]) -> int:
     """Runs one command and answers its exit code; every way to end passes here."""
     debug = "--debug" in arguments
-    if COMPLETE_VARIABLE in os.environ:
-        from typer.completion import completion_init  # pyright: ignore[reportPrivateImportUsage]
-
-        completion_init()
     from typer import Abort
     from typer._click.exceptions import ClickException, NoArgsIsHelpError
 

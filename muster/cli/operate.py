@@ -49,7 +49,9 @@ DIFFERENCE_COLUMNS: Final = (
 def add_projections(root: typer.Typer) -> None:
     app = group("projections")
 
-    @command(app, "status", examples="muster projections status\nmuster projections status -o json")
+    @command(
+        app, "status", examples="muster projections status\nmuster projections status -o json", columns=STATUS_COLUMNS
+    )
     def status(session: Session) -> None:
         """Show how far the read models have followed the log."""
         row = session.api.get("/projections")

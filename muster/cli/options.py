@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from muster.cli.completion import cluster_names, project_names, workload_names
+from muster.cli.complete import cluster_names, project_names, workload_names
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.values import ValueProblem, parse_duration, parse_switch
 

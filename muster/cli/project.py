@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from muster.cli.command import Session, command, group
+from muster.cli.complete import node_pools
 from muster.cli.exits import Problem, usage
 from muster.cli.names import find_project
 from muster.cli.options import IdempotencyOption, ProjectArgument
@@ -56,7 +57,12 @@ QuotaOption = Annotated[
 ]
 PoolsOption = Annotated[
     str | None,
-    typer.Option("--node-pools", metavar="A,B", help="Order in which pools are tried; empty text: all, by name."),
+    typer.Option(
+        "--node-pools",
+        metavar="A,B",
+        help="Order in which pools are tried; empty text: all, by name.",
+        autocompletion=node_pools,
+    ),
 ]
 
 SecurityOption = Annotated[
@@ -75,7 +81,7 @@ def add_project(root: typer.Typer) -> None:
 
 
 def _add_reads(app: typer.Typer) -> None:
-    @command(app, "list", examples="muster project list\nmuster project list -o wide")
+    @command(app, "list", examples="muster project list\nmuster project list -o wide", columns=PROJECT_COLUMNS)
     def list_(session: Session) -> None:
         """List the projects that you may see, with what they hold."""
         rows = rows_of(session.api.get("/org-unit/projects"), "projects")

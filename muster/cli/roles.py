@@ -52,7 +52,7 @@ def add_role(root: typer.Typer) -> None:
 def add_user(root: typer.Typer) -> None:
     app = group("user")
 
-    @command(app, "list", examples="muster user list\nmuster user list -o yaml")
+    @command(app, "list", examples="muster user list\nmuster user list -o yaml", columns=USER_COLUMNS)
     def list_(session: Session) -> None:
         """List the users who have a role that you may see, with all of those. Where they log in is their issuer's."""
         users: dict[str, list[Json]] = {}
@@ -73,6 +73,7 @@ def _add_list(app: typer.Typer) -> None:
         muster role list --user ann
         muster role list -p vision -o json
         """,
+        columns=ROLE_COLUMNS,
     )
     def list_(
         session: Session,

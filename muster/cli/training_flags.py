@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from muster.cli.complete import node_pools
 from muster.cli.exits import usage
 from muster.cli.training_fields_data import FIELDS, FieldData
 from muster.cli.values import Json, Row, ValueProblem, parse_duration, parse_integer, parse_number, parse_pair
@@ -88,6 +89,9 @@ def _kind(entry: FieldData) -> FlagKind:
     return known.get(entry.type, "text")
 
 
+_LIVE: Final[dict[str, Callable[..., Any]]] = {"spec.nodePools": node_pools}
+"""Where a shell completes what there is."""
+
 FLAGS: Final = tuple(_flag(entry) for entry in FIELDS if entry.flag and entry.path not in _NOT_FROM_TABLE)
 
 FLAG_OF_FIELD: Final[dict[str, str]] = {
@@ -111,7 +115,7 @@ def flag_parameters() -> list[inspect.Parameter]:
             help=flag.help,
             metavar=flag.metavar,
             rich_help_panel=flag.panel,
-            autocompletion=_offer(flag.options) if flag.options else None,
+            autocompletion=_LIVE.get(flag.field) or (_offer(flag.options) if flag.options else None),
         )
         wanted: Any = list[str] | None if flag.kind in {"list", "pairs"} else str | None
         annotation = Annotated[wanted, option]

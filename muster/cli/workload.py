@@ -8,7 +8,7 @@ import typer
 from events.nearest import did_you_mean
 from events.phases import DesiredPhase, Phase
 from muster.cli.command import Session, command, group
-from muster.cli.completion import labels, phases
+from muster.cli.complete import columns, labels, phases, pod_names
 from muster.cli.exits import usage
 from muster.cli.log_stream import print_logs
 from muster.cli.names import find_project, workload_filters, workload_id
@@ -50,6 +50,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         muster {noun} list --filter 'gpuAllocated>=1' --sort-by createdAt --columns name,phase,gpuAllocated
         muster {noun} list -w
         """,
+        columns=workload_columns,
     )
     def list_(
         session: Session,
@@ -63,7 +64,10 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         conditions: Annotated[
             list[str] | None,
             typer.Option(
-                "--filter", metavar="FIELD==VALUE", help="Condition with == != <= >= =@ !@ =^ =$; repeatable, all hold."
+                "--filter",
+                metavar="FIELD==VALUE",
+                help="Condition with == != <= >= =@ !@ =^ =$; repeatable, all hold.",
+                autocompletion=columns,
             ),
         ] = None,
         selector: Annotated[
@@ -78,7 +82,10 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         ] = None,
         search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Text anywhere in it.")] = None,
         deleted: Annotated[bool, typer.Option("--deleted", help="What was deleted, instead.")] = False,
-        sort_by: Annotated[str | None, typer.Option("--sort-by", metavar="FIELD", help="Field to sort by.")] = None,
+        sort_by: Annotated[
+            str | None,
+            typer.Option("--sort-by", metavar="FIELD", help="Field to sort by.", autocompletion=columns),
+        ] = None,
         desc: Annotated[bool, typer.Option("--desc", help="Greatest first.")] = False,
         limit: Annotated[int, typer.Option("--limit", help="Most rows; 0: all.", min=0)] = _LIST_ROWS,
         watch: WatchOption = False,
@@ -137,6 +144,7 @@ def add_describe(app: typer.Typer, noun: str) -> None:
         muster {noun} describe hello
         muster {noun} describe @latest -o yaml
         """,
+        columns=workload_columns,
     )
     def describe(session: Session, workload: WorkloadArgument, *, project: ProjectOption = None) -> None:
         """Show a workload: what was asked for, how it stands and why, its pods and its latest history."""
@@ -172,7 +180,7 @@ def add_logs(app: typer.Typer, noun: str) -> None:
             str | None, typer.Option("--since-time", metavar="TIME", help="Only from this time on (RFC 3339).")
         ] = None,
         timestamps: Annotated[bool, typer.Option("--timestamps", help="Each line with its time.")] = False,
-        pod: Annotated[str | None, typer.Option("--pod", help="Only of this pod.")] = None,
+        pod: Annotated[str | None, typer.Option("--pod", help="Only of this pod.", autocompletion=pod_names)] = None,
         previous: Annotated[bool, typer.Option("--previous", help="Of each pod the run before its newest.")] = False,
         attempt: Annotated[
             int | None, typer.Option("--attempt", metavar="N", help="The newest run of this attempt.", min=1)
@@ -240,6 +248,7 @@ def _add_history(app: typer.Typer) -> None:
         muster workload history hello -o jsonl
         muster workload history hello --utc -o wide
         """,
+        columns=HISTORY_COLUMNS,
     )
     def history(
         session: Session,
@@ -264,6 +273,7 @@ def _add_pods(app: typer.Typer) -> None:
         muster workload pods hello
         muster workload pods hello -w
         """,
+        columns=POD_COLUMNS,
     )
     def pods_(
         session: Session, workload: WorkloadArgument, *, project: ProjectOption = None, watch: WatchOption = False
@@ -287,6 +297,7 @@ def _add_metrics(app: typer.Typer) -> None:
         muster workload metrics hello
         muster workload metrics hello --type GPU_UTILIZATION --since 10m -o csv
         """,
+        columns=METRIC_COLUMNS,
     )
     def metrics(
         session: Session,

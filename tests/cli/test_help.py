@@ -11,10 +11,12 @@ import pytest
 
 from muster.cli import reference
 from muster.cli.command import examples_of
+from muster.cli.complete import offered
+from muster.cli.completion_data import FLAGS
 from muster.cli.exits import ExitCode
 from muster.cli.main import command_line
 from muster.cli.nouns import NOUNS, root_help
-from tests.support.shapes import ShapeServer
+from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer, workload_row
 
 HEAVY = ("httpx", "pydantic", "rich", "yaml", "asyncio", "services", "projections", "joserfc", "msgspec")
 LEAVES = reference.leaves(command_line(), "muster")
@@ -44,6 +46,7 @@ def test_up_offers_all_that_its_supervisor_takes_and_passes_it_on(muster: Any) -
 
 
 def test_the_reference_page_and_the_field_list_are_current() -> None:
+    assert reference.COMPLETION_FILE.read_text(encoding="utf-8") == reference.completion_module()
     assert reference.FIELDS_FILE.read_text(encoding="utf-8") == reference.fields_module()
     assert reference.REFERENCE_FILE.read_text(encoding="utf-8") == reference.reference_page()
 
@@ -97,10 +100,33 @@ def modules_after(*arguments: str, **environ: str) -> set[str]:
     return set(ran.stderr.splitlines())
 
 
-def test_help_and_completion_import_nothing_heavy(home: Path) -> None:
+def test_help_imports_nothing_heavy(home: Path) -> None:
     assert not modules_after("--help") & set(HEAVY)
-    words = {"COMP_WORDS": "muster training submit --pri", "COMP_CWORD": "3"}
-    assert not modules_after(_MUSTER_COMPLETE="complete_bash", **words) & set(HEAVY)
+
+
+def test_a_completion_does_not_even_import_what_reads_commands(api: ShapeServer) -> None:
+    """Nothing is asserted of time: what took it is left out."""
+    for words in ("muster training submit x --pri", "muster training logs hello --pod m", "muster workload list -l t"):
+        environ = {"_MUSTER_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        there = modules_after_completion(environ)
+        assert there.isdisjoint({*HEAVY, "typer", "difflib"}), words
+
+
+def modules_after_completion(environ: dict[str, str]) -> set[str]:
+    code = (
+        "import sys\nfrom muster.cli.main import main\nsys.argv = ['muster']\nmain()\n"
+        "sys.stderr.write('\\n'.join(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | environ,
+        timeout=60,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    return set(ran.stderr.splitlines())
 
 
 def complete(*words: str) -> list[str]:
@@ -126,6 +152,78 @@ def test_a_shell_completes_commands_flags_values_and_live_names(api: ShapeServer
     assert complete("muster", "project", "describe", "d") == ["default"]
     assert complete("muster", "workload", "list", "-p", "de") == ["default"]
     assert complete("muster", "cluster", "set", "l") == ["local"]
+    assert complete("muster", "-q", "wor") == ["workload"]
+    assert complete("muster", "training", "--") == ["--help"]
+    assert complete("muster", "workload", "lsit", "") == []
+    assert complete("muster", "training", "submit", "x", "--", "--pri") == []
+    assert complete("muster", "training", "submit", "--priority=hi", "--dry") == ["--dry-run"]
+    assert complete("muster", "training", "submit", "--priority=hi") == ["--priority=high"]
+    assert complete("muster", "training", "submit", "--priority", "=", "hi") == ["high"], "as bash parts it"
+
+
+def test_a_shell_completes_phases_columns_pools_pods_labels_and_clusters(api: ShapeServer) -> None:
+    pools = [{"name": "a100"}, {"name": "h100"}, {"name": "a100"}]
+    api.on("GET", "/node-pools", Reply(body={"nodePools": pools}))
+    pods = [{"name": "main-0", "phase": "Failed"}, {"name": "main-0", "phase": "Running"}, {"name": "main-1"}]
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": pods}))
+    rows = [workload_row(labels=["stage=dev", "team=vision"]), workload_row(labels=["team=nlp"])]
+    api.on("GET", "/workloads", Reply(body={"workloads": rows, "next": None}))
+    assert complete("muster", "workload", "list", "--status", "p") == ["Pending"]
+    assert complete("muster", "workload", "list", "--columns", "name,ph") == [
+        "name,phase", "name,phaseMessage", "name,phaseReason", "name,phaseUpdatedAt",
+    ]  # fmt: skip
+    assert complete("muster", "workload", "list", "--sort-by", "created") == ["createdAt"]
+    assert complete("muster", "workload", "pods", "--columns", "exit") == ["exitCode"]
+    assert complete("muster", "training", "submit", "x", "--node-pools", "a100,") == ["a100,a100", "a100,h100"]
+    assert complete("muster", "nodepool", "remove", "h") == ["h100"]
+    assert complete("muster", "training", "logs", "hello", "--pod", "") == ["main-0", "main-1"]
+    assert complete("muster", "workload", "list", "-l", "te") == ["team=nlp", "team=vision"]
+    assert complete("muster", "workload", "list", "-l", "team=nlp,st") == ["team=nlp,stage=dev"]
+    assert complete("muster", "training", "submit", "x", "--cluster", "") == ["local"]
+    assert complete("muster", "workload", "list", "-o", "js") == ["json", "jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "environ", "told"),
+    [
+        ("zsh", {}, """_arguments '*: :(("hello":"Running"))'\n"""),
+        ("fish", {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}, "hello\tRunning\n"),
+        ("bash", {"COMP_WORDS": "muster workload pods he", "COMP_CWORD": "3"}, "hello\n"),
+    ],
+)
+def test_each_shell_is_answered_as_its_script_reads(
+    api: ShapeServer, shell: str, environ: dict[str, str], told: str
+) -> None:
+    asked = {"_MUSTER_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "muster workload pods he"}
+    command = [sys.executable, "-m", "muster.cli.main"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | asked | environ, check=True)
+    assert ran.stdout == told
+
+
+@pytest.mark.parametrize(("words", "code"), [("muster workload pods he", 0), ("muster workload pods x ", 1)])
+def test_fish_is_told_whether_there_is_anything(api: ShapeServer, words: str, code: int) -> None:
+    asked = {
+        "_MUSTER_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_ARGS": words,
+        "_TYPER_COMPLETE_FISH_ACTION": "is-args",
+    }
+    ran = subprocess.run([sys.executable, "-m", "muster.cli.main"], env=os.environ | asked, check=False)
+    assert ran.returncode == code
+
+
+@pytest.mark.parametrize(("path", "found"), LEAVES, ids=[path for path, _ in LEAVES])
+def test_the_table_knows_every_flag_of_every_command(path: str, found: Any) -> None:
+    words = path.split()[1:]
+    flags = {name for one in found.params for name in (*one.opts, *one.secondary_opts) if name.startswith("-")}
+    assert {name for name, _ in offered(words, "-")} == flags | {"--help"}
+
+
+def test_every_table_offers_its_columns() -> None:
+    without = {path for path in FLAGS if "--columns" in FLAGS[path] and not FLAGS[path]["--columns"][1]}
+    assert without == {
+        "doctor", "version", "training submit", "project describe", "cluster describe", "context list", "context show",
+        "log verify",
+    }, "what is shown as pairs, or has no columns of its own"  # fmt: skip
 
 
 def test_a_completion_without_a_server_offers_nothing_and_says_nothing(
