@@ -4,9 +4,10 @@ whether the files are current (exit 1 where not).
 """
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from muster.cli.command import CONNECTION_PANEL, OUTPUT_PANEL, examples_of
 from muster.cli.complete import NO_VALUE, SOURCES, columns, several_columns
@@ -14,6 +15,8 @@ from muster.cli.exits import EXIT_CODE_MEANING
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Parameter
+
+    from muster.cli.output import Column
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 REFERENCE_FILE: Final = _ROOT / "docs" / "reference" / "cli.md"
@@ -141,7 +144,7 @@ def _source(parameter: "Parameter", found: "Command") -> str:
     descriptor: Any = getattr(parameter, "type_descriptor")  # noqa: B009 - typer's own, of no public type
     offer = descriptor.parameter_info.autocompletion
     if offer in (columns, several_columns):
-        listed: Any = getattr(found.callback, "columns", ())
+        listed = cast("Sequence[Column] | Callable[[], Sequence[Column]]", getattr(found.callback, "columns", ()))
         keys = [column.key for column in (listed() if callable(listed) else listed)]
         return f"{'several' if offer is several_columns else 'one'}:{'|'.join(keys)}" if keys else ""
     if offer is not None:
@@ -158,14 +161,18 @@ def _commands(found: "Command") -> "dict[str, Command]":
     return getattr(found, "commands", {})
 
 
-def _module(about: str, values: dict[str, tuple[str, dict[str, Any]]]) -> str:
+type Literals = str | bool | tuple["Literals", ...] | Mapping[str, "Literals"]
+"""What a generated module holds."""
+
+
+def _module(about: str, values: Mapping[str, tuple[str, Mapping[str, Literals]]]) -> str:
     """Source of a module of constants, an entry a line."""
     lines = [f'"""{about}"""', "# ruff: noqa: E501 - an entry a line", "# fmt: off", "", "from typing import Final"]
     for name, (kind, entries) in values.items():
         lines += ["", f"{name}: Final[{kind}] = {{"]
         for key, value in entries.items():
-            if isinstance(value, dict):
-                inner = [f"        {_quoted(one)}: {_literal(of)}," for one, of in value.items()]  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(value, Mapping):
+                inner = [f"        {_quoted(one)}: {_literal(of)}," for one, of in value.items()]
                 lines += [f"    {_quoted(key)}: {{", *inner, "    },"]
             else:
                 lines.append(f"    {_quoted(key)}: {_literal(value)},")
@@ -173,10 +180,10 @@ def _module(about: str, values: dict[str, tuple[str, dict[str, Any]]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _literal(value: Any) -> str:
+def _literal(value: Literals) -> str:
     if isinstance(value, tuple):
-        inner = ", ".join(_literal(one) for one in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        return f"({inner},)" if len(value) == 1 else f"({inner})"  # pyright: ignore[reportUnknownArgumentType]
+        inner = ", ".join(_literal(one) for one in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
     return repr(value) if isinstance(value, bool) else _quoted(str(value))
 
 
