@@ -65,7 +65,7 @@ class Api:
     ) -> None:
         self.url = url
         self._talk = talk
-        self._waits_seconds = waits_seconds
+        self._waits_seconds: Sequence[float] = waits_seconds
         headers = {"Accept": "application/json", "User-Agent": "muster-cli"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -76,6 +76,16 @@ class Api:
 
     def close(self) -> None:
         self._http.close()
+
+    @contextmanager
+    def asked_once(self) -> Generator[None]:
+        """What is called meanwhile is sent once: whoever calls asks again for themselves (muster.cli.outage)."""
+        waits_seconds: Sequence[float] = self._waits_seconds
+        self._waits_seconds = ()
+        try:
+            yield
+        finally:
+            self._waits_seconds = waits_seconds
 
     def get(self, path: str, parameters: Parameters = ()) -> Row:
         """One object. Raises Problem."""
@@ -88,6 +98,10 @@ class Api:
     def plain(self, path: str) -> Answer:
         """An object outside of /api/v1, such as /openapi.json."""
         return _answer(self._call("GET", path))
+
+    def check(self, path: str, parameters: Parameters = ()) -> None:
+        """Whether this would be answered; what with does not matter. Raises Problem where it would not."""
+        self._call("GET", API_PREFIX + path, parameters=parameters)
 
     def mutate(
         self,
@@ -151,6 +165,7 @@ class Api:
         """Every call here may be repeated: reads by nature, changes by their Idempotency-Key."""
         lost: TransportError | None = None
         response: Response | None = None
+        told = False
         content = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         more = {} if content is None else {"Content-Type": "application/json"}
         for wait in (*self._waits_seconds, None):
@@ -169,7 +184,8 @@ class Api:
                 asked = _retry_after(response)
             if wait is None or (asked is not None and asked > MOST_RETRY_AFTER_SECONDS):
                 break
-            if wait == self._waits_seconds[0]:
+            if not told:
+                told = True
                 self._talk(f"{_why_not(response) or f'{self.url} does not answer'}; trying again")
             time.sleep(max(asked or 0.0, wait * (1 + JITTER * os.urandom(1)[0] / 255)))
         if response is None:

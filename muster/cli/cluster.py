@@ -16,6 +16,7 @@ from muster.cli.options import (
     ClusterOption,
     IdempotencyOption,
     WatchOption,
+    WatchTimeoutOption,
     YesOption,
     confirm,
     switch_option,
@@ -123,8 +124,9 @@ def add_cluster(root: typer.Typer) -> None:
 
 def _add_reads(app: typer.Typer) -> None:
     @command(app, "list", examples="muster cluster list\nmuster cluster list -o wide", columns=CLUSTER_COLUMNS)
-    def list_(session: Session, *, watch: WatchOption = False) -> None:
+    def list_(session: Session, *, watch: WatchOption = False, timeout: WatchTimeoutOption = None) -> None:
         """List clusters and whether their agents are heard."""
+        patience = session.patience(timeout, waits=watch)
 
         def fetch() -> list[Row]:
             clusters = rows_of(session.api.get("/clusters"), "clusters")
@@ -132,7 +134,7 @@ def _add_reads(app: typer.Typer) -> None:
             return [_counted(row, nodes) for row in clusters]
 
         if watch:
-            watch_rows(session.out, fetch, CLUSTER_COLUMNS)
+            watch_rows(patience, session.out, fetch, CLUSTER_COLUMNS)
         session.out.rows(fetch(), CLUSTER_COLUMNS, empty="no clusters; `muster cluster add demo --simulated 4x8`")
 
     @command(app, "describe", examples="muster cluster describe local\nmuster cluster describe local -o yaml")
@@ -365,15 +367,22 @@ def add_nodes(root: typer.Typer) -> None:
     node = group("node")
 
     @command(node, "list", examples="muster node list\nmuster node list --cluster local -o json", columns=NODE_COLUMNS)
-    def list_nodes(session: Session, *, cluster: ClusterOption = None, watch: WatchOption = False) -> None:
+    def list_nodes(
+        session: Session,
+        *,
+        cluster: ClusterOption = None,
+        watch: WatchOption = False,
+        timeout: WatchTimeoutOption = None,
+    ) -> None:
         """List nodes: reserved of capacity."""
+        patience = session.patience(timeout, waits=watch)
         scope = _scope(session, cluster)
 
         def fetch() -> list[Row]:
             return rows_of(session.api.get("/nodes", scope), "nodes")
 
         if watch:
-            watch_rows(session.out, fetch, NODE_COLUMNS, key="key")
+            watch_rows(patience, session.out, fetch, NODE_COLUMNS, key=lambda row: text_of(row, "key"))
         session.out.rows(fetch(), NODE_COLUMNS, empty="no nodes")
 
     root.add_typer(node, name="node")

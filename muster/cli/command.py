@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typer.core import TyperOption
 
     from muster.cli.client import Api
+    from muster.cli.outage import Patience
 
 CONNECTION_PANEL: Final = "Connection and talk"
 OUTPUT_PANEL: Final = "Output"
@@ -167,6 +168,14 @@ class Session:
                 code=ExitCode.UNREACHABLE,
             )
         return Api(self.target.url, self.target.token, talk=self.out.talk)
+
+    def patience(self, timeout: str | None = None, *, waits: bool = True, flags: str = "--watch") -> "Patience":
+        """With a server that is away while this command waits; `timeout`: of --timeout. Raises Problem (usage)."""
+        from muster.cli.options import timeout_seconds
+        from muster.cli.outage import Patience
+
+        seconds = timeout_seconds(timeout, waits=waits, flags=flags)
+        return Patience(self.api, self.out, timeout_seconds=seconds)
 
     def close(self) -> None:
         """Ends the connection, where there was need of one."""

@@ -1,21 +1,22 @@
 """`muster events`: the log itself, for administrators."""
 
 import json
-import time
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from muster.cli.command import Session, command, group
 from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.options import FollowTimeoutOption
 from muster.cli.output import Column, Format
 from muster.cli.values import Json, Row, number_of, rows_of, text_of
 
+if TYPE_CHECKING:
+    from muster.cli.outage import Patience
+
 _PAGE_COMMITS: Final = 1000
 """The most that the API gives in one answer."""
-_RECONNECT_WAITS_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
-"""A tail outlives a restart of the API; what it missed meanwhile comes first, by sequence."""
 _STALLED: Final = "stalled"
 """Why a tail whose output stood still was cut: it may go on."""
 _NEWEST: Final = 10
@@ -86,8 +87,10 @@ def add_events(root: typer.Typer) -> None:
         after: Annotated[
             int | None, typer.Option("--after", metavar="SEQUENCE", help="Begin after this one, instead.", min=0)
         ] = None,
+        timeout: FollowTimeoutOption = None,
     ) -> None:
-        """Follow the log until Ctrl-C."""
+        """Follow the log until Ctrl-C. A server that restarts is waited for; what it missed meanwhile comes first."""
+        patience = session.patience(timeout)
         if newest is not None and after is not None:
             raise usage("--newest and --after exclude each other", todo="leave one of them out")
         begin = after
@@ -95,7 +98,7 @@ def add_events(root: typer.Typer) -> None:
             last = session.api.read("/events", [("limit", 1)]).sequence or 0
             begin = max(last - (_NEWEST if newest is None else newest), 0)
         first = True
-        for row in _followed(session, begin):
+        for row in _followed(session, patience, begin):
             if session.out.style.format in {Format.TABLE, Format.WIDE}:
                 session.out.table([row], EVENT_COLUMNS, headers=first and session.out.style.headers)
             elif session.out.style.format in {Format.JSON, Format.JSONL}:
@@ -125,29 +128,24 @@ def _commits(session: Session, after: int, limit: int) -> tuple[list[Row], bool]
     return rows, False
 
 
-def _followed(session: Session, after: int) -> Iterator[Row]:
-    """Commits after a sequence, for ever. Raises Problem where the server stays away."""
-    waits = iter(_RECONNECT_WAITS_SECONDS)
+def _followed(session: Session, patience: "Patience", after: int) -> Iterator[Row]:
+    """Commits after a sequence, for ever. Raises Problem where the server stays away, and when the time is over."""
     while True:
         try:
             with session.api.stream("/events", [("after", after), ("follow", "true")]) as response:
+                response.end_after(patience.remaining())
                 for line in response.lines():
                     row: Json = json.loads(line)
                     if isinstance(row, dict) and not _is_end(row):
                         after = plain_sequence(row)
                         yield row
-                    waits = iter(_RECONNECT_WAITS_SECONDS)
+                    patience.check("followed")
+                    response.end_after(patience.remaining())
         except Problem as problem:
-            if problem.code is not ExitCode.UNREACHABLE:
-                raise
-            wait = next(waits, None)
-            if wait is None:
-                raise
-            session.out.talk(f"{problem.what}; trying again")
-            time.sleep(wait)
-        else:
-            # The server ended it in good order, as it does when it stops.
-            time.sleep(next(waits, _RECONNECT_WAITS_SECONDS[-1]))
+            patience.check("followed")
+            patience.lost(problem)
+        # A server that stops ends it in good order.
+        patience.ask(lambda: session.api.read("/events", [("limit", 1)]))
 
 
 def _is_end(row: Row) -> bool:

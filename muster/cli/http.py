@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
+from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, socket
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
@@ -21,6 +22,8 @@ CONNECT_SECONDS: Final = 3.0
 """A server that is there accepts at once, also across an ocean."""
 READ_SECONDS: Final = 15.0
 """The API itself waits 5 s for the decision; the rest is for a slow disk and a slow line."""
+SILENT_SECONDS: Final = 30
+"""Of a connection, after which it is asked three times whether somebody is there."""
 PIECE_BYTES: Final = 64 * 1024
 
 _PATH_SAFE: Final = "/%:@!$&'()*+,;=~"
@@ -72,9 +75,15 @@ class Response:
 class Stream:
     """An answer that comes piece by piece."""
 
-    def __init__(self, response: HTTPResponse) -> None:
+    def __init__(self, response: HTTPResponse, connection: socket) -> None:
         self._response = response
+        self._connection = connection
         self.headers = response.headers
+        self.end_after(None)
+
+    def end_after(self, seconds: float | None) -> None:
+        """How long the next piece may take to come; None: for ever."""
+        self._connection.settimeout(seconds)
 
     def texts(self) -> Iterator[str]:
         """What came, as it comes. Raises TransportError where it ends too early."""
@@ -137,9 +146,11 @@ class Http:
     @contextmanager
     def stream(self, path: str, parameters: Parameters, headers: Mapping[str, str]) -> Generator[Response | Stream]:
         """A GET with no limit between the pieces of its answer; a refusal comes whole. Raises as `request`."""
-        answer = self._send("GET", path, parameters=parameters, body=None, headers=headers, read_seconds=None)
+        connection = self._connected().sock
+        assert connection is not None
+        answer = self._send("GET", path, parameters=parameters, body=None, headers=headers, read_seconds=READ_SECONDS)
         try:
-            yield self._whole("GET", path, answer) if answer.status >= _ERRORS_FROM else Stream(answer)
+            yield self._whole("GET", path, answer) if answer.status >= _ERRORS_FROM else Stream(answer, connection)
         finally:
             self.close()
 
@@ -197,6 +208,7 @@ class Http:
         connection = self._new_connection()
         try:
             connection.connect()
+            _watch_over(connection.sock)
         except (OSError, HTTPException) as error:
             raise TransportError(error, sent=False) from error
         except ValueError as error:
@@ -222,6 +234,14 @@ class Http:
         )
         through.set_tunnel(self._host, self._port, headers=_proxy_authorization(self._proxy))
         return through
+
+
+def _watch_over(connection: socket) -> None:
+    """A server that went without a word is noticed, also where nothing is to be sent or heard for hours."""
+    connection.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+    connection.setsockopt(IPPROTO_TCP, TCP_KEEPIDLE, SILENT_SECONDS)
+    connection.setsockopt(IPPROTO_TCP, TCP_KEEPINTVL, SILENT_SECONDS // 3)
+    connection.setsockopt(IPPROTO_TCP, TCP_KEEPCNT, 3)
 
 
 def _is_remote(url: SplitResult) -> bool:

@@ -1,14 +1,17 @@
 """Prints what pods wrote while it comes, and says where that is not all of it."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from muster.cli.exits import ExitCode, Problem
+from muster.cli.log_position import LogPosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from muster.cli.command import Session
-    from muster.cli.http import Parameters
+    from muster.cli.http import Parameters, Stream
+    from muster.cli.outage import Patience
 
 CUT_MARK: Final = "X-Cut-Mark"
 """Header of the API's answer: how a line begins that says why not all is told."""
@@ -24,6 +27,8 @@ _TODO: Final = {
     "not_authenticated": "get a new token (`muster token create --user U`) and ask again with --since",
     "logs_unavailable": "`muster cluster list` shows whether its agent is there; then ask again",
 }
+_STALLED: Final = "stalled"
+"""Why an answer was cut whose output stood still: a follower asks again, from where it was."""
 
 
 def print_logs(session: "Session", path: str, parameters: "Parameters") -> bool:
@@ -31,19 +36,67 @@ def print_logs(session: "Session", path: str, parameters: "Parameters") -> bool:
     cuts: list[str] = []
     came = False
     with session.api.stream(path, parameters, accept="text/plain") as response:
-        mark = response.headers.get(CUT_MARK)
-        for text in without_cuts(response.texts(), mark, cuts) if mark else response.texts():
+        for text in _pieces(response, cuts):
             session.out.write(text)
             came = came or bool(text)
     if cuts:
-        code, _, why = cuts[-1].removeprefix("(").partition("): ")
-        raise Problem(
-            "these logs are not whole: the server ended them early",
-            why=(why,),
-            todo=_TODO.get(code),
-            code=_EXIT.get(code, ExitCode.FAILURE),
-        )
+        raise _cut_off(cuts[-1])
     return came
+
+
+def follow_logs(session: "Session", patience: "Patience", path: str, parameters: "Parameters") -> bool:
+    """As `print_logs`, of what is still to come; where the line is cut it goes on where it was, once it can."""
+    position = LogPosition(parameters)
+    came = False
+    while True:
+        cuts: list[str] = []
+        try:
+            with session.api.stream(path, position.parameters(), accept="text/plain") as response:
+                response.end_after(patience.remaining())
+                for text in position.news(_pieces(response, cuts)):
+                    session.out.write(text)
+                    came = came or bool(text)
+                    patience.check("followed")
+                    response.end_after(patience.remaining())
+        except Problem as problem:
+            patience.check("followed")
+            patience.lost(problem)
+        else:
+            if not cuts or _code(cuts[-1]) != _STALLED:
+                break
+        patience.ask(partial(_is_there, session, path, parameters))
+    if cuts:
+        raise _cut_off(cuts[-1])
+    return came
+
+
+def _is_there(session: "Session", path: str, parameters: "Parameters") -> None:
+    """Raises Problem where no logs can be told now."""
+    pods = [(name, value) for name, value in parameters if name == "pod"]
+    try:
+        session.api.check(path, [*pods, ("tail", 0)])
+    except Problem as problem:
+        if problem.refusal != "no_such_run":
+            raise
+
+
+def _code(cut: str) -> str:
+    return cut.removeprefix("(").partition("): ")[0]
+
+
+def _cut_off(cut: str) -> Problem:
+    code, _, why = cut.removeprefix("(").partition("): ")
+    return Problem(
+        "these logs are not whole: the server ended them early",
+        why=(why,),
+        todo=_TODO.get(code),
+        code=_EXIT.get(code, ExitCode.FAILURE),
+    )
+
+
+def _pieces(response: "Stream", cuts: list[str]) -> "Iterator[str]":
+    mark = response.headers.get(CUT_MARK)
+    return without_cuts(response.texts(), mark, cuts) if mark else response.texts()
 
 
 def without_cuts(pieces: "Iterable[str]", mark: str, cuts: list[str]) -> "Iterator[str]":

@@ -21,10 +21,35 @@ WorkloadsArgument = Annotated[
     typer.Argument(metavar="WORKLOAD...", help="Names, ids, or @latest.", autocompletion=workload_names),
 ]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Keep showing what changes.")]
-WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it is so; exit 7 in time, 8 where it never will.")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Wait until it is so; exit 7 on timeout, 8 where it never will.")
+]
 TimeoutOption = Annotated[
     str | None,
-    typer.Option("--timeout", metavar="DURATION", help="With --wait: the most time that it takes, such as 5m."),
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help="With --wait: wait for this time at most, such as 5m, then exit 7. Without it there is no limit, but a "
+        "server that stays away for 2m ends it with exit 9.",
+    ),
+]
+WatchTimeoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help="With --watch: go on for this time at most, such as 10m, then exit 7. Without it there is no limit, but a "
+        "server that stays away for 2m ends it with exit 9.",
+    ),
+]
+FollowTimeoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help="Follow for this time at most, such as 10m, then exit 7. Without it there is no limit, but a server that "
+        "stays away for 2m ends it with exit 9.",
+    ),
 ]
 
 

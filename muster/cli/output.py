@@ -57,6 +57,8 @@ class Column:
     rare: bool = False
     """Only with -o csv, or by name in --columns."""
     time: bool = False
+    clock: bool = False
+    """Its value moves as time goes by, though nothing happens."""
     rest: bool = False
     """Takes what the others leave of a terminal's width, and is cut there; without any, the last column does."""
     short: Callable[[Row], str] | None = None

@@ -76,10 +76,10 @@ def submit(
         typer.Option("--dry-run", metavar="client", help="Check and print the request; send nothing."),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end: exit 0 completed, 8 failed, 7 in time.")
+        bool, typer.Option("--wait", help="Wait for its end: exit 0 completed, 8 failed, 7 on timeout.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Tell each step until it ends; exits like --wait.")
+        bool, typer.Option("--watch", "-w", help="Print each phase change until it ends; exits like --wait.")
     ] = False,
     timeout: TimeoutOption = None,
     idempotency_key: IdempotencyOption = None,

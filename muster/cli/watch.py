@@ -1,14 +1,16 @@
 """Looking again and again: tables that follow their data, and waiting for a workload to get somewhere.
 
-Every wait here ends: by its condition, its timeout, or Ctrl-C (exit 130).
+Every wait here ends: by its condition, its timeout, or Ctrl-C (exit 130). A server that is away meanwhile is waited for
+(muster.cli.outage).
 """
 
 import json
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from muster.cli.exits import ExitCode, Problem
+from muster.cli.outage import Patience
 from muster.cli.output import Column, Format, Output
 from muster.cli.values import Row, format_span, number_of, text_of
 
@@ -24,25 +26,50 @@ SLOW_POLL_SECONDS: Final = 1.0
 _QUICK_FOR_SECONDS: Final = 30.0
 
 type Fetch = Callable[[], list[Row]]
+type Key = Callable[[Row], str]
 
 
-def watch_rows(out: Output, fetch: Fetch, columns: Sequence[Column], *, key: str = "id", name: str = "name") -> None:
-    """Shows a list and what changes in it, until Ctrl-C. On a terminal the table is redrawn, else rows are appended."""
+def row_id(row: Row) -> str:
+    return text_of(row, "id")
+
+
+def watch_rows(
+    patience: Patience,
+    out: Output,
+    fetch: Fetch,
+    columns: Sequence[Column],
+    *,
+    key: Key = row_id,
+    name: str = "name",
+    deleted: Callable[[Row], Row | None] = lambda _row: None,
+) -> None:
+    """Shows a list and what changes in it, until Ctrl-C or the timeout (Problem, 7).
+
+    On a terminal the table is redrawn. Elsewhere a row is printed when something but a clock has changed in it.
+
+    Args:
+        key: what tells one row from the others.
+        deleted: asked of a row that is in the list no more: the same, where it was deleted.
+    """
     if out.style.format in {Format.TABLE, Format.WIDE} and out.stdout.isatty():
-        _redraw(out, fetch, columns)
-    seen: dict[str, str] = {}
+        _redraw(patience, out, fetch, columns)
+    seen: dict[str, tuple[str, Row]] = {}
     first = True
     while True:
-        changed = [row for row in fetch() if seen.get(str(row.get(key))) != _print(row)]
-        seen |= {str(row.get(key)): _print(row) for row in changed}
-        if changed or first:
-            _append(out, changed, columns, name=name, headers=first)
+        now = {key(row): row for row in patience.ask(fetch)}
+        news = [row for identity, row in now.items() if seen.get(identity, ("",))[0] != _print(out, row, columns)]
+        gone = [patience.ask(partial(deleted, row)) for identity, (_, row) in seen.items() if identity not in now]
+        seen = {identity: (_print(out, row, columns), row) for identity, row in now.items()}
+        news += [row for row in gone if row is not None]
+        if news or first:
+            _append(out, news, columns, name=name, headers=first)
         first = False
-        time.sleep(REFRESH_SECONDS)
+        patience.check("watched")
+        patience.sleep(REFRESH_SECONDS)
 
 
 def wait_for_end(api: "Api", identifier: str, out: Output, *, timeout_seconds: float | None) -> ExitCode:
-    """Waits until the workload has ended, and tells each step on stderr. 0 where it completed, else 8; 7 in time."""
+    """Waits until the workload has ended, and tells each step on stderr. 0 where it completed, else 8; 7 on timeout."""
 
     def ended(row: Row) -> ExitCode | None:
         phase = phase_of(row)
@@ -82,24 +109,22 @@ def wait_until(
     *,
     timeout_seconds: float | None,
 ) -> ExitCode:
-    """Reads the workload until `reached` answers. Raises Problem (7) when the time is over."""
-    started = time.monotonic()
+    """Reads the workload until `reached` answers. Raises Problem: 7 on timeout, 9 where the server stays away."""
+    patience = Patience(api, out, timeout_seconds=timeout_seconds)
     told = ""
     while True:
-        row = api.get(f"/workloads/{identifier}")
+        row = patience.ask(lambda: api.get(f"/workloads/{identifier}"))
         told = _tell(out, row, told)
-        if (code := reached(row)) is not None:
+        if (code := patience.ask(partial(reached, row))) is not None:
             return code
-        spent = time.monotonic() - started
-        if timeout_seconds is not None and spent >= timeout_seconds:
+        if timeout_seconds is not None and patience.remaining() == 0:
             raise Problem(
                 f"{text_of(row, 'name')} is still {phase_of(row)} after {format_span(timeout_seconds)}",
                 why=(text_of(row, "phaseMessage"),) if text_of(row, "phaseMessage") else (),
                 todo=f"it goes on; `muster workload describe {identifier}` shows how",
                 code=ExitCode.TIMED_OUT,
             )
-        pause = POLL_SECONDS if spent < _QUICK_FOR_SECONDS else SLOW_POLL_SECONDS
-        time.sleep(pause if timeout_seconds is None else min(pause, max(timeout_seconds - spent, 0.0)))
+        patience.sleep(POLL_SECONDS if patience.spent_seconds < _QUICK_FOR_SECONDS else SLOW_POLL_SECONDS)
 
 
 def phase_of(row: Row) -> str:
@@ -116,7 +141,7 @@ def _tell(out: Output, row: Row, told: str) -> str:
     return state
 
 
-def _redraw(out: Output, fetch: Fetch, columns: Sequence[Column]) -> None:
+def _redraw(patience: Patience, out: Output, fetch: Fetch, columns: Sequence[Column]) -> None:
     from rich.live import Live
     from rich.text import Text
 
@@ -124,8 +149,9 @@ def _redraw(out: Output, fetch: Fetch, columns: Sequence[Column]) -> None:
 
     with Live(Text(), console=out.console(), auto_refresh=False, screen=False) as live:
         while True:
-            live.update(table_of(out, fetch(), columns, live.console.width), refresh=True)
-            time.sleep(REFRESH_SECONDS)
+            live.update(table_of(out, patience.ask(fetch), columns, live.console.width), refresh=True)
+            patience.check("watched")
+            patience.sleep(REFRESH_SECONDS)
 
 
 def _append(out: Output, rows: list[Row], columns: Sequence[Column], *, name: str, headers: bool) -> None:
@@ -138,5 +164,10 @@ def _append(out: Output, rows: list[Row], columns: Sequence[Column], *, name: st
         out.rows(rows, columns, name=name)
 
 
-def _print(row: Row) -> str:
-    return json.dumps(row, sort_keys=True)
+def _print(out: Output, row: Row, columns: Sequence[Column]) -> str:
+    """What must change for a row to be printed again: what a table shows of it, or all that programs get; no clock."""
+    clocks = {column.key for column in columns if column.clock}
+    if out.style.format in {Format.TABLE, Format.WIDE}:
+        shown = [column for column in out.chosen(columns) if not column.clock]
+        return json.dumps([row.get(column.key) if column.time else out.cell(row, column) for column in shown])
+    return json.dumps({key: value for key, value in row.items() if key not in clocks}, sort_keys=True)

@@ -10,9 +10,16 @@ from events.phases import DesiredPhase, Phase
 from muster.cli.command import Session, command, group
 from muster.cli.complete import columns, labels, phases, pod_names
 from muster.cli.exits import usage
-from muster.cli.log_stream import print_logs
+from muster.cli.log_stream import follow_logs, print_logs
 from muster.cli.names import find_project, workload_filters, workload_id
-from muster.cli.options import ProjectOption, WatchOption, WorkloadArgument, duration_option
+from muster.cli.options import (
+    FollowTimeoutOption,
+    ProjectOption,
+    WatchOption,
+    WatchTimeoutOption,
+    WorkloadArgument,
+    duration_option,
+)
 from muster.cli.output import Column, Format, Output, plain_text
 from muster.cli.values import Row, format_utc, number_of, parse_time, row_of, rows_of, text_of
 from muster.cli.watch import watch_rows
@@ -89,10 +96,12 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         desc: Annotated[bool, typer.Option("--desc", help="Greatest first.")] = False,
         limit: Annotated[int, typer.Option("--limit", help="Most rows; 0: all.", min=0)] = _LIST_ROWS,
         watch: WatchOption = False,
+        timeout: WatchTimeoutOption = None,
     ) -> None:
         """List workloads."""
         if everything and project:
             raise usage("--all and --project exclude each other", todo="leave one of them out")
+        patience = session.patience(timeout, waits=watch)
         scope = None if everything else session.project(project)
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
@@ -105,9 +114,11 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         if watch:
             _check_project(session, scope)
             watch_rows(
+                patience,
                 session.out,
                 lambda: session.api.pages("/workloads", "workloads", parameters, most=limit)[0],
                 workload_columns(),
+                deleted=lambda row: _deleted(session, row),
             )
         rows, more = session.api.pages("/workloads", "workloads", parameters, most=limit)
         if not rows:
@@ -128,6 +139,12 @@ def _phase(given: str) -> str:
         raise usage(f"--status: there is no phase {given!r}", todo="`--deleted` lists what was deleted")
     hint = did_you_mean(given, list(Phase))
     raise usage(f"--status: there is no phase {given!r}", todo=hint or f"phases: {', '.join(Phase)}")
+
+
+def _deleted(session: Session, listed: Row) -> Row | None:
+    """A row that left the list of the living, as it is now; None where it only answers to no filter any more."""
+    row = session.api.get(f"/workloads/{text_of(listed, 'id')}")
+    return {key: row.get(key) for key in {**listed, "deletedAt": ""}} if text_of(row, "deletedAt") else None
 
 
 def _check_project(session: Session, given: str | None) -> None:
@@ -188,9 +205,11 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         run: Annotated[
             int | None, typer.Option("--run", metavar="N", help="With --attempt: this run of it, from 1.", min=1)
         ] = None,
+        timeout: FollowTimeoutOption = None,
     ) -> None:
         """Print what a workload's pods wrote; kept after the pods are gone."""
         _check_run(previous=previous, attempt=attempt, run=run, follow=follow)
+        patience = session.patience(timeout, waits=follow, flags="--follow")
         identifier = workload_id(session, workload, project, deleted=True)
         parameters: list[tuple[str, str | int]] = [("follow", "true")] if follow else []
         parameters += [("tail", tail)] if tail >= 0 else []
@@ -200,9 +219,10 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         parameters += [("previous", "true")] if previous else []
         parameters += [("attempt", attempt)] if attempt is not None else []
         parameters += [("run", run)] if run is not None else []
+        path = f"/workloads/{identifier}/logs"
         if follow:
             _tell_what_waits(session, identifier)
-        if not print_logs(session, f"/workloads/{identifier}/logs", parameters):
+        if not (follow_logs(session, patience, path, parameters) if follow else print_logs(session, path, parameters)):
             row = session.api.get(f"/workloads/{identifier}")
             session.out.talk(f"nothing such was written; {_standing(row)}")
 
@@ -257,11 +277,20 @@ def _add_history(app: typer.Typer) -> None:
         project: ProjectOption = None,
         limit: Annotated[int, typer.Option("--limit", help="Most records; 0: all.", min=0)] = 0,
         watch: WatchOption = False,
+        timeout: WatchTimeoutOption = None,
     ) -> None:
         """Tell what happened to a workload, a sentence per event, oldest first."""
+        patience = session.patience(timeout, waits=watch)
         path = f"/workloads/{workload_id(session, workload, project, deleted=True)}/history"
         if watch:
-            watch_rows(session.out, lambda: _records(session, path, limit), HISTORY_COLUMNS, key="key", name="message")
+            watch_rows(
+                patience,
+                session.out,
+                lambda: _records(session, path, limit),
+                HISTORY_COLUMNS,
+                key=lambda record: text_of(record, "key"),
+                name="message",
+            )
         session.out.rows(_records(session, path, limit), HISTORY_COLUMNS, name="message")
 
 
@@ -276,17 +305,28 @@ def _add_pods(app: typer.Typer) -> None:
         columns=POD_COLUMNS,
     )
     def pods_(
-        session: Session, workload: WorkloadArgument, *, project: ProjectOption = None, watch: WatchOption = False
+        session: Session,
+        workload: WorkloadArgument,
+        *,
+        project: ProjectOption = None,
+        watch: WatchOption = False,
+        timeout: WatchTimeoutOption = None,
     ) -> None:
         """List a workload's pods: where they run, on which devices, and how they ended."""
+        patience = session.patience(timeout, waits=watch)
         identifier = workload_id(session, workload, project, deleted=True)
 
         def fetch() -> list[Row]:
             return rows_of(session.api.get(f"/workloads/{identifier}/pods"), "pods")
 
         if watch:
-            watch_rows(session.out, fetch, POD_COLUMNS, key="name")
+            watch_rows(patience, session.out, fetch, POD_COLUMNS, key=_run_of)
         session.out.rows(fetch(), POD_COLUMNS, empty="no pods")
+
+
+def _run_of(pod: Row) -> str:
+    """What tells a run from the others: a pod has many."""
+    return f"{text_of(pod, 'name')}/{number_of(pod, 'attempt'):g}.{number_of(pod, 'run'):g}"
 
 
 def _add_metrics(app: typer.Typer) -> None:

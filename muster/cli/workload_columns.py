@@ -102,6 +102,7 @@ def workload_columns() -> tuple[Column, ...]:
             wide=public.shown == "wide",
             rare=public.shown == "csv",
             time=column.type == "time",
+            clock=not column.stored and column.name.endswith("_seconds"),
             rest=public.name == "phaseMessage",
             short=_numbers if public.name == "phaseMessage" else None,
             yields=_YIELDS.get(public.name, 0),

@@ -10,6 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -29,7 +30,7 @@ from events.workload.pod import (
     PodSucceeded,
     pod_id,
 )
-from events.workload.state import Workload
+from events.workload.state import Workload, WorkloadCreated
 from services.api.errors import ApiError
 from services.api.log_lines import AgentError, Asked, Place, told
 from services.api.trainings import load_workload
@@ -47,7 +48,8 @@ LAST_PAUSE_SECONDS: Final = 2.0
 PATIENCE_SECONDS: Final = 30.0
 """How long an agent is waited for that is away when the run is over: several times what a restart takes."""
 
-_BEGAN: Final = (PodStarting, PodRunning, PodSucceeded, PodFailed, PodInterrupted, PodStopped)
+_ENDED: Final = (PodSucceeded, PodFailed, PodInterrupted, PodStopped)
+_BEGAN: Final = (PodStarting, PodRunning, *_ENDED)
 """Events of a run of which there may be a log."""
 
 
@@ -159,7 +161,10 @@ class _Reading:
 async def followed(asked: Asked, chain: Chain[Workload], wanted: PodId | None) -> AsyncGenerator[bytes]:
     """Lines of every run from now on, in the order in which they come, until no run can come any more."""
     runs = _Runs(asked, chain, wanted)
-    for pod, request in _ended_before(asked, wanted):
+    before = _ended_before(asked, wanted)
+    if since := asked.call.values["since"]:
+        before = await _ended_since(asked, chain, since, wanted)
+    for pod, request in before:
         async for piece in told(asked, _once(asked, pod, request)):
             yield piece
     reading = _Reading(asked, runs)
@@ -231,6 +236,28 @@ def _ended_before(asked: Asked, wanted: PodId | None) -> list[tuple[PodId, LogsR
             request = msgspec.structs.replace(request, attempt=waits.attempt - 1)
         requests.append((pod, request))
     return requests
+
+
+async def _ended_since(
+    asked: Asked, chain: Chain[Workload], since: datetime, wanted: PodId | None
+) -> list[tuple[PodId, LogsRequest]]:
+    """Every run that has ended since then, by the log: whoever asks again after an interruption misses none."""
+    key = key_of_id(asked.state.workload_id) or ""
+    while True:
+        ended: dict[PodRef, None] = {}
+        commits = asked.call.api.store.commits(WORKLOAD, key, after_seq=0, until_seq=chain.version)
+        try:
+            async with aclosing(commits) as pages:
+                async for page in pages:
+                    for event in (event for commit in page for event in commit.events):
+                        if isinstance(event, WorkloadCreated):
+                            ended.clear()  # what came before was another of this name
+                        elif isinstance(event, _ENDED) and event.at >= since and wanted in {None, pod_id(event.pod)}:
+                            ended[event.pod] = None
+        except LogUnavailableError:
+            await asyncio.sleep(LOOK_SECONDS)
+        else:
+            return [(pod_id(run), asked.request(pod_id(run), run, follow=False)) for run in ended]
 
 
 def started_pods(state: Workload) -> list[PodId]:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -45,7 +46,15 @@ class Served:
     url: str
     settings: Settings
     key: Any
+    running: "_Running"
     made: dict[str, str] = field(default_factory=dict[str, str])
+
+    def restart(self, away_seconds: float) -> None:
+        """Stop the services, and start them again on the same log and tables after so long."""
+        self.running.stop()
+        time.sleep(away_seconds)
+        self.running = _Running(self.settings)
+        self.running.start()
 
     def token(self, subject: str, **claims: Any) -> str:
         return sign_token(self.key, subject=subject, issuer="muster", audience="muster", **claims)
@@ -89,12 +98,12 @@ def serving(
     )
     running = _Running(settings)
     running.start()
-    served = Served(url=f"http://127.0.0.1:{port}", settings=settings, key=key)
+    served = Served(url=f"http://127.0.0.1:{port}", settings=settings, key=key, running=running)
     try:
         _populate(served)
         yield served
     finally:
-        running.stop()
+        served.running.stop()
         asyncio.run(_drop(postgres_server, database))
 
 
