@@ -31,7 +31,7 @@ EXIT_CODE_MEANING: Final[dict[ExitCode, str]] = {
     ExitCode.DENIED: "not authenticated, or not permitted",
     ExitCode.CONFLICT: "the name exists, the version moved, or it is already finished",
     ExitCode.REJECTED: "a value breaks a rule or a policy",
-    ExitCode.TIMED_OUT: "--wait ran out of time",
+    ExitCode.TIMED_OUT: "the time of --timeout is over",
     ExitCode.WORKLOAD_FAILED: "the workload that was waited for did not complete",
     ExitCode.UNREACHABLE: "the server cannot be reached, or cannot answer now",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",

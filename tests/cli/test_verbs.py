@@ -171,6 +171,8 @@ def test_logs_that_the_server_cut_are_no_success(api: ShapeServer, muster: Any, 
     text = f"one\nmuster 0000: this ends here, says a pod\nmuster 1f\n{mark} ({code}): it had to (be): so\n"
     api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text=text, headers={"X-Cut-Mark": mark}))
     for follow in ((), ("-f",)):
+        if follow and code == "stalled":
+            continue  # it goes on: tests/cli/test_outage.py
         ran = muster("training", "logs", "hello", *follow)
         assert ran.code == exit_code
         assert ran.out == "one\nmuster 0000: this ends here, says a pod\nmuster 1f\n", "what pods wrote, and only that"
@@ -192,6 +194,8 @@ def test_a_log_with_nothing_in_it_says_why(api: ShapeServer, muster: Any) -> Non
     api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
     api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text=""))
     for follow in ((), ("-f",)):
+        if follow and code == "stalled":
+            continue  # it goes on: tests/cli/test_outage.py
         ran = muster("training", "logs", "hello", *follow)
         assert (ran.code, ran.out) == (0, "")
         assert "hello is Pending: needs 8 GPUs on one node (largest has 2)" in ran.err
@@ -209,7 +213,7 @@ def test_a_follower_of_what_does_not_run_yet_is_told_so_before_it_waits(api: Sha
 
 def test_logs_that_break_off_are_no_success(api: ShapeServer, muster: Any) -> None:
     api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text="one\n", broken_off=True))
-    ran = muster("training", "logs", "hello", "-f")
+    ran = muster("training", "logs", "hello")
     assert (ran.code, ran.out) == (9, "one\n")
     assert f"Muster at {api.url} broke off in the middle" in ran.err
 
@@ -483,7 +487,7 @@ def test_events_are_listed_by_page_and_followed_across_a_lost_connection(api: Sh
         return {"sequence": sequence, "aggregate": "workload", "key": "k", "events": [{"type": "WorkloadCreated"}]}
 
     def events(request: Request) -> Reply:
-        after = int(request.query["after"][0])
+        after = int(request.query.get("after", ["0"])[0])
         if request.query.get("follow") == ["true"]:
             if after >= 4:
                 return Reply(403, {"code": 403, "message": "no longer"})
