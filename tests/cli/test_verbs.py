@@ -194,8 +194,6 @@ def test_a_log_with_nothing_in_it_says_why(api: ShapeServer, muster: Any) -> Non
     api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
     api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text=""))
     for follow in ((), ("-f",)):
-        if follow and code == "stalled":
-            continue  # it goes on: tests/cli/test_outage.py
         ran = muster("training", "logs", "hello", *follow)
         assert (ran.code, ran.out) == (0, "")
         assert "hello is Pending: needs 8 GPUs on one node (largest has 2)" in ran.err
