@@ -124,6 +124,11 @@ def encode_event(event: msgspec.Struct) -> EventRecord:
     return EventRecord(type=name, version=version, data=msgspec.Raw(_ENCODER.encode(event)))
 
 
+def newest_of(name: str) -> type[msgspec.Struct]:
+    """The newest struct of an event. Raises KeyError."""
+    return REGISTRY[name, _VERSIONS[name]]
+
+
 def decode_event(record: EventRecord) -> Any:
     """The event as its newest struct. Raises UnknownEventError."""
     decoder = _DECODERS.get((record.type, record.version))

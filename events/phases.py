@@ -158,3 +158,10 @@ class WaitingReason(StrEnum):
     """Each resource is free somewhere, but no node has all of them at once."""
     BACKOFF = "backoff"
     """A failed pod waits before it is run again."""
+
+
+BACKOFF_LIMIT_EXCEEDED: Final = "backoff_limit_exceeded"
+"""Reason of a workload that is Failed."""
+
+PHASE_REASONS: Final = (*(reason.value for reason in WaitingReason), NODE_UNREACHABLE, BACKOFF_LIMIT_EXCEEDED)
+"""Every code that a workload gives for its phase."""

@@ -4,7 +4,7 @@ Its table, filter, order, JSON, OpenAPI, CSV and the command line follow from th
 command line reads it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -35,8 +35,8 @@ class Public:
     """Whether the API says null for an empty text."""
     searched: bool = False
     """Whether `search` looks into it."""
-    values: tuple[str, ...] = ()
-    """Where only these make sense to ask for."""
+    values: Collection[str] = ()
+    """Where it has only these: an enumeration has a name of its own in the OpenAPI document."""
     ranks: Mapping[str, int] = field(default_factory=dict[str, int])
     """Names for some of its whole numbers, in filters."""
     aliases: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ A question that cannot be answered is an InvalidQueryError that names the field,
 do. Nothing here runs a query.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from datetime import UTC, datetime
@@ -129,7 +129,7 @@ class Field:
     kind: Kind
     expression: ColumnElement[Any]
     nullable: bool = False
-    values: tuple[str, ...] = ()
+    values: Collection[str] = ()
     """Where only these make sense to ask for."""
     ranks: Mapping[str, int] = dataclass_field(default_factory=dict[str, int])
     """Names for some of its whole numbers."""

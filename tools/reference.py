@@ -26,14 +26,15 @@ from events.refusal import REFUSALS
 from events.workload.spec import TrainingSpec
 from muster.embedded.environment import SET_BY_UP, is_taken
 from projections.filters import FIELDS, OPERATORS
+from services.api.answers import Error, SubmissionErrorV2
 from services.api.application import OPERATIONS
-from services.api.context import Operation, Query
 from services.api.errors import REFUSAL_STATUSES
 from services.api.fields.about import FieldsModel
 from services.api.fields.training import TrainingCreationRequest, training_fields
 from services.api.fields.unbuilt import UNBUILT_FIELDS, Default
 from services.api.openapi import ALWAYS, ERROR_TEXTS, MUTATION_ERRORS, document
-from services.api.schemas import SCHEMAS, Schema
+from services.api.operations import Operation, Query
+from services.api.schemas import Schema, answer_schemas
 from services.runtime.process.settings import Settings
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -277,13 +278,13 @@ def query_type(query: Query) -> str:
 
 
 def operation_section(op: Operation) -> list[str]:
-    path = op.path.replace(":uuid}", "}")
-    lines = [f"### {op.method} {path}", ""]
+    lines = [f"### {op.method} {op.shown_path}", ""]
     told = [op.summary + "."]
     if op.body is not None:
         anchor = "fields-of-a-training" if op.body is TrainingCreationRequest else op.body.__name__.lower()
         told.append(f"Body: [{op.body.__name__}](#{anchor}).")
-    told.append(f"Answers {op.ok}" + (f" {op.answers}" if op.answers else "") + f" ({', '.join(op.media)}).")
+    answers = f" [{op.answers.__name__}](#{op.answers.__name__.lower()})" if op.answers is not None else ""
+    told.append(f"Answers {op.ok}{answers} ({', '.join(op.media)}).")
     own = sorted({*op.errors} - {*ALWAYS})
     if own:
         told.append(f"Errors of its own: {', '.join(str(status) for status in own)}.")
@@ -352,7 +353,8 @@ def bodies_section() -> list[str]:
 
 def api_page() -> str:
     statuses = list(ERROR_TEXTS.items())
-    filters = [name for name in FIELDS if name not in SCHEMAS["WorkloadRow"]["properties"]]
+    answers = answer_schemas([Error, SubmissionErrorV2, *(op.answers for op in OPERATIONS if op.answers is not None)])
+    filters = [name for name in FIELDS if name not in answers["WorkloadRow"]["properties"]]
     lines = [
         "# HTTP API",
         "",
@@ -388,10 +390,15 @@ def api_page() -> str:
         f"{' '.join(map(code, OPERATORS))}.",
         "",
     ]
-    for name, schema in SCHEMAS.items():
-        if "properties" in schema:
+    for name, schema in answers.items():
+        if "properties" in schema and not is_of_the_log(name):
             lines += [f"### {name}", "", *properties_table(schema)]
     return "\n".join(lines)
+
+
+def is_of_the_log(name: str) -> bool:
+    """Whether a schema follows from an event: the page of events has those."""
+    return name.endswith(("Data", "Event", "Record")) and name != "HistoryRecord"
 
 
 def agents_page() -> str:

@@ -7,7 +7,7 @@ from typing import Final, assert_never
 
 from events.decision import Context, Decision
 from events.ids import incarnation_id, name_suffix, workload_key
-from events.phases import FINISHED, DesiredPhase, Phase, PodPhase
+from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, DesiredPhase, Phase, PodPhase
 from events.refusal import Refusal
 from events.workload.commands import (
     ChangeWorkload,
@@ -375,7 +375,7 @@ def _spent(event: PodFailed, state: Workload, now: datetime) -> WorkloadFailed:
     pod = f"{event.pod.pod_set}-{event.pod.index}"
     return WorkloadFailed(
         at=now,
-        reason="backoff_limit_exceeded",
+        reason=BACKOFF_LIMIT_EXCEEDED,
         message=f"pod {pod} {_ending(event)}; {runs}, backoff limit {KINDS[state.kind].backoff_limit(state.spec)}",
         exit_code=event.exit_code,
         delete_at=_delete_at(state, now),

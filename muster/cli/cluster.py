@@ -382,7 +382,13 @@ def add_nodes(root: typer.Typer) -> None:
             return rows_of(session.api.get("/nodes", scope), "nodes")
 
         if watch:
-            watch_rows(patience, session.out, fetch, NODE_COLUMNS, key=lambda row: text_of(row, "key"))
+            watch_rows(
+                patience,
+                session.out,
+                fetch,
+                NODE_COLUMNS,
+                key=lambda row: f"{text_of(row, 'clusterId')}/{text_of(row, 'name')}",
+            )
         session.out.rows(fetch(), NODE_COLUMNS, empty="no nodes")
 
     root.add_typer(node, name="node")

@@ -28,11 +28,16 @@ def _types(row: Row) -> str:
     return ", ".join(text_of(event, "type") for event in rows_of(row, "events")) or "(void)"
 
 
+def _about(row: Row) -> str:
+    """A node's name, or the id of what has one."""
+    return text_of(row, "node") or text_of(row, "id")
+
+
 EVENT_COLUMNS: Final = (
     Column("SEQUENCE", "sequence"),
     Column("WHEN", "at", time=True),
     Column("AGGREGATE", "aggregate"),
-    Column("KEY", "key", yields=1),
+    Column("ABOUT", "id", show=_about, yields=1),
     Column("EVENTS", "events", show=_types, rest=True),
     Column("WHO", "actor.sub"),
     Column("COMMAND", "commandId", wide=True),

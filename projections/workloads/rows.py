@@ -6,11 +6,12 @@ tens of thousands.
 """
 
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
 
-from events.phases import DesiredPhase, Phase
+from events.phases import PHASE_REASONS, DesiredPhase, Phase
 from events.workload.spec import PRIORITY_RANK
 from projections.columns import Column, Public
 from projections.values import clean, fit, indexed, to_json
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 else:
     _Column = _OfRun = Column
 
-_PHASES: Final = tuple(phase.value for phase in Phase)
+PhaseReason: Final = StrEnum("PhaseReason", {reason.upper(): reason for reason in PHASE_REASONS})
+Priority: Final = StrEnum("Priority", {word.upper(): word for word in PRIORITY_RANK})
 
 
 class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -76,12 +78,12 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     phase: Annotated[
         str,
         _Column(lambda w: w.state.phase.value),
-        Public("phase", "PHASE", "What it is doing.", "always", 3, values=_PHASES, searched=True),
+        Public("phase", "PHASE", "What it is doing.", "always", 3, values=Phase, searched=True),
     ]
     phase_reason: Annotated[
         str,
         _Column(lambda w: clean(w.state.reason)),
-        Public("phaseReason", "REASON", "Why it is in this phase, as a code.", empty_is_null=True),
+        Public("phaseReason", "REASON", "Why it is in this phase, as a code.", empty_is_null=True, values=PhaseReason),
     ]
     phase_message: Annotated[
         str,
@@ -95,7 +97,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             "desiredPhase",
             "DESIRED",
             "What its owner wants of it.",
-            values=tuple(phase.value for phase in DesiredPhase),
+            values=DesiredPhase,
         ),
     ]
     phase_updated_at: Annotated[
@@ -124,7 +126,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority_class: Annotated[
         str,
         _Column(lambda w: w.asked.priority_class),
-        Public("priorityClassName", "PRIORITY", "One of the seven priorities.", values=tuple(PRIORITY_RANK)),
+        Public("priorityClassName", "PRIORITY", "One of the seven priorities.", values=Priority),
     ]
     priority_rank: Annotated[
         int,

@@ -1,10 +1,9 @@
 """Clusters, their node pools and nodes: clusters from this api's fold of the log, nodes from the projections."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
-from starlette.responses import Response
 
 from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_GPUS
 from events.aggregate import Chain
@@ -25,13 +24,16 @@ from events.cluster import (
     pool_names,
 )
 from events.quantities import cores_to_milli
-from projections.row_json import node_to_json
-from services.api.context import Call, Query, json_response, read_response, rfc3339, sequence_headers, version_header
+from services.api import answers
+from services.api.context import MIN_SEQ, Call, read_answer, version_header
 from services.api.errors import not_found
 from services.api.fields.about import NAME_PATTERN, PREFIX_PATTERN, FieldsModel
 from services.api.issues import Issue, shown
+from services.api.operations import Answer, Query, changes, reads
+from services.api.paths import CLUSTER, CLUSTERS, NODE_POOLS, NODES
 from services.api.places import cluster_chain, directory_caught_up, directory_fresh
 from services.api.rules import check_label_key, check_label_value, check_name
+from services.api.shown_rows import node_answer
 
 MAX_SIMULATED_NODES: Final = 5000
 """Of one cluster: their names stand in one record of the log."""
@@ -94,20 +96,35 @@ class NodePoolCreation(FieldsModel):
     """…of this value are in the pool."""
 
 
-async def list_clusters(call: Call) -> Response:
+@reads(CLUSTERS, tag="Clusters", summary="Clusters", query=(REMOVED, MIN_SEQ), errors=(403,))
+async def list_clusters(call: Call) -> Answer[answers.Clusters]:
     headers = await directory_fresh(call)
-    clusters = [_cluster_json(cluster) for cluster in _clusters(call, removed=call.values["removed"])]
-    return read_response({"clusters": clusters}, call.api.directory.seq, headers)
+    clusters = [_cluster_answer(cluster) for cluster in _clusters(call, removed=call.values["removed"])]
+    return read_answer(answers.Clusters(clusters=clusters), call.api.directory.seq, headers)
 
 
-async def get_cluster(call: Call) -> Response:
+@reads(CLUSTER, tag="Clusters", summary="One cluster", query=(MIN_SEQ,), errors=(403, 404))
+async def get_cluster(call: Call) -> Answer[answers.Cluster]:
     headers = await directory_fresh(call)
     chain = await _cluster(call, call.id)
     headers = version_header(chain.version) | headers
-    return read_response(_cluster_json(chain.state), call.api.directory.seq, headers)
+    return read_answer(_cluster_answer(chain.state), call.api.directory.seq, headers)
 
 
-async def add_cluster(call: Call) -> Response:
+@changes(
+    "POST",
+    CLUSTERS,
+    tag="Clusters",
+    summary="Add a cluster",
+    body=ClusterCreation,
+    example={
+        "name": "lab",
+        "kind": "simulated",
+        "simulatedNodes": [{"count": 4, "cpuCores": 64, "memoryBytes": 549755813888, "gpus": 8, "gpuModel": "H100"}],
+    },
+    errors=(403,),
+)
+async def add_cluster(call: Call) -> Answer[answers.Created]:
     def taken(cluster: ClusterCreation) -> Iterator[Issue]:
         if not call.grants.allows(Permission.MANAGE_CLUSTERS, None):
             return
@@ -122,10 +139,19 @@ async def add_cluster(call: Call) -> Response:
     command = AddCluster(name=given.name, kind=given.kind, simulated_nodes=nodes)
     reply = await call.send(command, creation=True)
     await directory_caught_up(call, reply)
-    return json_response({"id": reply.id, "name": given.name}, status=202, headers=sequence_headers(reply.seq))
+    return call.created(reply, given.name)
 
 
-async def change_cluster(call: Call) -> Response:
+@changes(
+    "PATCH",
+    CLUSTER,
+    tag="Clusters",
+    summary="Switch ownership protection",
+    body=ClusterChange,
+    example={"ownershipProtection": True},
+    errors=(403, 404),
+)
+async def change_cluster(call: Call) -> Answer[answers.HttpResponse]:
     given = call.fields(ClusterChange)
     reply = await call.send(SetOwnershipProtection(cluster_id=call.id, enabled=given.ownership_protection))
     await directory_caught_up(call, reply)
@@ -133,20 +159,36 @@ async def change_cluster(call: Call) -> Response:
     return call.accepted(reply, f"ownership protection of cluster {call.id} is {word}")
 
 
-async def remove_cluster(call: Call) -> Response:
+@changes("DELETE", CLUSTER, tag="Clusters", summary="Forget a cluster", errors=(403, 404))
+async def remove_cluster(call: Call) -> Answer[answers.HttpResponse]:
     reply = await call.send(RemoveCluster(cluster_id=call.id))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"cluster {call.id} is removed")
 
 
-async def list_node_pools(call: Call) -> Response:
+@reads(NODE_POOLS, tag="Clusters", summary="Node pools", query=(CLUSTER_FILTER,), errors=(403, 404))
+async def list_node_pools(call: Call) -> Answer[answers.NodePools]:
     wanted: str | None = call.values["clusterId"]
     clusters = _clusters(call) if wanted is None else [(await _cluster(call, wanted)).state]
-    pools = [_pool_json(cluster, name) for cluster in clusters for name in pool_names(cluster)]
-    return read_response({"nodePools": pools}, call.api.directory.seq, {})
+    pools = [_pool_answer(cluster, name) for cluster in clusters for name in pool_names(cluster)]
+    return read_answer(answers.NodePools(node_pools=pools), call.api.directory.seq, {})
 
 
-async def set_node_pool(call: Call) -> Response:
+@changes(
+    "POST",
+    NODE_POOLS,
+    tag="Clusters",
+    summary="Make or change a node pool",
+    body=NodePoolCreation,
+    example={
+        "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
+        "name": "h100",
+        "labelKey": "nvidia.com/gpu.product",
+        "labelValue": "H100",
+    },
+    errors=(403, 404),
+)
+async def set_node_pool(call: Call) -> Answer[answers.HttpResponse]:
     await directory_fresh(call)
 
     def unknown(pool: NodePoolCreation) -> Iterator[Issue]:
@@ -161,7 +203,14 @@ async def set_node_pool(call: Call) -> Response:
     return call.accepted(reply, f"node pool {given.name} is set")
 
 
-async def remove_node_pool(call: Call) -> Response:
+@changes(
+    "DELETE",
+    f"{NODE_POOLS}/{{clusterId:uuid}}/{{name}}",
+    tag="Clusters",
+    summary="Remove a node pool",
+    errors=(403, 404),
+)
+async def remove_node_pool(call: Call) -> Answer[answers.HttpResponse]:
     name: str = call.request.path_params["name"]
     cluster_id = str(call.request.path_params["clusterId"])
     reply = await call.send(RemoveNodePool(cluster_id=cluster_id, name=name))
@@ -169,11 +218,18 @@ async def remove_node_pool(call: Call) -> Response:
     return call.accepted(reply, f"node pool {name} is removed")
 
 
-async def list_nodes(call: Call) -> Response:
+@reads(
+    NODES,
+    tag="Clusters",
+    summary="Nodes, what they have and what is reserved",
+    query=(CLUSTER_FILTER, MIN_SEQ),
+    errors=(403,),
+)
+async def list_nodes(call: Call) -> Answer[answers.Nodes]:
     _require_some_role(call)
     headers = await call.fresh()
     found = await call.queries.nodes(cluster_id=call.values["clusterId"])
-    return read_response({"nodes": [node_to_json(row) for row in found.rows]}, found.seq, headers)
+    return read_answer(answers.Nodes(nodes=[node_answer(row) for row in found.rows]), found.seq, headers)
 
 
 def _issues_of_cluster(cluster: ClusterCreation) -> Iterator[Issue]:
@@ -255,43 +311,42 @@ async def _cluster(call: Call, cluster_id: str) -> Chain[Cluster]:
     return chain
 
 
-def _cluster_json(cluster: Cluster) -> dict[str, Any]:
+def _cluster_answer(cluster: Cluster) -> answers.Cluster:
     waiting = cluster.connection_changed_at is None
-    status = "Connected" if cluster.connected else "WaitingToConnect" if waiting else "Disconnected"
     source = "administrator" if cluster.protection_set else "default"
-    return {
-        "id": cluster.cluster_id,
-        "name": cluster.name,
-        "kind": cluster.kind,
-        "status": status,
-        "statusChangedAt": rfc3339(cluster.connection_changed_at),
-        "problem": cluster.problem or None,
-        "refusedReports": [
-            {
-                "about": report.about,
-                "name": report.name or None,
-                "field": report.field or None,
-                "rule": report.rule,
-                "value": report.value,
-            }
+    return answers.Cluster(
+        id=cluster.cluster_id,
+        name=cluster.name,
+        kind=cluster.kind,
+        status="Connected" if cluster.connected else "WaitingToConnect" if waiting else "Disconnected",
+        status_changed_at=cluster.connection_changed_at,
+        problem=cluster.problem or None,
+        refused_reports=[
+            answers.RefusedReport(
+                about=report.about,
+                name=report.name or None,
+                field=report.field or None,
+                rule=report.rule,
+                value=report.value,
+            )
             for report in cluster.refused
         ],
-        "ownershipProtection": cluster.ownership_protection,
-        "ownershipProtectionSource": "cluster" if cluster.protection_reported is not None else source,
-        "createdAt": rfc3339(cluster.created_at),
+        ownership_protection=cluster.ownership_protection,
+        ownership_protection_source="cluster" if cluster.protection_reported is not None else source,
+        created_at=cluster.created_at,
         # Others' nodes are facts of their agents: /nodes lists them. No number is better than a wrong one.
-        "nodes": sum(len(n.names) for n in cluster.simulated_nodes) if cluster.kind == "simulated" else None,
-        "agentVersion": cluster.agent_version or None,
-    }
+        nodes=sum(len(n.names) for n in cluster.simulated_nodes) if cluster.kind == "simulated" else None,
+        agent_version=cluster.agent_version or None,
+    )
 
 
-def _pool_json(cluster: Cluster, name: str) -> dict[str, Any]:
+def _pool_answer(cluster: Cluster, name: str) -> answers.NodePool:
     pool = cluster.node_pools.get(name)
-    return {
-        "clusterId": cluster.cluster_id,
-        "clusterName": cluster.name,
-        "name": name,
+    return answers.NodePool(
+        cluster_id=cluster.cluster_id,
+        cluster_name=cluster.name,
+        name=name,
         # Nodes of the pool default are those without any of the others' labels.
-        "labelKey": None if pool is None else pool.label_key,
-        "labelValue": None if pool is None else pool.label_value,
-    }
+        label_key=None if pool is None else pool.label_key,
+        label_value=None if pool is None else pool.label_value,
+    )

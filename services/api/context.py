@@ -4,17 +4,15 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import msgspec
 from nats.aio.client import Client
 from starlette.requests import Request
-from starlette.responses import Response
 
 from events.actors import STRANGER
 from events.authorize import Grants, Permission, authorize
@@ -23,11 +21,14 @@ from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused
 from events.ids import idempotent_command_id
 from projections.queries import ProjectionsUnavailableError, Queries, QueryTimeoutError
 from services.api.account_use import AccountUse
+from services.api.answers import Created, HttpResponse
 from services.api.body import BadBodyError, read_object, unfit_texts
 from services.api.errors import ApiError, bad_request, outcome_unknown, refused
 from services.api.fields.about import FieldsModel
 from services.api.issues import Issue, shown
 from services.api.limits import RateLimiter, Slots
+from services.api.node_names import NodeNames
+from services.api.operations import MAX_BIGINT, Answer, Operation, Query
 from services.api.rows import LoggedRows
 from services.api.validate import Rules, check, no_rules
 from services.runtime.identity.actors import Actors
@@ -46,7 +47,6 @@ END_PAUSE_SECONDS: Final = 0.2
 IDEMPOTENCY_KEY: Final = re.compile(r"^[!-~]{1,255}\Z")
 """Printable ASCII without spaces: what a header carries unharmed."""
 SEQUENCE_HEADER: Final = "x-log-sequence"
-MAX_BIGINT: Final = 2**63 - 1
 MAX_DIGITS: Final = 20
 """Of a number in a header or a query: more than any bound has, and few enough to be read at once."""
 STREAM_RETRY_SECONDS: Final = "5"
@@ -54,6 +54,9 @@ STREAM_RETRY_SECONDS: Final = "5"
 ADDED_SECONDS: Final = 1.0
 """How long what the log alone can answer waits for what Postgres would add to it. A Postgres that hangs, and does not
 even refuse, must hold up no command and no read by id."""
+MIN_SEQ: Final = Query(
+    name="min_seq", type="integer", help="Wait up to 2 s until the answer speaks of this sequence of the log."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class Api:
     commands: CommandClient
     queries: Queries
     rows: LoggedRows
+    node_names: NodeNames
     nats: Client
     requests: Requests
     limiter: RateLimiter
@@ -77,58 +81,6 @@ class Api:
     """Whether every connection is there."""
     alarm: Callable[[], str] = str
     """What a person must mend; empty where there is nothing."""
-
-
-QueryType = Literal["text", "integer", "boolean", "choice", "texts"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """One query parameter of an operation."""
-
-    name: str
-    help: str
-    type: QueryType = "text"
-    default: Any = None
-    least: int = 0
-    most: int = MAX_BIGINT
-    options: tuple[str, ...] = ()
-    read: Callable[[str], Any] | None = None
-    """From a text to the value; raises BadValueError."""
-
-
-type QueryRules = Callable[[Mapping[str, Any], AbstractSet[str]], Iterable[Issue]]
-"""What is wrong with query parameters that are well-formed, of their values and of the names that were given."""
-
-
-def no_query_rules(_: Mapping[str, Any], __: AbstractSet[str]) -> Iterable[Issue]:
-    return ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One endpoint: all that routing, checks and the OpenAPI document need to know."""
-
-    method: str
-    path: str
-    id: str
-    handler: Callable[["Call"], Awaitable[Response]]
-    summary: str
-    tag: str
-    ok: int = 200
-    answers: str = ""
-    """Name of the schema of a good answer; empty where it is no JSON (`media` then says what)."""
-    media: tuple[str, ...] = ("application/json",)
-    query: tuple[Query, ...] = ()
-    rules: QueryRules = no_query_rules
-    """Of the query as a whole."""
-    body: type[FieldsModel] | None = None
-    errors: tuple[int, ...] = ()
-    """Beside those that every operation has."""
-    headers: tuple[tuple[str, str], ...] = ()
-    """Of a good answer, and what each says; beside those that every operation has."""
-    public: bool = False
-    mutates: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -299,9 +251,13 @@ class Call:
         query: bytes = self.request.scope["query_string"]
         return hashlib.sha256(self.raw + b"?" + query if query else self.raw).hexdigest()
 
-    def accepted(self, reply: Accepted, message: str) -> Response:
+    def accepted(self, reply: Accepted, message: str) -> Answer[HttpResponse]:
         """202 with the contract's HttpResponse."""
-        return json_response({"code": 202, "message": message}, status=202, headers=sequence_headers(reply.seq))
+        return Answer(HttpResponse(code=202, message=message), status=202, headers=sequence_headers(reply.seq))
+
+    def created(self, reply: Accepted, name: str) -> Answer[Created]:
+        """202 with the id of what was made."""
+        return Answer(Created(id=reply.id, name=name), status=202, headers=sequence_headers(reply.seq))
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
@@ -358,13 +314,9 @@ def version_header(version: int) -> dict[str, str]:
     return {"X-Version": str(version)}
 
 
-def json_response(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(body), status_code=status, headers=headers, media_type="application/json")
-
-
-def read_response(body: object, seq: int, headers: Mapping[str, str]) -> Response:
+def read_answer[T: msgspec.Struct](body: T, seq: int, headers: Mapping[str, str]) -> Answer[T]:
     """An answer from the projections, with how far they had come."""
-    return json_response(body, headers={"X-Log-Sequence": str(seq), **headers})
+    return Answer(body, headers={"X-Log-Sequence": str(seq), **headers})
 
 
 def rfc3339(moment: datetime | None) -> str | None:

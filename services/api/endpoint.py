@@ -23,18 +23,10 @@ from events.refusal import Refusal
 from events.service_accounts import is_account_token, token_hash
 from projections.filters import InvalidQueryError
 from projections.queries import ProjectionsUnavailableError, QueryTimeoutError
-from services.api.context import (
-    MAX_DIGITS,
-    MAX_WAIT_SECONDS,
-    Api,
-    Call,
-    Operation,
-    Query,
-    bearer_token,
-    outcome_unknown,
-)
-from services.api.errors import ApiError, bad_request, refused, unavailable
+from services.api.context import MAX_DIGITS, MAX_WAIT_SECONDS, Api, Call, bearer_token
+from services.api.errors import ApiError, bad_request, outcome_unknown, refused, unavailable
 from services.api.issues import MAX_ISSUES, MAX_SHOWN_CHARACTERS, BadValueError, Issue, shown
+from services.api.operations import Operation, Query
 from services.runtime.identity.actors import ActorsAwayError
 from services.runtime.identity.authentication import Identity
 from services.runtime.identity.identities import principal

@@ -5,9 +5,11 @@ from http import HTTPStatus
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 from starlette.responses import Response
 
 from events.refusal import REFUSALS, Refusal
+from services.api.answers import ComplianceIssue, SubmissionErrorV2
 from services.api.issues import Issue
 
 RETRY_AFTER_SECONDS: Final = "1"
@@ -75,11 +77,17 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def response(self) -> Response:
-        body: dict[str, object] = {"code": self.status, "message": self.message}
-        if self.details is not None:
-            body["details"] = self.details
-        if self.issues is not None:
-            body["complianceIssues"] = [issue.as_json() for issue in self.issues]
+        body = SubmissionErrorV2(
+            code=self.status,
+            message=self.message,
+            details=UNSET if self.details is None else self.details,
+            compliance_issues=UNSET
+            if self.issues is None
+            else [
+                ComplianceIssue(field=one.field, details=one.details, rule=UNSET if one.rule is None else one.rule)
+                for one in self.issues
+            ],
+        )
         return Response(
             msgspec.json.encode(body), status_code=self.status, headers=self.headers, media_type="application/json"
         )

@@ -9,10 +9,12 @@ from starlette.responses import Response
 
 from projections.queries import POOL_SIZE, RowStream
 from projections.row_json import WORKLOAD_COLUMNS, row_to_json
-from services.api.context import Call, Query
+from services.api.context import MIN_SEQ, Call
 from services.api.issues import BadValueError, shown
+from services.api.operations import Query, reads
+from services.api.paths import WORKLOADS
 from services.api.streamed import Streamed
-from services.api.workloads import workload_query
+from services.api.workloads import ORDER, SELECTION, selection_rules, workload_query
 from services.runtime.identity.actors import Actors
 
 EXPORTS: Final = POOL_SIZE // 2
@@ -41,6 +43,14 @@ _FORMULA_STARTS: Final = frozenset("=+-@\t\r\x00")
 """What makes a spreadsheet take a cell for a formula (OWASP ASVS 1.2.10)."""
 
 
+@reads(
+    f"{WORKLOADS}/export",
+    tag="Workloads",
+    summary="All of them as a file",
+    media=("text/csv", "application/jsonl"),
+    query=(*EXPORT, *ORDER, *SELECTION, MIN_SEQ),
+    rules=selection_rules,
+)
 async def export_workloads(call: Call) -> Response:
     async with AsyncExitStack() as held:
         held.callback(call.take_slot(call.api.exports, "exports"))

@@ -23,10 +23,6 @@ class Issue:
     involves: frozenset[str] = frozenset()
     """Fields that the rule looked at: where one of them is faulty itself, the rule says nothing."""
 
-    def as_json(self) -> dict[str, str]:
-        told = {"field": self.field, "details": self.details}
-        return told if self.rule is None else told | {"rule": self.rule}
-
 
 class BadValueError(Exception):
     """A text that is no value of what it is given for; the message says what would be."""

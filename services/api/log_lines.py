@@ -25,7 +25,7 @@ from events.refusal import Refusal
 from events.subjects import agent_logs_subject
 from events.workload.pod import PodId, PodRef
 from events.workload.state import Workload
-from services.api.context import Call, Query, rfc3339
+from services.api.context import Call, rfc3339
 from services.api.workloads import parse_moment
 from services.runtime.nats.inboxes import logs_inbox
 

@@ -11,12 +11,14 @@ from starlette.responses import Response
 from events.authorize import Permission
 from events.workload.pod import PodId
 from events.workload.state import Workload
-from services.api.context import Call, Query
+from services.api.context import Call
 from services.api.errors import ApiError, bad_request, unavailable
 from services.api.follows import STALLED, followed_answer
 from services.api.issues import Issue, shown
-from services.api.log_lines import SINCE, AgentError, Asked, Place, told
+from services.api.log_lines import CUT_MARK, SINCE, AgentError, Asked, Place, told
 from services.api.logs_followed import followed, started_pods
+from services.api.operations import Query, reads
+from services.api.paths import WORKLOAD
 from services.api.places import Removal, removal_of
 from services.api.streamed import Streamed
 from services.api.trainings import load_workload
@@ -49,6 +51,16 @@ def run_rules(values: Mapping[str, Any], _: AbstractSet[str]) -> Iterator[Issue]
         yield Issue(field="previous", details="does not go with attempt; leave one of them out")
 
 
+@reads(
+    f"{WORKLOAD}/logs",
+    tag="Workloads",
+    summary="What its pods wrote",
+    media=("text/plain",),
+    query=LOGS,
+    rules=run_rules,
+    headers=((CUT_MARK, "How a line begins that says why not all is told; another one each time."),),
+    errors=(404, 410),
+)
 async def workload_logs(call: Call) -> Response:
     chain = await load_workload(call, call.id)
     state = chain.state

@@ -7,10 +7,11 @@ from typing import Any, Final
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
-from services.api.context import MAX_BIGINT, Operation, Query
+from services.api.answers import Error, SubmissionErrorV2
 from services.api.fields.about import FieldsModel
 from services.api.fields.training import TrainingSpecFields
-from services.api.schemas import SCHEMAS, Schema, ref
+from services.api.operations import JSON, MAX_BIGINT, Operation, Query
+from services.api.schemas import Schema, answer_schemas, ref
 
 TITLE: Final = "Muster"
 VERSION: Final = "1"
@@ -61,10 +62,10 @@ class _Nullable(GenerateJsonSchema):
 def document(operations: Sequence[Operation]) -> Schema:
     """The whole document."""
     bodies = sorted({op.body for op in operations if op.body is not None}, key=lambda model: model.__name__)
+    answers = [Error, SubmissionErrorV2, *(op.answers for op in operations if op.answers is not None)]
     paths: dict[str, dict[str, Any]] = {}
     for op in operations:
-        path = op.path.replace(":uuid}", "}")
-        paths.setdefault(path, {})[op.method.lower()] = _operation(op)
+        paths.setdefault(op.shown_path, {})[op.method.lower()] = _operation(op)
     return {
         "openapi": "3.0.3",
         "info": {
@@ -75,7 +76,7 @@ def document(operations: Sequence[Operation]) -> Schema:
         },
         "paths": paths,
         "components": {
-            "schemas": SCHEMAS | _body_schemas((*bodies, TrainingSpecFields)),
+            "schemas": answer_schemas(answers) | _body_schemas((*bodies, TrainingSpecFields)),
             "securitySchemes": {"bearerAuth": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
         "security": [{"bearerAuth": []}],
@@ -107,7 +108,7 @@ def _operation(op: Operation) -> Schema:
     if op.public:
         described["security"] = []
     if op.body is not None:
-        content = {"application/json": {"schema": ref(op.body.__name__)}}
+        content = {JSON: {"schema": ref(op.body.__name__), "example": op.example}}
         described["requestBody"] = {"content": content, "required": op.method != "DELETE"}
     return described
 
@@ -173,12 +174,13 @@ def _responses(op: Operation) -> dict[int, Schema]:
     statuses = op.errors if op.public else {*ALWAYS, *op.errors, *(MUTATION_ERRORS if op.mutates else ())}
     for status in statuses:
         schema = ref("SubmissionErrorV2") if status == HTTPStatus.BAD_REQUEST else ref("Error")
-        responses[status] = {"description": ERROR_TEXTS[status], "content": {"application/json": {"schema": schema}}}
+        responses[status] = {"description": ERROR_TEXTS[status], "content": {JSON: {"schema": schema}}}
     return responses
 
 
 def _good(op: Operation) -> Schema:
-    json: Schema = ref(op.answers) if op.answers else {"type": "object"}
+    text: Schema = {"type": "string"}
+    json = text if op.answers is None else ref(op.answers.__name__)
     headers: Schema = {
         "X-Request-Id": {"schema": {"type": "string"}, "description": "Leads to the log lines of this request."}
     }
@@ -190,8 +192,6 @@ def _good(op: Operation) -> Schema:
     headers |= {name: {"schema": {"type": "string"}, "description": told} for name, told in op.headers}
     return {
         "description": op.summary,
-        "content": {
-            media: {"schema": json if media == "application/json" else {"type": "string"}} for media in op.media
-        },
+        "content": {media: {"schema": json if media == JSON else text} for media in op.media},
         "headers": headers,
     }

@@ -9,24 +9,28 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import UNSET
 from pydantic import Field
 from starlette.responses import Response
 
+from events.aggregate import NODE
 from events.audit import AuditRecord
 from events.authorize import Permission
 from events.codec import UNDECODABLE
-from events.commands import COMMANDS
 from events.commit import Commit
 from events.refusal import Refusal
 from events.subjects import AUDIT_STREAM, REFUSALS_STREAM
 from events.void import VoidMessage
-from projections.row_json import camel_keys
-from services.api.context import MAX_BIGINT, Call, Query, json_response, read_response, rfc3339
+from services.api import answers
+from services.api.context import Call, read_answer
 from services.api.errors import bad_request
 from services.api.fields.about import FieldsModel
 from services.api.follows import followed_answer
 from services.api.issues import Issue
 from services.api.log_lines import SINCE
+from services.api.operations import JSON, MAX_BIGINT, Answer, Query, changes, reads
+from services.api.paths import EVENTS, V1
+from services.api.shown_events import shown_event, workload_ids
 from services.runtime.log.store import UnreadableMessageError
 from services.runtime.nats.fullness import ALARM_SHARE, fullness
 from services.runtime.nats.jetstream_api import StoredMessage, message_at, stream_info
@@ -39,7 +43,7 @@ PIECE_BYTES: Final = 64 * 1024
 """A follower is sent pieces of about this size, so that one that reads slowly keeps little in memory."""
 MAX_AUDIT: Final = 500
 STREAM_API_SECONDS: Final = 2.0
-EVENTS: Final = (
+EVENTS_QUERY: Final = (
     Query(name="after", type="integer", default=0, most=MAX_BIGINT, help="Sequence after which to begin."),
     Query(
         name="limit",
@@ -51,7 +55,6 @@ EVENTS: Final = (
     ),
     Query(name="follow", type="boolean", default=False, help="One JSON object a line, for as long as you listen."),
 )
-_COMMAND_NAMES: Final = tuple(sorted(command.__name__ for command in COMMANDS))
 AUDIT_AT_ONCE: Final = 50
 """Records that are asked for together."""
 MOST_SEARCHED: Final = 20_000
@@ -68,7 +71,7 @@ AUDIT: Final = (
     ),
     SINCE,
     Query(name="actor", help="Only what this user asked for: the subject of their token."),
-    Query(name="type", type="choice", options=_COMMAND_NAMES, help="Only this kind of command."),
+    Query(name="type", type="choice", options=answers.COMMAND_NAMES, help="Only this kind of command."),
     Query(name="limit", type="integer", default=100, least=1, most=MAX_AUDIT, help="Newest records, 1 to 500."),
 )
 
@@ -85,7 +88,16 @@ class VoidDeclaration(FieldsModel):
     """Your words, kept in the log for ever."""
 
 
-async def void_message(call: Call) -> Response:
+@changes(
+    "POST",
+    f"{EVENTS}/voids",
+    tag="Log",
+    summary="Declare a message of the log void that cannot be read",
+    body=VoidDeclaration,
+    example={"sequence": 4711, "reason": "a disk wrote it wrong; nothing is lost"},
+    errors=(403, 404),
+)
+async def void_message(call: Call) -> Answer[answers.HttpResponse]:
     given = call.fields(VoidDeclaration)
     if not given.reason.isprintable():
         raise bad_request([Issue(field="reason", details="has control characters; write one line")])
@@ -93,7 +105,16 @@ async def void_message(call: Call) -> Response:
     return call.accepted(reply, f"message {given.sequence} is void: every reader passes it by")
 
 
-async def list_events(call: Call) -> Response:
+@reads(
+    EVENTS,
+    tag="Log",
+    summary="The log itself",
+    media=(JSON, "application/x-ndjson"),
+    query=EVENTS_QUERY,
+    rules=follow_rules,
+    errors=(403,),
+)
+async def list_events(call: Call) -> Answer[answers.Events] | Response:
     call.require(Permission.READ_AUDIT, None)
     after: int = call.values["after"]
     if call.values["follow"]:
@@ -107,20 +128,20 @@ async def list_events(call: Call) -> Response:
         )
     limit: int = call.values["limit"]
     last = await call.api.store.last_seq()
-    told: list[msgspec.Raw] = []
+    told: list[answers.Commit] = []
     reached, size = after, 0
     if after < last:
         try:
             async with aclosing(_commits(call, after)) as commits:
                 async for commit in commits:
-                    told.append(msgspec.Raw(msgspec.json.encode(await commit_json(call, commit))))
-                    reached, size = commit.seq, size + len(bytes(told[-1]))
+                    told.append(await commit_answer(call, commit))
+                    reached, size = commit.seq, size + sum(len(event.data) for event in commit.record.events)
                     if len(told) >= limit or size >= MAX_PAGE_BYTES or reached >= last:
                         break
         except UnreadableMessageError:
             if not told:
                 raise  # the page that begins with it says so
-    return read_response({"events": told, "next": reached if reached < last else None}, last, {})
+    return read_answer(answers.Events(events=told, next=reached if reached < last else None), last, {})
 
 
 async def _commits(call: Call, after: int) -> AsyncGenerator[Commit]:
@@ -136,7 +157,7 @@ async def _followed(call: Call, after: int) -> AsyncGenerator[bytes]:
             async for batch in batches:
                 piece = bytearray()
                 for commit in batch:
-                    piece += msgspec.json.encode(await commit_json(call, commit)) + b"\n"
+                    piece += msgspec.json.encode(await commit_answer(call, commit)) + b"\n"
                     if len(piece) >= PIECE_BYTES:
                         yield bytes(piece)
                         piece.clear()
@@ -151,25 +172,30 @@ def _last_line(reason: Refusal) -> bytes:
     return msgspec.json.encode({"end": reason.code, "message": reason.message}) + b"\n"
 
 
-async def commit_json(call: Call, commit: Commit) -> dict[str, Any]:
-    """A commit as people read it: who acted by name; what events say stays as the log has it, with ids."""
+async def commit_answer(call: Call, commit: Commit) -> answers.Commit:
+    """A commit as people read it: ids and names instead of keys, who acted by name; events keep actor ids."""
     record = commit.record
     await call.api.actors.subjects_of((record.actor.id,))
     person = call.api.actors.person(record.actor.id)
-    return {
-        "sequence": commit.seq,
-        "aggregate": commit.aggregate,
-        "key": commit.key,
-        "at": rfc3339(record.occurred_at),
-        "actor": {"iss": person.issuer, "sub": person.subject, "kind": record.actor.kind},
-        "commandId": record.command_id,
-        "correlationId": record.correlation_id or None,
-        "events": [{"type": event.type, "version": event.version, "data": event.data} for event in record.events],
-        "batch": record.batch,
-    }
+    return answers.Commit(
+        sequence=commit.seq,
+        at=record.occurred_at.astimezone(UTC),
+        aggregate=commit.aggregate,
+        id=record.about.id,
+        node=await call.api.node_names.of(commit) if commit.aggregate == NODE.name else None,
+        cluster_id=record.about.cluster_id,
+        project_id=record.about.project_id,
+        workload_ids=workload_ids(commit),
+        actor=answers.Actor(iss=person.issuer, sub=person.subject, kind=record.actor.kind),
+        command_id=record.command_id,
+        correlation_id=record.correlation_id or None,
+        events=[shown_event(event) for event in commit.events],
+        batch=record.batch,
+    )
 
 
-async def list_audit(call: Call) -> Response:
+@reads(f"{V1}/audit", tag="Log", summary="Refusals and administrative acts, newest first", query=AUDIT, errors=(403,))
+async def list_audit(call: Call) -> Answer[answers.Audit]:
     """The newest administrative acts and refusals, newest first."""
     call.require(Permission.READ_AUDIT, None)
     outcome: str | None = call.values["outcome"]
@@ -177,14 +203,14 @@ async def list_audit(call: Call) -> Response:
     limit: int = call.values["limit"]
     since: datetime | None = call.values["since"]
     newest = [await _newest(call, stream, since, limit) for stream in streams]
-    found = sorted((record for of in newest for record in of.records), key=lambda record: record["at"], reverse=True)
+    found = sorted((record for of in newest for record in of.records), key=lambda record: record.at, reverse=True)
     searched = max((of.searched_back_to for of in newest if of.searched_back_to is not None), default=None)
-    return json_response({"records": found[:limit], "searchedBackTo": rfc3339(searched)})
+    return Answer(answers.Audit(records=found[:limit], searched_back_to=searched))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Newest:
-    records: list[dict[str, Any]]
+    records: list[answers.AuditEntry]
     """Those that were asked for, newest first."""
     searched_back_to: datetime | None = None
     """None where nothing older could be among them."""
@@ -194,7 +220,7 @@ async def _newest(call: Call, stream: str, since: datetime | None, limit: int) -
     requests = call.api.requests
     state = (await stream_info(requests, stream, seconds=STREAM_API_SECONDS)).state
     first = max(state.first_seq, 1, state.last_seq - MOST_SEARCHED + 1)
-    records: list[dict[str, Any]] = []
+    records: list[answers.AuditEntry] = []
     oldest: datetime | None = None
     for newest in range(state.last_seq, first - 1, -AUDIT_AT_ONCE):
         sequences = range(newest, max(newest - AUDIT_AT_ONCE, first - 1), -1)
@@ -207,60 +233,84 @@ async def _newest(call: Call, stream: str, since: datetime | None, limit: int) -
             record = _audited(stored)
             oldest = stored.time
             if _is_wanted(call, record):
-                records.append({"sequence": stored.seq, **record})
+                records.append(record)
     whole = first <= max(state.first_seq, 1) or len(records) == limit
     return _Newest(records=records, searched_back_to=None if whole else oldest)
 
 
-def _is_wanted(call: Call, record: dict[str, Any]) -> bool:
+def _is_wanted(call: Call, record: answers.AuditEntry) -> bool:
     actor: str | None = call.values["actor"]
     kind: str | None = call.values["type"]
-    return kind in {None, record["command"]} and actor in {None, record.get("actor", {}).get("sub")}
+    sub = record.actor.sub if isinstance(record.actor, answers.Actor) else None
+    return kind in {None, record.command} and actor in {None, sub}
 
 
-def _audited(stored: StoredMessage) -> dict[str, Any]:
+def _audited(stored: StoredMessage) -> answers.AuditEntry:
     """The record; where nobody can read it, that, at the time at which it was stored: it must not hide the others."""
     try:
         record = _AUDIT_DECODER.decode(stored.data)
-        # In one form: they are put in order by it.
-        return camel_keys(msgspec.to_builtins(record)) | {"at": rfc3339(record.at.astimezone(UTC))}
+        speaker = record.actor
+        return answers.AuditEntry(
+            sequence=stored.seq,
+            at=record.at.astimezone(UTC),
+            outcome=record.outcome,
+            command=record.command,
+            command_id=record.command_id,
+            actor=UNSET if speaker is None else answers.Actor(iss=speaker.iss, sub=speaker.sub),
+            target=record.target,
+            project_id=record.project_id,
+            code=record.code,
+            message=record.message,
+            correlation_id=record.correlation_id,
+        )
     except (*UNDECODABLE, OverflowError) as error:
-        said = {"outcome": "unreadable", "message": f"no record of the audit: {error}"}
-        return {"at": rfc3339(stored.time), "command": "", "commandId": "", **said}
+        return answers.AuditEntry(
+            sequence=stored.seq,
+            at=stored.time,
+            outcome="unreadable",
+            command="",
+            command_id="",
+            message=f"no record of the audit: {error}",
+        )
 
 
-async def projection_status(call: Call) -> Response:
+@reads(f"{V1}/projections", tag="Log", summary="How far the lists have come")
+async def projection_status(call: Call) -> Answer[answers.ProjectionStatus]:
     status = await call.queries.status()
     log_seq = await call.api.store.last_seq()
     rebuilding = None
     if status.rebuilding_schema is not None:
-        rebuilding = {
-            "schema": status.rebuilding_schema,
-            "sequence": status.rebuild_seq,
-            "targetSequence": status.rebuild_target_seq,
-        }
-    body = {
-        "schema": status.schema,
-        "sequence": status.seq,
-        "logSequence": log_seq,
-        "lag": max(log_seq - status.seq, 0),
-        "halted": status.halted,
-        "rebuilding": rebuilding,
-    }
-    return read_response(body, status.seq, {})
+        rebuilding = answers.Rebuild(
+            schema=status.rebuilding_schema, sequence=status.rebuild_seq, target_sequence=status.rebuild_target_seq
+        )
+    body = answers.ProjectionStatus(
+        schema=status.schema,
+        sequence=status.seq,
+        log_sequence=log_seq,
+        lag=max(log_seq - status.seq, 0),
+        halted=status.halted,
+        rebuilding=rebuilding,
+    )
+    return read_answer(body, status.seq, {})
 
 
-async def stream_status(call: Call) -> Response:
+@reads(
+    f"{V1}/streams",
+    tag="Log",
+    summary="How full the streams are that take nothing more once they are full",
+    errors=(403,),
+)
+async def stream_status(call: Call) -> Answer[answers.Streams]:
     """How full the streams are that take nothing more once they are full."""
     call.require(Permission.READ_AUDIT, None)
     streams = [
-        {
-            "name": one.stream,
-            "bytes": one.bytes,
-            "maxBytes": one.max_bytes,
-            "fullness": round(one.share, 4),
-            "nearlyFull": one.share >= ALARM_SHARE,
-        }
+        answers.Stream(
+            name=one.stream,
+            bytes=one.bytes,
+            max_bytes=one.max_bytes,
+            fullness=round(one.share, 4),
+            nearly_full=one.share >= ALARM_SHARE,
+        )
         for one in await fullness(call.api.requests)
     ]
-    return json_response({"streams": streams})
+    return Answer(answers.Streams(streams=streams))

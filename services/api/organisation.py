@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
-from starlette.responses import Response
 
 from events.aggregate import TENANT, Chain
 from events.authorize import Permission
@@ -23,20 +22,14 @@ from events.project import (
 from events.quantities import cores_to_milli
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from projections.queries import ProjectUse
+from services.api import answers
 from services.api.clusters import PoolName
-from services.api.context import (
-    Call,
-    Query,
-    if_answered,
-    json_response,
-    read_response,
-    rfc3339,
-    sequence_headers,
-    version_header,
-)
+from services.api.context import MIN_SEQ, Call, if_answered, read_answer, version_header
 from services.api.errors import bad_request, not_found
 from services.api.fields.about import FieldsModel
 from services.api.issues import Issue, PolicyRule, shown
+from services.api.operations import Answer, Query, changes, reads
+from services.api.paths import PROJECT, PROJECTS, RULES, V1
 from services.api.places import directory_caught_up, directory_fresh, project_chain
 from services.api.rules import check_name, listed_pools
 from services.api.validate import check
@@ -51,6 +44,13 @@ RULE: Final = (
     Query(name="scopeType", help="tenant or project."),
     Query(name="scopeId", help="Id of the project."),
 )
+
+_A_RULE: Final = {
+    "subjectId": "ada",
+    "roleName": "researcher",
+    "scopeType": "project",
+    "scopeId": "7d1c2b3a-0000-8000-8000-000000000000",
+}
 
 GpuQuota = Annotated[float, Field(ge=0, le=MAX_GPU_QUOTA)]
 Pools = Annotated[tuple[PoolName, ...], Field(max_length=100, strict=False)]
@@ -89,25 +89,36 @@ class AccessRule(FieldsModel):
     """Of the project."""
 
 
-async def list_projects(call: Call) -> Response:
+@reads(PROJECTS, tag="Organisation", summary="Projects that you may read, and their use", query=(MIN_SEQ,))
+async def list_projects(call: Call) -> Answer[answers.Projects]:
     headers = await directory_fresh(call)
     readable = call.grants.readable_projects
     projects = [p for p in call.api.directory.projects.values() if readable is None or p.project_id in readable]
     uses = await _uses(call, frozenset(p.project_id for p in projects))
-    rows = [_project_json(p, uses) for p in sorted(projects, key=lambda project: project.name)]
-    return read_response({"projects": rows}, call.api.directory.seq, headers)
+    told = [_project_answer(p, uses) for p in sorted(projects, key=lambda project: project.name)]
+    return read_answer(answers.Projects(projects=told), call.api.directory.seq, headers)
 
 
-async def get_project(call: Call) -> Response:
+@reads(PROJECT, tag="Organisation", summary="One project", query=(MIN_SEQ,), errors=(404,))
+async def get_project(call: Call) -> Answer[answers.Project]:
     headers = await directory_fresh(call)
     chain = await _readable(call)
     project = chain.state
     uses = await _uses(call, frozenset({project.project_id}))
     headers = version_header(chain.version) | headers
-    return read_response(_project_json(project, uses), call.api.directory.seq, headers)
+    return read_answer(_project_answer(project, uses), call.api.directory.seq, headers)
 
 
-async def create_project(call: Call) -> Response:
+@changes(
+    "POST",
+    PROJECTS,
+    tag="Organisation",
+    summary="Make a project",
+    body=ProjectCreation,
+    example={"name": "vision", "gpuQuota": 16, "nodePools": ["h100", "default"]},
+    errors=(403,),
+)
+async def create_project(call: Call) -> Answer[answers.Created]:
     allowed = call.grants.allows(Permission.MANAGE_PROJECTS, None)
     pools = await _pools_there_are(call)
 
@@ -128,10 +139,19 @@ async def create_project(call: Call) -> Response:
     )
     reply = await call.send(command, creation=True)
     await directory_caught_up(call, reply)
-    return json_response({"id": reply.id, "name": given.name}, status=202, headers=sequence_headers(reply.seq))
+    return call.created(reply, given.name)
 
 
-async def set_project(call: Call) -> Response:
+@changes(
+    "PUT",
+    PROJECT,
+    tag="Organisation",
+    summary="Set a project's quota and node pools",
+    body=ProjectSettings,
+    example={"gpuQuota": 16, "nodePools": ["h100", "default"], "podSecurity": "restricted"},
+    errors=(403, 404),
+)
+async def set_project(call: Call) -> Answer[answers.HttpResponse]:
     project = (await _readable(call)).state
     # A pool that was removed meanwhile must not stand in the way of what else is changed.
     pools = {*await _pools_there_are(call), *project.node_pools}
@@ -148,14 +168,15 @@ async def set_project(call: Call) -> Response:
     return call.accepted(reply, f"project {call.id} is set")
 
 
-async def list_access_rules(call: Call) -> Response:
+@reads(RULES, tag="Organisation", summary="Who has which role where", query=(MIN_SEQ,), errors=(403,))
+async def list_access_rules(call: Call) -> Answer[answers.AccessRules]:
     headers = await directory_fresh(call)
     allowed = {
         p.project_id
         for p in call.api.directory.projects.values()
         if call.grants.allows(Permission.GRANT_PROJECT_ROLES, p.project_id)
     }
-    rules: list[dict[str, Any]] = []
+    rules: list[answers.AccessRuleHeld] = []
     if call.grants.allows(Permission.GRANT_TENANT_ROLES, None):
         tenant = (await call.api.store.load(TENANT, TENANT_KEY)).state
         rules += await _rules(call, tenant.roles, "tenant", None)
@@ -163,10 +184,19 @@ async def list_access_rules(call: Call) -> Response:
         call.require(Permission.GRANT_TENANT_ROLES, None)
     for project_id in sorted(allowed):
         rules += await _rules(call, call.api.directory.projects[project_id].roles, "project", project_id)
-    return read_response({"accessRules": rules}, call.api.directory.seq, headers)
+    return read_answer(answers.AccessRules(access_rules=rules), call.api.directory.seq, headers)
 
 
-async def grant_role(call: Call) -> Response:
+@changes(
+    "POST",
+    RULES,
+    tag="Organisation",
+    summary="Give somebody a role",
+    body=AccessRule,
+    example=_A_RULE,
+    errors=(403, 404),
+)
+async def grant_role(call: Call) -> Answer[answers.HttpResponse]:
     rule = _checked(call.json_object())
     command: UserCommand
     if rule.scope_type == "tenant":
@@ -176,7 +206,17 @@ async def grant_role(call: Call) -> Response:
     return await _send(call, rule, command, "has", "has already")
 
 
-async def revoke_role(call: Call) -> Response:
+@changes(
+    "DELETE",
+    RULES,
+    tag="Organisation",
+    summary="Take a role away; given by query or body",
+    query=RULE,
+    body=AccessRule,
+    example=_A_RULE,
+    errors=(403, 404),
+)
+async def revoke_role(call: Call) -> Answer[answers.HttpResponse]:
     given = {name: value for name, value in call.values.items() if value is not None}
     in_body = call.raw.strip() not in {b"", b"{}"}
     if in_body and given:
@@ -190,17 +230,20 @@ async def revoke_role(call: Call) -> Response:
     return await _send(call, rule, command, "no longer has", "no longer has")
 
 
-async def who_am_i(call: Call) -> Response:
-    body = {
-        "issuer": call.identity.iss,
-        "subject": call.identity.sub,
-        "tenantRoles": call.grants.tenant_roles,
-        "projectRoles": call.grants.project_roles,
-    }
-    return read_response(body, call.api.directory.seq, {})
+@reads(f"{V1}/me", tag="Organisation", summary="Who the token speaks for")
+async def who_am_i(call: Call) -> Answer[answers.Me]:
+    me = answers.Me(
+        issuer=call.identity.iss,
+        subject=call.identity.sub,
+        tenant_roles=list(call.grants.tenant_roles),
+        project_roles={project: list(roles) for project, roles in call.grants.project_roles.items()},
+    )
+    return read_answer(me, call.api.directory.seq, {})
 
 
-async def _send(call: Call, rule: AccessRule, command: UserCommand, done: str, already: str) -> Response:
+async def _send(
+    call: Call, rule: AccessRule, command: UserCommand, done: str, already: str
+) -> Answer[answers.HttpResponse]:
     reply = await call.send(command)
     await directory_caught_up(call, reply)
     word = done if reply.changed else already
@@ -232,10 +275,12 @@ def _issues_of_rule(rule: AccessRule) -> Iterator[Issue]:
         yield Issue(field="subjectId", details=f"{shown(rule.subject_id)} has control characters")
 
 
-async def _rules(call: Call, roles: dict[str, Any], scope_type: str, scope_id: str | None) -> list[dict[str, Any]]:
+async def _rules(
+    call: Call, roles: dict[str, Any], scope_type: Literal["tenant", "project"], scope_id: str | None
+) -> list[answers.AccessRuleHeld]:
     subjects = await call.api.actors.subjects_of(roles)
     return [
-        {"subjectId": subjects[actor], "roleName": role, "scopeType": scope_type, "scopeId": scope_id}
+        answers.AccessRuleHeld(subject_id=subjects[actor], role_name=role, scope_type=scope_type, scope_id=scope_id)
         for actor, held in sorted(roles.items(), key=lambda item: (subjects[item[0]], item[0]))
         for role in held
     ]
@@ -273,28 +318,28 @@ async def _uses(call: Call, ids: frozenset[str]) -> dict[str, ProjectUse] | None
     return None if answer is None else answer.projects
 
 
-def _project_json(project: Project, uses: dict[str, ProjectUse] | None) -> dict[str, Any]:
+def _project_answer(project: Project, uses: dict[str, ProjectUse] | None) -> answers.Project:
     quota = project.gpu_quota_milli
-    return {
-        "id": project.project_id,
-        "name": project.name,
-        "createdAt": rfc3339(project.created_at),
-        "gpuQuota": None if quota is None else quota / 1000,
-        "nodePools": project.node_pools,
-        "podSecurity": project.pod_security,
-        "use": None if uses is None else _use_json(uses.get(project.project_id, ProjectUse(project_id=""))),
-    }
+    return answers.Project(
+        id=project.project_id,
+        name=project.name,
+        created_at=project.created_at,
+        gpu_quota=None if quota is None else quota / 1000,
+        node_pools=list(project.node_pools),
+        pod_security=project.pod_security,
+        use=None if uses is None else _use_answer(uses.get(project.project_id, ProjectUse(project_id=""))),
+    )
 
 
-def _use_json(use: ProjectUse) -> dict[str, Any]:
-    return {
-        "workloads": use.phases,
-        "pods": use.pods,
-        "gpuAllocated": use.gpu_milli / 1000,
-        "gpuAllocatedNonPreemptible": use.non_preemptible_gpu_milli / 1000,
-        "cpuAllocatedCores": use.cpu_milli / 1000,
-        "cpuMemoryAllocatedBytes": use.memory_bytes,
-    }
+def _use_answer(use: ProjectUse) -> answers.ProjectUse:
+    return answers.ProjectUse(
+        workloads=use.phases,
+        pods=use.pods,
+        gpu_allocated=use.gpu_milli / 1000,
+        gpu_allocated_non_preemptible=use.non_preemptible_gpu_milli / 1000,
+        cpu_allocated_cores=use.cpu_milli / 1000,
+        cpu_memory_allocated_bytes=use.memory_bytes,
+    )
 
 
 def _milli(devices: float | None) -> int | None:

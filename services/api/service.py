@@ -16,6 +16,7 @@ from services.api.context import Api
 from services.api.export import EXPORTS, EXPORTS_EACH
 from services.api.follows import FOLLOWS
 from services.api.limits import RateLimiter, Slots
+from services.api.node_names import NodeNames
 from services.api.rows import LoggedRows
 from services.runtime.identity.actors import Actors
 from services.runtime.identity.authentication import authenticator
@@ -68,6 +69,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             commands=commands,
             queries=queries,
             rows=LoggedRows(store, directory),
+            node_names=NodeNames(store),
             nats=connection,
             requests=requests,
             limiter=RateLimiter(rate=settings.requests_per_second, burst=settings.requests_burst, clock=time.monotonic),

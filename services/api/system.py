@@ -1,42 +1,22 @@
-"""What needs no token: health, the OpenAPI document and a plain page on it."""
+"""What needs no token: whether the process lives, and serves."""
 
-import html
-from collections.abc import Sequence
-
-from starlette.responses import Response
-
-from services.api.context import Call, Operation, json_response
+from services.api.answers import Health
+from services.api.context import Call
+from services.api.errors import RETRY_AFTER_SECONDS, ApiError
+from services.api.operations import Answer, reads
 from services.runtime.log.log_state import log_trouble
 
 
-async def alive(_: Call) -> Response:
-    return json_response({"status": "alive"})
+@reads("/healthz", tag="System", summary="Whether the process lives", public=True)
+async def alive(_: Call) -> Answer[Health]:
+    return Answer(Health(status="alive"))
 
 
-async def ready(call: Call) -> Response:
+@reads("/readyz", tag="System", summary="Whether it serves", public=True, errors=(503,))
+async def ready(call: Call) -> Answer[Health]:
     """Whether what is sent here can be carried out: also the log must be one that can be written."""
     away = "not serving yet" if not call.api.ready() else await log_trouble(call.api.requests)
     if not away:
         alarm = call.api.alarm()
-        return json_response({"status": "alarm", "alarms": {"api": alarm}} if alarm else {"status": "ready"})
-    return json_response({"code": 503, "message": away}, status=503, headers={"Retry-After": "1"})
-
-
-def docs_page(operations: Sequence[Operation]) -> str:
-    """Every endpoint in one table. No script and nothing from elsewhere, so that it works offline and under the CSP."""
-    rows: list[str] = []
-    for tag in dict.fromkeys(op.tag for op in operations):
-        rows.append(f'<tr><th colspan="3" align="left">{html.escape(tag)}</th></tr>')
-        for op in (op for op in operations if op.tag == tag):
-            parameters = ", ".join(query.name for query in op.query)
-            told = html.escape(op.summary) + (
-                f"<br><small>query: {html.escape(parameters)}</small>" if parameters else ""
-            )
-            path = html.escape(op.path.replace(":uuid}", "}"))
-            rows.append(f"<tr><td><code>{op.method}</code></td><td><code>{path}</code></td><td>{told}</td></tr>")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Muster API</title></head><body>'
-        "<h1>Muster API</h1><p>Send a token with every request: <code>Authorization: Bearer …</code>. "
-        'The whole description, for programs: <a href="/openapi.json">/openapi.json</a>.</p>'
-        f"<table>{''.join(rows)}</table></body></html>"
-    )
+        return Answer(Health(status="alarm", alarms={"api": alarm}) if alarm else Health(status="ready"))
+    raise ApiError(503, away, headers={"Retry-After": RETRY_AFTER_SECONDS})

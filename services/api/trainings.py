@@ -1,10 +1,6 @@
 """The five Trainings endpoints of the contract, and reading one workload from the log."""
 
 import contextlib
-from datetime import datetime
-from typing import Any
-
-from starlette.responses import Response
 
 from events.aggregate import WORKLOAD, Chain
 from events.commands import UserCommand
@@ -13,19 +9,41 @@ from events.ids import key_of_id
 from events.phases import DesiredPhase, Phase
 from events.workload.commands import CreateWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.decide import final_name
-from events.workload.spec import TrainingSpec, with_defaults
+from events.workload.spec import with_defaults
 from events.workload.state import Workload
-from services.api.context import MAX_WAIT_SECONDS, Call, json_response, rfc3339, sequence_headers
+from services.api.answers import HttpResponse, Training1
+from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, sequence_headers
 from services.api.creation import misfits
 from services.api.errors import ApiError, bad_request, not_found
 from services.api.fields.training import TrainingCreationRequest
 from services.api.issues import MAX_ISSUES
+from services.api.operations import Answer, changes, reads
+from services.api.paths import TRAINING, TRAININGS
 from services.api.validate import FaultyTraining, check_training, to_spec
 from services.runtime.log.chains import READ_SECONDS
 from services.runtime.log.floors import StaleLogError
 
 
-async def create_training(call: Call) -> Response:
+@changes(
+    "POST",
+    TRAININGS,
+    id="create_training1",
+    tag="Trainings",
+    summary="Submit a training; 202 once it is stored",
+    body=TrainingCreationRequest,
+    example={
+        "name": "bert",
+        "projectId": "7d1c2b3a-0000-8000-8000-000000000000",
+        "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
+        "spec": {
+            "image": "python:3.13",
+            "command": "python3 -c 'print(42)'",
+            "compute": {"gpuDevicesRequest": 1, "cpuCoreRequest": 2, "cpuMemoryRequest": "8Gi"},
+        },
+    },
+    errors=(403,),
+)
+async def create_training(call: Call) -> Answer[Training1]:
     checked = check_training(call.json_object())
     command_id = call.command_id()
     if isinstance(checked, FaultyTraining):
@@ -45,24 +63,30 @@ async def create_training(call: Call) -> Response:
     return _created(call, checked, command, reply)
 
 
-async def get_training(call: Call) -> Response:
+@reads(TRAINING, tag="Trainings", summary="One training, as the log has it now", query=(MIN_SEQ,), errors=(403, 404))
+async def get_training(call: Call) -> Answer[Training1]:
     chain, headers = await newest_workload(call)
-    return json_response(await training_json(call, chain.state), headers=sequence_headers(chain.version) | headers)
+    return Answer(await training_answer(call, chain.state), headers=sequence_headers(chain.version) | headers)
 
 
-async def delete_training(call: Call) -> Response:
+@changes("DELETE", TRAINING, tag="Trainings", summary="Delete a training; its record stays", errors=(403, 404))
+async def delete_training(call: Call) -> Answer[HttpResponse]:
     return await act(call, DeleteWorkload(workload_id=call.id), "is being deleted", "is deleted already")
 
 
-async def suspend_training(call: Call) -> Response:
+@changes(
+    "POST", f"{TRAINING}/suspend", tag="Trainings", summary="Stop a training's pods and keep it", errors=(403, 404)
+)
+async def suspend_training(call: Call) -> Answer[HttpResponse]:
     return await act(call, SuspendWorkload(workload_id=call.id), "is being suspended", "is suspended already")
 
 
-async def resume_training(call: Call) -> Response:
+@changes("POST", f"{TRAINING}/resume", tag="Trainings", summary="Run a suspended training again", errors=(403, 404))
+async def resume_training(call: Call) -> Answer[HttpResponse]:
     return await act(call, ResumeWorkload(workload_id=call.id), "is being resumed", "is not suspended")
 
 
-async def act(call: Call, command: UserCommand, done: str, already: str) -> Response:
+async def act(call: Call, command: UserCommand, done: str, already: str) -> Answer[HttpResponse]:
     """A command on one workload, answered as the contract says."""
     if key_of_id(call.id) is None:
         raise _no_workload(call.id)
@@ -101,69 +125,42 @@ async def load_workload(
     return chain
 
 
-async def training_json(call: Call, state: Workload) -> dict[str, Any]:
-    """Training1 of the contract."""
+async def training_answer(call: Call, state: Workload) -> Training1:
     owners = await call.api.actors.subjects_of((state.owner,))
-    return _training(
+    assert state.created_at is not None, "a workload that was loaded was created"
+    return Training1(
         name=state.name,
         requested_name=state.requested_name,
         workload_id=state.workload_id,
         project_id=state.project_id,
         cluster_id=state.cluster_id,
-        owner=owners[state.owner],
+        created_by=owners[state.owner],
         created_at=state.created_at,
         deleted_at=state.deleted_at,
-        desired=state.desired,
-        phase=state.phase,
+        desired_phase=state.desired,
+        actual_phase=state.phase,
         spec=state.spec,
     )
 
 
-def _created(call: Call, request: TrainingCreationRequest, command: CreateWorkload, reply: Accepted) -> Response:
+def _created(
+    call: Call, request: TrainingCreationRequest, command: CreateWorkload, reply: Accepted
+) -> Answer[Training1]:
     """The new workload as the event has it, without reading it back: the same whenever the request is repeated."""
-    body = _training(
+    assert reply.at is not None, "a creation is answered with its time"
+    body = Training1(
         name=command.name,
         requested_name=request.name,
         workload_id=reply.id,
         project_id=command.project_id,
         cluster_id=command.cluster_id,
-        owner=call.identity.sub,
+        created_by=call.identity.sub,
         created_at=reply.at,
-        deleted_at=None,
-        desired=DesiredPhase.RUNNING,
-        phase=Phase.CREATING,
+        desired_phase=DesiredPhase.RUNNING,
+        actual_phase=Phase.CREATING,
         spec=with_defaults(command.spec),
     )
-    return json_response(body, status=202, headers=sequence_headers(reply.seq))
-
-
-def _training(
-    *,
-    name: str,
-    requested_name: str,
-    workload_id: str,
-    project_id: str,
-    cluster_id: str,
-    owner: str,
-    created_at: datetime | None,
-    deleted_at: datetime | None,
-    desired: DesiredPhase,
-    phase: Phase,
-    spec: TrainingSpec,
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "requestedName": requested_name,
-        "workloadId": workload_id,
-        "projectId": project_id,
-        "clusterId": cluster_id,
-        "createdBy": owner,
-        "createdAt": rfc3339(created_at),
-        "deletedAt": rfc3339(deleted_at),
-        "desiredPhase": desired,
-        "actualPhase": phase,
-        "spec": spec,
-    }
+    return Answer(body, status=202, headers=sequence_headers(reply.seq))
 
 
 def _no_workload(workload_id: str) -> ApiError:

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
-from starlette.responses import Response
 
 from events.aggregate import Chain
 from events.workload.commands import ChangeWorkload
@@ -16,17 +15,31 @@ from events.workload.spec import MAX_AUTO_DELETION_SECONDS
 from events.workload.state import Workload
 from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, WorkloadQuery, problems
 from projections.queries import MAX_USAGE_SAMPLES, UsagePoint
-from projections.row_json import history_to_json, pod_to_json, row_to_json
+from projections.row_json import row_to_json
 from projections.selectors import BadSelectorError, Requirement, parse_selector
-from services.api.context import Call, Query, if_answered, json_response, read_response, rfc3339, sequence_headers
+from services.api.answers import (
+    Count,
+    History,
+    HttpResponse,
+    Measurement,
+    Metrics,
+    MetricType,
+    MetricValue,
+    Pods,
+    WorkloadList,
+    WorkloadRow,
+    fields_of,
+)
+from services.api.answers import Workload as WorkloadAnswer
+from services.api.context import MIN_SEQ, Call, if_answered, read_answer, rfc3339, sequence_headers
 from services.api.errors import bad_request
 from services.api.fields.about import FieldsModel
 from services.api.issues import BadValueError, Issue, shown
-from services.api.trainings import act, load_workload, newest_workload, training_json
+from services.api.operations import Answer, Query, changes, reads
+from services.api.paths import WORKLOAD, WORKLOADS
+from services.api.shown_rows import history_record, pod_answer
+from services.api.trainings import act, load_workload, newest_workload, training_answer
 
-MIN_SEQ: Final = Query(
-    name="min_seq", type="integer", help="Wait up to 2 s until the answer speaks of this sequence of the log."
-)
 PAGE: Final = (
     Query(name="offset", type="integer", default=0, most=MAX_OFFSET, help="Rows to skip."),
     Query(name="limit", type="integer", default=50, least=1, most=MAX_LIMIT, help="Rows to give, 1 to 500."),
@@ -74,13 +87,7 @@ ORDER: Final = (
     Query(name="sortOrder", type="choice", options=("asc", "desc"), default="desc", help="Direction."),
 )
 
-MetricType = Literal["CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES"]
-METRIC_TYPES: Final[tuple[MetricType, ...]] = (
-    "CPU_USAGE_CORES",
-    "CPU_MEMORY_USAGE_BYTES",
-    "GPU_UTILIZATION",
-    "GPU_MEMORY_USAGE_BYTES",
-)
+METRIC_TYPES: Final[tuple[MetricType, ...]] = get_args(MetricType)
 TABLE_SECONDS: Final = 0.1
 """How long the tables may take to come as far as the log: mostly some milliseconds. Then the log alone answers."""
 FIRST_WAIT_SECONDS: Final = 0.005
@@ -140,19 +147,32 @@ class WorkloadChange(FieldsModel):
     """Counted from the end; a workload that ended longer ago is deleted at once."""
 
 
-async def list_workloads(call: Call) -> Response:
+@reads(
+    WORKLOADS,
+    tag="Workloads",
+    summary="Workloads of all kinds",
+    query=(*PAGE, *ORDER, *SELECTION, MIN_SEQ),
+    rules=selection_rules,
+)
+async def list_workloads(call: Call) -> Answer[WorkloadList]:
     headers = await call.fresh()
     page = await call.queries.workloads(workload_query(call))
     subjects = await call.api.actors.subjects_of({row["submitted_by"] for row in page.rows})
-    rows = [row_to_json(row) | {"submittedBy": subjects[row["submitted_by"]]} for row in page.rows]
-    body = {"workloads": rows, "next": page.next}
-    return read_response(body, page.seq, headers)
+    rows = [WorkloadRow(**row_to_json(row) | {"submittedBy": subjects[row["submitted_by"]]}) for row in page.rows]
+    return read_answer(WorkloadList(workloads=rows, next=page.next), page.seq, headers)
 
 
-async def count_workloads(call: Call) -> Response:
+@reads(
+    f"{WORKLOADS}/count",
+    tag="Workloads",
+    summary="How many there are",
+    query=(*SELECTION, MIN_SEQ),
+    rules=selection_rules,
+)
+async def count_workloads(call: Call) -> Answer[Count]:
     headers = await call.fresh()
     counted = await call.queries.count(workload_query(call))
-    return read_response({"count": counted.count}, counted.seq, headers)
+    return read_answer(Count(count=counted.count), counted.seq, headers)
 
 
 def workload_query(call: Call) -> WorkloadQuery:
@@ -197,16 +217,26 @@ async def whole_workload(call: Call, chain: Chain[Workload]) -> tuple[Chain[Work
     return chain, await call.api.rows.of(chain)
 
 
-async def get_workload(call: Call) -> Response:
+@reads(WORKLOAD, tag="Workloads", summary="One workload", query=(MIN_SEQ,), errors=(404,))
+async def get_workload(call: Call) -> Answer[WorkloadAnswer]:
     """As of the log's newest commit of it, so that a read after a 202 sees it; all of it as of that one commit."""
     chain, headers = await newest_workload(call)
     chain, row = await whole_workload(call, chain)
-    training = await training_json(call, chain.state)
-    row |= {"submittedBy": training["createdBy"]} | training
-    return json_response(row, headers=sequence_headers(chain.version) | headers)
+    training = await training_answer(call, chain.state)
+    row |= {"submittedBy": training.created_by} | fields_of(training)
+    return Answer(WorkloadAnswer(**row), headers=sequence_headers(chain.version) | headers)
 
 
-async def change_workload(call: Call) -> Response:
+@changes(
+    "PATCH",
+    WORKLOAD,
+    tag="Workloads",
+    summary="Change priority class or auto-deletion",
+    body=WorkloadChange,
+    example={"priorityClass": "high", "autoDeletionTimeAfterCompletionSeconds": 86400},
+    errors=(403, 404),
+)
+async def change_workload(call: Call) -> Answer[HttpResponse]:
     change = call.fields(WorkloadChange)
     seconds = change.auto_deletion_time_after_completion_seconds
     if change.priority_class is None and seconds is None:
@@ -220,41 +250,56 @@ async def change_workload(call: Call) -> Response:
     return await act(call, command, "is changed", "is like that already")
 
 
-async def workload_history(call: Call) -> Response:
+@reads(
+    f"{WORKLOAD}/history",
+    tag="Workloads",
+    summary="What happened to it, in sentences",
+    query=(*PAGE, MIN_SEQ),
+    errors=(404,),
+)
+async def workload_history(call: Call) -> Answer[History]:
     chain = await load_workload(call, call.id)
     headers = await call.fresh(chain.version)
     page = await call.queries.history(call.id, offset=call.values["offset"], limit=call.values["limit"])
     await call.api.actors.subjects_of({row["actor_id"] for row in page.rows})
-    records = [history_to_json(row, call.api.actors.person(row["actor_id"])) for row in page.rows]
-    body = {"records": records, "next": page.next}
-    return read_response(body, page.seq, headers)
+    records = [history_record(row, call.api.actors.person(row["actor_id"])) for row in page.rows]
+    return read_answer(History(records=records, next=page.next), page.seq, headers)
 
 
-async def workload_pods(call: Call) -> Response:
+@reads(f"{WORKLOAD}/pods", tag="Workloads", summary="Every run of every pod", query=(MIN_SEQ,), errors=(404,))
+async def workload_pods(call: Call) -> Answer[Pods]:
     chain = await load_workload(call, call.id)
     headers = await call.fresh(chain.version)
     found = await call.queries.pods(call.id)
-    return read_response({"pods": [pod_to_json(row) for row in found.rows]}, found.seq, headers)
+    return read_answer(Pods(pods=[pod_answer(row) for row in found.rows]), found.seq, headers)
 
 
-async def workload_metrics(call: Call) -> Response:
+@reads(
+    f"{WORKLOAD}/metrics",
+    tag="Workloads",
+    summary="What its pods used over time",
+    query=METRICS,
+    rules=metrics_rules,
+    errors=(404,),
+)
+async def workload_metrics(call: Call) -> Answer[Metrics]:
     wanted: tuple[MetricType, ...] = call.values["metricType"] or METRIC_TYPES
     start, end = call.values["start"], call.values["end"]
     await load_workload(call, call.id)
     end = end or datetime.now(UTC)
     start = start or end - min(timedelta(hours=1), end - datetime.min.replace(tzinfo=UTC))
     samples: int = call.values["numberOfSamples"]
-    measurements: list[dict[str, Any]] = []
+    measurements: list[Measurement] = []
     for series in await call.queries.usage(call.id, start, end, samples=samples):
         for kind in wanted:
             values = [
-                {"timestamp": rfc3339(point.at), "value": value}
+                MetricValue(timestamp=point.at.astimezone(UTC), value=value)
                 for point in series.points
                 if (value := _measured(kind, point)) is not None
             ]
             if values:
-                measurements.append({"type": kind, "pod": series.pod, "values": values})
-    return json_response({"measurements": measurements})
+                measurements.append(Measurement(type=kind, pod=series.pod, values=values))
+    return Answer(Metrics(measurements=measurements))
 
 
 def _measured(kind: MetricType, point: UsagePoint) -> float | None:

@@ -475,7 +475,7 @@ def test_the_log_itself_is_listed_page_by_page(served: Served, admin: httpx.Clie
     second = admin.get(f"{V1}/events", params={"limit": 2, "after": first["next"]}).json()
     sequences = [event["sequence"] for page in (first, second) for event in page["events"]]
     assert sequences == sorted(set(sequences))
-    assert all(set(event) >= {"aggregate", "key", "at", "actor", "commandId", "events"} for event in first["events"])
+    assert all(set(event) >= {"aggregate", "id", "at", "actor", "commandId", "events"} for event in first["events"])
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json", "/docs"])

@@ -50,9 +50,8 @@ def test_no_answer_shows_an_id_in_the_place_of_a_person(served: Served, workload
 def test_the_log_is_shown_as_it_is_but_for_who_acted(served: Served, workload: str) -> None:
     with served.client() as admin:
         events = admin.get("/api/v1/events", params={"limit": 1000}).json()["events"]
-    (created,) = [
-        commit for commit in events if any(event["data"].get("workload_id") == workload for event in commit["events"])
-    ]
+    created = next(commit for commit in events if commit["id"] == workload)
+    assert created["events"][0]["data"]["workloadId"] == workload
     assert created["actor"] == {"iss": "muster", "sub": "alice", "kind": "user"}
     assert ID.match(created["events"][0]["data"]["owner"])
     assert ("muster", "setup", "service") in {tuple(commit["actor"].values()) for commit in events}

@@ -316,7 +316,7 @@ def test_what_is_missing_and_no_workload_leads_to_no_list_of_workloads(api: Shap
 
 
 def test_a_message_that_was_declared_void_is_told_so(api: ShapeServer, muster: Any) -> None:
-    row = {"sequence": 7, "aggregate": "tenant", "key": "default", "events": [], "actor": {"sub": "admin"}}
+    row = {"sequence": 7, "aggregate": "tenant", "id": None, "events": [], "actor": {"sub": "admin"}}
     api.on("GET", "/events", Reply(body={"events": [row], "next": None}))
     assert "(void)" in muster("events", "list").out
 
@@ -482,7 +482,7 @@ def test_of_several_clusters_the_one_of_this_machine_is_meant_unless_said(api: S
 
 def test_events_are_listed_by_page_and_followed_across_a_lost_connection(api: ShapeServer, muster: Any) -> None:
     def commit(sequence: int) -> dict[str, Any]:
-        return {"sequence": sequence, "aggregate": "workload", "key": "k", "events": [{"type": "WorkloadCreated"}]}
+        return {"sequence": sequence, "aggregate": "workload", "id": "k", "events": [{"type": "WorkloadCreated"}]}
 
     def events(request: Request) -> Reply:
         after = int(request.query.get("after", ["0"])[0])

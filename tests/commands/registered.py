@@ -51,30 +51,27 @@ COMMANDS.update({LiftQuota: _LINE})  # pyright: ignore[reportArgumentType, repor
 
 # -- its operation ----------------------------------------------------------------------------------------------------
 
-from services.api import application  # noqa: E402
-from services.api.context import Call, Operation  # noqa: E402
+from services.api import application, paths  # noqa: E402
+from services.api.answers import HttpResponse  # noqa: E402
+from services.api.context import Call  # noqa: E402
+from services.api.operations import Answer, changes  # noqa: E402
 
 
-async def lift_quota(call: Call) -> Any:
+@changes(
+    "POST",
+    f"{paths.PROJECT}/lift-quota",
+    tag="Organisation",
+    summary="Lift a project's quota",
+    errors=(403, 404),
+)
+async def lift_quota(call: Call) -> Answer[HttpResponse]:
     command: Any = LiftQuota(project_id=call.id)
     reply = await call.send(command)
     return call.accepted(reply, "lifted" if reply.changed else "there was none")
 
 
-_OPERATION = Operation(
-    method="POST",
-    path=f"{application.PROJECT}/lift-quota",
-    id="lift_quota",
-    handler=lift_quota,
-    tag="Organisation",
-    summary="Lift a project's quota",
-    answers="HttpResponse",
-    ok=202,
-    mutates=True,
-    errors=(403, 404),
-)
 _application: Any = application
-_application.OPERATIONS = (*application.OPERATIONS, _OPERATION)
+_application.OPERATIONS = (*application.OPERATIONS, lift_quota)
 
 REGISTERED = True
 

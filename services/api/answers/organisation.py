@@ -1,0 +1,83 @@
+"""Projects, and who has which role where. Pure."""
+
+from typing import Literal
+
+from events.project import PodSecurity
+from services.api.answers.forms import Form, Uuid
+from services.api.shown_events import Moment
+
+
+class ProjectUse(Form, frozen=True, kw_only=True):
+    """What the living workloads of a project hold."""
+
+    workloads: dict[str, int]
+    """How many are in each phase."""
+    pods: int
+    """That hold a node."""
+    gpu_allocated: float
+    """Devices reserved now."""
+    gpu_allocated_non_preemptible: float
+    """Of those, for non-preemptible workloads."""
+    cpu_allocated_cores: float
+    """Cores reserved now."""
+    cpu_memory_allocated_bytes: int
+    """Memory reserved now."""
+
+
+class Project(Form, frozen=True, kw_only=True):
+    """A project, its settings and its use."""
+
+    id: Uuid
+    """Of the project."""
+    name: str
+    """Unique in the tenant."""
+    created_at: Moment | None
+    """When it was made."""
+    gpu_quota: float | None
+    """Devices for non-preemptible workloads; null: no bound."""
+    node_pools: list[str]
+    """Order in which pools are tried where a workload names none; empty: all, by name."""
+    pod_security: PodSecurity | None
+    """Pod Security Standard that its pods on Kubernetes keep to at least; null: what the cluster says."""
+    use: ProjectUse | None
+    """What it holds now; null while the lists cannot be read."""
+
+
+class Projects(Form, frozen=True, kw_only=True):
+    """The projects that the caller may read."""
+
+    projects: list[Project]
+    """By name."""
+
+
+class AccessRuleHeld(Form, frozen=True, kw_only=True):
+    """That somebody has a role."""
+
+    subject_id: str
+    """Subject of their tokens."""
+    role_name: str
+    """The role."""
+    scope_type: Literal["tenant", "project"]
+    """Everywhere, or in one project."""
+    scope_id: str | None
+    """Id of the project."""
+
+
+class AccessRules(Form, frozen=True, kw_only=True):
+    """Who has which role where."""
+
+    access_rules: list[AccessRuleHeld]
+    """Those of the tenant first."""
+
+
+class Me(Form, frozen=True, kw_only=True):
+    """Who the token speaks for."""
+
+    issuer: str
+    """Of the token."""
+    subject: str
+    """Of the token."""
+    tenant_roles: list[str]
+    """Roles everywhere."""
+    project_roles: dict[str, list[str]]
+    """Roles by project id."""

@@ -1,0 +1,65 @@
+"""How a request ended: what was done, or why it was not. Pure."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, ClassVar, get_args
+
+from msgspec import UNSET, Meta, UnsetType
+
+from services.api.answers.forms import Form, Uuid
+from services.api.issues import PolicyRule
+
+Code = Annotated[int, Meta(ge=100, le=599)]
+
+
+class Error(Form, frozen=True, kw_only=True):
+    """Why a request was not carried out."""
+
+    code: Code
+    """The HTTP status."""
+    message: str
+    """A sentence for people."""
+    details: str | UnsetType = UNSET
+    """The refusal's code, where there is one."""
+
+
+if TYPE_CHECKING:
+    type Rule = PolicyRule
+else:
+    Rule = StrEnum("Rule", {word.upper(): word for word in get_args(PolicyRule)})
+
+
+class ComplianceIssue(Form, frozen=True, kw_only=True):
+    """One thing that is wrong with a request."""
+
+    field: str
+    """Path, such as `spec.labels[0].name`."""
+    details: str
+    """What is wrong, what was given, what would do."""
+    rule: Rule | UnsetType | None = UNSET
+    """The kind of rule that is broken."""
+
+
+class SubmissionErrorV2(Error, frozen=True, kw_only=True):
+    """Everything that is wrong with a request."""
+
+    SCHEMA: ClassVar = {"nullable": True}
+    compliance_issues: list[ComplianceIssue] | UnsetType = UNSET
+    """Field by field."""
+
+
+class HttpResponse(Form, frozen=True, kw_only=True):
+    """A command was carried out."""
+
+    code: Code
+    """The HTTP status."""
+    message: str
+    """A sentence for people."""
+
+
+class Created(Form, frozen=True, kw_only=True):
+    """What was made."""
+
+    id: Uuid
+    """Of the new thing."""
+    name: str
+    """Of the new thing."""

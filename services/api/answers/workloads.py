@@ -1,0 +1,267 @@
+"""Workloads: what the contract says of a training, what the tables' columns say, pods, history and usage. Pure."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from events.phases import DesiredPhase, Phase, PodPhase
+from projections.columns import Column, Public, public_columns
+from projections.workloads.project import ENDED_POD_PHASES
+from projections.workloads.rows import WorkloadRow as _WorkloadColumns
+from services.api.answers.forms import Form, Name, Uuid
+from services.api.shown_events import Moment, shown, workload_events
+
+TrainingSpecFields = Annotated[
+    object, Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/TrainingSpecFields"}], "nullable": True})
+]
+"""The effective spec, in the fields of the request."""
+MetricType = Literal["CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES"]
+if TYPE_CHECKING:
+    type RunPhase = str
+else:
+    RunPhase = StrEnum("RunPhase", {phase.upper(): phase for phase in (*PodPhase, *ENDED_POD_PHASES)})
+"""What a run of a pod is doing, or how it ended."""
+
+
+class Training1(Form, frozen=True, kw_only=True):
+    """A training, in the contract's form."""
+
+    name: Name
+    """Unique among the living workloads of its project."""
+    requested_name: str
+    """Name or prefix of a name that was asked for."""
+    workload_id: Uuid
+    """Of this incarnation of the name."""
+    project_id: str
+    """UUID of its project."""
+    department_id: Name | UnsetType = UNSET
+    """Never given: there are no departments."""
+    cluster_id: Uuid
+    """Cluster that runs it."""
+    created_by: str
+    """Subject of the token that submitted it."""
+    created_at: Moment
+    """When it was submitted."""
+    deleted_at: Moment | None = None
+    """When it was deleted."""
+    desired_phase: DesiredPhase
+    """What its owner wants of it."""
+    actual_phase: Phase | UnsetType = UNSET
+    """What it is doing."""
+    spec: TrainingSpecFields = None
+    """As submitted, with defaults."""
+
+
+_TYPES: Final[dict[str, Any]] = {
+    "text": str,
+    "integer": int,
+    "number": float,
+    "flag": bool,
+    "time": Moment,
+    "texts": tuple[str, ...],
+    "integers": tuple[int, ...],
+}
+
+
+def _type_of(column: Column[Any], public: Public) -> Any:
+    kind: Any = float if column.in_thousandths else _TYPES[column.type]
+    if public.values:
+        kind = public.values if isinstance(public.values, type) else Literal[*public.values]
+    described: Any = Annotated[kind, Meta(description=public.help)]
+    return described | None if column.null or public.empty_is_null else described
+
+
+def _columns() -> Iterator[tuple[str, Any]]:
+    return ((public.name, _type_of(column, public)) for column, public in public_columns(_WorkloadColumns))
+
+
+def _workload_fields() -> Iterator[tuple[Any, ...]]:
+    """A training's fields, and of the columns those that have other names."""
+    training = {field.encode_name: field for field in msgspec.structs.fields(Training1)}
+    yield from ((name, kind) for name, kind in _columns() if name not in training)
+    for name, field in training.items():
+        default = () if field.default is msgspec.NODEFAULT else (field.default,)
+        yield (name, field.type, *default)
+
+
+if TYPE_CHECKING:
+
+    class WorkloadRow(Form, frozen=True):
+        def __init__(self, **values: Any) -> None: ...
+
+    class Workload(Form, frozen=True):
+        def __init__(self, **values: Any) -> None: ...
+
+else:
+    _HERE: Final = {"module": __name__, "frozen": True, "kw_only": True}
+    WorkloadRow = msgspec.defstruct(
+        "WorkloadRow", list(_columns()), namespace={"__doc__": "A workload, as lists show it."}, **_HERE
+    )
+    Workload = msgspec.defstruct(
+        "Workload", list(_workload_fields()), namespace={"__doc__": "A workload, and all that is known of it."}, **_HERE
+    )
+
+
+def fields_of(answer: msgspec.Struct) -> dict[str, Any]:
+    """Its fields by their names in JSON."""
+    names = zip(answer.__struct_fields__, answer.__struct_encode_fields__, strict=True)
+    return {shown: getattr(answer, name) for name, shown in names}
+
+
+class WorkloadList(Form, frozen=True, kw_only=True):
+    """A page of workloads."""
+
+    workloads: list[WorkloadRow]
+    """In the order that was asked for."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class Count(Form, frozen=True, kw_only=True):
+    """How many workloads there are."""
+
+    count: int
+    """On all pages."""
+
+
+class Actor(Form, frozen=True, kw_only=True):
+    """Who did something."""
+
+    iss: str
+    """Issuer of their tokens; `muster` for a service of Muster."""
+    sub: str
+    """Subject of their tokens, or the service's name."""
+    kind: Literal["user", "service"] | UnsetType = UNSET
+    """A person or program with a token, or a service of Muster."""
+
+
+class HistoryRecord(Form, frozen=True, kw_only=True):
+    """One event in the life of a workload, in words."""
+
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: Moment
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | UnsetType = UNSET
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+
+
+HISTORY: Final = {
+    name: msgspec.defstruct(
+        f"{name}Record",
+        [("details", shown(event))],
+        bases=(HistoryRecord,),
+        namespace={"__doc__": event.__doc__},
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        tag_field="type",
+        tag=name,
+    )
+    for name, event in workload_events()
+}
+"""A record of each event's kind; `details` has the event's fields."""
+if TYPE_CHECKING:
+    type AnyHistoryRecord = HistoryRecord
+else:
+    AnyHistoryRecord = Union[tuple(HISTORY.values())]  # noqa: UP007 - of what is registered
+
+
+class History(Form, frozen=True, kw_only=True):
+    """A page of a workload's history, oldest first."""
+
+    records: list[AnyHistoryRecord]
+    """One for each event."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class Device(Form, frozen=True, kw_only=True):
+    """A GPU, or a share of it."""
+
+    device: int
+    """Its number on the node, from 0."""
+    milli: int
+    """Thousandths of it."""
+
+
+class Pod(Form, frozen=True, kw_only=True):
+    """One run of one pod."""
+
+    name: str
+    """Pod set and index, such as `main-0`."""
+    pod_set: str
+    """Which of the workload's sets of like pods."""
+    index: int
+    """Its number in the set, from 0."""
+    attempt: int
+    """Of the workload; rises when it is resumed."""
+    run: int
+    """Of the pod in the attempt, from 1."""
+    phase: RunPhase
+    """What it is doing, or how it ended."""
+    node: str | None
+    """Where it is or was."""
+    node_pool: str | None
+    """The pool of that node."""
+    devices: list[Device]
+    """GPUs that it holds or held."""
+    not_before: Moment | None
+    """When it may run again, while it waits after a failure."""
+    bound_at: Moment | None
+    """When it got its node."""
+    started_at: Moment | None
+    """When its process began."""
+    finished_at: Moment | None
+    """When it ended."""
+    exit_code: int | None
+    """Of its process."""
+    reason: str
+    """Why it is so, as a code of the agent; empty where there is nothing to say."""
+    message: str
+    """Why it is so, as a sentence."""
+
+
+class Pods(Form, frozen=True, kw_only=True):
+    """Every run of every pod of a workload."""
+
+    pods: list[Pod]
+    """In order of pod set, index, attempt and run."""
+
+
+class MetricValue(Form, frozen=True, kw_only=True):
+    """One point of a series."""
+
+    timestamp: Moment
+    """The beginning of the interval."""
+    value: float
+    """The average over the interval."""
+
+
+class Measurement(Form, frozen=True, kw_only=True):
+    """What one pod used over time."""
+
+    type: MetricType
+    """What is measured."""
+    pod: str
+    """Its name."""
+    values: list[MetricValue]
+    """Oldest first."""
+
+
+class Metrics(Form, frozen=True, kw_only=True):
+    """What a workload's pods used over time."""
+
+    measurements: list[Measurement]
+    """A series for each type and pod."""

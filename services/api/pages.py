@@ -1,0 +1,54 @@
+"""Pages that need no token: what the API says of itself, to programs and to people."""
+
+import html
+from collections.abc import Sequence
+from functools import cache
+
+import msgspec
+from starlette.responses import HTMLResponse, Response
+
+from services.api.context import Call
+from services.api.openapi import document
+from services.api.operations import JSON, Operation, reads
+
+
+def pages_of(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """The pages on these operations. Each is made when it is first asked for."""
+
+    @cache
+    def described() -> bytes:
+        return msgspec.json.encode(document(operations))
+
+    @cache
+    def page() -> str:
+        return docs_page(operations)
+
+    @reads("/openapi.json", tag="System", summary="This description", public=True)
+    async def openapi(_: Call) -> Response:
+        return Response(described(), media_type=JSON)
+
+    @reads("/docs", tag="System", summary="Every endpoint on one page", media=("text/html",), public=True)
+    async def docs(_: Call) -> Response:
+        return HTMLResponse(page())
+
+    return (openapi, docs)
+
+
+def docs_page(operations: Sequence[Operation]) -> str:
+    """Every endpoint in one table. No script and nothing from elsewhere, so that it works offline and under the CSP."""
+    rows: list[str] = []
+    for tag in dict.fromkeys(op.tag for op in operations):
+        rows.append(f'<tr><th colspan="3" align="left">{html.escape(tag)}</th></tr>')
+        for op in (op for op in operations if op.tag == tag):
+            parameters = ", ".join(query.name for query in op.query)
+            told = html.escape(op.summary) + (
+                f"<br><small>query: {html.escape(parameters)}</small>" if parameters else ""
+            )
+            path = html.escape(op.shown_path)
+            rows.append(f"<tr><td><code>{op.method}</code></td><td><code>{path}</code></td><td>{told}</td></tr>")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Muster API</title></head><body>'
+        "<h1>Muster API</h1><p>Send a token with every request: <code>Authorization: Bearer …</code>. "
+        'The whole description, for programs: <a href="/openapi.json">/openapi.json</a>.</p>'
+        f"<table>{''.join(rows)}</table></body></html>"
+    )

@@ -1,0 +1,122 @@
+"""Events as people and programs read them over HTTP: the newest version of each, in camelCase, without keys that only
+Muster can read; where an event has such a key only, the id or name that it stands for is given beside it. Pure.
+
+Every form follows from the event's own struct, so that a new event or field is here by itself.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, Union, get_args, get_origin
+
+import msgspec
+
+from events.codec import EVENTS_OF, REGISTRY
+from events.commit import Commit
+from events.node import PodsReserved, ReservationsReleased
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+"""RFC 3339."""
+HIDDEN: Final = frozenset({"node_key", "workload_key"})
+"""Keys of subjects in the log: names and ids stand beside them."""
+
+
+def camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+@cache
+def shown(owner: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """A struct of the log as the API gives it."""
+    fields = [field for field in msgspec.structs.fields(owner) if field.name not in HIDDEN]
+    return msgspec.defstruct(
+        f"{owner.__name__}Data",
+        [(field.name, _shown_type(field.type), *_default(field)) for field in fields],
+        namespace={"__doc__": owner.__doc__, "SHOWS": owner},
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        omit_defaults=True,
+        rename={field.name: camel(field.encode_name) for field in fields},
+    )
+
+
+def _default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return (msgspec.field(default_factory=field.default_factory),)
+    if isinstance(field.default, msgspec.Struct):
+        kind = shown(type(field.default))
+        return (msgspec.convert(field.default, kind, from_attributes=True),)
+    return () if field.default is msgspec.NODEFAULT else (field.default,)
+
+
+def _shown_type(kind: Any) -> Any:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return shown(kind)
+    if kind is datetime:
+        return Moment
+    parts: Any = tuple(part if part is ... else _shown_type(part) for part in get_args(kind))
+    generic: Any = Union if _is_union(kind) else _CONTAINERS.get(get_origin(kind))
+    made: Any = kind if generic is None else generic[parts]
+    return made
+
+
+_CONTAINERS: Final[dict[Any, Any]] = {tuple: tuple, list: list, dict: dict}
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) is Union or type(kind).__name__ == "UnionType"
+
+
+_EVENTS: Final = {
+    event: msgspec.defstruct(
+        f"{name}Event",
+        [("version", int), ("data", shown(event))],
+        namespace={"__doc__": event.__doc__},
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        tag_field="type",
+        tag=name,
+    )
+    for (name, _), event in REGISTRY.items()
+}
+_VERSIONS: Final = {event: version for (_, version), event in REGISTRY.items()}
+
+if TYPE_CHECKING:
+    type ShownEvent = msgspec.Struct
+else:
+    ShownEvent = Union[tuple(_EVENTS.values())]  # noqa: UP007 - of what is registered
+"""Any event: `type` says which."""
+
+
+def shown_data(event: msgspec.Struct) -> msgspec.Struct:
+    return msgspec.convert(event, shown(type(event)), from_attributes=True)
+
+
+def shown_event(event: msgspec.Struct) -> ShownEvent:
+    kind = type(event)
+    return _EVENTS[kind](version=_VERSIONS[kind], data=shown_data(event))
+
+
+def workload_events() -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """Names and structs of what can stand in a workload's history, in order of registration."""
+    return ((name, event) for (name, _), event in REGISTRY.items() if event in EVENTS_OF["workload"])
+
+
+def workload_ids(commit: Commit) -> list[str]:
+    """The workloads that a commit concerns: its own, or those whose pods get or lose something of a node."""
+    if commit.aggregate == "workload":
+        about = commit.record.about.id
+        return [] if about is None else [about]
+    found: dict[str, None] = {}
+    for event in commit.events:
+        match event:
+            case PodsReserved():
+                found.update((reservation.workload_id, None) for reservation in event.reservations)
+            case ReservationsReleased():
+                found.update((id_.partition("/")[0], None) for id_ in event.ids)
+            case _:
+                pass
+    return list(found)

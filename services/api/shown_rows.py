@@ -1,0 +1,104 @@
+"""Rows of the tables as answers. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from events.actors import Person
+from events.codec import newest_of
+from events.node import Taint
+from services.api.answers import (
+    HISTORY,
+    Actor,
+    Device,
+    HistoryRecord,
+    Node,
+    NodeCapacity,
+    NodeDevice,
+    NodeUse,
+    Pod,
+)
+from services.api.shown_events import shown
+
+Row = Mapping[Any, Any]
+
+
+def history_record(row: Row, actor: Person) -> HistoryRecord:
+    """A row of `Queries.history`, told of whoever its actor id means; its sentence and details name no other person."""
+    event = newest_of(row["type"])
+    details = dict(row["details"])
+    if details.get("owner") == row["actor_id"]:
+        details["owner"] = actor.subject
+    told = msgspec.convert(msgspec.convert(details, event), shown(event), from_attributes=True)
+    make: Any = HISTORY[row["type"]]
+    return make(
+        sequence=row["seq"],
+        index=row["index"],
+        at=row["at"],
+        phase=row["phase"],
+        reason=row["reason"] or msgspec.UNSET,
+        message=row["message"].replace(row["actor_id"], actor.subject) if row["actor_id"] else row["message"],
+        actor=Actor(iss=actor.issuer, sub=actor.subject, kind=row["actor_kind"]),
+        details=told,
+    )
+
+
+def pod_answer(row: Row) -> Pod:
+    return Pod(
+        name=f"{row['pod_set']}-{row['index']}",
+        pod_set=row["pod_set"],
+        index=row["index"],
+        attempt=row["attempt"],
+        run=row["try_"] + 1,  # people count from 1, as the history does
+        phase=row["phase"],
+        node=row["node_name"] or None,
+        node_pool=row["node_pool"] or None,
+        devices=[Device(device=one["device"], milli=one["milli"]) for one in row["devices"]],
+        not_before=row["not_before"],
+        bound_at=row["bound_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        exit_code=row["exit_code"],
+        reason=row["reason"],
+        message=row["message"],
+    )
+
+
+def node_answer(row: Row) -> Node:
+    milli: list[int] = list(row["used_device_milli"])
+    devices = max(row["gpu_count"], len(milli))
+    milli.extend([0] * (devices - len(milli)))
+    return Node(
+        name=row["name"],
+        cluster_id=row["cluster_id"],
+        cluster_name=row["cluster_name"],
+        node_pool=row["pool"],
+        ready=row["ready"],
+        schedulable=row["ready"] and not row["unschedulable"],
+        capacity=NodeCapacity(
+            cpu_cores=row["cpu_milli"] / 1000,
+            memory_bytes=row["memory_bytes"],
+            gpus=row["gpu_count"],
+            gpu_model=row["gpu_model"],
+            gpu_memory_bytes=row["gpu_memory_bytes"],
+            pods=row["max_pods"],
+        ),
+        foreign=NodeUse(
+            cpu_cores=row["foreign_cpu_milli"] / 1000,
+            memory_bytes=row["foreign_memory_bytes"],
+            gpus=row["foreign_gpus"],
+            pods=row["foreign_pods"],
+        ),
+        reserved=NodeUse(
+            cpu_cores=row["used_cpu_milli"] / 1000,
+            memory_bytes=row["used_memory_bytes"],
+            gpus=sum(milli) / 1000,
+            pods=row["reserved_pods"],
+        ),
+        devices=[NodeDevice(device=device, reserved_milli=held) for device, held in enumerate(milli)],
+        stand_in_gpus=row["stand_in"],
+        labels=row["labels"],
+        taints=[msgspec.convert(taint, Taint) for taint in row["taints"]],
+        version=row["version"],
+    )
