@@ -11,6 +11,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from services.api.shown_events import camel
+
 type Schema = dict[str, Any]
 
 REF_TEMPLATE: Final = "#/components/schemas/{name}"
@@ -112,7 +114,7 @@ def _describe(schema: Schema, struct: type[msgspec.Struct]) -> None:
     told = docstrings(struct)
     wire = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
     for name, text in told.items():
-        inner = schema.get("properties", {}).get(wire.get(name, ""))
+        inner = schema.get("properties", {}).get(wire.get(name, camel(name)))
         if inner is not None and "description" not in inner:
             described = {"allOf": [{"$ref": inner.pop("$ref")}]} if "$ref" in inner else {}
             inner.update(described | {"description": text})

@@ -52,14 +52,14 @@ def _default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
 
 
 def _shown_type(kind: Any) -> Any:
+    whole = kind
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return shown(kind)
     if kind is datetime:
         return Moment
     parts: Any = tuple(part if part is ... else _shown_type(part) for part in get_args(kind))
     generic: Any = Union if _is_union(kind) else _CONTAINERS.get(get_origin(kind))
-    made: Any = kind if generic is None else generic[parts]
-    return made
+    return whole if generic is None else generic[parts]
 
 
 _CONTAINERS: Final[dict[Any, Any]] = {tuple: tuple, list: list, dict: dict}

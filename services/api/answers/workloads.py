@@ -101,7 +101,10 @@ else:
         "WorkloadRow", list(_columns()), namespace={"__doc__": "A workload, as lists show it."}, **_HERE
     )
     Workload = msgspec.defstruct(
-        "Workload", list(_workload_fields()), namespace={"__doc__": "A workload, and all that is known of it."}, **_HERE
+        "Workload",
+        list(_workload_fields()),
+        namespace={"__doc__": "A workload, and all that is known of it.", "SHOWS": Training1},
+        **_HERE,
     )
 
 
