@@ -38,7 +38,7 @@ NOUNS: Final[dict[str, Noun]] = {
     "training": Noun(
         module="training",
         add="add_training",
-        summary="Trainings: submit, list, look into, suspend, resume, delete.",
+        summary="Trainings: submit, submit again, list, look into, suspend, resume, delete.",
     ),
     "workload": Noun(
         module="workload",

@@ -12,23 +12,16 @@ from muster.cli.here import set_working_dir
 from muster.cli.names import check_new_name, default_cluster, default_project
 from muster.cli.nouns import NOUNS
 from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, TimeoutOption, timeout_seconds
-from muster.cli.output import Column, Format
+from muster.cli.output import Format
+from muster.cli.resubmit import add_resubmit
+from muster.cli.submission import SUBMITTED_COLUMNS, send
 from muster.cli.training_flags import FLAG_OF_FIELD, flag_parameters, set_field, set_fields
 from muster.cli.values import Row, text_of
-from muster.cli.watch import wait_for_end
 from muster.cli.workload import add_describe, add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
-
-_SUBMITTED_COLUMNS = (
-    Column("NAME", "name"),
-    Column("ID", "workloadId"),
-    Column("PHASE", "actualPhase"),
-    Column("PROJECT", "projectId", wide=True),
-    Column("CLUSTER", "clusterId", wide=True),
-)
 
 
 class TrainingGroup(MusterGroup):
@@ -47,6 +40,7 @@ def add_training(root: typer.Typer) -> None:
         rich_markup_mode=None,
     )
     _add_submit(app)
+    add_resubmit(app)
     add_list(app, "training", kind="Training")
     add_describe(app, "training")
     add_logs(app, "training")
@@ -109,19 +103,7 @@ def submit(
         set_working_dir(session.api, request, chosen)
     if dry_run is not None:
         return _dry_run(session, request, dry_run)
-    answer = session.api.mutate("POST", "/workloads/trainings", request, idempotency_key=idempotency_key).body
-    identifier = text_of(answer, "workloadId")
-    session.out.one(
-        answer,
-        lambda: session.out.table([answer], _SUBMITTED_COLUMNS),
-        columns=_SUBMITTED_COLUMNS,
-    )
-    if wait or watch:
-        return wait_for_end(session.api, identifier, session.out, timeout_seconds=seconds)
-    called = text_of(answer, "name")
-    # One that begins with a hyphen would be taken for an option.
-    session.out.talk(f"next: muster training logs {identifier if called.startswith('-') else shlex.quote(called)} -f")
-    return None
+    return send(session, request, idempotency_key=idempotency_key, waits=wait or watch, timeout_seconds=seconds)
 
 
 def _add_submit(app: typer.Typer) -> None:
@@ -129,6 +111,7 @@ def _add_submit(app: typer.Typer) -> None:
         app,
         "submit",
         takes_words=True,
+        columns=SUBMITTED_COLUMNS,
         more=flag_parameters(),
         examples="""
         muster training submit hello -i python:3.13 -- python -c 'print(6 * 7)'

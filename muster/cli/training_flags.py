@@ -133,7 +133,7 @@ def set_fields(request: Row, given: Mapping[str, str | Sequence[str] | None]) ->
         if not texts:
             continue
         try:
-            set_field(request, flag.field, _value(flag, texts))
+            set_field(request, flag.field, value_of(flag, texts))
         except ValueProblem as error:
             raise usage(f"{flag.names[0]}: {error}") from error
 
@@ -151,7 +151,8 @@ def set_field(request: Row, path: str, value: Json) -> None:
     place[last] = value
 
 
-def _value(flag: Flag, texts: list[str]) -> Json:
+def value_of(flag: Flag, texts: list[str]) -> Json:
+    """The field's value. Raises ValueProblem."""
     text = texts[-1]
     match flag.kind:
         case "text":

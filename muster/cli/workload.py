@@ -21,7 +21,8 @@ from muster.cli.options import (
     duration_option,
 )
 from muster.cli.output import Column, Format, Output, plain_text
-from muster.cli.values import Row, format_utc, number_of, parse_time, row_of, rows_of, text_of
+from muster.cli.submission import request_of
+from muster.cli.values import Row, format_utc, number_of, parse_time, printable, row_of, rows_of, text_of
 from muster.cli.watch import watch_rows
 from muster.cli.workload_acts import add_acts, add_set
 from muster.cli.workload_columns import (
@@ -159,7 +160,7 @@ def add_describe(app: typer.Typer, noun: str) -> None:
         "describe",
         examples=f"""
         muster {noun} describe hello
-        muster {noun} describe @latest -o yaml
+        muster {noun} describe @latest -o yaml > again.yaml    # as `submit -f` takes it
         """,
         columns=workload_columns,
     )
@@ -167,6 +168,9 @@ def add_describe(app: typer.Typer, noun: str) -> None:
         """Show a workload: what was asked for, how it stands and why, its pods and its latest history."""
         identifier = workload_id(session, workload, project, deleted=True)
         row = session.api.get(f"/workloads/{identifier}")
+        if session.out.style.format is Format.YAML:
+            write_request(session.out, row)
+            return
         session.out.one(row, lambda: _describe(session, identifier, row), columns=workload_columns())
 
 
@@ -421,6 +425,14 @@ def _since(since: str | None, since_time: str | None) -> list[tuple[str, str | i
             raise usage(f"--since-time: {since_time!r} is no time", todo="write it as 2030-01-31T12:00:00Z")
         return [("since", since_time)]
     return []
+
+
+def write_request(out: Output, row: Row) -> None:
+    """What `submit -f` takes to make it again; how it stands is said in comments. `-o json` has everything."""
+    import yaml
+
+    out.write(f"# {printable(_standing(row))}\n# id {text_of(row, 'id')}, version {plain_text(row.get('version'))}\n")
+    out.write(yaml.safe_dump(request_of(row), sort_keys=False, allow_unicode=True))
 
 
 def _describe(session: Session, identifier: str, row: Row) -> None:

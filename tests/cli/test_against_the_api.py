@@ -71,6 +71,35 @@ def test_a_name_that_is_taken_is_a_conflict_and_everything_wrong_comes_at_once(a
     assert muster("workload", "set", "taken", "--priority", "high", "--if-match", "1").code == 5
 
 
+def test_a_training_comes_again_living_deleted_and_from_its_description(
+    admin: Served, muster: Any, tmp_path: Path
+) -> None:
+    more = ("-p", "default", "--cluster", "local", "-g", "1", "-e", "A=x: y", "--label", "team=vision")
+    first = muster("training", "submit", "once", "-i", "a", *more, "-o", "json", "--", "sh", "-c", "echo 'a b'").json()
+    ran = muster("training", "resubmit", "once")
+    assert ran.code == 5
+    assert "muster training resubmit once --name once-2" in ran.err
+    ran = muster("training", "resubmit", "once", "--name", "once-2", "--set", "spec.compute.gpuDevicesRequest=2",
+                 "--idempotency-key", "r", "-o", "json")  # fmt: skip
+    assert ran.code == 0, ran.err
+    second = ran.json()
+    assert second["spec"] == first["spec"] | {"compute": {"gpuDevicesRequest": 2}}
+    again = muster("training", "resubmit", "once", "--name", "once-2", "--set", "spec.compute.gpuDevicesRequest=2",
+                   "--idempotency-key", "r", "-o", "json")  # fmt: skip
+    assert again.json()["workloadId"] == second["workloadId"]
+    assert muster("workload", "delete", "once", "-y", "--wait", "--timeout", "20s").code == 0
+    assert until(lambda: "once" not in muster("workload", "list", "-A", "-o", "name").out.split() or None, 20)
+    ran = muster("training", "resubmit", "once", "-o", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json()["workloadId"] != first["workloadId"]
+    assert ran.json()["spec"] == first["spec"]
+    file = tmp_path / "once.yaml"
+    file.write_text(muster("training", "describe", "once", "-o", "yaml").out)
+    ran = muster("training", "submit", "once-3", "-f", str(file), "-o", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json()["spec"] == first["spec"]
+
+
 def test_a_list_is_kept_to_labels_within_what_its_reader_may_see(
     admin: Served, muster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,7 +221,7 @@ def test_the_table_knows_every_flag_of_every_command(path: str, found: Any) -> N
 def test_every_table_offers_its_columns() -> None:
     without = {path for path in FLAGS if "--columns" in FLAGS[path] and not FLAGS[path]["--columns"][1]}
     assert without == {
-        "doctor", "version", "training submit", "project describe", "cluster describe", "context list", "context show",
+        "doctor", "version", "project describe", "cluster describe", "context list", "context show",
         "log verify",
     }, "what is shown as pairs, or has no columns of its own"  # fmt: skip
 

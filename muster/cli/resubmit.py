@@ -1,0 +1,141 @@
+"""`muster training resubmit`: the same training again, with what is to be otherwise."""
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from events.nearest import did_you_mean
+from muster.cli.command import Session, command
+from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.names import check_new_name, workload_id
+from muster.cli.options import IdempotencyOption, ProjectOption, TimeoutOption, WorkloadArgument, timeout_seconds
+from muster.cli.output import plain_text
+from muster.cli.submission import SUBMITTED_COLUMNS, request_of, send
+from muster.cli.values import Json, Row, ValueProblem, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TEXTS: Final = ("spec.command", "spec.args")
+"""Fields without a flag of their own: the words after `--` are in one of them."""
+
+
+def add_resubmit(app: typer.Typer) -> None:
+    @command(
+        app,
+        "resubmit",
+        examples="""
+        muster training resubmit hello --name hello-2
+        muster training resubmit hello --set spec.compute.gpuDevicesRequest=2 --set spec.args='train.py --lr 0.1'
+        muster training resubmit hello --wait --timeout 2h    # a deleted one has its name again
+        """,
+        columns=SUBMITTED_COLUMNS,
+    )
+    def resubmit(
+        session: Session,
+        workload: WorkloadArgument,
+        *,
+        project: ProjectOption = None,
+        name: Annotated[
+            str | None, typer.Option("--name", metavar="NAME", help="Name of the new one. Default: the same.")
+        ] = None,
+        changes: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--set", metavar="FIELD=VALUE", help="Another value of a field; none takes it out. Repeatable."
+            ),
+        ] = None,
+        wait: Annotated[
+            bool, typer.Option("--wait", help="Wait for its end: exit 0 completed, 8 failed, 7 in time.")
+        ] = False,
+        timeout: TimeoutOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> int | None:
+        """Submit a training again, also one that failed or was deleted, and say what is changed."""
+        seconds = timeout_seconds(timeout, waits=wait)
+        if name is not None:
+            check_new_name(name)
+        before = request_of(session.api.get(f"/workloads/{workload_id(session, workload, project, deleted=True)}"))
+        request: Row = json.loads(json.dumps(before))
+        request["name"] = name or text_of(before, "name")
+        set_changes(request, changes or [])
+        for told in difference(before, request):
+            session.out.talk(told)
+        try:
+            return send(session, request, idempotency_key=idempotency_key, waits=wait, timeout_seconds=seconds)
+        except Problem as problem:
+            raise _name_taken(problem, workload, text_of(request, "name")) from problem
+
+
+def set_changes(request: Row, changes: list[str]) -> None:
+    """Writes each FIELD=VALUE into a request. Raises Problem (usage)."""
+    from muster.cli.training_flags import FLAGS, set_field, value_of
+
+    flags = {flag.field: flag for flag in FLAGS}
+    for change in changes:
+        path, separator, text = change.partition("=")
+        if not separator:
+            raise usage(f"--set: {change!r} is not FIELD=VALUE", todo="as in --set spec.compute.gpuDevicesRequest=2")
+        if path not in flags and path not in _TEXTS:
+            known = sorted({*flags, *_TEXTS})
+            by_end = [one for one in known if one.endswith(f".{path}")]
+            hint = f"did you mean {by_end[0]!r}?" if by_end else did_you_mean(path, known)
+            raise usage(f"--set: there is no field {path!r}", todo=hint or f"fields: {', '.join(known)}")
+        if not text:
+            _take_out(request, path)
+            continue
+        try:
+            value: Json = text if path in _TEXTS else value_of(flags[path], [text])
+        except ValueProblem as error:
+            raise usage(f"--set {path}: {error}") from error
+        set_field(request, path, value)
+
+
+def _take_out(request: Row, path: str) -> None:
+    *parents, last = path.split(".")
+    place = request
+    for parent in parents:
+        below = place.get(parent)
+        if not isinstance(below, dict):
+            return
+        place = below
+    place.pop(last, None)
+
+
+def difference(before: Row, after: Row) -> list[str]:
+    """`field: old → new` of each leaf that differs."""
+    old, new = dict(_leaves(before)), dict(_leaves(after))
+    return [
+        f"{path}: {_shown(old.get(path))} → {_shown(new.get(path))}"
+        for path in dict.fromkeys([*old, *new])
+        if old.get(path) != new.get(path)
+    ]
+
+
+def _leaves(row: Row, prefix: str = "") -> "Iterator[tuple[str, Json]]":
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _shown(value: Json) -> str:
+    return "none" if value is None else plain_text(value)
+
+
+def _name_taken(problem: Problem, workload: str, name: str) -> Problem:
+    """The name is the first thing that stands in the way of doing something again."""
+    if problem.code is not ExitCode.CONFLICT or problem.refusal != "name_taken":
+        return problem
+    line = shlex.join(["muster", "training", "resubmit", workload, "--name", f"{name}-2"])
+    return Problem(
+        problem.what,
+        why=problem.why,
+        todo=f"give the new one another name: {line}",
+        code=problem.code,
+        request_id=problem.request_id,
+        refusal=problem.refusal,
+    )

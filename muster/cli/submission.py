@@ -1,0 +1,46 @@
+"""The request of a training: as it is sent, and as a workload that there is was asked for."""
+
+import shlex
+from typing import Final
+
+from muster.cli.command import Session
+from muster.cli.output import Column
+from muster.cli.values import Row, row_of, text_of
+from muster.cli.watch import wait_for_end
+
+SUBMITTED_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("ID", "workloadId"),
+    Column("PHASE", "actualPhase"),
+    Column("PROJECT", "projectId", wide=True),
+    Column("CLUSTER", "clusterId", wide=True),
+)
+
+
+def send(
+    session: Session, request: Row, *, idempotency_key: str | None, waits: bool, timeout_seconds: float | None
+) -> int | None:
+    """Submits, says what comes next, and waits for the end where asked. Raises Problem."""
+    answer = session.api.mutate("POST", "/workloads/trainings", request, idempotency_key=idempotency_key).body
+    identifier = text_of(answer, "workloadId")
+    session.out.one(
+        answer,
+        lambda: session.out.table([answer], SUBMITTED_COLUMNS),
+        columns=SUBMITTED_COLUMNS,
+    )
+    if waits:
+        return wait_for_end(session.api, identifier, session.out, timeout_seconds=timeout_seconds)
+    called = text_of(answer, "name")
+    # One that begins with a hyphen would be taken for an option.
+    session.out.talk(f"next: muster training logs {identifier if called.startswith('-') else shlex.quote(called)} -f")
+    return None
+
+
+def request_of(row: Row) -> Row:
+    """The request that makes this workload again, from what the API says of it: as `submit -f` takes it."""
+    return {
+        "name": text_of(row, "name"),
+        "projectId": text_of(row, "projectId"),
+        "clusterId": text_of(row, "clusterId"),
+        "spec": row_of(row, "spec"),
+    }

@@ -1,0 +1,172 @@
+"""A training again: from its record, with what is to be otherwise; and a description that `submit -f` takes."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muster.cli.exits import ExitCode
+from muster.cli.output import Format, Output, Style
+from muster.cli.workload import write_request
+from tests.support.shapes import WORKLOAD_ID, Reply, Request, ShapeServer, workload_row
+
+SPEC = {
+    "image": "python:3.13",
+    "args": "train.py --lr 0.1",
+    "compute": {"gpuDevicesRequest": 1, "cpuMemoryRequest": "1Gi"},
+    "completions": 1,
+    "labels": [{"name": "team", "value": "vision"}],
+}
+
+
+@pytest.fixture(autouse=True)
+def workload(api: ShapeServer) -> None:
+    row = workload_row(projectId="p-1", clusterId="c-1", spec=SPEC, phase="Failed", version=9)
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
+
+
+def sent(api: ShapeServer) -> Any:
+    return api.asked("POST", "/workloads/trainings")[-1].body
+
+
+def test_it_is_submitted_as_it_was_with_what_is_otherwise_and_that_is_told(api: ShapeServer, muster: Any) -> None:
+    ran = muster(
+        "training", "resubmit", "hello", "--name", "has space",
+        "--set", "spec.compute.gpuDevicesRequest=2", "--set", "spec.args=train.py --lr=0.2 'a b'",
+        "--set", "spec.terminationGracePeriodSeconds=2m", "--set", "spec.compute.cpuMemoryRequest=",
+        "--set", "spec.nodePools=a100, h100", "--set", "spec.labels=team=nlp", "-o", "json",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert sent(api) == {
+        "name": "has space",
+        "projectId": "p-1",
+        "clusterId": "c-1",
+        "spec": SPEC
+        | {
+            "args": "train.py --lr=0.2 'a b'",
+            "compute": {"gpuDevicesRequest": 2},
+            "terminationGracePeriodSeconds": 120,
+            "nodePools": ["a100", "h100"],
+            "labels": [{"name": "team", "value": "nlp"}],
+        },
+    }
+    for told in (
+        "name: hello → has space\n",
+        "spec.compute.gpuDevicesRequest: 1 → 2\n",
+        "spec.compute.cpuMemoryRequest: 1Gi → none\n",
+        "spec.terminationGracePeriodSeconds: none → 120\n",
+    ):
+        assert told in ran.err
+    assert "spec.image" not in ran.err
+
+
+def test_a_deleted_one_comes_again_under_its_name(api: ShapeServer, muster: Any) -> None:
+    def listed(request: Request) -> Reply:
+        rows = [workload_row()] if request.query.get("deleted") == ["true"] else []
+        return Reply(body={"workloads": rows, "next": None})
+
+    api.on("GET", "/workloads", listed)
+    ran = muster("training", "resubmit", "hello", "--idempotency-key", "k")
+    assert ran.code == 0, ran.err
+    assert sent(api) == {"name": "hello", "projectId": "p-1", "clusterId": "c-1", "spec": SPEC}
+    assert api.requests[-1].headers["idempotency-key"] == "k"
+    assert ran.err == "next: muster training logs hello -f\n", "nothing is otherwise"
+
+
+def test_a_name_that_is_taken_is_a_conflict_with_the_line_that_would_do(api: ShapeServer, muster: Any) -> None:
+    taken = {"code": 400, "message": "the name is taken", "details": "name_taken"}
+    api.on("POST", "/workloads/trainings", Reply(400, taken))
+    ran = muster("training", "resubmit", "hello")
+    assert ran.code == ExitCode.CONFLICT
+    assert "→ give the new one another name: muster training resubmit hello --name hello-2" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("spec.imgae=x", "did you mean 'spec.image'"),
+        ("gpuDevicesRequest=1", "did you mean 'spec.compute.gpuDevicesRequest'?"),
+        ("spec.completions=many", "--set spec.completions: 'many' is not a whole number"),
+        ("spec.image", "'spec.image' is not FIELD=VALUE"),
+        ("spec.gone=", "there is no field 'spec.gone'"),
+    ],
+)
+def test_a_change_that_cannot_be_made_sends_nothing(api: ShapeServer, muster: Any, change: str, told: str) -> None:
+    ran = muster("training", "resubmit", "hello", "--set", change)
+    assert ran.code == ExitCode.USAGE
+    assert told in ran.err
+    assert api.asked("POST", "/workloads/trainings") == []
+
+
+def test_a_description_in_yaml_is_a_request_that_says_in_comments_how_it_stands(muster: Any) -> None:
+    text = muster("workload", "describe", "hello", "-o", "yaml").out
+    assert text.startswith(f"# hello is Failed\n# id {WORKLOAD_ID}, version 9\nname: hello\nprojectId: p-1\n")
+    assert muster("workload", "describe", "hello", "-o", "json").json()["phase"] == "Failed"
+
+
+WORDS = st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" "), min_size=1, max_size=12).filter(
+    lambda text: text == text.strip()
+)
+NAMES = st.from_regex(r"\A[a-z]([a-z0-9]{0,8}[a-z0-9])?\Z") | st.sampled_from(["yes", "null", "no", "on", "e1"])
+LABELS = st.dictionaries(NAMES, NAMES | st.sampled_from(["1e3", "007", "true", "1.0"]), min_size=1, max_size=3)
+PAIRS = st.dictionaries(NAMES, WORDS, min_size=1, max_size=3)
+
+
+def _pairs(pairs: dict[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in pairs.items()]
+
+
+SPECS = st.fixed_dictionaries(
+    {"image": NAMES},
+    optional={
+        "args": st.lists(WORDS, min_size=1, max_size=4).map(shlex.join),
+        "command": st.lists(WORDS, min_size=1, max_size=4).map(shlex.join),
+        "environmentVariables": PAIRS.map(_pairs),
+        "labels": LABELS.map(_pairs),
+        "annotations": PAIRS.map(_pairs),
+        "completions": st.integers(1, 9),
+        "backoffLimit": st.integers(0, 9),
+        "terminationGracePeriodSeconds": st.integers(0, 99),
+        "priorityClass": st.sampled_from(["low", "medium-high", "very-high"]),
+        "category": WORDS,
+        "nodePools": st.lists(NAMES, min_size=1, max_size=3, unique=True),
+        "compute": st.fixed_dictionaries(
+            {},
+            optional={
+                "gpuDevicesRequest": st.integers(0, 9),
+                "cpuCoreRequest": st.sampled_from([0.1, 1.0, 2.5]),
+                "cpuMemoryRequest": st.sampled_from(["1Gi", "500M", "1e3"]),
+            },
+        ),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=NAMES | WORDS, spec=SPECS, message=WORDS)
+def test_what_is_described_can_be_submitted_whatever_was_asked_for(
+    muster: Any, tmp_path: Path, name: str, spec: dict[str, Any], message: str
+) -> None:
+    request = {"name": name, "projectId": "p-1", "clusterId": "c-1", "spec": spec}
+    file = tmp_path / "again.yaml"
+    with file.open("w", encoding="utf-8") as stdout:
+        write_request(
+            Output(Style(format=Format.YAML), stdout=stdout),
+            workload_row(**request, phaseMessage=f"{message}\nname: another\r"),
+        )
+    ran = muster("training", "submit", "-f", str(file), "--dry-run=client", "-o", "json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out) == request
+
+
+def test_a_name_with_a_space_is_quoted_in_the_next_line(api: ShapeServer, muster: Any) -> None:
+    answer = {"name": "has space", "workloadId": WORKLOAD_ID, "actualPhase": "Creating"}
+    api.on("POST", "/workloads/trainings", Reply(202, answer))
+    assert "next: muster training logs 'has space' -f" in muster("training", "resubmit", "hello").err
+    taken = {"code": 400, "message": "the name is taken", "details": "name_taken"}
+    api.on("POST", "/workloads/trainings", Reply(400, taken))
+    assert "--name 'has space-2'" in muster("training", "resubmit", "hello", "--name", "has space").err
