@@ -174,7 +174,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--name": ("name", "", "Name of the new one"),
         "--set": ("changes", "", "Another value of a field; none takes it out"),
         "--wait": ("wait", "-", "Wait for its end: exit 0 completed, 8 failed, 7 in time"),
-        "--timeout": ("timeout", "", "With --wait: the most time that it takes, such as 5m"),
+        "--timeout": ("timeout", "", "With --wait: wait for this time at most, such as 5m, then exit 7"),
         "--idempotency-key": ("idempotency_key", "", "Given again, it is done once and answered the same"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
