@@ -42,6 +42,13 @@ def fit_subject(text: str) -> bool:
     return 0 < len(text) <= MAX_SUBJECT_LENGTH and text.isprintable() and not is_account(text)
 
 
+def share_of(actor: str) -> str:
+    """Whose share of what is limited somebody takes: all accounts of a project take one, so that whoever makes a
+    hundred has no more than with one.
+    """
+    return actor.rpartition("/")[0] if is_account(actor) else actor
+
+
 def fit_account(text: str) -> bool:
     """Whether a service account may be called so."""
     return is_account(text) and len(text) <= MAX_SUBJECT_LENGTH and text.isprintable()

@@ -249,6 +249,19 @@ class Queries:
         async with self._snapshot() as (connection, seq):
             return Rows(rows=(await connection.execute(statement)).mappings().all(), seq=seq)
 
+    async def nodes_by_pool(self) -> dict[tuple[str, str], int]:
+        """How many present nodes each pool has, by (cluster id, pool); those without are not there."""
+        n = nodes.c
+        statement = select(n.cluster_id, n.pool, func.count()).where(n.present).group_by(n.cluster_id, n.pool)
+        async with self._snapshot() as (connection, _):
+            return {(cluster, pool): count for cluster, pool, count in (await connection.execute(statement)).all()}
+
+    async def workload_names(self, ids: Sequence[str]) -> dict[str, str]:
+        """By id; those that the tables do not have, or not for this reader, are not there."""
+        statement = select(workloads.c.id, workloads.c.name).where(workloads.c.id.in_(ids))
+        async with self._snapshot() as (connection, _):
+            return {row.id: row.name for row in (await connection.execute(statement)).all()}
+
     async def project_use(self, project_ids: frozenset[str] | None = None) -> UseAnswer:
         """What projects hold; of all projects where no ids are given."""
         statement = select(project_use)

@@ -1,4 +1,4 @@
-"""`muster cluster`, `muster node`, `muster nodepool`."""
+"""`muster cluster`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +8,10 @@ import typer
 
 from muster.cli.cluster_kubernetes import add_agent, add_elsewhere, connect_cluster, disconnect_cluster
 from muster.cli.command import Session, command, group
-from muster.cli.complete import node_pools
 from muster.cli.exits import Problem, usage
-from muster.cli.names import cluster_id, find_cluster, find_node_pool
+from muster.cli.names import find_cluster
 from muster.cli.options import (
     ClusterArgument,
-    ClusterOption,
     IdempotencyOption,
     WatchOption,
     WatchTimeoutOption,
@@ -34,8 +32,6 @@ DEFAULT_CORES: Final = 64.0
 DEFAULT_MEMORY: Final = "512Gi"
 DEFAULT_GPU_MEMORY: Final = "80Gi"
 DEFAULT_GPU_MODEL: Final = "simulated"
-_SHOWN_VALUES: Final = 5
-"""Of a label, in one sentence."""
 _CSV_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 
 
@@ -52,42 +48,6 @@ CLUSTER_COLUMNS: Final = (
     Column("AGENT", "agentVersion", wide=True),
     Column("SINCE", "statusChangedAt", time=True, wide=True),
     Column("ID", "id", wide=True),
-)
-
-
-def _used(row: Row, key: str) -> str:
-    """Reserved of there."""
-    used, there = (format_number(number_of(row_of(row, kind), key)) for kind in ("reserved", "capacity"))
-    return f"{used}/{there}"
-
-
-def _used_memory(row: Row) -> str:
-    from events.quantities import format_bytes
-
-    used, there = (int(number_of(row_of(row, key), "memoryBytes")) for key in ("reserved", "capacity"))
-    return f"{format_bytes(used)}/{format_bytes(there)}"
-
-
-NODE_COLUMNS: Final = (
-    Column("NAME", "name"),
-    Column("CLUSTER", "clusterName"),
-    Column("POOL", "nodePool"),
-    Column("READY", "ready"),
-    Column("GPU", "reserved.gpus", show=lambda row: _used(row, "gpus")),
-    Column("CPU", "reserved.cpuCores", show=lambda row: _used(row, "cpuCores")),
-    Column("MEMORY", "reserved.memoryBytes", show=_used_memory),
-    Column("PODS", "reserved.pods"),
-    Column("MODEL", "capacity.gpuModel"),
-    Column("SCHEDULABLE", "schedulable", wide=True),
-    Column("STAND-IN", "standInGpus", wide=True),
-    Column("VERSION", "version", wide=True),
-)
-
-POOL_COLUMNS: Final = (
-    Column("NAME", "name"),
-    Column("CLUSTER", "clusterName"),
-    Column("LABEL", "labelKey"),
-    Column("VALUE", "labelValue"),
 )
 
 
@@ -362,103 +322,6 @@ def _add_changes(app: typer.Typer) -> None:
         session.out.talk(f"cluster {cluster} removed")
 
 
-def add_nodes(root: typer.Typer) -> None:
-    """Declares `muster node` and `muster nodepool`."""
-    node = group("node")
-
-    @command(node, "list", examples="muster node list\nmuster node list --cluster local -o json", columns=NODE_COLUMNS)
-    def list_nodes(
-        session: Session,
-        *,
-        cluster: ClusterOption = None,
-        watch: WatchOption = False,
-        timeout: WatchTimeoutOption = None,
-    ) -> None:
-        """List nodes: reserved of capacity."""
-        patience = session.patience(timeout, waits=watch)
-        scope = _scope(session, cluster)
-
-        def fetch() -> list[Row]:
-            return rows_of(session.api.get("/nodes", scope), "nodes")
-
-        if watch:
-            watch_rows(
-                patience,
-                session.out,
-                fetch,
-                NODE_COLUMNS,
-                key=lambda row: f"{text_of(row, 'clusterId')}/{text_of(row, 'name')}",
-            )
-        session.out.rows(fetch(), NODE_COLUMNS, empty="no nodes")
-
-    root.add_typer(node, name="node")
-    pool = group("nodepool")
-
-    @command(pool, "list", examples="muster nodepool list\nmuster nodepool list --cluster demo", columns=POOL_COLUMNS)
-    def list_pools(session: Session, *, cluster: ClusterOption = None) -> None:
-        """List node pools. Nodes in no other are in the pool `default`."""
-        rows = rows_of(session.api.get("/node-pools", _scope(session, cluster)), "nodePools")
-        session.out.rows(rows, POOL_COLUMNS, empty="no node pools, because there are no clusters")
-
-    @command(
-        pool, "add", output=False, examples="muster nodepool add h100 --cluster big --label nvidia.com/gpu.product=H100"
-    )
-    def add_pool(
-        session: Session,
-        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.")],
-        *,
-        cluster: ClusterOption = None,
-        label: Annotated[str, typer.Option("--label", metavar="KEY=VALUE", help="Label that its nodes carry.")],
-        idempotency_key: IdempotencyOption = None,
-    ) -> None:
-        """Make a node pool of the nodes with a label, or change its label."""
-        key, separator, value = label.partition("=")
-        if not key or not separator:
-            raise usage(f"--label: {label!r} is not KEY=VALUE")
-        identifier = cluster_id(session, cluster)
-        body: Row = {"clusterId": identifier, "name": name, "labelKey": key, "labelValue": value}
-        session.api.mutate("POST", "/node-pools", body, idempotency_key=idempotency_key)
-        nodes = rows_of(session.api.get("/nodes", [("clusterId", identifier)]), "nodes")
-        session.out.talk(f"node pool {name} set; {_matching(nodes, key, value)}")
-
-    @command(pool, "remove", output=False, examples="muster nodepool remove h100 --cluster big")
-    def remove_pool(
-        session: Session,
-        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.", autocompletion=node_pools)],
-        *,
-        cluster: ClusterOption = None,
-        idempotency_key: IdempotencyOption = None,
-    ) -> None:
-        """Remove a node pool; its nodes are in the pool `default` again."""
-        from events.cluster import DEFAULT_POOL
-
-        identifier = cluster_id(session, cluster)
-        if name == DEFAULT_POOL:
-            raise usage(f"the pool {name!r} holds the nodes in no other; it is always there")
-        if idempotency_key is None:  # with a key it may come again after the pool is gone
-            find_node_pool(session.api, name, identifier)
-        path = f"/node-pools/{identifier}/{name}"
-        session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
-        session.out.talk(f"node pool {name} removed")
-
-    root.add_typer(pool, name="nodepool")
-
-
-def _matching(nodes: list[Row], key: str, value: str) -> str:
-    """How many nodes carry the label; where none does, what would do."""
-    if not nodes:
-        return "it has no nodes yet"
-    values = [row_of(node, "labels").get(key) for node in nodes]
-    told = f"{values.count(value)} of {len(nodes)} nodes carry {key}={value} now"
-    if value in values:
-        return told
-    others = sorted({f"{key}={other}" for other in values if isinstance(other, str)})
-    if not others:
-        return f"{told}; `muster node list -o json` shows their labels"
-    more = " and others" if len(others) > _SHOWN_VALUES else ""
-    return f"{told}; they have {', '.join(others[:_SHOWN_VALUES])}{more}"
-
-
 def parse_simulated(text: str) -> tuple[int, int]:
     """Nodes and GPUs of each, of `32x8`. Raises Problem (usage)."""
     nodes, separator, gpus = text.lower().partition("x")
@@ -545,7 +408,3 @@ def _size(flag: str, text: str) -> int:
         return parse_bytes(text)
     except QuantityError as error:
         raise usage(f"{flag}: {error}") from error
-
-
-def _scope(session: Session, cluster: str | None) -> list[tuple[str, str | int]]:
-    return [("clusterId", text_of(find_cluster(session.api, cluster), "id"))] if cluster else []

@@ -8,7 +8,8 @@ import typer
 
 from muster.cli.command import Session, command, group
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.options import FollowTimeoutOption
+from muster.cli.names import workload_id
+from muster.cli.options import FollowTimeoutOption, duration_option
 from muster.cli.output import Column, Format
 from muster.cli.values import Json, Row, number_of, rows_of, text_of
 
@@ -29,8 +30,8 @@ def _types(row: Row) -> str:
 
 
 def _about(row: Row) -> str:
-    """A node's name, or the id of what has one."""
-    return text_of(row, "node") or text_of(row, "id")
+    """Its name, or the id where the name is not known."""
+    return text_of(row, "node") or text_of(row, "name") or text_of(row, "id")
 
 
 EVENT_COLUMNS: Final = (
@@ -54,17 +55,46 @@ def add_events(root: typer.Typer) -> None:
         "list",
         examples="""
         muster events list
-        muster events list --after 1200 --limit 50 -o jsonl
+        muster events list --type PodFailed --since 2h
+        muster events list --actor ann --workload train
+        muster events list --after 1200 --limit 50 -o jsonl   # oldest first
         """,
         columns=EVENT_COLUMNS,
     )
     def list_(
         session: Session,
         *,
-        after: Annotated[int, typer.Option("--after", metavar="SEQUENCE", help="Begin after this one.", min=0)] = 0,
+        type_: Annotated[
+            str | None, typer.Option("--type", metavar="EVENT", help="Only commits with such an event: PodFailed …")
+        ] = None,
+        actor: Annotated[
+            str | None, typer.Option("--actor", metavar="USER", help="Only by this user, account or service.")
+        ] = None,
+        since: Annotated[
+            str | None, typer.Option("--since", metavar="DURATION", help="Only of this last time, such as 10m.")
+        ] = None,
+        workload: Annotated[
+            str | None, typer.Option("--workload", metavar="WORKLOAD", help="Only what concerns this workload.")
+        ] = None,
+        before: Annotated[
+            int | None, typer.Option("--before", metavar="SEQUENCE", help="Begin before this one.", min=1)
+        ] = None,
+        after: Annotated[
+            int | None,
+            typer.Option("--after", metavar="SEQUENCE", help="Begin after this one, and go on oldest first.", min=0),
+        ] = None,
         limit: Annotated[int, typer.Option("--limit", help="Most commits; 0: all.", min=0)] = 100,
     ) -> None:
-        """List commits of the log, oldest first."""
+        """List commits of the log, newest first."""
+        filters: list[tuple[str, str | int]] = [("type", type_)] if type_ else []
+        filters += [("actor", actor)] if actor else []
+        filters += [("since", f"{duration_option('--since', since)}s")] if since else []
+        if after is None:
+            filters += [("workloadId", workload_id(session, workload, None, deleted=True))] if workload else []
+            _list_newest(session, filters, before, limit)
+            return
+        if filters or before is not None or workload:
+            raise usage("--after lists all that came since, oldest first", todo="leave the other options out")
         rows, more = _commits(session, after, limit)
         session.out.rows(rows, EVENT_COLUMNS, name="sequence", empty="no events after that")
         if more and rows:
@@ -113,6 +143,23 @@ def add_events(root: typer.Typer) -> None:
             first = False
 
     root.add_typer(app, name="events")
+
+
+def _list_newest(session: Session, filters: list[tuple[str, str | int]], before: int | None, limit: int) -> None:
+    rows: list[Row] = []
+    position = before
+    while True:
+        size = min(_PAGE_COMMITS, limit - len(rows)) if limit else _PAGE_COMMITS
+        begin: list[tuple[str, str | int]] = [] if position is None else [("before", position)]
+        page = session.api.get("/events", [("order", "desc"), ("limit", size), *filters, *begin])
+        rows += rows_of(page, "events")
+        following = page.get("next")
+        position = following if isinstance(following, int) else None
+        if position is None or (limit and len(rows) >= limit):
+            break
+    session.out.rows(rows, EVENT_COLUMNS, name="sequence", empty="no such events")
+    if position is not None:
+        session.out.talk(f"there are more: --before {position}, or --limit 0")
 
 
 def plain_sequence(row: Row) -> int:

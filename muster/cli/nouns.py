@@ -47,10 +47,19 @@ NOUNS: Final[dict[str, Noun]] = {
     ),
     "project": Noun(module="project", add="add_project", summary="Projects: who works on what, with how much."),
     "cluster": Noun(module="cluster", add="add_cluster", summary="Clusters: what runs the pods."),
-    "node": Noun(module="cluster", add="add_nodes", summary="Nodes: what they have, and what of it is reserved."),
-    "nodepool": Noun(module="cluster", add="add_nodes", summary="Node pools: nodes of a cluster that carry one label."),
+    "node": Noun(
+        module="nodes",
+        add="add_nodes",
+        summary="Nodes: what they have and what of it is reserved; keep new pods away from one.",
+    ),
+    "nodepool": Noun(module="nodes", add="add_pools", summary="Node pools: nodes of a cluster that carry one label."),
     "role": Noun(module="roles", add="add_role", summary="Roles: who may do what, everywhere or in a project."),
     "user": Noun(module="roles", add="add_user", summary="Users: everybody who has a role."),
+    "service-account": Noun(
+        module="service_accounts",
+        add="add_service_accounts",
+        summary="Service accounts: programs that act in a project, with tokens that live until you end them.",
+    ),
     "token": Noun(
         module="tokens",
         add="add_token",

@@ -12,7 +12,7 @@ from muster.cli.command import Session, command, group
 from muster.cli.complete import node_pools
 from muster.cli.exits import Problem, usage
 from muster.cli.names import find_project
-from muster.cli.options import IdempotencyOption, ProjectArgument
+from muster.cli.options import IdempotencyOption, ProjectArgument, YesOption, confirm
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Json, Row, ValueProblem, format_number, number_of, parse_number, row_of, rows_of, text_of
 
@@ -134,6 +134,22 @@ def _add_changes(app: typer.Typer) -> None:
         body: Row = {"name": name, **_settings(gpu_quota, node_pools, pod_security)}
         session.api.mutate("POST", "/org-unit/projects", body, idempotency_key=idempotency_key)
         session.out.talk(f"project {name} created; let people in: muster role grant USER researcher -p {quote(name)}")
+
+    @command(app, "delete", output=False, examples="muster project delete vision\nmuster project delete vision -y")
+    def delete(
+        session: Session,
+        project: ProjectArgument,
+        *,
+        yes: YesOption = False,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Delete a project in which no workload lives, with its roles and service accounts. Its history stays."""
+        row = find_project(session.api, project)
+        name = text_of(row, "name")
+        confirm(f"delete project {name}, with its roles and service accounts?", yes=yes)
+        path = f"/org-unit/projects/{text_of(row, 'id')}"
+        session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
+        session.out.talk(f"project {name} deleted")
 
     @command(
         app,

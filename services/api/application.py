@@ -1,15 +1,26 @@
 """The table of operations, and the application made from it. Nothing is built at import time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.routing import Route
 
-from services.api import clusters, export, logs, operation_log, organisation, system, trainings, workloads
+from services.api import (
+    clusters,
+    export,
+    logs,
+    operation_log,
+    organisation,
+    service_accounts,
+    system,
+    trainings,
+    workloads,
+)
 from services.api.context import Api
 from services.api.edge import Edge
 from services.api.endpoint import endpoint
@@ -18,12 +29,16 @@ from services.api.openapi import document
 from services.api.operations import operations_in
 from services.api.pages import pages_of
 
-OPERATIONS: Final = operations_in(trainings, workloads, export, logs, clusters, organisation, operation_log, system)
+PREFLIGHT_SECONDS: Final = 600
+"""For which a browser remembers what it may send."""
+OPERATIONS: Final = operations_in(
+    *(trainings, workloads, export, logs, clusters, organisation, service_accounts, operation_log, system)
+)
 """Every endpoint; the order is that of matching, and of the pages made from it."""
 
 
-def build_application(api: Api) -> FastAPI:
-    """The ASGI application over these connections and folds."""
+def build_application(api: Api, *, origins: Sequence[str] = ()) -> FastAPI:
+    """The ASGI application over these connections and folds; pages of `origins` may use it from a browser."""
     app = FastAPI(title="Muster", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.openapi = lambda: document(OPERATIONS)
     for operation in (*OPERATIONS, *pages_of(OPERATIONS)):
@@ -32,6 +47,17 @@ def build_application(api: Api) -> FastAPI:
         )
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(Edge)
+    if origins:
+        # Around the edge, so that its refusals can be read, too. Tokens travel in a header that pages set themselves.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_credentials=False,
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "X-Log-Sequence"],
+            expose_headers=["X-Log-Sequence", "X-Log-Stale", "X-Version", "X-Request-Id", "Retry-After"],
+            max_age=PREFLIGHT_SECONDS,
+        )
     return app
 
 

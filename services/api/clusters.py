@@ -23,14 +23,15 @@ from events.cluster import (
     name_taken,
     pool_names,
 )
+from events.node import CordonNode, UncordonNode
 from events.quantities import cores_to_milli
 from services.api import answers
-from services.api.context import MIN_SEQ, Call, read_answer, version_header
+from services.api.context import MIN_SEQ, Call, if_answered, read_answer, version_header
 from services.api.errors import not_found
 from services.api.fields.about import NAME_PATTERN, PREFIX_PATTERN, FieldsModel
 from services.api.issues import Issue, shown
 from services.api.operations import Answer, Query, changes, reads
-from services.api.paths import CLUSTER, CLUSTERS, NODE_POOLS, NODES
+from services.api.paths import CLUSTER, CLUSTERS, NODE, NODE_POOLS, NODES
 from services.api.places import cluster_chain, directory_caught_up, directory_fresh
 from services.api.rules import check_label_key, check_label_value, check_name
 from services.api.shown_rows import node_answer
@@ -170,7 +171,8 @@ async def remove_cluster(call: Call) -> Answer[answers.HttpResponse]:
 async def list_node_pools(call: Call) -> Answer[answers.NodePools]:
     wanted: str | None = call.values["clusterId"]
     clusters = _clusters(call) if wanted is None else [(await _cluster(call, wanted)).state]
-    pools = [_pool_answer(cluster, name) for cluster in clusters for name in pool_names(cluster)]
+    counted = await if_answered(call.queries.nodes_by_pool())
+    pools = [_pool_answer(cluster, name, counted) for cluster in clusters for name in pool_names(cluster)]
     return read_answer(answers.NodePools(node_pools=pools), call.api.directory.seq, {})
 
 
@@ -229,7 +231,34 @@ async def list_nodes(call: Call) -> Answer[answers.Nodes]:
     _require_some_role(call)
     headers = await call.fresh()
     found = await call.queries.nodes(cluster_id=call.values["clusterId"])
-    return read_answer(answers.Nodes(nodes=[node_answer(row) for row in found.rows]), found.seq, headers)
+    await call.api.actors.subjects_of({row["cordoned_by"] for row in found.rows if row["cordoned_by"]})
+    nodes = [node_answer(row, call.api.actors.person) for row in found.rows]
+    return read_answer(answers.Nodes(nodes=nodes), found.seq, headers)
+
+
+@changes(
+    "POST",
+    f"{NODE}/cordon",
+    tag="Clusters",
+    summary="Keep new pods away from a node; what runs there stays",
+    errors=(403, 404),
+)
+async def cordon_node(call: Call) -> Answer[answers.HttpResponse]:
+    cluster_id, name = _node(call)
+    reply = await call.send(CordonNode(cluster_id=cluster_id, name=name))
+    return call.accepted(reply, f"node {name} {'is' if reply.changed else 'was already'} cordoned")
+
+
+@changes("POST", f"{NODE}/uncordon", tag="Clusters", summary="Let new pods on a node again", errors=(403, 404))
+async def uncordon_node(call: Call) -> Answer[answers.HttpResponse]:
+    cluster_id, name = _node(call)
+    reply = await call.send(UncordonNode(cluster_id=cluster_id, name=name))
+    return call.accepted(reply, f"node {name} {'is no longer' if reply.changed else 'was not'} cordoned")
+
+
+def _node(call: Call) -> tuple[str, str]:
+    """Cluster id and name of the node in the path."""
+    return str(call.request.path_params["clusterId"]), call.request.path_params["name"]
 
 
 def _issues_of_cluster(cluster: ClusterCreation) -> Iterator[Issue]:
@@ -340,7 +369,7 @@ def _cluster_answer(cluster: Cluster) -> answers.Cluster:
     )
 
 
-def _pool_answer(cluster: Cluster, name: str) -> answers.NodePool:
+def _pool_answer(cluster: Cluster, name: str, counted: dict[tuple[str, str], int] | None) -> answers.NodePool:
     pool = cluster.node_pools.get(name)
     return answers.NodePool(
         cluster_id=cluster.cluster_id,
@@ -349,4 +378,5 @@ def _pool_answer(cluster: Cluster, name: str) -> answers.NodePool:
         # Nodes of the pool default are those without any of the others' labels.
         label_key=None if pool is None else pool.label_key,
         label_value=None if pool is None else pool.label_value,
+        nodes=None if counted is None else counted.get((cluster.cluster_id, name), 0),
     )

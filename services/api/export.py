@@ -8,13 +8,13 @@ import msgspec
 from starlette.responses import Response
 
 from projections.queries import POOL_SIZE, RowStream
-from projections.row_json import WORKLOAD_COLUMNS, row_to_json
+from projections.row_json import WORKLOAD_COLUMNS
 from services.api.context import MIN_SEQ, Call
 from services.api.issues import BadValueError, shown
 from services.api.operations import Query, reads
 from services.api.paths import WORKLOADS
 from services.api.streamed import Streamed
-from services.api.workloads import ORDER, SELECTION, selection_rules, workload_query
+from services.api.workloads import ORDER, SELECTION, named_rows, selection_rules, workload_query
 from services.runtime.identity.actors import Actors
 
 EXPORTS: Final = POOL_SIZE // 2
@@ -70,7 +70,7 @@ async def export_workloads(call: Call) -> Response:
 async def _chunks(found: RowStream, columns: Sequence[str], kind: str, actors: Actors) -> AsyncGenerator[bytes]:
     pending = bytearray(csv_line(columns) if kind == "csv" else b"")
     async for row in found.rows:
-        values = row_to_json(row) | await _submitter(actors, row["submitted_by"])
+        (values,) = await named_rows(actors, (row,))
         if kind == "csv":
             pending += csv_line([values[name] for name in columns])
         else:
@@ -79,10 +79,6 @@ async def _chunks(found: RowStream, columns: Sequence[str], kind: str, actors: A
             yield bytes(pending)
             pending.clear()
     yield bytes(pending)
-
-
-async def _submitter(actors: Actors, actor: str) -> dict[str, str]:
-    return {"submittedBy": (await actors.subjects_of((actor,)))[actor]}
 
 
 def csv_line(cells: Sequence[Any]) -> bytes:

@@ -1,7 +1,7 @@
 """For administrators: the log itself and its repair, what was refused, and how far the projections have come."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -13,16 +13,19 @@ from msgspec import UNSET
 from pydantic import Field
 from starlette.responses import Response
 
-from events.aggregate import NODE
+from events.actors import SERVICE_PREFIX
+from events.aggregate import NODE, WORKLOAD
 from events.audit import AuditRecord
 from events.authorize import Permission
-from events.codec import UNDECODABLE
+from events.codec import REGISTRY, UNDECODABLE
 from events.commit import Commit
 from events.refusal import Refusal
 from events.subjects import AUDIT_STREAM, REFUSALS_STREAM
 from events.void import VoidMessage
+from events.workload.state import WorkloadCreated
 from services.api import answers
-from services.api.context import Call, read_answer
+from services.api.backwards import Selection, newest_first
+from services.api.context import Call, if_answered, read_answer
 from services.api.errors import bad_request
 from services.api.fields.about import FieldsModel
 from services.api.follows import followed_answer
@@ -43,6 +46,7 @@ PIECE_BYTES: Final = 64 * 1024
 """A follower is sent pieces of about this size, so that one that reads slowly keeps little in memory."""
 MAX_AUDIT: Final = 500
 STREAM_API_SECONDS: Final = 2.0
+EVENT_NAMES: Final = tuple(sorted({name for name, _ in REGISTRY}))
 EVENTS_QUERY: Final = (
     Query(name="after", type="integer", default=0, most=MAX_BIGINT, help="Sequence after which to begin."),
     Query(
@@ -54,7 +58,21 @@ EVENTS_QUERY: Final = (
         help="Commits of one answer; fewer where they are large.",
     ),
     Query(name="follow", type="boolean", default=False, help="One JSON object a line, for as long as you listen."),
+    Query(
+        name="order",
+        type="choice",
+        options=("asc", "desc"),
+        default="asc",
+        help="Oldest first, after `after`; or newest first, before `before`, and only then with the filters below.",
+    ),
+    Query(name="before", type="integer", least=1, help="With order=desc: sequence before which to begin."),
+    Query(name="type", type="choice", options=EVENT_NAMES, help="With order=desc: only commits with such an event."),
+    Query(name="actor", help="With order=desc: only by this user, account or service: the subject."),
+    SINCE,
+    Query(name="workloadId", help="With order=desc: only commits that concern this workload."),
 )
+BACKWARDS: Final = ("before", "type", "actor", "since", "workloadId")
+"""What goes with order=desc alone."""
 AUDIT_AT_ONCE: Final = 50
 """Records that are asked for together."""
 MOST_SEARCHED: Final = 20_000
@@ -79,6 +97,9 @@ AUDIT: Final = (
 def follow_rules(values: Mapping[str, Any], given: AbstractSet[str]) -> Iterator[Issue]:
     if values["follow"] and "limit" in given:
         yield Issue(field="limit", details="does not go with follow, which has no end; leave one of them out")
+    for name in sorted(given & {"follow", "after"} if values["order"] == "desc" else given & set(BACKWARDS)):
+        other = "asc" if values["order"] == "desc" else "desc"
+        yield Issue(field=name, details=f"goes with order={other} only", involves=frozenset({"order"}))
 
 
 class VoidDeclaration(FieldsModel):
@@ -128,20 +149,27 @@ async def list_events(call: Call) -> Answer[answers.Events] | Response:
         )
     limit: int = call.values["limit"]
     last = await call.api.store.last_seq()
-    told: list[answers.Commit] = []
+    if call.values["order"] == "desc":
+        before = min(call.values["before"] or last + 1, last + 1)
+        found = await newest_first(
+            call.api.store, _selection(call), before=before, limit=limit, most_bytes=MAX_PAGE_BYTES
+        )
+        return read_answer(answers.Events(events=await _answers(call, found.commits), next=found.next), last, {})
+    taken: list[Commit] = []
     reached, size = after, 0
     if after < last:
         try:
             async with aclosing(_commits(call, after)) as commits:
                 async for commit in commits:
-                    told.append(await commit_answer(call, commit))
+                    taken.append(commit)
                     reached, size = commit.seq, size + sum(len(event.data) for event in commit.record.events)
-                    if len(told) >= limit or size >= MAX_PAGE_BYTES or reached >= last:
+                    if len(taken) >= limit or size >= MAX_PAGE_BYTES or reached >= last:
                         break
         except UnreadableMessageError:
-            if not told:
+            if not taken:
                 raise  # the page that begins with it says so
-    return read_answer(answers.Events(events=told, next=reached if reached < last else None), last, {})
+    events = await _answers(call, taken)
+    return read_answer(answers.Events(events=events, next=reached if reached < last else None), last, {})
 
 
 async def _commits(call: Call, after: int) -> AsyncGenerator[Commit]:
@@ -155,9 +183,9 @@ async def _followed(call: Call, after: int) -> AsyncGenerator[bytes]:
     try:
         async with aclosing(call.api.store.follow(after)) as batches:
             async for batch in batches:
-                piece = bytearray()
+                piece, names = bytearray(), await _names(call, batch)
                 for commit in batch:
-                    piece += msgspec.json.encode(await commit_answer(call, commit)) + b"\n"
+                    piece += msgspec.json.encode(await commit_answer(call, commit, names)) + b"\n"
                     if len(piece) >= PIECE_BYTES:
                         yield bytes(piece)
                         piece.clear()
@@ -172,7 +200,40 @@ def _last_line(reason: Refusal) -> bytes:
     return msgspec.json.encode({"end": reason.code, "message": reason.message}) + b"\n"
 
 
-async def commit_answer(call: Call, commit: Commit) -> answers.Commit:
+def _selection(call: Call) -> Selection:
+    """What the filters ask for."""
+    actor: str | None = call.values["actor"]
+    ids = None if actor is None else {known for known, subject in call.api.actors.subjects.items() if subject == actor}
+    return Selection(
+        type=call.values["type"],
+        # Services and accounts are called by their ids, or by what follows the prefix of ours.
+        actors=None if ids is None or actor is None else frozenset({*ids, actor, f"{SERVICE_PREFIX}{actor}"}),
+        since=call.values["since"],
+        workload_id=call.values["workloadId"],
+    )
+
+
+async def _answers(call: Call, commits: Sequence[Commit]) -> list[answers.Commit]:
+    names = await _names(call, commits)
+    return [await commit_answer(call, commit, names) for commit in commits]
+
+
+async def _names(call: Call, commits: Sequence[Commit]) -> dict[str, str]:
+    """Names by id of the workloads that these are about, as far as the lists can be read, projects and clusters."""
+    about = (commit.record.about.id for commit in commits if commit.aggregate == WORKLOAD.name)
+    ids = {id_ for id_ in about if id_ is not None}
+    named = await if_answered(call.queries.workload_names(sorted(ids))) if ids else {}
+    directory = call.api.directory
+    clusters = (*directory.clusters.values(), *directory.removed_clusters())
+    return (
+        (named or {})
+        | {project.project_id: project.name for project in directory.projects.values()}
+        | {cluster.cluster_id: cluster.name for cluster in clusters}
+        | {event.workload_id: event.name for c in commits for event in c.events if isinstance(event, WorkloadCreated)}
+    )
+
+
+async def commit_answer(call: Call, commit: Commit, names: Mapping[str, str]) -> answers.Commit:
     """A commit as people read it: ids and names instead of keys, who acted by name; events keep actor ids."""
     record = commit.record
     await call.api.actors.subjects_of((record.actor.id,))
@@ -182,6 +243,7 @@ async def commit_answer(call: Call, commit: Commit) -> answers.Commit:
         at=record.occurred_at.astimezone(UTC),
         aggregate=commit.aggregate,
         id=record.about.id,
+        name=names.get(record.about.id or ""),
         node=await call.api.node_names.of(commit) if commit.aggregate == NODE.name else None,
         cluster_id=record.about.cluster_id,
         project_id=record.about.project_id,

@@ -13,6 +13,7 @@ from events.ids import TENANT_KEY, key_of_id
 from events.project import (
     ChangeProject,
     CreateProject,
+    DeleteProject,
     GrantProjectRole,
     PodSecurity,
     Project,
@@ -166,6 +167,19 @@ async def set_project(call: Call) -> Answer[answers.HttpResponse]:
     reply = await call.send(command)
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"project {call.id} is set")
+
+
+@changes(
+    "DELETE",
+    PROJECT,
+    tag="Organisation",
+    summary="Delete a project in which no workload lives; what happened in it stays",
+    errors=(403, 404),
+)
+async def delete_project(call: Call) -> Answer[answers.HttpResponse]:
+    reply = await call.send(DeleteProject(project_id=call.id))
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"project {call.id} is deleted, with its roles and service accounts")
 
 
 @reads(RULES, tag="Organisation", summary="Who has which role where", query=(MIN_SEQ,), errors=(403,))

@@ -91,7 +91,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
 async def _serve(api: Api, settings: Settings, health: Health, stop: asyncio.Event) -> None:
     server = _Server(
         uvicorn.Config(
-            build_application(api),
+            build_application(api, origins=[*filter(None, map(str.strip, settings.cors_origins.split(",")))]),
             host=settings.http_host,
             port=settings.http_port,
             loop="none",

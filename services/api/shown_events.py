@@ -17,8 +17,8 @@ from events.node import PodsReserved, ReservationsReleased
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 """RFC 3339."""
-HIDDEN: Final = frozenset({"node_key", "workload_key"})
-"""Keys of subjects in the log: names and ids stand beside them."""
+HIDDEN: Final = frozenset({"node_key", "workload_key", "token_hash"})
+"""Keys of subjects in the log: names and ids stand beside them. The hash of a token helps nobody who reads it."""
 
 
 def camel(name: str) -> str:

@@ -1,11 +1,11 @@
 """Rows of the tables as answers. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from events.actors import Person
+from events.actors import Person, mentioned, with_names
 from events.codec import newest_of
 from events.node import Taint
 from services.api.answers import (
@@ -24,12 +24,30 @@ from services.api.shown_events import shown
 Row = Mapping[Any, Any]
 
 
-def history_record(row: Row, actor: Person) -> HistoryRecord:
-    """A row of `Queries.history`, told of whoever its actor id means; its sentence and details name no other person."""
+def people_in(row: Row) -> set[str]:
+    """Ids of those whom `history_record` names."""
+    return {row["actor_id"], *mentioned(row["message"]), *mentioned(_sentence(row))}
+
+
+def _sentence(row: Row) -> str:
+    """What the details say in words, such as why a workload waits; empty where they say nothing."""
+    said = row["details"].get("message")
+    return said if isinstance(said, str) else ""
+
+
+def history_record(row: Row, person: Callable[[str], Person]) -> HistoryRecord:
+    """A row of `Queries.history`, with names in the place of ids: of who acted, and of whom its sentence names."""
+    actor = person(row["actor_id"])
+
+    def named(sentence: str) -> str:
+        return with_names(sentence, lambda id_: person(id_).subject)
+
     event = newest_of(row["type"])
     details = dict(row["details"])
     if details.get("owner") == row["actor_id"]:
         details["owner"] = actor.subject
+    if _sentence(row):
+        details["message"] = named(_sentence(row))
     told = msgspec.convert(msgspec.convert(details, event), shown(event), from_attributes=True)
     make: Any = HISTORY[row["type"]]
     return make(
@@ -38,7 +56,7 @@ def history_record(row: Row, actor: Person) -> HistoryRecord:
         at=row["at"],
         phase=row["phase"],
         reason=row["reason"] or msgspec.UNSET,
-        message=row["message"].replace(row["actor_id"], actor.subject) if row["actor_id"] else row["message"],
+        message=named(row["message"].replace(row["actor_id"], actor.subject) if row["actor_id"] else row["message"]),
         actor=Actor(iss=actor.issuer, sub=actor.subject, kind=row["actor_kind"]),
         details=told,
     )
@@ -65,7 +83,7 @@ def pod_answer(row: Row) -> Pod:
     )
 
 
-def node_answer(row: Row) -> Node:
+def node_answer(row: Row, person: Callable[[str], Person]) -> Node:
     milli: list[int] = list(row["used_device_milli"])
     devices = max(row["gpu_count"], len(milli))
     milli.extend([0] * (devices - len(milli)))
@@ -75,7 +93,10 @@ def node_answer(row: Row) -> Node:
         cluster_name=row["cluster_name"],
         node_pool=row["pool"],
         ready=row["ready"],
-        schedulable=row["ready"] and not row["unschedulable"],
+        schedulable=row["ready"] and not row["unschedulable"] and row["cordoned_at"] is None,
+        cordoned_by_cluster=row["unschedulable"],
+        cordoned_by=None if row["cordoned_at"] is None else person(row["cordoned_by"]).subject,
+        cordoned_at=row["cordoned_at"],
         capacity=NodeCapacity(
             cpu_cores=row["cpu_milli"] / 1000,
             memory_bytes=row["memory_bytes"],

@@ -1,7 +1,7 @@
 """Workloads of any kind: lists from the projections, one workload from the log, its history, pods and usage."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
+from events.actors import mentioned, with_names
 from events.aggregate import Chain
 from events.workload.commands import ChangeWorkload
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS
@@ -37,8 +38,9 @@ from services.api.fields.about import FieldsModel
 from services.api.issues import BadValueError, Issue, shown
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOADS
-from services.api.shown_rows import history_record, pod_answer
+from services.api.shown_rows import history_record, people_in, pod_answer
 from services.api.trainings import act, load_workload, newest_workload, training_answer
+from services.runtime.identity.actors import Actors
 
 PAGE: Final = (
     Query(name="offset", type="integer", default=0, most=MAX_OFFSET, help="Rows to skip."),
@@ -157,8 +159,7 @@ class WorkloadChange(FieldsModel):
 async def list_workloads(call: Call) -> Answer[WorkloadList]:
     headers = await call.fresh()
     page = await call.queries.workloads(workload_query(call))
-    subjects = await call.api.actors.subjects_of({row["submitted_by"] for row in page.rows})
-    rows = [WorkloadRow(**row_to_json(row) | {"submittedBy": subjects[row["submitted_by"]]}) for row in page.rows]
+    rows = [WorkloadRow(**row) for row in await named_rows(call.api.actors, page.rows)]
     return read_answer(WorkloadList(workloads=rows, next=page.next), page.seq, headers)
 
 
@@ -173,6 +174,20 @@ async def count_workloads(call: Call) -> Answer[Count]:
     headers = await call.fresh()
     counted = await call.queries.count(workload_query(call))
     return read_answer(Count(count=counted.count), counted.seq, headers)
+
+
+async def named_rows(actors: Actors, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
+    """Rows of `Queries.workloads` as the API shows them, with names in the place of ids."""
+    people = {row["submitted_by"] for row in rows}.union(*(mentioned(row["phase_message"]) for row in rows))
+    subjects = await actors.subjects_of(people)
+    return [
+        row_to_json(row)
+        | {
+            "submittedBy": subjects[row["submitted_by"]],
+            "phaseMessage": with_names(row["phase_message"], subjects.__getitem__) or None,
+        }
+        for row in rows
+    ]
 
 
 def workload_query(call: Call) -> WorkloadQuery:
@@ -223,6 +238,9 @@ async def get_workload(call: Call) -> Answer[WorkloadAnswer]:
     chain, headers = await newest_workload(call)
     chain, row = await whole_workload(call, chain)
     training = await training_answer(call, chain.state)
+    if message := row["phaseMessage"]:
+        subjects = await call.api.actors.subjects_of(mentioned(message))
+        row["phaseMessage"] = with_names(message, subjects.__getitem__)
     row |= {"submittedBy": training.created_by} | fields_of(training)
     return Answer(WorkloadAnswer(**row), headers=sequence_headers(chain.version) | headers)
 
@@ -261,8 +279,8 @@ async def workload_history(call: Call) -> Answer[History]:
     chain = await load_workload(call, call.id)
     headers = await call.fresh(chain.version)
     page = await call.queries.history(call.id, offset=call.values["offset"], limit=call.values["limit"])
-    await call.api.actors.subjects_of({row["actor_id"] for row in page.rows})
-    records = [history_record(row, call.api.actors.person(row["actor_id"])) for row in page.rows]
+    await call.api.actors.subjects_of(set[str]().union(*(people_in(row) for row in page.rows)))
+    records = [history_record(row, call.api.actors.person) for row in page.rows]
     return read_answer(History(records=records, next=page.next), page.seq, headers)
 
 

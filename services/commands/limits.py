@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from events.actors import share_of
 from events.commit import Commit
 from events.refusal import Refusal
 
@@ -57,7 +58,7 @@ class CreationCounts(msgspec.Struct, kw_only=True):
     project_bytes: dict[str, dict[int, int]] = {}
     """What they take of the log, likewise."""
     user_bytes: dict[str, dict[int, int]] = {}
-    """The same by the actor's id."""
+    """The same by the actor's id; all service accounts of a project count as one."""
 
     def apply(self, commit: Commit) -> None:
         """Take in one commit of a workload. One that is in already changes nothing."""
@@ -78,7 +79,7 @@ class CreationCounts(msgspec.Struct, kw_only=True):
         minute = _minute(commit.record.occurred_at)
         _add(self.created, project_id, minute, 1)
         _add(self.project_bytes, project_id, minute, size)
-        _add(self.user_bytes, commit.record.actor.id, minute, size)
+        _add(self.user_bytes, share_of(commit.record.actor.id), minute, size)
 
     def _ended(self, key: str) -> None:
         project_id = self.projects.pop(key, None)
@@ -105,7 +106,7 @@ def over_limit(
         under_way: creations that were let through and are not in the counts yet.
     """
     of_project = [one for one in under_way if one.project_id == asked.project_id]
-    of_user = [one for one in under_way if one.actor == asked.actor]
+    of_user = [one for one in under_way if share_of(one.actor) == share_of(asked.actor)]
     living = counts.living.get(asked.project_id, 0) + len(of_project)
     if living >= limits.living:
         excess = living - limits.living + 1
@@ -126,7 +127,7 @@ def over_limit(
             retry_seconds=wait,
         )
     of_project_bytes = _recent(counts.project_bytes, asked.project_id, now, _bytes(of_project))
-    of_user_bytes = _recent(counts.user_bytes, asked.actor, now, _bytes(of_user))
+    of_user_bytes = _recent(counts.user_bytes, share_of(asked.actor), now, _bytes(of_user))
     for whose, recent, limit in (
         ("project", of_project_bytes, limits.project_bytes_per_hour),
         ("user", of_user_bytes, limits.user_bytes_per_hour),

@@ -114,7 +114,14 @@ SERVICES: Final[dict[str, Service]] = {
         group="control",
         uid=10011,
         settings=(
-            *("follows_per_user", "requests_burst", "requests_per_second", "reader_url", "database_url"),
+            *(
+                "cors_origins",
+                "follows_per_user",
+                "requests_burst",
+                "requests_per_second",
+                "reader_url",
+                "database_url",
+            ),
             *("http_host", "http_port", "http_max_connections", "http_max_connections_per_address"),
             *("http_max_head_seconds", "http_max_stalled_seconds"),
         ),

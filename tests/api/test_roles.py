@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.support.api import Served
+from tests.support.api import Served, report_node
 
 ROLES: Final = ("viewer", "researcher", "project-admin", "administrator")
 READ: Final = (200, 200, 200, 200), (404, 404, 404, 200)
@@ -45,13 +45,21 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "set_node_pool": ADMINISTRATORS_DO,
     "remove_node_pool": ADMINISTRATORS_DO,
     "list_nodes": EVERYBODY,
+    "cordon_node": ADMINISTRATORS_DO,
+    "uncordon_node": ((403, 403, 403, 202), (403, 403, 403, 202)),
     "list_projects": EVERYBODY,
     "create_project": ADMINISTRATORS_DO,
     "get_project": READ,
     "set_project": ((403, 403, 403, 202), (404, 404, 404, 202)),
+    "delete_project": ADMINISTRATORS_DO,
     "list_access_rules": ((403, 403, 200, 200), (403, 403, 200, 200)),
     "grant_role": GRANT,
     "revoke_role": GRANT,
+    "list_service_accounts": ((403, 403, 200, 200), (403, 403, 200, 200)),
+    "get_service_account": ((404, 404, 200, 200), (404, 404, 404, 200)),
+    "create_service_account": ((403, 403, 202, 202), (403, 403, 403, 202)),
+    "rotate_service_account": GRANT,
+    "delete_service_account": GRANT,
     "who_am_i": EVERYBODY,
     "list_events": ADMINISTRATORS_READ,
     "void_message": ((403, 403, 403, 409), (403, 403, 403, 409)),  # it can be read
@@ -107,6 +115,12 @@ def aimed(
     if "{workloadId}" in path:
         made = admin.post("/api/v1/workloads/trainings", json=served.training(projectId=project))
         path = path.replace("{workloadId}", made.json()["workloadId"])
+    if name == "delete_project":  # the others need theirs
+        project = admin.post("/api/v1/org-unit/projects", json={"name": f"gone-{fresh}"}).json()["id"]
+    account = {"name": f"a-{fresh}", "projectId": project, "roleName": "viewer"}
+    if "service-accounts/" in path:
+        assert admin.post("/api/v1/service-accounts", json=account).status_code == 202
+        path = path.replace("{name}", account["name"])
     if "{projectId}" in path:
         path = path.replace("{projectId}", project)
     if "{clusterId}" in path:
@@ -114,6 +128,8 @@ def aimed(
         path = path.replace("{clusterId}", made.json()["id"])
         pool = {"clusterId": made.json()["id"], "name": "fast", "labelKey": "gpu", "labelValue": "h100"}
         assert admin.post("/api/v1/node-pools", json=pool).status_code == 202
+        if "/nodes/" in path:
+            report_node(served, made.json()["id"], "fast")
         path = path.replace("{name}", "fast")
     assert "{" not in path, f"{name}: say here what {path} is aimed at"
     rule = {"subjectId": f"s-{fresh}", "roleName": "viewer", "scopeType": "project", "scopeId": project}
@@ -129,6 +145,7 @@ def aimed(
         "set_project": {"gpuQuota": None},
         "grant_role": rule,
         "revoke_role": rule,
+        "create_service_account": account | {"name": f"b-{fresh}"},
         "void_message": {"sequence": 1, "reason": "a test"},
     }
     if name in bodies:

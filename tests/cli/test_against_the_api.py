@@ -15,7 +15,7 @@ import pytest
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from development.stack import until
 from services.runtime.nats.connection import connect
-from tests.support.api import Served, serving
+from tests.support.api import Served, report_node, serving
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +179,52 @@ def test_clusters_pools_nodes_and_projects(admin: Served, muster: Any) -> None:
     assert muster("project", "set", "vision", "--gpu-quota", "none", "--pod-security", "restricted").code == 0
     assert muster("project", "describe", "vision", "-o", "json").json()["podSecurity"] == "restricted"
     assert muster("project", "describe", "vision").code == 0
+
+
+def test_an_operators_day_without_curl(admin: Served, muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What took curl: nodes, service accounts, the end of a project, and the log by what is looked for."""
+    assert muster("cluster", "add", "lab", "--simulated", "1x8").code == 0
+    lab = muster("cluster", "describe", "lab", "-o", "json").json()["id"]
+    report_node(admin, lab, "lab-0", gpus=8)
+    listed = until(lambda: muster("node", "list", "--cluster", "lab", "-o", "json").json() or None, 20)
+    assert listed[0]["cordonedBy"] is None
+    pools = muster("nodepool", "list", "--cluster", "lab", "-o", "json").json()
+    assert [(pool["name"], pool["nodes"]) for pool in pools] == [("default", 1)]
+    assert "node lab-0 of cluster lab cordoned" in muster("node", "cordon", "lab-0").err
+    assert until(lambda: "by admin" in muster("node", "describe", "lab-0").out or None, 20)
+    assert "admin" in muster("node", "list", "--cluster", "lab").out
+    assert muster("node", "uncordon", "lab-0", "--cluster", "lab").code == 0
+    typo = muster("node", "cordon", "lab-1")
+    assert typo.code == 3
+    assert "lab-0" in typo.err
+
+    assert muster("project", "create", "brief").code == 0
+    made = muster("service-account", "create", "ci", "--role", "researcher", "-p", "brief")
+    token = made.out.strip()
+    assert token.startswith("muster_sa_")
+    assert muster("service-account", "create", "ci", "-p", "brief").code == 5
+    assert muster("service-account", "create", "x", "--role", "administrator", "-p", "brief").code == 2
+    assert muster("service-account", "list", "-p", "brief", "-o", "name").out == "ci\n"
+    assert "service-account:brief/ci" in muster("service-account", "show", "ci", "-p", "brief").out
+    rotated = muster("service-account", "rotate", "ci", "-p", "brief").out.strip()
+    for given, code in ((token, 4), (rotated, 0)):
+        monkeypatch.setenv("MUSTER_TOKEN", given)
+        assert muster("workload", "list", "-p", "brief").code == code
+    monkeypatch.setenv("MUSTER_TOKEN", admin.token("admin"))
+
+    assert muster("training", "submit", "late", "-i", "a", "-p", "brief", "--cluster", "lab").code == 0
+    refused = muster("project", "delete", "brief", "-y")
+    assert refused.code == 5
+    assert "1 workload lives in the project" in refused.err
+    assert muster("workload", "delete", "late", "-p", "brief", "-y").code == 0
+    assert muster("project", "delete", "brief", "-y").code == 0
+    assert muster("project", "describe", "brief").code == 3
+    newest = muster(
+        "events", "list", "--type", "ProjectDeleted", "--actor", "admin", "--since", "1h", "-o", "json"
+    ).json()
+    assert [commit["events"][0]["type"] for commit in newest] == ["ProjectDeleted"]
+    assert "lab-0" in muster("events", "list", "--type", "NodeCordoned").out
+    assert muster("cluster", "remove", "lab", "-y").code == 0
 
 
 def test_what_is_done_by_name_and_comes_again_with_its_key_is_answered_as_the_first_time(

@@ -485,6 +485,11 @@ def test_events_are_listed_by_page_and_followed_across_a_lost_connection(api: Sh
         return {"sequence": sequence, "aggregate": "workload", "id": "k", "events": [{"type": "WorkloadCreated"}]}
 
     def events(request: Request) -> Reply:
+        if "order" in request.query:
+            assert request.query["order"] == ["desc"]
+            before = int(request.query.get("before", ["6"])[0])
+            newest = [commit(n) for n in range(before - 1, max(before - 3, 0), -1)]
+            return Reply(body={"events": newest, "next": before - 2 if before > 3 else None})
         after = int(request.query.get("after", ["0"])[0])
         if request.query.get("follow") == ["true"]:
             if after >= 4:
@@ -495,7 +500,19 @@ def test_events_are_listed_by_page_and_followed_across_a_lost_connection(api: Sh
         return Reply(body={"events": rows, "next": rows[-1]["sequence"] if after + limit < 5 else None})
 
     api.on("GET", "/events", events)
-    ran = muster("events", "list", "--limit", "3", "-o", "jsonl")
+    ran = muster("events", "list", "--limit", "0", "-o", "jsonl")
+    assert [json.loads(line)["sequence"] for line in ran.out.splitlines()] == [5, 4, 3, 2, 1]
+    ran = muster("events", "list", "--limit", "4")
+    assert "--before 2" in ran.err
+    ran = muster("events", "list", "--type", "PodFailed", "--actor", "ann", "--since", "2h", "--before", "9")
+    asked = api.asked("GET", "/events")[-1].query
+    assert {name: asked[name] for name in ("type", "actor", "since")} == {
+        "type": ["PodFailed"],
+        "actor": ["ann"],
+        "since": ["7200s"],
+    }
+    assert muster("events", "list", "--after", "1", "--actor", "ann").code == 2
+    ran = muster("events", "list", "--after", "0", "--limit", "3", "-o", "jsonl")
     assert [json.loads(line)["sequence"] for line in ran.out.splitlines()] == [1, 2, 3]
     assert "--after 3" in ran.err
     ran = muster("events", "tail", "--after", "0", "-o", "jsonl")

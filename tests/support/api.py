@@ -23,10 +23,11 @@ from development.limits import UNLIMITED
 from development.ports import free_port
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from development.streams import recreate_streams
-from events.aggregate import TENANT, draft
+from events.aggregate import NODE, TENANT, draft
 from events.commit import service_actor
 from events.decision import Context
-from events.ids import TENANT_KEY
+from events.ids import TENANT_KEY, node_key
+from events.node import NodeFacts, ReportNode
 from events.tenant import GrantTenantRole
 from projections.migrate import prepare
 from services.runtime.identity.local_keys import load_or_create_key, sign_token, write_jwks
@@ -189,6 +190,28 @@ async def _drop(postgres: PostgresServer, database: str) -> None:
     connection = await asyncpg.connect(postgres.url())
     await connection.execute(f'DROP DATABASE "{database}" WITH (FORCE)')
     await connection.close()
+
+
+def report_node(served: Served, cluster_id: str, name: str, *, gpus: int = 0) -> None:
+    """As cluster_sync does of a node that an agent reports."""
+    asyncio.run(_report_node(served.settings, cluster_id, name, gpus))
+
+
+async def _report_node(settings: Settings, cluster_id: str, name: str, gpus: int) -> None:
+    nc = await connect(settings, EVERYTHING)
+    try:
+        store, actor, now = JetStreamEventStore(nc), service_actor("cluster_sync"), datetime.now(UTC)
+        key = node_key(cluster_id, name)
+        chain = await store.load(NODE, key)
+        facts = NodeFacts(cpu_milli=4_000, memory_bytes=2**33, gpu_count=gpus)
+        command_id = secrets.token_hex(8)
+        context = Context(now=now, actor=actor, command_id=command_id)
+        events = NODE.decide(ReportNode(cluster_id=cluster_id, name=name, facts=facts), chain.state, context)
+        assert isinstance(events, tuple)
+        made = draft(NODE, key, chain, events, command_id=command_id, actor=actor, now=now)
+        assert isinstance(await store.append(made), Committed)
+    finally:
+        await nc.close()
 
 
 def _populate(served: Served) -> None:

@@ -28,7 +28,17 @@ from services.api.answers.log import (
     Stream,
     Streams,
 )
-from services.api.answers.organisation import AccessRuleHeld, AccessRules, Me, Project, Projects, ProjectUse
+from services.api.answers.organisation import (
+    AccessRuleHeld,
+    AccessRules,
+    Me,
+    Project,
+    Projects,
+    ProjectUse,
+    ServiceAccount,
+    ServiceAccounts,
+    ServiceAccountToken,
+)
 from services.api.answers.outcomes import ComplianceIssue, Created, Error, HttpResponse, SubmissionErrorV2
 from services.api.answers.workloads import (
     HISTORY,
@@ -91,6 +101,9 @@ __all__ = [
     "Projects",
     "Rebuild",
     "RefusedReport",
+    "ServiceAccount",
+    "ServiceAccountToken",
+    "ServiceAccounts",
     "Stream",
     "Streams",
     "SubmissionErrorV2",

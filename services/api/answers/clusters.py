@@ -72,6 +72,8 @@ class NodePool(Form, frozen=True, kw_only=True):
     """Nodes with this label are in it; null of `default`, which has those that are in no other pool."""
     label_value: str | None
     """The value that the label has on them."""
+    nodes: int | None
+    """How many nodes are in it now; null while the lists cannot be read."""
 
 
 class NodePools(Form, frozen=True, kw_only=True):
@@ -134,7 +136,13 @@ class Node(Form, frozen=True, kw_only=True):
     ready: bool
     """Whether it takes part at all."""
     schedulable: bool
-    """Whether it takes new pods."""
+    """Whether it takes new pods, as far as its own state goes."""
+    cordoned_by_cluster: bool
+    """Whether its cluster keeps new pods away."""
+    cordoned_by: str | None
+    """Who keeps new pods away with Muster's own mark; null where nobody does."""
+    cordoned_at: Moment | None
+    """Since when."""
     capacity: NodeCapacity
     """What it has."""
     foreign: NodeUse

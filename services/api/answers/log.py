@@ -32,6 +32,8 @@ class Commit(Form, frozen=True, kw_only=True):
     """The kind of the thing."""
     id: str | None
     """Of the thing: a workload, cluster or project; null of the tenant, of nodes, which have none, and of messages."""
+    name: str | None
+    """Of the workload, project or cluster; null where it is not known here."""
     node: str | None
     """Name of the node, where the thing is one."""
     cluster_id: str | None
@@ -53,12 +55,14 @@ class Commit(Form, frozen=True, kw_only=True):
 
 
 class Events(Form, frozen=True, kw_only=True):
-    """A page of the log, oldest first."""
+    """A page of the log, oldest first; with order=desc newest first."""
 
     events: list[Commit]
     """One for each commit."""
     next: int | None
-    """The sequence after which the next page begins; null at the log's end."""
+    """The sequence after which the next page begins; null at the log's end. With order=desc the sequence before which
+    the search goes on, also where this page found less than was asked for; null at the log's beginning.
+    """
 
 
 class AuditEntry(Form, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,8 +1,10 @@
 """Projects, and who has which role where. Pure."""
 
+from datetime import date
 from typing import Literal
 
 from events.project import PodSecurity
+from events.service_accounts import AccountRole
 from services.api.answers.forms import Form, Uuid
 from services.api.shown_events import Moment
 
@@ -81,3 +83,46 @@ class Me(Form, frozen=True, kw_only=True):
     """Roles everywhere."""
     project_roles: dict[str, list[str]]
     """Roles by project id."""
+
+
+class ServiceAccount(Form, frozen=True, kw_only=True):
+    """A program that acts in one project."""
+
+    name: str
+    """Unique in the project."""
+    project_id: Uuid
+    """Of the project that it acts in."""
+    project_name: str
+    """Name of that project."""
+    subject: str
+    """What it is called where people are called by their subject."""
+    role_name: AccountRole
+    """What it may do in the project."""
+    created_by: str
+    """Subject of who made it."""
+    created_at: Moment
+    """When it was made."""
+    rotated_at: Moment | None
+    """When it got its present token, where that is not its first."""
+    last_used: date | None
+    """The last day, UTC, on which its token was used; null where it never was."""
+
+
+class ServiceAccounts(Form, frozen=True, kw_only=True):
+    """The service accounts that the caller may manage."""
+
+    service_accounts: list[ServiceAccount]
+    """By project and name."""
+
+
+class ServiceAccountToken(Form, frozen=True, kw_only=True):
+    """The token of a service account, shown this once."""
+
+    project_id: Uuid
+    """Of the project."""
+    name: str
+    """Of the account."""
+    token: str | None
+    """For `Authorization: Bearer`; null where this request was carried out before, since no token is kept."""
+    message: str
+    """What to do with it."""

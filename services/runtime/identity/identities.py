@@ -7,7 +7,7 @@ fold of the log, so that a token ends with the commit that ends it.
 from datetime import UTC, datetime
 from typing import Final
 
-from events.actors import STRANGER, is_account
+from events.actors import STRANGER, is_account, share_of
 from events.refusal import Refusal
 from events.service_accounts import ACCOUNT_ISSUER, is_account_token, token_hash
 from services.runtime.identity.actors import Actors
@@ -47,9 +47,5 @@ class Identities:
 
 
 def principal(identity: Identity) -> tuple[str, str]:
-    """Whose share of what is scarce a request takes. All accounts of a project share one: so whoever makes a hundred
-    has no more than with one.
-    """
-    if not is_account(identity.sub):
-        return identity.iss, identity.sub
-    return ACCOUNT_ISSUER, identity.sub.rpartition("/")[0]
+    """Whose share of requests and open streams a request takes."""
+    return identity.iss, share_of(identity.sub)

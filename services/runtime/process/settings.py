@@ -3,14 +3,19 @@
 Nothing else reads the environment. Secrets may be given as files, so that they stand in no process listing.
 """
 
+import re
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _NAMESPACE: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+
+
+_ORIGIN: Final = re.compile(r"^https?://[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?(:[1-9][0-9]{0,4})?\Z")
+"""As browsers send it: in lower case, without a path."""
 
 
 class Settings(BaseSettings):
@@ -65,6 +70,9 @@ class Settings(BaseSettings):
     """Within which the head of a request must be there, from its first byte or from the connection on."""
     http_max_stalled_seconds: float = Field(default=30.0, gt=0)
     """Within which a client must take at least 16 KiB of what it is sent, or all of it; else it is cut off."""
+    cors_origins: str = ""
+    """Origins whose pages may read the API's answers in a browser, such as `https://console.example.org`, separated by
+    commas; none where unset. Each is exact: scheme, host and port, without wildcards. Cookies are never asked for."""
     project_max_living_workloads: int = Field(default=10_000, ge=1)
     """Of one project: workloads that are neither Completed nor Failed nor deleted. At it, creations are refused
     (`too_many_workloads`)."""
@@ -159,6 +167,17 @@ class Settings(BaseSettings):
 
     failpoint: str = ""
     """For tests only: where the process ends itself as a crash would (services/runtime/process/failpoints.py)."""
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, given: str) -> str:
+        """Raises ValueError where one of them is none, or stands for many."""
+        for origin in filter(None, map(str.strip, given.split(","))):
+            if not _ORIGIN.match(origin):
+                raise ValueError(
+                    f"{origin!r} is no origin; write scheme, host and port, as https://console.example.org"
+                )
+        return given
 
     @property
     def nats_servers(self) -> list[str]:

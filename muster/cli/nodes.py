@@ -1,0 +1,248 @@
+"""`muster node` and `muster nodepool`."""
+
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+from events.nearest import did_you_mean
+from muster.cli.command import Session, command, group
+from muster.cli.complete import node_pools
+from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.names import cluster_id, find_cluster, find_node_pool
+from muster.cli.options import ClusterOption, IdempotencyOption, WatchOption, WatchTimeoutOption
+from muster.cli.output import Column, plain_text
+from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
+from muster.cli.watch import watch_rows
+
+_SHOWN_VALUES: Final = 5
+"""Of a label, in one sentence."""
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="As its cluster calls it.")]
+
+
+def _used(row: Row, key: str) -> str:
+    """Reserved of there."""
+    used, there = (format_number(number_of(row_of(row, kind), key)) for kind in ("reserved", "capacity"))
+    return f"{used}/{there}"
+
+
+def _used_memory(row: Row) -> str:
+    from events.quantities import format_bytes
+
+    used, there = (int(number_of(row_of(row, key), "memoryBytes")) for key in ("reserved", "capacity"))
+    return f"{format_bytes(used)}/{format_bytes(there)}"
+
+
+def _cordoned(row: Row) -> str:
+    """Who keeps new pods away; empty where nobody does."""
+    return text_of(row, "cordonedBy") or ("by its cluster" if row.get("cordonedByCluster") else "")
+
+
+NODE_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("CLUSTER", "clusterName"),
+    Column("POOL", "nodePool"),
+    Column("READY", "ready"),
+    Column("CORDONED", "cordonedBy", show=_cordoned),
+    Column("GPU", "reserved.gpus", show=lambda row: _used(row, "gpus")),
+    Column("CPU", "reserved.cpuCores", show=lambda row: _used(row, "cpuCores")),
+    Column("MEMORY", "reserved.memoryBytes", show=_used_memory),
+    Column("PODS", "reserved.pods"),
+    Column("MODEL", "capacity.gpuModel"),
+    Column("CORDONED-AT", "cordonedAt", time=True, wide=True),
+    Column("SCHEDULABLE", "schedulable", wide=True),
+    Column("STAND-IN", "standInGpus", wide=True),
+    Column("VERSION", "version", wide=True),
+)
+
+POOL_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("CLUSTER", "clusterName"),
+    Column("LABEL", "labelKey"),
+    Column("VALUE", "labelValue"),
+    Column("NODES", "nodes"),
+)
+
+
+def add_nodes(root: typer.Typer) -> None:
+    node = group("node")
+    _add_node_reads(node)
+    _add_marks(node)
+    root.add_typer(node, name="node")
+
+
+def _add_node_reads(node: typer.Typer) -> None:
+
+    @command(node, "list", examples="muster node list\nmuster node list --cluster local -o json", columns=NODE_COLUMNS)
+    def list_nodes(
+        session: Session,
+        *,
+        cluster: ClusterOption = None,
+        watch: WatchOption = False,
+        timeout: WatchTimeoutOption = None,
+    ) -> None:
+        """List nodes: reserved of capacity."""
+        patience = session.patience(timeout, waits=watch)
+        scope = _scope(session, cluster)
+
+        def fetch() -> list[Row]:
+            return rows_of(session.api.get("/nodes", scope), "nodes")
+
+        if watch:
+            watch_rows(
+                patience,
+                session.out,
+                fetch,
+                NODE_COLUMNS,
+                key=lambda row: f"{text_of(row, 'clusterId')}/{text_of(row, 'name')}",
+            )
+        session.out.rows(fetch(), NODE_COLUMNS, empty="no nodes")
+
+    @command(node, "describe", examples="muster node describe demo-3\nmuster node describe demo-3 -o yaml")
+    def describe(session: Session, name: NodeArgument, *, cluster: ClusterOption = None) -> None:
+        """Show a node: what it has, what is reserved, and who keeps new pods away."""
+        row = _find_node(session, name, cluster)
+        session.out.one(row, lambda: _describe(session, row), columns=NODE_COLUMNS)
+
+
+def _add_marks(node: typer.Typer) -> None:
+    @command(node, "cordon", output=False, examples="muster node cordon demo-3\nmuster node cordon n1 --cluster demo")
+    def cordon(
+        session: Session,
+        name: NodeArgument,
+        *,
+        cluster: ClusterOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Keep new pods away from a node; what runs there stays. Who waits for it is told who did it, and when."""
+        _mark(session, name, cluster, "cordon", idempotency_key)
+
+    @command(node, "uncordon", output=False, examples="muster node uncordon demo-3")
+    def uncordon(
+        session: Session,
+        name: NodeArgument,
+        *,
+        cluster: ClusterOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Let new pods on a node again. What its cluster says of it stays."""
+        _mark(session, name, cluster, "uncordon", idempotency_key)
+
+
+def _mark(session: Session, name: str, cluster: str | None, verb: str, key: str | None) -> None:
+    row = _find_node(session, name, cluster)
+    path = f"/nodes/{text_of(row, 'clusterId')}/{quote(text_of(row, 'name'), safe='')}/{verb}"
+    session.api.mutate("POST", path, idempotency_key=key)
+    session.out.talk(f"node {text_of(row, 'name')} of cluster {text_of(row, 'clusterName')} {verb}ed")
+
+
+def _find_node(session: Session, name: str, cluster: str | None) -> Row:
+    """The node of this name. Raises Problem: where there is none, and where several clusters have one."""
+    nodes = rows_of(session.api.get("/nodes", _scope(session, cluster)), "nodes")
+    found = [row for row in nodes if text_of(row, "name") == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        clusters = ", ".join(sorted(text_of(row, "clusterName") for row in found))
+        raise usage(f"several clusters have a node {name!r}: {clusters}", todo="choose with --cluster")
+    names = [text_of(row, "name") for row in nodes]
+    raise Problem(
+        f"there is no node {name!r}", todo=did_you_mean(name, names) or "`muster node list`", code=ExitCode.NOT_FOUND
+    )
+
+
+def _describe(session: Session, row: Row) -> None:
+    out = session.out
+    labels = ", ".join(f"{key}={plain_text(value)}" for key, value in row_of(row, "labels").items())
+    taints = ", ".join(
+        f"{text_of(t, 'key')}={text_of(t, 'value')}:{text_of(t, 'effect')}" for t in rows_of(row, "taints")
+    )
+    by, since = text_of(row, "cordonedBy"), out.time(row.get("cordonedAt"))
+    marks = [f"by {by} {since}" if by else "", "by its cluster" if row.get("cordonedByCluster") else ""]
+    out.pairs(
+        [
+            ("Name", text_of(row, "name")),
+            ("Cluster", text_of(row, "clusterName")),
+            ("Pool", text_of(row, "nodePool")),
+            ("Ready", plain_text(row.get("ready"))),
+            ("Cordoned", ", ".join(filter(None, marks))),
+            ("GPUs", f"{_used(row, 'gpus')} {text_of(row_of(row, 'capacity'), 'gpuModel')}".strip()),
+            ("CPU cores", _used(row, "cpuCores")),
+            ("Memory", _used_memory(row)),
+            ("Pods", _used(row, "pods")),
+            ("Labels", labels),
+            ("Taints", taints),
+        ]
+    )
+
+
+def add_pools(root: typer.Typer) -> None:
+    pool = group("nodepool")
+
+    @command(pool, "list", examples="muster nodepool list\nmuster nodepool list --cluster demo", columns=POOL_COLUMNS)
+    def list_pools(session: Session, *, cluster: ClusterOption = None) -> None:
+        """List node pools. Nodes in no other are in the pool `default`."""
+        rows = rows_of(session.api.get("/node-pools", _scope(session, cluster)), "nodePools")
+        session.out.rows(rows, POOL_COLUMNS, empty="no node pools, because there are no clusters")
+
+    @command(
+        pool, "add", output=False, examples="muster nodepool add h100 --cluster big --label nvidia.com/gpu.product=H100"
+    )
+    def add_pool(
+        session: Session,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.")],
+        *,
+        cluster: ClusterOption = None,
+        label: Annotated[str, typer.Option("--label", metavar="KEY=VALUE", help="Label that its nodes carry.")],
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Make a node pool of the nodes with a label, or change its label."""
+        key, separator, value = label.partition("=")
+        if not key or not separator:
+            raise usage(f"--label: {label!r} is not KEY=VALUE")
+        identifier = cluster_id(session, cluster)
+        body: Row = {"clusterId": identifier, "name": name, "labelKey": key, "labelValue": value}
+        session.api.mutate("POST", "/node-pools", body, idempotency_key=idempotency_key)
+        nodes = rows_of(session.api.get("/nodes", [("clusterId", identifier)]), "nodes")
+        session.out.talk(f"node pool {name} set; {_matching(nodes, key, value)}")
+
+    @command(pool, "remove", output=False, examples="muster nodepool remove h100 --cluster big")
+    def remove_pool(
+        session: Session,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.", autocompletion=node_pools)],
+        *,
+        cluster: ClusterOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Remove a node pool; its nodes are in the pool `default` again."""
+        from events.cluster import DEFAULT_POOL
+
+        identifier = cluster_id(session, cluster)
+        if name == DEFAULT_POOL:
+            raise usage(f"the pool {name!r} holds the nodes in no other; it is always there")
+        if idempotency_key is None:  # with a key it may come again after the pool is gone
+            find_node_pool(session.api, name, identifier)
+        path = f"/node-pools/{identifier}/{name}"
+        session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
+        session.out.talk(f"node pool {name} removed")
+
+    root.add_typer(pool, name="nodepool")
+
+
+def _matching(nodes: list[Row], key: str, value: str) -> str:
+    """How many nodes carry the label; where none does, what would do."""
+    if not nodes:
+        return "it has no nodes yet"
+    values = [row_of(node, "labels").get(key) for node in nodes]
+    told = f"{values.count(value)} of {len(nodes)} nodes carry {key}={value} now"
+    if value in values:
+        return told
+    others = sorted({f"{key}={other}" for other in values if isinstance(other, str)})
+    if not others:
+        return f"{told}; `muster node list -o json` shows their labels"
+    more = " and others" if len(others) > _SHOWN_VALUES else ""
+    return f"{told}; they have {', '.join(others[:_SHOWN_VALUES])}{more}"
+
+
+def _scope(session: Session, cluster: str | None) -> list[tuple[str, str | int]]:
+    return [("clusterId", text_of(find_cluster(session.api, cluster), "id"))] if cluster else []
