@@ -64,6 +64,18 @@ def test_bytes_within_an_hour(
     assert f"this one has {size:,}" in refusal.message
 
 
+def test_the_accounts_of_a_project_share_what_one_user_may_create() -> None:
+    """Whoever makes a hundred of them may create no more."""
+    counts = CreationCounts(user_bytes={"service-account:vision": {MINUTE: 500}})
+    for name in ("ci", "nightly"):
+        refusal = over_limit(counts, LIMITS, Creation("p", f"service-account:vision/{name}", 101), NOW)
+        assert refusal is not None
+        assert USER in refusal.message
+    under_way = (Creation("p", "service-account:vision/ci", 600),)
+    assert over_limit(counted(), LIMITS, Creation("p", "service-account:vision/a", 1), NOW, under_way=under_way)
+    assert not over_limit(counted(), LIMITS, Creation("q", "service-account:nlp/a", 1), NOW, under_way=under_way)
+
+
 @given(
     sizes=st.dictionaries(st.integers(0, 70), st.integers(1, 500), max_size=20),
     size=st.integers(1, 600),
