@@ -23,18 +23,26 @@ from events.codec import REGISTRY
 from events.commit import CommitRecord
 from events.phases import FINISHED, TRANSITIONS, UNBUILT_PHASES, DesiredPhase, PodPhase, WaitingReason
 from events.refusal import REFUSALS
+from events.service_accounts import MAX_ACCOUNTS
 from events.workload.spec import TrainingSpec
 from muster.embedded.environment import SET_BY_UP, is_taken
-from projections.filters import FIELDS, OPERATORS
+from projections.filters import FIELDS, MAX_LIMIT, OPERATORS
 from services.api.answers import Error, SubmissionErrorV2
 from services.api.application import OPERATIONS
+from services.api.backwards import MOST_SEARCHED
+from services.api.body import MAX_BODY_BYTES
+from services.api.edge import MAX_HEADER_BYTES
+from services.api.endpoint import BODY_SECONDS
 from services.api.errors import REFUSAL_STATUSES
+from services.api.export import EXPORTS, EXPORTS_EACH
 from services.api.fields.about import FieldsModel
 from services.api.fields.training import TrainingCreationRequest, training_fields
 from services.api.fields.unbuilt import UNBUILT_FIELDS, Default
 from services.api.openapi import ALWAYS, ERROR_TEXTS, MUTATION_ERRORS, document
+from services.api.operation_log import MAX_EVENTS
 from services.api.operations import Operation, Query
 from services.api.schemas import Schema, answer_schemas
+from services.runtime.identity.authentication import MAX_LIFETIME_SECONDS
 from services.runtime.process.settings import Settings
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -185,6 +193,64 @@ def settings_page() -> str:
             "[its page](cli.md#which-muster-is-asked).",
             "",
             *table("variable", "type", "default", "`muster up`", "", rows=rows),
+        ]
+    )
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+type Bound = str | int
+"""A setting, whose default is told, or a number that no setting changes."""
+LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
+    ("requests of one user: a second, and at once", ("requests_per_second", "requests_burst"), "429 `rate_limited`"),
+    ("living workloads of a project", ("project_max_living_workloads",), "429 `too_many_workloads`"),
+    ("creations of a project in 60 minutes", ("project_max_creations_per_hour",), "429 `too_many_creations`"),
+    ("bytes that a project's creations take in 60 minutes", ("project_max_bytes_per_hour",), "429 `too_many_bytes`"),
+    ("bytes that a user's creations take in 60 minutes", ("user_max_bytes_per_hour",), "429 `too_many_bytes`"),
+    ("service accounts of a project", (MAX_ACCOUNTS,), "409 `too_many_accounts`"),
+    ("open follows of one user, of logs or events", ("follows_per_user",), "429 `too_many_streams`"),
+    ("exports of one user, and of all", (EXPORTS_EACH, EXPORTS), "429 `too_many_streams`"),
+    ("bytes of a request's body", (MAX_BODY_BYTES,), "413 `body_too_large`"),
+    ("bytes of headers and query", (MAX_HEADER_BYTES,), "431 `headers_too_large`"),
+    ("seconds for a body", (int(BODY_SECONDS),), "408 `body_too_slow`"),
+    ("seconds for the head of a request", ("http_max_head_seconds",), "408 `head_too_slow`"),
+    ("connections of clients", ("http_max_connections",), "503 `too_many_connections`"),
+    (
+        "connections from one address (of IPv6, one /64)",
+        ("http_max_connections_per_address",),
+        "429 `too_many_connections_of_address`",
+    ),
+    ("seconds in which a client must take 16 KiB", ("http_max_stalled_seconds",), "the connection is cut"),
+    ("rows of one page", (MAX_LIMIT,), "400"),
+    ("commits of one page, and looked at for one", (MAX_EVENTS, MOST_SEARCHED), "the next page goes on"),
+    ("life of a person's token, in seconds", (MAX_LIFETIME_SECONDS,), "401 `not_authenticated`"),
+    ("bytes of the log", ("log_max_bytes",), "503 `log_full`, from nine tenths on"),
+)
+
+
+def limits_page() -> str:
+    def told(bound: Bound) -> str:
+        return f"{Settings.model_fields[bound].default if isinstance(bound, str) else bound:,}".removesuffix(".0")
+
+    rows = [
+        (
+            what,
+            ", ".join(map(told, bounds)),
+            ", ".join(code(f"MUSTER_{bound.upper()}") for bound in bounds if isinstance(bound, str)),
+            answer,
+        )
+        for what, bounds, answer in LIMITS
+    ]
+    return "\n".join(
+        [
+            "# Limits",
+            "",
+            NOTE,
+            "",
+            "How they count, and what to do at one, stands in [operating](../concepts/operating.md#limits-on-use). All",
+            "service accounts of a project count as one user.",
+            "",
+            *table("what", "by default", "setting", "answered", rows=rows),
         ]
     )
 
@@ -436,6 +502,7 @@ def main() -> int:
         "api": api_page,
         "events": events_page,
         "settings": settings_page,
+        "limits": limits_page,
         "refusals": refusals_page,
         "agents": agents_page,
     }
