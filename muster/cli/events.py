@@ -49,7 +49,12 @@ EVENT_COLUMNS: Final = (
 
 def add_events(root: typer.Typer) -> None:
     app = group("events")
+    _add_list(app)
+    _add_tail(app)
+    root.add_typer(app, name="events")
 
+
+def _add_list(app: typer.Typer) -> None:
     @command(
         app,
         "list",
@@ -100,6 +105,8 @@ def add_events(root: typer.Typer) -> None:
         if more and rows:
             session.out.talk(f"there are more: --after {plain_sequence(rows[-1])}, or --limit 0")
 
+
+def _add_tail(app: typer.Typer) -> None:
     @command(
         app,
         "tail",
@@ -141,8 +148,6 @@ def add_events(root: typer.Typer) -> None:
             else:
                 session.out.rows([row], EVENT_COLUMNS, name="sequence")
             first = False
-
-    root.add_typer(app, name="events")
 
 
 def _list_newest(session: Session, filters: list[tuple[str, str | int]], before: int | None, limit: int) -> None:

@@ -221,8 +221,8 @@ def test_the_table_knows_every_flag_of_every_command(path: str, found: Any) -> N
 def test_every_table_offers_its_columns() -> None:
     without = {path for path in FLAGS if "--columns" in FLAGS[path] and not FLAGS[path]["--columns"][1]}
     assert without == {
-        "doctor", "version", "project describe", "cluster describe", "context list", "context show",
-        "log verify",
+        "doctor", "version", "project describe", "cluster describe", "node describe", "service-account show",
+        "context list", "context show", "log verify",
     }, "what is shown as pairs, or has no columns of its own"  # fmt: skip
 
 

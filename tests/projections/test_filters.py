@@ -268,14 +268,14 @@ async def test_rows_become_the_json_of_the_api(queries: Queries) -> None:
     assert as_json(pod_answer(pods.rows[0]))["devices"] == [{"device": 0, "milli": 1000}]
     history = await queries.history(row["id"])
     alice = Person(issuer="https://idp", subject="Alice")
-    created = as_json(history_record(history.rows[0], alice))
+    created = as_json(history_record(history.rows[0], lambda _: alice))
     assert created["actor"] == {"iss": "https://idp", "sub": "Alice", "kind": "user"}
     assert created["details"]["owner"] == "Alice"
     assert created["message"].startswith("submitted by Alice: ")
-    keys = {key for record in history.rows for key in keys_in(as_json(history_record(record, alice)))}
+    keys = {key for record in history.rows for key in keys_in(as_json(history_record(record, lambda _: alice)))}
     assert {"workloadId", "requestedName", "nodeName", "podSet"} <= keys
     assert not [key for key in keys if "_" in key]
-    node = as_json(node_answer((await queries.nodes()).rows[0]))
+    node = as_json(node_answer((await queries.nodes()).rows[0], lambda _: alice))
     assert node["devices"][0] == {"device": 0, "reservedMilli": 1000}
     assert node["reserved"]["pods"] == 2
     use = (await queries.project_use(frozenset({row["projectId"]}))).projects[row["projectId"]]
