@@ -131,6 +131,19 @@ async def projection_schemas(connection: Connection) -> list[str]:
     return [name for name in names if name.removeprefix(SCHEMA_PREFIX).isdigit()]
 
 
+async def newest_row_seq(postgres_url: str) -> int:
+    """The sequence of the log that the tables show; 0 where there are none yet, or nothing in them. After `prepare`."""
+    connection = await connect(
+        postgres_url, timeout_seconds=CONNECT_TIMEOUT_SECONDS, command_timeout_seconds=COMMAND_TIMEOUT_SECONDS
+    )
+    try:
+        schema = await connection.fetchval("SELECT schema_name FROM muster.current_projection")
+        seq = await connection.fetchval(f'SELECT max(seq) FROM "{schema}".checkpoint')  # noqa: S608 (our own names)
+        return int(seq or 0)
+    finally:
+        await connection.close()
+
+
 async def next_schema_name(connection: Connection) -> str:
     numbers = [int(name.removeprefix(SCHEMA_PREFIX)) for name in await projection_schemas(connection)]
     return f"{SCHEMA_PREFIX}{max(numbers, default=0) + 1}"

@@ -25,6 +25,7 @@ SKEW_SECONDS: Final = 5.0
 LAG_COMMITS: Final = 1000
 """More than a busy second writes: further behind, lists are noticeably old."""
 REPAIR: Final = "docs/concepts/operating.md says what to do, by reason"
+HEALTH_SECONDS: Final = 2.0
 DISK_BYTES: Final = 2 * 1024**3
 DISK_SHARE: Final = 0.1
 """At a tenth left, the log refuses creations (architecture.md section 3)."""
@@ -85,6 +86,7 @@ def examine(session: Session) -> Iterator[Finding]:
     yield _context(session)
     if session.target.data_dir:
         yield _disk(Path(session.target.data_dir))
+        yield _services(Path(session.target.data_dir))
     if not session.target.url:
         return
     try:
@@ -137,6 +139,34 @@ def _disk(folder: Path) -> Finding:
         todo = "make room: a log that cannot be written refuses everything"
         return Finding(check="disk", verdict="problem", found=found, todo=todo)
     return Finding(check="disk", verdict="ok", found=found)
+
+
+def _services(folder: Path) -> Finding:
+    """What each service of the `muster up` with this data folder says of itself."""
+    import json
+    from http.client import HTTPConnection, HTTPException
+
+    from muster.embedded.datadir import DataDir, DataDirError
+
+    told: dict[str, str] = {}
+    try:
+        ports = DataDir(root=folder).ports()
+        for process, port in (("control", ports.control_health), ("workers", ports.workers_health)):
+            connection = HTTPConnection("127.0.0.1", port, timeout=HEALTH_SECONDS)
+            try:
+                connection.request("GET", "/readyz")
+                said: dict[str, dict[str, str]] = json.loads(connection.getresponse().read())
+                told |= said["waiting"] | said["alarms"]
+            except (OSError, HTTPException, ValueError, KeyError, TypeError):
+                told[process] = f"does not answer on port {port}"
+            finally:
+                connection.close()
+    except DataDirError as error:
+        told["muster up"] = str(error)
+    if not told:
+        return Finding(check="services", verdict="ok", found="all serve")
+    found = "; ".join(f"{name}: {plain_text(what)}" for name, what in told.items())
+    return Finding(check="services", verdict="problem", found=found, todo=f"{REPAIR}; logs are in {folder / 'logs'}")
 
 
 def _versions(served: str, url: str) -> Finding:

@@ -47,6 +47,12 @@ def add_up(app: typer.Typer) -> None:
                 "the same.",
             ),
         ] = False,
+        context: Annotated[
+            str | None,
+            typer.Option(
+                "--context", metavar="NAME", help="Context that is to mean this Muster, with its token. Default: local."
+            ),
+        ] = None,
         log_level: Annotated[
             str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
         ] = None,
@@ -56,6 +62,7 @@ def add_up(app: typer.Typer) -> None:
             "--data-dir": data_dir,
             "--port": port,
             "--gpus": gpus,
+            "--context": context,
             "--log-level": log_level,
         }
         options = [f"{flag}={value}" for flag, value in given.items() if value is not None]

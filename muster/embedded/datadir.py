@@ -180,6 +180,7 @@ def open_data_dir(root: Path) -> Generator[DataDir]:
     try:
         _lock(root, lock_fd)
         _check_version(root)
+        _check_log(root)
         for folder in (
             "secrets",
             "secrets/nats",
@@ -223,6 +224,18 @@ def _lock(root: Path, lock_fd: int) -> None:
             time.sleep(LOCK_POLL_SECONDS)
     os.ftruncate(lock_fd, 0)
     os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+
+
+def _check_log(root: Path) -> None:
+    """Refuse to begin an empty log beside the tables of another one."""
+    data = DataDir(root=root)
+    was_ready_once = data.token_file.exists()
+    if was_ready_once and not any(data.nats.glob("*/*/*/streams/EVENTS")):
+        raise DataDirError(
+            f"the event log is gone from {data.nats}, and everything else in {root} is of that log: put the folder "
+            f"`nats` back as it was. To begin anew with an empty log, remove {root}, or pass another folder with "
+            "--data-dir"
+        )
 
 
 def _is_running(pid: str) -> bool:

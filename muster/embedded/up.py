@@ -14,12 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from muster.cli.contexts import CONTEXT, config_file, read_contexts
+from muster.cli.contexts import CONTEXT, CONTEXT_NAME, Contexts, ContextsError, config_file, read_contexts
 from muster.embedded import linux
 from muster.embedded.agents import Agents
 from muster.embedded.canary import Server, look_at, room_of
@@ -48,6 +48,8 @@ SERVERS_STOP_SECONDS: Final = 1.8
 """A server that is killed after that loses nothing: it recovers from its own log."""
 CHECK_SETTINGS: Final = (sys.executable, "-m", "muster.embedded.check_settings")
 PROBE_SECONDS: Final = 2.0
+HALTED: Final = "halted"
+"""How the reason of a service begins that will not go on by itself (services/projector/service.py)."""
 PROBE_ISOLATION_SECONDS: Final = 20.0
 """It takes a tenth of a second; a machine that starts may be busy."""
 RENEW_SECONDS: Final = 8 * 3600.0
@@ -64,6 +66,8 @@ class Options:
     """None: as MUSTER_LOCAL_GPUS says."""
     demo: bool
     accept_shared_pods: bool
+    context: str
+    """Of the command line, that is to mean this one."""
     log_level: str | None
     """None: as MUSTER_LOG_LEVEL says."""
 
@@ -82,18 +86,22 @@ def parse(arguments: Sequence[str]) -> Options:
         action="store_true",
         help="where this machine cannot shut pods off from Muster's keys, let other people have roles all the same",
     )
+    parser.add_argument("--context", default=CONTEXT, metavar="NAME", help="context to be written (%(default)s)")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     given = parser.parse_args(arguments)
     if not 0 <= given.port <= 65_535:  # noqa: PLR2004 (the range of TCP ports)
         parser.error(f"--port is 0 to 65535, not {given.port}")
     if given.gpus is not None and not 0 <= given.gpus <= 64:  # noqa: PLR2004 (settings.local_gpus)
         parser.error(f"--gpus is 0 to 64, not {given.gpus}")
+    if CONTEXT_NAME.match(given.context) is None:
+        parser.error(f"--context is of letters, digits, '-', '_' and '.', at most 63, not {given.context!r}")
     return Options(
         data_dir=given.data_dir,
         port=given.port,
         gpus=given.gpus,
         demo=given.demo,
         accept_shared_pods=given.accept_shared_pods,
+        context=given.context,
         log_level=given.log_level,
     )
 
@@ -121,6 +129,8 @@ class Up:
     def __init__(self, options: Options, data: DataDir) -> None:
         self.options = options
         self.data = data
+        self.contexts = contexts_for(options.context, data.root)
+        """As they are before this writes its own."""
         self.family = Family(data.logs)
         self.ports: Ports = data.choose_ports()
         self.port = http_port(options.port)
@@ -155,6 +165,7 @@ class Up:
                 await self._start()
                 token = await self._welcome(*(["--demo"] if self.options.demo else []))
                 await self._connect_more()
+                await self._tell_troubles()
                 self._announce(token, time.monotonic() - started)
                 self.helpers.append(asyncio.create_task(self._renew()))
                 self.helpers.append(asyncio.create_task(self.agents.follow()))
@@ -184,7 +195,7 @@ class Up:
         async with asyncio.TaskGroup() as starting:
             starting.create_task(control.wait_ready(self.stop))
             # It sets up before it answers anything.
-            while not await status_line(self.ports.control_health):
+            while not (await readyz(self.ports.control_health)).answered:
                 await asyncio.sleep(READY_POLL_SECONDS)
             workers.go()
             starting.create_task(workers.wait_ready(self.stop))
@@ -230,7 +241,7 @@ class Up:
 
     async def _welcome(self, *flags: str) -> str:
         """Have the first things made, and the context written; the administrator's token."""
-        spec = self._python("welcome", "muster.embedded.welcome", *self._place(), *flags)
+        spec = self._python("welcome", "muster.embedded.welcome", *self._place(), self.options.context, *flags)
         await self._as_administrator(spec, "the cluster `local` and the project `default` were not looked after")
         return self.data.token_file.read_text()
 
@@ -242,6 +253,13 @@ class Up:
                 "start it again with MUSTER_ADMIN_SUBJECT=NAME of one who is"
             )
 
+    async def _tell_troubles(self) -> None:
+        """What stands still although all was started: without a word, it would seem well."""
+        for port in (self.ports.control_health, self.ports.workers_health):
+            told = await readyz(port)
+            for name, what in {**told.waiting, **told.alarms, **told.warnings}.items():
+                say(f"  !! {name}: {what}")
+
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
@@ -250,11 +268,14 @@ class Up:
 
     def _announce(self, token: str, seconds: float) -> None:
         say(f"  ready after    {seconds:.1f} s; Ctrl-C stops it all")
-        use = "" if read_contexts(config_file(os.environ)).current == CONTEXT else f"muster context use {CONTEXT}; "
+        name, contexts = self.options.context, read_contexts(config_file(os.environ))
+        if changed := context_change(name, self.contexts, contexts):
+            say(f"  context        {changed}")
+        use = "" if contexts.current == name else f"muster context use {name}; "
         print(
             f"API    http://127.0.0.1:{self.port}/docs\n"
             f"token  {token}\n"
-            f"       (of {self.subject!r}, for a day; the context `local` has it already)\n"
+            f"       (of {self.subject!r}, for a day; the context `{name}` has it already)\n"
             f"next   {use}muster training submit hello -i python:3.13 -- python3 -c 'print(6 * 7)'\n"
             f"ready http://127.0.0.1:{self.port}",
             flush=True,
@@ -299,7 +320,7 @@ class Up:
 
     def _serves(self, *ports: int) -> Callable[[int], Awaitable[bool]]:
         async def ready(_pid: int) -> bool:
-            return all([await answers_ok(port) for port in ports])
+            return all([await serves(port) for port in ports])
 
         return ready
 
@@ -366,27 +387,47 @@ def http_port(wanted: int) -> int:
         return int(probe.getsockname()[1])
 
 
-async def answers_ok(port: int) -> bool:
-    """Whether `GET /readyz` there is answered with 200."""
-    return b" 200 " in await status_line(port)
-
-
-async def status_line(port: int) -> bytes:
-    """Of the answer to `GET /readyz` there; empty where none comes."""
+def contexts_for(name: str, root: Path) -> Contexts:
+    """The contexts of this user, where the named one may mean the `muster up` of this data folder. Raises StartError
+    where it is of another one that is running: its user would then talk to this one.
+    """
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            try:
-                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                return await reader.readline()
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
-        return b""
+        contexts = read_contexts(config_file(os.environ))
+    except ContextsError as error:
+        raise StartError(str(error)) from error
+    known = contexts.contexts.get(name)
+    if known and known.data_dir not in {"", str(root)} and DataDir(root=Path(known.data_dir)).is_in_use():
+        raise StartError(
+            f"the context {name!r} is of the `muster up` that runs with {known.data_dir} ({known.url}): pass a name of "
+            f"its own for this one, such as --context {name}-2"
+        )
+    return contexts
 
 
-async def reading_log(port: int) -> str:
-    """How far the services behind `/readyz` there are with reading the log; empty where none says so."""
+def context_change(name: str, before: Contexts, after: Contexts) -> str:
+    """In words, what became of the context; empty where it means what it meant."""
+    old, new = before.contexts.get(name), after.contexts.get(name)
+    if new is None or (old is not None and (old.url, old.data_dir) == (new.url, new.data_dir)):
+        return ""
+    was = "" if old is None else f"; it was {old.url or 'without a URL'} {f'({old.data_dir})' if old.data_dir else ''}"
+    current = "" if after.current == name else f"; `{after.current}` stays the current one"
+    return f"`{name}` is {new.url} now{was.rstrip()}{current}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readyz:
+    """What the services behind a health port say of themselves, by name."""
+
+    answered: bool = False
+    ok: bool = False
+    """Whether with 200."""
+    waiting: Mapping[str, str] = field(default_factory=dict[str, str])
+    alarms: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+async def readyz(port: int) -> Readyz:
+    """The answer to `GET /readyz` there; an empty one where none comes."""
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -395,9 +436,25 @@ async def reading_log(port: int) -> str:
                 answer = (await reader.read()).decode("utf-8", "replace")
             finally:
                 writer.close()
-    except (OSError, TimeoutError):
-        return ""
-    waiting: dict[str, str] = json.loads(answer.partition("\r\n\r\n")[2] or "{}").get("waiting", {})
+        told = json.loads(answer.partition("\r\n\r\n")[2])
+        parts: dict[str, dict[str, str]] = {name: told.get(name, {}) for name in ("waiting", "alarms", "warnings")}
+    except (OSError, TimeoutError, ValueError):
+        return Readyz()
+    return Readyz(answered=True, ok=" 200 " in answer.partition("\r\n")[0], **parts)
+
+
+async def serves(port: int) -> bool:
+    """Whether all that can serve there does. Who has halted waits for a person, and the others are needed for the
+    repair.
+    """
+    told = await readyz(port)
+    halted = bool(told.waiting) and all(doing.startswith(HALTED) for doing in told.waiting.values())
+    return told.ok or halted
+
+
+async def reading_log(port: int) -> str:
+    """How far the services behind `/readyz` there are with reading the log; empty where none says so."""
+    waiting = (await readyz(port)).waiting
     return "; ".join(f"{name} is {doing}" for name, doing in waiting.items() if doing.startswith("reading the log"))
 
 

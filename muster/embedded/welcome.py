@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from muster.cli.contexts import CONTEXT, write_context
+from muster.cli.contexts import write_context
 from muster.embedded.api import Api, CallError, Json
 from muster.embedded.datadir import DataDir, write_private
 from services.runtime.identity.local_keys import load_or_create_key, sign_token
@@ -39,8 +39,8 @@ DEMO_CLUSTER: Final[Json] = {
 }
 
 
-def main(port: int, root: Path, *flags: str) -> None:
-    """Make sure of everything a person needs to begin; leave the token in the data folder."""
+def main(port: int, root: Path, context: str, *flags: str) -> None:
+    """Make sure of everything a person needs to begin; leave the token in the data folder, and in that context."""
     data = DataDir(root=root)
     settings = Settings()
     token = sign_token(
@@ -50,7 +50,7 @@ def main(port: int, root: Path, *flags: str) -> None:
         audience=settings.audience,
         ttl_seconds=TOKEN_SECONDS,
     )
-    write_context(CONTEXT, f"http://127.0.0.1:{port}", token, root, PROJECT)
+    write_context(context, f"http://127.0.0.1:{port}", token, root, PROJECT)
     write_private(data.token_file, token)
     if "--renew" not in flags:
         api = Api(port, token)

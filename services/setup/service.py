@@ -23,7 +23,7 @@ from events.ids import TENANT_KEY, cluster_key, derived_command_id, project_key
 from events.project import CreateProject
 from events.refusal import Refusal
 from events.tenant import GrantTenantRole
-from projections.migrate import prepare
+from projections.migrate import newest_row_seq, prepare
 from services.runtime.identity.actors import Actors, ActorsAwayError
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.store import Committed, EventStore
@@ -72,6 +72,8 @@ async def set_up(settings: Settings) -> None:
                 (OSError, CannotConnectNowError),
             )
         store = JetStreamEventStore(connection)
+        if settings.postgres_url:
+            await _patiently("the log", lambda: refuse_lost_log(store, settings.database_url), (UnansweredError,))
         actors = Actors(connection, Requests(connection))
         await _patiently(
             "the log",
@@ -83,6 +85,19 @@ async def set_up(settings: Settings) -> None:
     finally:
         await connection.close()
     log.info("setup_done", streams=True, tables=bool(settings.postgres_url))
+
+
+async def refuse_lost_log(store: EventStore, postgres_url: str) -> None:
+    """Raises SetupError where the tables are of a log that is gone: with an empty one begun beside them, everything
+    would seem well, and nobody would look for the other.
+    """
+    shown = await newest_row_seq(postgres_url)
+    if shown and not await store.last_seq():
+        raise SetupError(
+            f"the event log is empty, and the tables in Postgres show one that went up to {shown:,}. Give NATS its "
+            "data back (docker-compose: the volume nats-data; log and tables are backed up together). To begin anew "
+            "with an empty log, remove the tables, too (docker-compose: the volume postgres-data)"
+        )
 
 
 async def _migrate(settings: Settings, wanted: list[str]) -> None:

@@ -153,3 +153,25 @@ def test_connected_clusters_are_the_files_named_by_an_id(tmp_path: Path) -> None
         assert list(data.connected_clusters()) == [cluster_id]
         write_private(data.clusters / cluster_id, "changed")
         assert len(data.connected_clusters()) == 1
+
+
+def test_a_folder_whose_log_is_gone_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """With an empty log begun beside the tables of the old one, it hung, and then seemed ready."""
+    root = tmp_path / "data"
+    with open_data_dir(root) as data:
+        (data.nats / "jetstream" / "jetstream" / "STORE_EVENTS" / "streams" / "EVENTS").mkdir(parents=True)
+        write_private(data.token_file, "token")
+    with open_data_dir(root):
+        pass
+    (root / "nats").rename(tmp_path / "elsewhere")
+    with (
+        pytest.raises(DataDirError, match=r"the event log is gone from .*put the folder `nats` back"),
+        open_data_dir(root),
+    ):
+        pass
+
+
+def test_a_first_start_that_was_cut_short_is_no_lost_log(tmp_path: Path) -> None:
+    for _ in range(2):
+        with open_data_dir(tmp_path / "data") as data:
+            (data.postgres / "PG_VERSION").write_text("18")

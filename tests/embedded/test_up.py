@@ -1,5 +1,6 @@
 """`muster up` itself: starts, refuses, survives the death of each of its children, and leaves nothing behind."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -8,11 +9,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
 import httpx
 import psutil
 import pytest
 
 from development.stack import PARTS, Stack, until
+from muster.embedded.datadir import DataDir
+from muster.embedded.environment import service_environment
 from tests.support.namespaces import without_namespaces
 
 pytestmark = pytest.mark.slow
@@ -124,6 +128,41 @@ def ready(stack: Stack) -> bool:
         return httpx.get(f"{stack.url}/readyz", trust_env=False).status_code == 200
     except httpx.TransportError:
         return False
+
+
+def test_a_service_that_has_halted_is_named_at_the_start_and_by_the_doctor(stack: Stack) -> None:
+    """Given tables that are of another log: it hung for a minute without a word, and was "ready"."""
+    stack.start()
+
+    async def spoil() -> None:
+        data = DataDir(root=stack.data_dir)
+        tables = await asyncpg.connect(service_environment(data, data.ports())["MUSTER_POSTGRES_URL"])
+        schema = await tables.fetchval("SELECT schema_name FROM muster.current_projection")
+        await tables.execute(f"UPDATE \"{schema}\".checkpoint SET last_commit_id = 'of another'")
+        await tables.close()
+
+    asyncio.run(spoil())
+    stack.stop()
+    stack.output.clear()
+    stack.start()
+    said = "".join(stack.output)
+    assert "!! projector: halted at schema" in said
+    assert "it is another log" in said
+    assert "muster projections rebuild" in said
+    doctor = stack.muster("doctor")
+    assert doctor.returncode == 1, doctor.stderr
+    assert "✗ services: projector: halted at schema" in doctor.stdout
+    stack.stop()
+
+
+def test_a_start_whose_log_was_moved_away_is_refused_with_what_to_do(stack: Stack) -> None:
+    stack.start()
+    stack.stop()
+    (stack.data_dir / "nats").rename(stack.folder / "elsewhere")
+    refused = up("--data-dir", str(stack.data_dir), "--port", "0", XDG_CONFIG_HOME=str(stack.folder / "config"))
+    assert refused.returncode == 1
+    assert "the event log is gone" in refused.stderr
+    assert "put the folder `nats` back" in refused.stderr
 
 
 def test_a_second_one_on_the_same_data_is_refused_and_the_first_is_named(stack: Stack) -> None:

@@ -29,7 +29,7 @@ from services.runtime.nats.requests import Requests
 from services.runtime.nats.streams import StreamError, assert_streams
 from services.runtime.process.settings import Settings
 from services.setup.migrate import STRICTER, is_stricter, migrate
-from services.setup.service import grant_first_administrator, make_first_places, set_up
+from services.setup.service import SetupError, grant_first_administrator, make_first_places, set_up
 from tests.support.refusals import raw
 
 pytestmark = pytest.mark.anyio
@@ -235,3 +235,22 @@ def test_the_password_of_the_database_may_stand_in_a_file(tmp_path: Path) -> Non
     settings = Settings(postgres_url="postgresql://muster@db:5432/muster", postgres_password_file=tmp_path / "password")
     assert settings.database_url == "postgresql://muster:p%2Fw%40rd@db:5432/muster"
     assert Settings(postgres_url="postgresql://a:b@db/c").database_url == "postgresql://a:b@db/c"
+
+
+async def test_an_empty_log_beside_tables_of_another_is_refused_before_anything_is_written(
+    fresh_log: NatsServer, postgres_database: str
+) -> None:
+    settings = fresh_log.settings("setup", postgres_url=postgres_database, admin_subject="ada")
+    await set_up(settings)
+    tables = await asyncpg.connect(postgres_database)
+    schema = await tables.fetchval("SELECT schema_name FROM muster.current_projection")
+    await tables.execute(f'UPDATE "{schema}".checkpoint SET seq = 4711')
+    await tables.close()
+    everything = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
+    await set_up(settings)  # with its log it is well
+    for stream in STREAMS:
+        await delete_streams(everything, stream)
+    with pytest.raises(SetupError, match=r"log is empty, .*went up to 4,711\. Give NATS its data back .*nats-data"):
+        await set_up(settings)
+    assert (await everything.jetstream().stream_info(EVENTS_STREAM)).state.messages == 0
+    await everything.close()
