@@ -438,6 +438,7 @@ def write_request(out: Output, row: Row) -> None:
 def _describe(session: Session, identifier: str, row: Row) -> None:
     out = session.out
     spec = row_of(row, "spec")
+    records = _records(session, f"/workloads/{identifier}/history", 0)
     out.pairs(
         [
             ("Name", text_of(row, "name")),
@@ -452,9 +453,9 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
             ("Created", _when(session, row, "createdAt") + _by(row)),
             ("Started", _when(session, row, "startedAt")),
             ("Ended", _when(session, row, "completedAt")),
-            ("Deleted", _when(session, row, "deletedAt")),
+            ("Deleted", _when(session, row, "deletedAt") + _deleted_by(records)),
             ("Deletes itself", _when(session, row, "autoDeleteAt")),
-            ("Pods", pods(row) + " running" if "requestedPods" in row else ""),
+            ("Pods", pods(row) + " running" if "requestedPods" in row and not text_of(row, "completedAt") else ""),
             ("Runs", runs(row, " succeeded") if "succeededPods" in row else ""),
             ("GPU", gpus(row)),
             ("Exit code", plain_text(row.get("exitCode"))),
@@ -468,7 +469,6 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
     if found:
         out.heading("Pods")
         out.table(found, POD_COLUMNS)
-    records = _records(session, f"/workloads/{identifier}/history", 0)
     if records:
         older = len(records) - _SHOWN_RECORDS
         out.heading("History" + (f" (the last {_SHOWN_RECORDS} of {len(records)})" if older > 0 else ""))
@@ -476,8 +476,15 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
 
 
 def _differs(row: Row) -> bool:
-    """Whether what is wanted of it is still to come."""
-    return bool(row.get("desiredPhase")) and not text_of(row, "deletedAt")
+    """Whether what is wanted of it is still to come: what has ended is wanted no more."""
+    over = text_of(row, "completedAt") or text_of(row, "deletedAt")
+    return not over and text_of(row, "desiredPhase") not in {"", text_of(row, "phase")}
+
+
+def _deleted_by(records: list[Row]) -> str:
+    """Who asked for its deletion last."""
+    asked = [record for record in records if text_of(record, "type") == "WorkloadDeletionRequested"]
+    return f" by {text_of(row_of(asked[-1], 'actor'), 'sub')}" if asked else ""
 
 
 def _flat(value: Row, prefix: str = "") -> list[tuple[str, str]]:

@@ -27,18 +27,24 @@ def gpus(row: Row) -> str:
 
 
 def told_phase(row: Row) -> str:
-    """The phase; of what is deleted only how it had ended before, for nothing of it goes on."""
-    phase = text_of(row, "phase")
-    return "Deleted" if text_of(row, "deletedAt") and phase not in _OUTCOMES else phase
+    """The phase; what is deleted is in none any more."""
+    return "Deleted" if text_of(row, "deletedAt") else text_of(row, "phase")
 
 
 def pods(row: Row) -> str:
+    """Those that run of those that may; of what has ended, those that succeeded of those that had to."""
+    if text_of(row, "phase") in _OUTCOMES:
+        return succeeded(row)
     return f"{format_number(number_of(row, 'runningPods'))}/{format_number(number_of(row, 'requestedPods'))}"
 
 
+def succeeded(row: Row) -> str:
+    return f"{format_number(number_of(row, 'succeededPods'))}/{format_number(number_of(row, 'completions') or 1)}"
+
+
 def runs(row: Row, word: str = "") -> str:
-    done, failed = number_of(row, "succeededPods"), number_of(row, "failedRuns")
-    text = f"{format_number(done)}/{format_number(number_of(row, 'completions') or 1)}{word}"
+    failed = number_of(row, "failedRuns")
+    text = succeeded(row) + word
     return f"{text} ({format_number(failed)} failed)" if failed else text
 
 
@@ -61,10 +67,11 @@ def _waits(row: Row) -> str:
 
 
 def why(row: Row) -> str:
-    """The reason's sentence, else its code. What is deleted waits for nothing."""
-    if told_phase(row) == "Deleted":
-        return ""
-    return text_of(row, "phaseMessage") or text_of(row, "phaseReason")
+    """The reason's sentence, else its code. What is deleted waits for nothing; how it had ended before is told."""
+    reason, phase = text_of(row, "phaseMessage") or text_of(row, "phaseReason"), text_of(row, "phase")
+    if told_phase(row) != "Deleted":
+        return reason
+    return f"was {phase}{': ' + reason if reason else ''}" if phase in _OUTCOMES else ""
 
 
 _OUTCOMES: Final = frozenset({"Completed", "Failed"})

@@ -339,8 +339,8 @@ def _over(
 
 
 def _calm(told: Told) -> Told:
-    """Without the warning that is over with this."""
-    return replace(told, reason="", message="") if told.reason else told
+    """Without what was said of its start, or warned of: that is over with this."""
+    return replace(told, reason="", message="") if told.reason or told.message else told
 
 
 def _count(on_nodes: OnNodes, pod: Pod, sign: int) -> None:

@@ -303,9 +303,11 @@ async def workload_pods(call: Call) -> Answer[Pods]:
 async def workload_metrics(call: Call) -> Answer[Metrics]:
     wanted: tuple[MetricType, ...] = call.values["metricType"] or METRIC_TYPES
     start, end = call.values["start"], call.values["end"]
-    await load_workload(call, call.id)
+    created = (await load_workload(call, call.id)).state.created_at
     end = end or datetime.now(UTC)
     start = start or end - min(timedelta(hours=1), end - datetime.min.replace(tzinfo=UTC))
+    # Its first interval begins with it: one that began earlier would tell of a time when there was none.
+    start = max(start, created) if created else start
     samples: int = call.values["numberOfSamples"]
     measurements: list[Measurement] = []
     for series in await call.queries.usage(call.id, start, end, samples=samples):

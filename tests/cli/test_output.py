@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from typing import Any
 
 import pytest
@@ -126,8 +127,8 @@ def test_gpus_are_told_of_what_was_asked_for_be_it_devices_or_memory(
         ("Pending", "its cluster was removed; delete the workload", "Deleted"),
         ("Deleting", "", "Deleted"),
         ("Running", "", "Deleted"),
-        ("Completed", "", "Completed"),
-        ("Failed", "run 7 ended with exit code 1", "Failed run 7 ended with exit code 1"),
+        ("Completed", "", "Deleted was Completed"),
+        ("Failed", "run 7 ended with exit code 1", "Deleted was Failed: run 7 ended with exit code 1"),
     ],
 )
 def test_what_is_deleted_is_in_no_phase_that_goes_on_and_needs_nobody_to_act(
@@ -137,11 +138,13 @@ def test_what_is_deleted_is_in_no_phase_that_goes_on_and_needs_nobody_to_act(
     api.on("GET", "/workloads", Reply(body={"workloads": [gone], "next": None}))
     listed = muster("workload", "list", "--deleted", "--columns", "phase,phaseMessage", "--no-headers").out
     assert listed.split() == cells.split()
-    for path, body in (("", gone), ("/pods", {"pods": []}), ("/history", {"records": [], "next": None})):
+    asked = {"sequence": 1, "index": 0, "type": "WorkloadDeletionRequested", "actor": {"sub": "ben"}}
+    for path, body in (("", gone), ("/pods", {"pods": []}), ("/history", {"records": [asked], "next": None})):
         api.on("GET", f"/workloads/{WORKLOAD_ID}{path}", Reply(body=body))
     described = muster("workload", "describe", "hello").out
     assert f"{cells.split(maxsplit=1)[0]}\n" in described
     assert "wanted" not in described
+    assert re.search(r"(?m)^Deleted: .* ago by ben$", described)
     assert "delete the workload" not in described
 
 
@@ -152,3 +155,33 @@ def test_every_field_of_a_workload_s_row_is_a_column_and_wide_has_not_all(listed
     headings = muster("workload", "list", "-o", "csv").out.splitlines()[0].split(",")
     assert set(ROW_KEYS) <= set(headings)
     assert "CPU-ALLOCATED" not in muster("workload", "list", "-o", "wide").out
+
+
+@pytest.mark.parametrize(
+    ("row", "phase", "pods"),
+    [
+        ({"phase": "Running", "desiredPhase": "Running"}, "Running", "1/2"),
+        ({"phase": "Pending", "desiredPhase": "Running"}, "Pending (wanted: Running)", "1/2"),
+        ({"phase": "Stopping", "desiredPhase": "Stopped"}, "Stopping (wanted: Stopped)", "1/2"),
+        (
+            {"phase": "Completed", "desiredPhase": "Running", "completedAt": "2026-01-03T00:00:00Z", "succeededPods": 4},
+            "Completed",
+            "4/4",
+        ),
+        (
+            {"phase": "Failed", "desiredPhase": "Running", "completedAt": "2026-01-03T00:00:00Z", "succeededPods": 3},
+            "Failed",
+            "3/4",
+        ),
+    ],
+)
+def test_what_has_ended_is_wanted_no_more_and_counts_what_succeeded(
+    api: ShapeServer, muster: Any, row: dict[str, Any], phase: str, pods: str
+) -> None:
+    row = workload_row(**row, requestedPods=2, completions=4)
+    api.on("GET", "/workloads", Reply(body={"workloads": [row], "next": None}))
+    assert muster("workload", "list", "--columns", "runningPods", "--no-headers").out.strip() == pods
+    for path, body in (("", row), ("/pods", {"pods": []}), ("/history", {"records": [], "next": None})):
+        api.on("GET", f"/workloads/{WORKLOAD_ID}{path}", Reply(body=body))
+    described = muster("workload", "describe", "hello").out
+    assert re.findall(r"(?m)^Phase: +(.*)$", described) == [phase]
