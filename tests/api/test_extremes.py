@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Generator
+from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -222,3 +223,29 @@ async def test_who_still_waits_when_a_server_ends_is_told_so_and_what_to_do(meth
     assert sent[0]["status"] == 503
     assert (b"retry-after", b"1") in [(name.lower(), value) for name, value in sent[0]["headers"]]
     assert json.loads(sent[1]["body"])["details"] == said
+
+
+def test_no_measurement_is_older_than_its_workload(served: Served) -> None:
+    """An interval that begins before the workload would tell of a time when there was none, or another of its name."""
+    with served.client("alice") as alice:
+        made = alice.post(TRAININGS, json=served.training()).json()["workloadId"]
+        created = datetime.fromisoformat(alice.get(f"/api/v1/workloads/{made}").json()["createdAt"])
+        asyncio.run(_measured(served.settings.postgres_url, made, served.cluster, created + timedelta(seconds=1)))
+        query = {"end": (created + timedelta(minutes=5)).isoformat(), "numberOfSamples": 1}
+        answer = alice.get(f"/api/v1/workloads/{made}/metrics", params=query)
+    series = answer.json()["measurements"]
+    assert series, answer.text
+    times = [datetime.fromisoformat(value["timestamp"]) for one in series for value in one["values"]]
+    assert min(times) >= created
+
+
+async def _measured(postgres_url: str, workload_id: str, cluster_id: str, at: datetime) -> None:
+    """As if an agent had measured it."""
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        columns = "cluster_id, workload_id, pod_set, index, attempt, try_, at, cpu_milli, memory_bytes"
+        values = "$1, $2, 'main', 0, 1, 0, $3, 100, 1000"
+        insert = f"INSERT INTO muster.usage_samples ({columns}) VALUES ({values})"
+        await connection.execute(insert, cluster_id, workload_id, at)
+    finally:
+        await connection.close()

@@ -164,7 +164,12 @@ def test_every_field_of_a_workload_s_row_is_a_column_and_wide_has_not_all(listed
         ({"phase": "Pending", "desiredPhase": "Running"}, "Pending (wanted: Running)", "1/2"),
         ({"phase": "Stopping", "desiredPhase": "Stopped"}, "Stopping (wanted: Stopped)", "1/2"),
         (
-            {"phase": "Completed", "desiredPhase": "Running", "completedAt": "2026-01-03T00:00:00Z", "succeededPods": 4},
+            {
+                "phase": "Completed",
+                "desiredPhase": "Running",
+                "completedAt": "2026-01-03T00:00:00Z",
+                "succeededPods": 4,
+            },
             "Completed",
             "4/4",
         ),

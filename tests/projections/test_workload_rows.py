@@ -1,8 +1,10 @@
 """What few commits of wide workloads, and several lives of one name, change in the tables."""
 
+from typing import Literal
+
 import pytest
 
-from events.workload.commands import CreateWorkload, DeleteWorkload, PlacePods, PodFact, ReportPods
+from events.workload.commands import CreateWorkload, DeleteWorkload, PlacePods, PodFact, ReportPods, SuspendWorkload
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import TrainingSpec
 from projections.fold import fold
@@ -89,3 +91,18 @@ def test_rows_that_are_not_where_the_log_says_are_not_gone_on_from(there: str) -
     row = None if there == "nothing" else earlier["workload", key].row
     with pytest.raises(RowsLostError, match="the tables were changed"):
         restored(world.chain("workload", key), row, [])
+
+
+@pytest.mark.parametrize("end", ["stopped", "succeeded"])
+def test_a_run_that_has_ended_does_not_show_what_was_said_of_its_start(end: Literal["stopped", "succeeded"]) -> None:
+    world, key = wide_world()
+    identifier = world.state("workload", key).workload_id
+    said = PodFact(pod=run(7), kind="starting", at=world.now, message="image 'x' is recorded, not pulled")
+    world.do("workload", key, ReportPods(workload_id=identifier, facts=(said,)), CLUSTER_SYNC)
+    if end == "stopped":
+        world.do("workload", key, SuspendWorkload(workload_id=identifier))
+    fact = PodFact(pod=run(7), kind=end, at=world.now, exit_code=0)
+    world.do("workload", key, ReportPods(workload_id=identifier, facts=(fact,)), CLUSTER_SYNC)
+    _, changes = fold({}, world.commits)
+    (row,) = (row for row in changes.put["pods"].values() if row.index == run(7).index and row.finished_at)
+    assert (row.reason, row.message) == ("", "")
