@@ -45,6 +45,30 @@ _LIST_ROWS: Final = 100
 """Rows of a list where nothing else is asked for: Run:ai's page."""
 
 
+_StatusOption = Annotated[
+    str | None, typer.Option("--status", metavar="PHASE", help="Only in this phase.", autocompletion=phases)
+]
+_FilterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter",
+        metavar="FIELD==VALUE",
+        help="Condition with == != <= >= =@ !@ =^ =$; repeatable, all hold.",
+        autocompletion=columns,
+    ),
+]
+_SelectorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        "-l",
+        metavar="LABELS",
+        help="By labels, as Kubernetes selects: team=vision,stage in (dev,test),!old.",
+        autocompletion=labels,
+    ),
+]
+
+
 def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
     """Declares `list`; `kind` keeps it to one kind of workload."""
 
@@ -65,29 +89,9 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         *,
         project: ProjectOption = None,
         everything: Annotated[bool, typer.Option("--all", "-A", help="Of all projects that you may see.")] = False,
-        status: Annotated[
-            str | None,
-            typer.Option("--status", metavar="PHASE", help="Only in this phase.", autocompletion=phases),
-        ] = None,
-        conditions: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--filter",
-                metavar="FIELD==VALUE",
-                help="Condition with == != <= >= =@ !@ =^ =$; repeatable, all hold.",
-                autocompletion=columns,
-            ),
-        ] = None,
-        selector: Annotated[
-            str | None,
-            typer.Option(
-                "--selector",
-                "-l",
-                metavar="LABELS",
-                help="By labels, as Kubernetes selects: team=vision,stage in (dev,test),!old.",
-                autocompletion=labels,
-            ),
-        ] = None,
+        status: _StatusOption = None,
+        conditions: _FilterOption = None,
+        selector: _SelectorOption = None,
         search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Text anywhere in it.")] = None,
         deleted: Annotated[bool, typer.Option("--deleted", help="What was deleted, instead.")] = False,
         sort_by: Annotated[

@@ -8,7 +8,7 @@ import msgspec
 from events.workload.pod import Pod
 from events.workload.spec import TrainingSpec, with_defaults
 from events.workload.state import Workload
-from projections.values import clean, fit
+from projections.values import clean, fit, indexed
 
 type OnNodes = dict[tuple[str, str], int]
 """How many runs hold a node, by (node name, node pool)."""
@@ -76,8 +76,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             category=clean(spec.category or ""),
             image=clean(spec.image or ""),
             node_pools=tuple(clean(pool) for pool in spec.node_pools or ()),
-            labels=tuple(sorted(clean(f"{label.name}={label.value or ''}") for label in spec.labels or ())),
-            label_keys=tuple(sorted(clean(label.name) for label in spec.labels or ())),
+            labels=tuple(sorted(indexed(f"{label.name}={label.value or ''}") for label in spec.labels or ())),
+            label_keys=tuple(sorted(indexed(label.name) for label in spec.labels or ())),
             completions=fit(sum(pod_set.count for pod_set in sets)),
             parallelism=fit(sum(pod_set.parallelism for pod_set in sets)),
             backoff_limit=fit(spec.backoff_limit or 0),

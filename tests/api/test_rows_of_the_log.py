@@ -16,6 +16,7 @@ from events.workload.state import bindable
 from services.api.rows import LoggedRows
 from services.runtime.identity.directory import Directory
 from services.runtime.log.memory import MemoryEventStore
+from services.runtime.process import turn
 from tests.events.given import ref
 from tests.support.lives import CLUSTER_SYNC, SCHEDULER, World, feed
 
@@ -73,7 +74,11 @@ def world() -> tuple[World, str]:
     return wide()
 
 
-async def test_others_have_their_turns_while_the_row_of_a_wide_workload_is_made(world: tuple[World, str]) -> None:
+async def test_others_have_their_turns_while_the_row_of_a_wide_workload_is_made(
+    world: tuple[World, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A turn is over at once, so that their number does not depend on how fast this machine is.
+    monkeypatch.setattr(turn, "TURN_SECONDS", 0.0)
     lives, key = world
     store = MemoryEventStore()
     feed(store, lives.commits)
@@ -83,7 +88,7 @@ async def test_others_have_their_turns_while_the_row_of_a_wide_workload_is_made(
         turns += 1
         await asyncio.sleep(0)
     assert making.result()["runningPods"] == PODS
-    assert turns >= 5
+    assert turns >= 2 * PODS // AT_ONCE
 
 
 async def test_who_asks_again_goes_on_where_the_one_before_gave_up(world: tuple[World, str]) -> None:
