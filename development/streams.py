@@ -11,6 +11,7 @@ from development.servers import EVERYTHING, NatsServer
 from events.subjects import (
     ACTORS_STREAM,
     AUDIT_STREAM,
+    CODE_STREAM,
     EVENTS_STREAM,
     KEYS_STREAM,
     OBSERVED_STREAM,
@@ -33,6 +34,7 @@ STREAMS = (
     SNAPSHOTS_STREAM,
     KEYS_STREAM,
     ACTORS_STREAM,
+    CODE_STREAM,
 )
 RECREATE_SECONDS: Final = 20.0
 ANSWER_SECONDS: Final = 5.0

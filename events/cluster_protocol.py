@@ -88,6 +88,8 @@ class RunPod(_Message, frozen=True, kw_only=True):
     keeps_entry_point: bool = False
     """Whether the arguments are for the image's own entry point, where images are run: no command was given."""
     working_dir: str = ""
+    code: str = ""
+    """Digest of the code that the run's folder begins with; empty: none."""
     environment: dict[str, str] = {}
     environment_from: tuple[EnvironmentSource, ...] = ()
     cpu_milli: int = 0

@@ -16,6 +16,7 @@ REFUSALS_STREAM: Final = "REFUSALS"
 SNAPSHOTS_STREAM: Final = "SNAPSHOTS"
 KEYS_STREAM: Final = "KEYS"
 ACTORS_STREAM: Final = "ACTORS"
+CODE_STREAM: Final = "CODE"
 
 ALL_EVENTS: Final = "ev.>"
 ALL_WANTED: Final = "want.>"
@@ -27,6 +28,7 @@ ALL_KEYS: Final = "key.>"
 ALL_ACTORS: Final = "actor.*.*"
 ALL_RECIPES: Final = "recipes.*"
 ALL_AGENT_RECIPES: Final = "agent.*.recipes"
+ALL_CODE: Final = "code.>"
 
 ALL_CANARIES: Final = "snap.canary.*"
 """Small writes that show whether the log's server can store anything; beside the log, as nothing leaves that."""
@@ -176,6 +178,21 @@ def fold_snapshots_filter(service: str) -> str:
 def snapshot_subject(name: str, part: int) -> str:
     """Where one part of a snapshot stands; its name may have several tokens."""
     return f"snap.{'.'.join(map(_token, name.split('.')))}.{part}"
+
+
+def code_filter(cluster_id: str) -> str:
+    """All code that workloads of one cluster may run: what its agent may read."""
+    return f"code.{_token(cluster_id)}.>"
+
+
+def code_of(cluster_id: str, project_id: str, digest: str) -> str:
+    """Where one archive of a project stands, for one cluster; the rest of the subject follows a dot."""
+    return f"code.{_token(cluster_id)}.{_token(project_id)}.{_token(digest)}"
+
+
+def code_sizes_filter(project_id: str) -> str:
+    """How large the code of a project is, on any cluster."""
+    return f"code.*.{_token(project_id)}.*.size.*"
 
 
 def canary_subject(writer: str) -> str:

@@ -32,6 +32,8 @@ class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """As it was written; empty: the image's own entry point."""
     args: str = ""
     working_dir: str = ""
+    code: str = ""
+    """Digest of the archive that its working folder begins with; empty: none."""
     environment: tuple[EnvironmentVariable, ...] = ()
     request: PodRequest = PodRequest()
     limits: PodLimits = PodLimits()

@@ -87,6 +87,8 @@ class TrainingSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     command: str | None = None
     args: str | None = None
     working_dir: str | None = None
+    code: str | None = None
+    """SHA-256 of an archive that was sent before, in hexadecimal digits: unpacked into each run's own folder."""
     environment_variables: tuple[EnvironmentVariable, ...] | None = None
     compute: ComputeSpec | None = None
     node_pools: tuple[str, ...] | None = None

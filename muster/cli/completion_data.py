@@ -131,6 +131,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "-p": ("project", "@project_names", "Project (name or id)"),
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
         "--name-prefix": ("name_prefix", "", "Take this and a suffix that makes it unique"),
+        "--code": ("code", "", "Send this folder, without what .gitignore names; each run starts in a copy of its own"),
         "--command": ("replace_command", "-", "The words after -- replace the image's entry point, not its arguments"),
         "-c": ("replace_command", "-", "The words after -- replace the image's entry point, not its arguments"),
         "--file": ("file", "", "Request in YAML or JSON; flags win over what it says"),

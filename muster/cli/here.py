@@ -16,12 +16,20 @@ _FIELD: Final = "spec.workingDir"
 _LOOPBACK: Final = ("localhost", "::1")
 
 
-def set_working_dir(api: "Api", request: Row, cluster: Row) -> None:
+def set_working_dir(api: "Api", request: Row, cluster: Row, *, code: str | None) -> None:
     """Where the pods run on this machine, they start in the caller's folder, and a relative folder is meant from there.
     Raises Problem (usage) for a relative folder of any other cluster, and for one that is not there.
     """
-    given = text_of(row_of(request, "spec"), "workingDir")
+    spec = row_of(request, "spec")
+    given = text_of(spec, "workingDir")
     if given.startswith("/"):
+        return
+    if code is not None or text_of(spec, "code"):
+        if given:
+            raise usage(
+                f"--working-dir {given!r} is relative, and with code each run starts in the folder that was sent",
+                todo=f"leave it out, and name what runs from there, such as {given}/train.py",
+            )
         return
     if not _runs_here(api, cluster):
         if given:

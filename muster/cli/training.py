@@ -9,7 +9,7 @@ import typer
 from muster.cli.command import MusterGroup, Session, command
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.here import set_working_dir
-from muster.cli.names import check_new_name, default_cluster, default_project
+from muster.cli.names import check_new_name, default_cluster, default_project, find_cluster
 from muster.cli.nouns import NOUNS
 from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, TimeoutOption, timeout_seconds
 from muster.cli.output import Format
@@ -22,6 +22,16 @@ from muster.cli.workload_acts import add_acts
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
+
+
+_CodeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--code",
+        metavar="FOLDER",
+        help="Send this folder, without what .gitignore names; each run starts in a copy of its own.",
+    ),
+]
 
 
 class TrainingGroup(MusterGroup):
@@ -57,6 +67,7 @@ def submit(
     name_prefix: Annotated[
         str | None, typer.Option("--name-prefix", metavar="TEXT", help="Take this and a suffix that makes it unique.")
     ] = None,
+    code: _CodeOption = None,
     replace_command: Annotated[
         bool,
         typer.Option("--command", "-c", help="The words after -- replace the image's entry point, not its arguments."),
@@ -88,22 +99,33 @@ def submit(
         request = read_request(file)
     _name(request, name, name_prefix)
     set_fields(request, fields)
+    _set_words(request, words, replace_command=replace_command)
+    seconds = timeout_seconds(timeout, waits=wait or watch, flags="--wait or --watch")
+    if project or "projectId" not in request:
+        request["projectId"] = text_of(default_project(session, project), "id")
+    chosen = None
+    if cluster or "clusterId" not in request:
+        chosen = default_cluster(session, cluster)
+        request["clusterId"] = text_of(chosen, "id")
+        set_working_dir(session.api, request, chosen, code=code)
+    if code is not None:
+        from muster.cli.code import send_code
+
+        chosen = chosen or find_cluster(session.api, text_of(request, "clusterId"))
+        set_field(request, "spec.code", send_code(session, request, chosen, code, dry_run=dry_run is not None))
+    if dry_run is not None:
+        return _dry_run(session, request, dry_run)
+    return send(session, request, idempotency_key=idempotency_key, waits=wait or watch, timeout_seconds=seconds)
+
+
+def _set_words(request: Row, words: list[str], *, replace_command: bool) -> None:
+    """Raises Problem (usage)."""
     if words:
         # One word that holds spaces is a command line already; several are quoted so that they stay what they are.
         text = words[0] if len(words) == 1 else shlex.join(words)
         set_field(request, "spec.command" if replace_command else "spec.args", text)
     elif replace_command:
         raise usage("--command needs words after --", todo="muster training submit NAME -i IMAGE --command -- WORDS...")
-    seconds = timeout_seconds(timeout, waits=wait or watch, flags="--wait or --watch")
-    if project or "projectId" not in request:
-        request["projectId"] = text_of(default_project(session, project), "id")
-    if cluster or "clusterId" not in request:
-        chosen = default_cluster(session, cluster)
-        request["clusterId"] = text_of(chosen, "id")
-        set_working_dir(session.api, request, chosen)
-    if dry_run is not None:
-        return _dry_run(session, request, dry_run)
-    return send(session, request, idempotency_key=idempotency_key, waits=wait or watch, timeout_seconds=seconds)
 
 
 def _add_submit(app: typer.Typer) -> None:
@@ -117,6 +139,7 @@ def _add_submit(app: typer.Typer) -> None:
         muster training submit hello -i python:3.13 -- python -c 'print(6 * 7)'
         muster training submit half -i pytorch -g 1 --gpu-request-type portion --gpu-portion-request 0.5 -- train.py
         muster training submit sweep -i python:3.13 --runs 5 --parallelism 2 -e LR=0.1 --command -- python sweep.py
+        muster training submit mine -i python:3.13 --code . -- python train.py
         muster training submit --name-prefix nightly -f training.yaml --wait --timeout 2h
         muster training submit hello -f - --dry-run=client -o json < training.yaml
         """,

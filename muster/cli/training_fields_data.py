@@ -87,6 +87,15 @@ FIELDS: Final[tuple[FieldData, ...]] = (
         (),
     ),
     FieldData(
+        "spec.code",
+        "text",
+        "",
+        "SHA-256 of an archive that POST /code took: each run starts in a folder of its own that holds it.",
+        "Environment",
+        "",
+        (),
+    ),
+    FieldData(
         "spec.environmentVariables",
         "list",
         "--environment",

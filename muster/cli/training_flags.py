@@ -18,7 +18,7 @@ from muster.cli.training_fields_data import FIELDS, FieldData
 from muster.cli.values import Json, Row, ValueProblem, parse_duration, parse_integer, parse_number, parse_pair
 
 _NOT_FROM_TABLE: Final = frozenset(
-    {"name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec.command", "spec.args"}
+    {"name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec.command", "spec.args", "spec.code"}
 )
 """Told by arguments and flags that `submit` declares itself."""
 
@@ -98,6 +98,7 @@ FLAG_OF_FIELD: Final[dict[str, str]] = {
     **{flag.field: flag.names[0] for flag in FLAGS},
     "spec.command": "--command",
     "spec.args": "words after --",
+    "spec.code": "--code",
     "useGivenNameAsPrefix": "--name-prefix",
     "projectId": "--project",
     "clusterId": "--cluster",

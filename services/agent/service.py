@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+from nats.aio.client import Client
 
 from events.cluster import ClusterKind
 from events.cluster_protocol import WantedCluster
@@ -18,9 +19,12 @@ from services.agent.backends.local.environment import LocalMachine
 from services.agent.backends.local.run_folder import Isolation
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
+from services.agent.code import KeptSource
 from services.agent.host import AgentHost, OpenBackend
+from services.runtime.code.kept import KeptCode
 from services.runtime.nats.connection import connect
 from services.runtime.nats.inboxes import agent_user
+from services.runtime.nats.requests import Requests
 from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
@@ -36,7 +40,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     nc = await connect(settings, "agent")
     try:
         await assert_streams(nc, replicas=settings.replicas)
-        await AgentHost(nc, _backends(settings), version=_version()).run(stop, health.ready)
+        await AgentHost(nc, _backends(settings, nc), version=_version()).run(stop, health.ready)
     finally:
         await nc.close()
 
@@ -49,7 +53,7 @@ async def _serve_one(settings: Settings, cluster_id: str, health: Health, stop: 
     try:
         host = AgentHost(
             nc,
-            _backends(settings),
+            _backends(settings, nc),
             version=_version(),
             cluster_id=cluster_id,
             list_again_seconds=settings.kubernetes_list_again_seconds,
@@ -59,12 +63,12 @@ async def _serve_one(settings: Settings, cluster_id: str, health: Health, stop: 
         await nc.close()
 
 
-def _backends(settings: Settings) -> dict[ClusterKind, OpenBackend]:
+def _backends(settings: Settings, nc: Client) -> dict[ClusterKind, OpenBackend]:
     async def simulated(cluster: WantedCluster) -> Backend:
         return SimulatedBackend(cluster.simulated_nodes, RealClock())
 
     async def local(cluster: WantedCluster) -> Backend:
-        return await LocalBackend(_this_machine(settings, cluster)).open()
+        return await LocalBackend(_this_machine(settings, cluster), KeptSource(KeptCode(Requests(nc)))).open()
 
     async def kubernetes(cluster: WantedCluster) -> Backend:
         # Its library costs memory and time at the start, which processes that serve no such cluster do not spend.

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from services.api import (
     clusters,
+    code,
     export,
     logs,
     operation_log,
@@ -32,7 +33,7 @@ from services.api.pages import pages_of
 PREFLIGHT_SECONDS: Final = 600
 """For which a browser remembers what it may send."""
 OPERATIONS: Final = operations_in(
-    *(trainings, workloads, export, logs, clusters, organisation, service_accounts, operation_log, system)
+    *(trainings, code, workloads, export, logs, clusters, organisation, service_accounts, operation_log, system)
 )
 """Every endpoint; the order is that of matching, and of the pages made from it."""
 

@@ -60,6 +60,17 @@ MIN_SEQ: Final = Query(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeLimits:
+    """What is kept of code that people send."""
+
+    max_bytes: int
+    """Of one archive."""
+    project_max_bytes: int
+    retention_hours: float
+    """Of what no living workload uses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     """Everything a handler may use."""
 
@@ -77,6 +88,7 @@ class Api:
     limiter: RateLimiter
     exports: Slots
     follows: Slots
+    code: CodeLimits
     ready: Callable[[], bool]
     """Whether every connection is there."""
     alarm: Callable[[], str] = str
@@ -130,6 +142,9 @@ class Call:
 
     def may_read(self, project_id: str) -> bool:
         return self.grants.allows(Permission.READ, project_id)
+
+    def may_submit(self, project_id: str) -> bool:
+        return self.grants.allows(Permission.SUBMIT, project_id)
 
     def json_object(self) -> dict[str, Any]:
         """The body. Raises 400."""

@@ -6,11 +6,13 @@ Only reads. The deciders have the last word: here is what lets a person mend eve
 from events.aggregate import CLUSTER, WORKLOAD
 from events.ids import incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
+from services.api.code import is_kept
 from services.api.context import Call
 from services.api.fields.training import TrainingCreationRequest, TrainingSpecFields
 from services.api.issues import Issue, shown
 from services.api.places import find_cluster, find_project
 from services.api.rules import check_cluster
+from services.runtime.code.kept import Code
 
 
 async def misfits(call: Call, training: TrainingCreationRequest, command_id: str, *, faulty: bool) -> list[Issue]:
@@ -21,6 +23,7 @@ async def misfits(call: Call, training: TrainingCreationRequest, command_id: str
         faulty: whether it is wrong in itself. Then a taken name is told beside that; alone, the decider tells it.
     """
     issues = [*await _of_project(call, training.project_id), *await _of_cluster(call, training)]
+    issues += await _of_code(call, training)
     if not (issues or faulty) or not training.name or not call.may_read(training.project_id):
         return issues
     name = final_name(training.name, as_prefix=training.use_given_name_as_prefix, command_id=command_id)
@@ -39,6 +42,23 @@ async def _of_project(call: Call, project_id: str) -> list[Issue]:
     if not project_id or await find_project(call, project_id) is not None:
         return []
     return [Issue(field="projectId", details=f"there is no project {shown(project_id)}")]
+
+
+def code_of(training: TrainingCreationRequest) -> Code | None:
+    """The code that it shall run."""
+    digest = training.spec.code if training.spec else None
+    if not (digest and training.project_id and training.cluster_id):
+        return None
+    return Code(cluster_id=training.cluster_id, project_id=training.project_id, digest=digest)
+
+
+async def _of_code(call: Call, training: TrainingCreationRequest) -> list[Issue]:
+    """It must have been sent, for this project and this cluster. Whoever may not submit there learns nothing."""
+    code = code_of(training)
+    if code is None or not call.may_submit(code.project_id) or await is_kept(call, code):
+        return []
+    details = f"code {shown(code.digest)} is not kept for this project and cluster; send it first"
+    return [Issue(field="spec.code", details=details, involves=frozenset({"projectId", "clusterId"}))]
 
 
 async def _of_cluster(call: Call, training: TrainingCreationRequest) -> list[Issue]:

@@ -203,6 +203,9 @@ def check_kind(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:
     """What a cluster of this kind does not have, or does itself, whatever its state."""
     yield from _set_by_muster(spec, kind)
     if kind == "kubernetes":
+        if spec.code is not None:
+            details = "is not taken by clusters of kind kubernetes; have an image that holds the code"
+            yield _issue("spec.code", details, "canAdd", "clusterId")
         return
     for index, variable in enumerate(spec.environment_variables or ()):
         if variable is None:

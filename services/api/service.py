@@ -11,8 +11,9 @@ import uvicorn
 from projections.queries import Queries
 from services.api.account_use import AccountUse
 from services.api.application import build_application
+from services.api.code import tidy
 from services.api.connections import ConnectionLimits, bounded
-from services.api.context import Api
+from services.api.context import Api, CodeLimits
 from services.api.export import EXPORTS, EXPORTS_EACH
 from services.api.follows import FOLLOWS
 from services.api.limits import RateLimiter, Slots
@@ -75,10 +76,20 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             limiter=RateLimiter(rate=settings.requests_per_second, burst=settings.requests_burst, clock=time.monotonic),
             exports=Slots(most=EXPORTS, each=EXPORTS_EACH),
             follows=Slots(most=FOLLOWS, each=settings.follows_per_user),
+            code=CodeLimits(
+                max_bytes=settings.code_max_bytes,
+                project_max_bytes=settings.code_project_max_bytes,
+                retention_hours=settings.code_retention_hours,
+            ),
             ready=lambda: health.serving and connection.is_connected,
             alarm=lambda: ". ".join(filter(None, (health.alarm, *store.voids.doubted(actors.subject)))),
         )
-        await _serve(api, settings, health, stop)
+        tidying = asyncio.create_task(tidy(api), name="tidy-code")
+        try:
+            await _serve(api, settings, health, stop)
+        finally:
+            tidying.cancel()
+            await asyncio.gather(tidying, return_exceptions=True)
     finally:
         await account_use.close()
         await directory.close()

@@ -5,15 +5,16 @@ import contextlib
 from events.aggregate import WORKLOAD, Chain
 from events.commands import UserCommand
 from events.envelope import Accepted
-from events.ids import key_of_id
+from events.ids import key_of_id, workload_key
 from events.phases import DesiredPhase, Phase
 from events.workload.commands import CreateWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.decide import final_name
 from events.workload.spec import with_defaults
 from events.workload.state import Workload
 from services.api.answers import HttpResponse, Training1
+from services.api.code import keep_for
 from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, sequence_headers
-from services.api.creation import misfits
+from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
 from services.api.fields.training import TrainingCreationRequest
 from services.api.issues import MAX_ISSUES
@@ -59,6 +60,8 @@ async def create_training(call: Call) -> Answer[Training1]:
         cluster_id=checked.cluster_id,
         spec=to_spec(checked.spec),
     )
+    if (code := code_of(checked)) is not None and call.may_submit(command.project_id):
+        await keep_for(call, code, workload_key(command.project_id, command.name))
     reply = await call.send(command, command_id=command_id, creation=True)
     return _created(call, checked, command, reply)
 

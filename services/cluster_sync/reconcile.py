@@ -110,6 +110,7 @@ def run_pod(desired: Desired) -> RunPod:
         arguments=template.arguments,
         keeps_entry_point=not template.command,
         working_dir=template.working_dir,
+        code=template.code,
         environment={one.name: one.value for one in template.environment if one.name not in sources},
         environment_from=tuple(sources.values()),
         cpu_milli=request.cpu_milli,

@@ -16,6 +16,7 @@ from events.subjects import (
     ALL_AGENT_RECIPES,
     ALL_AUDIT,
     ALL_CANARIES,
+    ALL_CODE,
     ALL_KEYS,
     ALL_OBSERVED,
     ALL_RECIPES,
@@ -23,6 +24,7 @@ from events.subjects import (
     ALL_ROOMS,
     ALL_WANTED,
     AUDIT_STREAM,
+    CODE_STREAM,
     EVENTS_STREAM,
     KEYS_STREAM,
     LOG_STATE,
@@ -46,6 +48,7 @@ from services.runtime.nats.permissions import (
     log_follower,
     permission,
     read,
+    read_code,
 )
 
 SERVER_UID: Final = 10010
@@ -110,6 +113,9 @@ SERVICES: Final[dict[str, Service]] = {
             *read(AUDIT_STREAM),
             *read(REFUSALS_STREAM),
             *actors("api"),
+            ALL_CODE,
+            read_code(ALL_CODE),
+            call("STREAM.PURGE", CODE_STREAM),
         ),
         group="control",
         uid=10011,
@@ -124,6 +130,7 @@ SERVICES: Final[dict[str, Service]] = {
             ),
             *("http_host", "http_port", "http_max_connections", "http_max_connections_per_address"),
             *("http_max_head_seconds", "http_max_stalled_seconds"),
+            *("code_max_bytes", "code_project_max_bytes", "code_retention_hours"),
         ),
     ),
     "ownership": Service(
@@ -189,6 +196,7 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_RECIPES,
             f"{logs_inbox('*')}.*",
             *follow(WANTED_STREAM, "agent", ALL_WANTED),
+            read_code(ALL_CODE),
             subscribe=("agent.*.logs", ALL_AGENT_RECIPES),
         ),
         group="workers",

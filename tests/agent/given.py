@@ -102,6 +102,13 @@ def machine(folder: Path, **more: Any) -> LocalMachine:
     return LocalMachine(**(fields | more))
 
 
+class NoCode:
+    """Where no code was ever sent."""
+
+    async def bring(self, cluster_id: str, pod: RunPod, folder: Path) -> str:
+        return f"its code cannot be used: code {pod.code[:12]} is not kept any more; submit it again"
+
+
 class VirtualClock:
     """Time that a test moves."""
 
@@ -200,7 +207,7 @@ class Watched:
 
 
 async def open_local(folder: Path, **more: Any) -> Watched:
-    backend = await LocalBackend(machine(folder, **more)).open()
+    backend = await LocalBackend(machine(folder, **more), NoCode()).open()
     node = (await backend.list_all()).nodes[0].name
     return Watched(backend, "local", node)
 

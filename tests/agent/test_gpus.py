@@ -14,7 +14,7 @@ from events.cluster_protocol import ObservedPod
 from events.workload.pod import DeviceShare
 from services.agent.backends.local.backend import LocalBackend
 from services.agent.backends.local.gpus import Gpu, Gpus, GpuUse, NoSuchDeviceError, NvmlGpus, choose, open_gpus
-from tests.agent.given import KEY, Watched, machine
+from tests.agent.given import KEY, NoCode, Watched, machine
 
 A, B, C, D = "GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"
 
@@ -75,7 +75,7 @@ async def opened(folder: Path, names: Sequence[str]) -> Watched:
     def gpus(_stand_ins: int) -> Gpus:
         return Listed(names)
 
-    backend = await LocalBackend(machine(folder), gpus).open()
+    backend = await LocalBackend(machine(folder), NoCode(), gpus).open()
     return Watched(backend, "local", (await backend.list_all()).nodes[0].name)
 
 

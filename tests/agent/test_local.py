@@ -21,7 +21,7 @@ from services.agent.backends.local import shim
 from services.agent.backends.local.backend import LocalBackend
 from services.agent.backends.local.files import Fences, delete_old_logs
 from services.agent.backends.local.run_folder import Isolation, RunFolder
-from tests.agent.given import CLUSTER, KEY, PYTHON, Watched, log_text, machine, open_local, run_pod
+from tests.agent.given import CLUSTER, KEY, PYTHON, NoCode, Watched, log_text, machine, open_local, run_pod
 
 pytestmark = pytest.mark.anyio
 
@@ -441,7 +441,7 @@ async def test_a_second_agent_on_the_same_folder_is_refused(
 ) -> None:
     monkeypatch.setattr("services.agent.backends.local.backend.LOCK_SECONDS", 0.2)
     with pytest.raises(BackendError, match="another agent holds"):
-        await LocalBackend(machine(data)).open()
+        await LocalBackend(machine(data), NoCode()).open()
 
 
 def _processor_seconds(key: str) -> list[float]:

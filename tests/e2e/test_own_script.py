@@ -138,3 +138,72 @@ def test_a_suspend_loses_nothing_that_was_written(stack: Stack, api: Api, folder
     time.sleep(0.2)
     assert typed(stack, folder, "training", "suspend", "slow", "--wait").returncode == 0
     assert typed(stack, folder, "training", "logs", "slow").stdout == "first\nsecond\n"
+
+
+def test_code_is_sent_once_and_each_run_has_a_copy_of_its_own(stack: Stack, api: Api, folder: Path) -> None:
+    """Without what .gitignore names; what one run writes, no other sees; the same folder again is not sent again."""
+    (folder / ".gitignore").write_text("*.bin\n!small.bin\n")
+    (folder / "data.bin").write_bytes(bytes(100_000))
+    (folder / "small.bin").write_bytes(b"s" * 300_000)
+    program = "import os, pathlib; print(sorted(str(p) for p in pathlib.Path('.').rglob('*'))); open('left', 'w')"
+    (folder / "show.py").write_text(program)
+    submit = ("-i", "x", "--code", ".", "--wait", "--", sys.executable, "show.py")
+    first = typed(stack, folder, "training", "submit", "sent", "--runs", "2", *submit)
+    assert (first.returncode, "sending 6 files" in first.stderr) == (0, True), first.stderr
+    again = typed(stack, folder, "training", "submit", "sent-again", *submit)
+    assert (again.returncode, "sending" in again.stderr) == (0, False), again.stderr
+    seen = str([".gitignore", "greeting.txt", "show.py", "small.bin", "src", "src/greeting.txt", "train.py"])
+    said = typed(stack, folder, "training", "logs", "sent").stdout
+    assert said == f"main-0: {seen}\nmain-1: {seen}\n"
+    assert typed(stack, folder, "training", "logs", "sent-again").stdout == f"{seen}\n"
+    (spec,) = [row["spec"] for row in [api.training(_id(api, "sent"))]]
+    assert len(spec["code"]) == 64
+    assert "workingDir" not in spec
+
+
+def test_the_example_with_a_script_of_its_own_runs_from_anywhere(stack: Stack, folder: Path) -> None:
+    """Where its file reads what lies beside it, and writes its result."""
+    code = str(Path(__file__).parents[2] / "examples" / "own-script")
+    words = ("-i", "python:3.13", "--code", code, "--wait", "--", sys.executable, "train.py")
+    ran = typed(stack, folder, "training", "submit", "example", *words)
+    assert ran.returncode == 0, ran.stderr
+    assert typed(stack, folder, "training", "logs", "example").stdout.endswith("step 5: error 0.0312\n")
+    assert not (Path(code) / "model.txt").exists()
+
+
+def _id(api: Api, name: str) -> str:
+    return next(row["id"] for row in api.get("/workloads", limit=500)["workloads"] if row["name"] == name)
+
+
+def test_code_that_is_too_large_is_refused_with_the_largest_files(stack: Stack, folder: Path) -> None:
+    with (folder / "weights.pt").open("wb") as file:
+        file.truncate(40 * 1024 * 1024)
+    ran = typed(stack, folder, "training", "submit", "large", "-i", "x", "--code", ".", "--", "x")
+    assert ran.returncode == 6, ran.stderr
+    assert "at most 32.0 MiB may be sent" in ran.stderr
+    assert "40.0 MiB  weights.pt" in ran.stderr
+    assert ".gitignore" in ran.stderr
+
+
+def test_code_of_another_project_is_no_code_for_this_one(stack: Stack, api: Api, folder: Path) -> None:
+    """A digest is no key: who knows it may not run it, nor learn that it is kept."""
+    submit = ("training", "submit", "mine", "-i", "x", "--code", ".", "--", sys.executable, "train.py")
+    assert typed(stack, folder, *submit).returncode == 0
+    digest = api.training(_id(api, "mine"))["spec"]["code"]
+    other = api.http.post("/org-unit/projects", json={"name": "other"}).json()["id"]
+    stranger = stack.api(stack.token("mallory", project="other"))
+    place = {"clusterId": api.cluster("local"), "digest": digest}
+    asked = until(lambda: _answered(stranger, {"projectId": other, **place}), 10)
+    assert asked["kept"] is False
+    assert stranger.http.get("/code", params={"projectId": api.project(), **place}).status_code == 403
+    spec = {"image": "x", "command": "cat train.py", "code": digest}
+    body = {"name": "theft", "projectId": other, "clusterId": api.cluster("local"), "spec": spec}
+    refused = stranger.http.post("/workloads/trainings", json=body)
+    assert refused.status_code == 400
+    assert "is not kept for this project and cluster" in refused.text
+
+
+def _answered(api: Api, query: dict[str, str]) -> dict[str, object] | None:
+    """Once the api knows of a role that was given a moment ago."""
+    answer = api.http.get("/code", params=query)
+    return answer.json() if answer.status_code == 200 else None

@@ -19,6 +19,7 @@ ANSWERS = {
     "muster training submit hello": r"^hello +\S+ +Creating",
     "muster training logs hello": r"^333333283333335000000$",
     "muster workload history hello": r"(?s)submitted.*completed",
+    "muster training submit mine": r"^mine +\S+ +Creating",
     "muster training submit -f examples/sweep.yaml": r"^sweep +\S+ +Creating",
     "muster workload list": r"(?m)^sweep .* Completed ",
     "muster log verify": r"no difference",
@@ -76,4 +77,4 @@ def test_every_example_ends_as_it_says(stack: Stack, name: str, code: int, outpu
 
 
 def test_no_example_is_forgotten_here() -> None:
-    assert {path.stem for path in (ROOT / "examples").iterdir()} == {"primes", "failing", "sweep"}
+    assert {path.stem for path in (ROOT / "examples").iterdir()} == {"primes", "failing", "sweep", "own-script"}

@@ -29,7 +29,7 @@ from tests.support.wanted import wanted_of
 
 pytestmark = pytest.mark.anyio
 
-STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS", "KEYS", "ACTORS")
+STREAMS = ("EVENTS", "WANTED", "OBSERVED", "AUDIT", "SNAPSHOTS", "KEYS", "ACTORS", "CODE")
 OWN = (
     "obs.one.cluster",
     "obs.one.pod.k",
@@ -40,6 +40,7 @@ OWN = (
     call("CONSUMER.CREATE", "WANTED", "agent-one-7", "want.one.cluster"),
     call("CONSUMER.MSG.NEXT", "WANTED", "agent-one-0"),
     call("CONSUMER.DELETE", "WANTED", "agent-one-0"),
+    call("DIRECT.GET", "CODE", "code.one.project.digest.part.0"),
 )
 NOT_ITS_OWN = (
     "obs.other.cluster",
@@ -55,6 +56,7 @@ NOT_ITS_OWN = (
     "ev.workload.k",
     "ev.node.k",
     "audit.p",
+    "code.one.project.digest.part.0",
     "snap.chain-x.0",
     "cmd.request.CreateWorkload",
     "cmd.admitted.CreateWorkload",
@@ -92,6 +94,8 @@ NOT_ITS_OWN = (
             "CONSUMER.CREATE.EVENTS.x.ev.>",
             "CONSUMER.MSG.NEXT.EVENTS.x",
             "CONSUMER.CREATE.OBSERVED.x.obs.one.>",
+            "DIRECT.GET.CODE.code.other.project.digest.part.0",
+            "DIRECT.GET.CODE.code.*.project.digest.part.0",
             "CONSUMER.MSG.NEXT.OBSERVED.x",
             *(
                 f"{verb}.{stream}"

@@ -36,6 +36,7 @@ def template(spec: TrainingSpec) -> PodTemplate:
         command=spec.command or "",
         args=spec.args or "",
         working_dir=spec.working_dir or "",
+        code=spec.code or "",
         environment=spec.environment_variables or (),
         request=pod_request(spec.compute),
         limits=_limits(spec.compute or ComputeSpec()),

@@ -165,7 +165,8 @@ class SimulatedBackend:
             return
         run.ignores_term = pod.annotations.get(IGNORE_TERM_ANNOTATION) == "true"
         self._hold(run, +1)
-        self._set(run, "starting", message=f"simulated; image {pod.image!r} is recorded, not pulled")
+        code = f", and so is code {pod.code[:12]}" if pod.code else ""
+        self._set(run, "starting", message=f"simulated; image {pod.image!r} is recorded, not pulled{code}")
         self._at(START_SECONDS, run, "run")
 
     async def is_there(self, pod_key: str, token: int) -> bool:

@@ -39,7 +39,7 @@ from services.api.answers.organisation import (
     ServiceAccounts,
     ServiceAccountToken,
 )
-from services.api.answers.outcomes import ComplianceIssue, Created, Error, HttpResponse, SubmissionErrorV2
+from services.api.answers.outcomes import CodeLimits, ComplianceIssue, Created, Error, HttpResponse, SubmissionErrorV2
 from services.api.answers.workloads import (
     HISTORY,
     Actor,

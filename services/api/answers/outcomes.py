@@ -56,6 +56,17 @@ class HttpResponse(Form, frozen=True, kw_only=True):
     """A sentence for people."""
 
 
+class CodeLimits(Form, frozen=True, kw_only=True):
+    """What may be sent of code."""
+
+    max_bytes: int
+    """Of one archive."""
+    part_bytes: int
+    """Of each of its parts but the last."""
+    kept: bool
+    """Whether the archive of this digest is there already."""
+
+
 class Created(Form, frozen=True, kw_only=True):
     """What was made."""
 

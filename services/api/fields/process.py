@@ -122,6 +122,15 @@ class ProcessFields(FieldsModel):
             flag="--working-dir",
         ),
     ] = None
+    code: Annotated[
+        Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None,
+        About(
+            label="Code",
+            help="SHA-256 of an archive that POST /code took: each run starts in a folder of its own that holds it.",
+            section=SECTION,
+            row="S025",
+        ),
+    ] = None
     environment_variables: Annotated[
         ItemsOf[EnvironmentVariableFields] | None,
         About(

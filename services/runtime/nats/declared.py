@@ -10,6 +10,7 @@ from events.subjects import (
     ACTORS_STREAM,
     ALL_ACTORS,
     ALL_AUDIT,
+    ALL_CODE,
     ALL_EVENTS,
     ALL_KEYS,
     ALL_OBSERVED,
@@ -17,6 +18,7 @@ from events.subjects import (
     ALL_SNAPSHOTS,
     ALL_WANTED,
     AUDIT_STREAM,
+    CODE_STREAM,
     EVENTS_STREAM,
     KEYS_STREAM,
     OBSERVED_STREAM,
@@ -173,6 +175,20 @@ DECLARED: Final = (
             "allow_rollup_hdrs": False,
             "allow_msg_ttl": False,
             "compression": "none",
+        },
+    ),
+    Declared(
+        name=CODE_STREAM,
+        subjects=(ALL_CODE,),
+        max_bytes=2048 * _MIB,
+        # What people sent along with workloads, in parts; the api purges what no living workload uses.
+        settings={
+            **_NOTHING_EXPIRES,
+            **_LAST_PER_SUBJECT,
+            "storage": "file",
+            "deny_delete": True,
+            "allow_rollup_hdrs": False,
+            "allow_msg_ttl": False,
         },
     ),
 )

@@ -168,6 +168,8 @@ _CALLS: Final = {
     "STREAM.MSG.GET.{}": "",
     # The server remembers for so long where the messages of an answer go.
     "DIRECT.GET.{}": f'{_ANSWERS}, response_threshold: "15s"',
+    "DIRECT.GET.{}.>": "",
+    "STREAM.PURGE.{}": "",
     "CONSUMER.CREATE.{}.*": "",
     "CONSUMER.CREATE.{}.*.>": "",
     "CONSUMER.MSG.NEXT.{}.*": f'{_ANSWERS}, response_threshold: "60s"',
@@ -175,7 +177,7 @@ _CALLS: Final = {
     "CONSUMER.DELETE.{}.*": "",
 }
 _CALLS_OF_EVERYBODY: Final = (
-    *("STREAM.DELETE.{}", "STREAM.PURGE.{}", "STREAM.MSG.DELETE.{}"),
+    *("STREAM.DELETE.{}", "STREAM.MSG.DELETE.{}"),
     *("CONSUMER.NAMES.{}", "CONSUMER.LIST.{}", "CONSUMER.DURABLE.CREATE.{}.*"),
 )
 """What else the user of tests may ask."""

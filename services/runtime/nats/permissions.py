@@ -9,6 +9,7 @@ from typing import Final
 
 from events.subjects import (
     ACTORS_STREAM,
+    CODE_STREAM,
     EVENTS_STREAM,
     SNAPSHOTS_STREAM,
     WANTED_STREAM,
@@ -16,6 +17,7 @@ from events.subjects import (
     agent_recipes_subject,
     aggregate_filter,
     chain_snapshots_filter,
+    code_filter,
     observed_filter,
     recipes_subject,
     usage_subject,
@@ -62,6 +64,11 @@ _BOOT: Final = (SERVER_REPORT_SUBJECT, *(call("STREAM.INFO", stream) for stream 
 READ_ONE_ACTOR: Final = call("STREAM.MSG.GET", ACTORS_STREAM)
 """Whom one id means, or which one somebody has, as the stream's leader has it."""
 _READ_SNAPSHOTS: Final = read(SNAPSHOTS_STREAM)
+
+
+def read_code(subjects: str) -> str:
+    """To read code by its subject."""
+    return call("DIRECT.GET", CODE_STREAM, subjects)
 
 
 def actors(user: str) -> tuple[str, ...]:
@@ -115,6 +122,7 @@ def agent_permission(cluster_id: str) -> Permission:
             recipes_subject(cluster_id),
             f"{logs_inbox(cluster_id)}.*",
             *follow(WANTED_STREAM, user, wanted_filter(cluster_id)),
+            read_code(code_filter(cluster_id)),
         ),
         subscribe=(f"{inbox_prefix(user)}.>", agent_logs_subject(cluster_id), agent_recipes_subject(cluster_id)),
     )

@@ -83,6 +83,12 @@ class Settings(BaseSettings):
     (`too_many_bytes`)."""
     user_max_bytes_per_hour: int = Field(default=64 * 1024**2, ge=2**20)
     """The same of one user or program, in whichever projects."""
+    code_max_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
+    """Of one folder that is sent along with a workload (`muster training submit --code`)."""
+    code_project_max_bytes: int = Field(default=512 * 1024 * 1024, ge=1024)
+    """Of all code of one project that is kept."""
+    code_retention_hours: float = Field(default=24.0, ge=1)
+    """How long code is kept that no living workload uses."""
     health_host: str = "127.0.0.1"
     """Where health and figures are served."""
     health_port: int | None = Field(default=None, ge=0, le=65535)

@@ -51,6 +51,7 @@ from services.agent.backends.local.run_folder import (
 from services.agent.backends.local.usage import UsageMeter
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
+from services.agent.code import BAD_CODE, CodeSource
 
 PACKAGES: Final = str(Path(shim.__file__).parents[4])
 SHIM: Final = (
@@ -93,8 +94,9 @@ class _Run(msgspec.Struct, kw_only=True):
 
 
 class LocalBackend:
-    def __init__(self, machine: LocalMachine, open_gpus: Callable[[int], Gpus] = open_gpus) -> None:
+    def __init__(self, machine: LocalMachine, code: CodeSource, open_gpus: Callable[[int], Gpus] = open_gpus) -> None:
         self._machine = machine
+        self._code = code
         self._open_gpus = open_gpus
         self._root = machine.data_dir
         self._node_name = socket.gethostname()
@@ -200,7 +202,10 @@ class LocalBackend:
         try:
             self._fences.raise_to(pod.pod_key, pod.token)
             (folder.path / "work").mkdir(parents=True, exist_ok=True)
+            problem = await self._code.bring(self._machine.cluster_id, pod, folder.path / "work") if pod.code else ""
             refusal = self._refusal(run)
+            if problem and refusal is None:
+                refusal = ExitFile(ended_at=_now().timestamp(), kind="failed", reason=BAD_CODE, message=problem)
             self._write_run(run)
             self._runs[pod.pod_key, pod.token] = run
             if refusal is not None:

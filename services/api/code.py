@@ -1,0 +1,228 @@
+"""Code that is sent along with workloads: taken in parts, checked, kept for as long as a living workload uses it."""
+
+import asyncio
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final, cast
+
+import structlog
+from pydantic import Field
+
+from events.aggregate import WORKLOAD
+from events.authorize import Permission
+from events.subjects import ALL_CODE
+from events.workload.state import Workload
+from services.api import answers
+from services.api.context import Api, Call
+from services.api.errors import ApiError, bad_request
+from services.api.fields.about import FieldsModel, NaturalInt32, Uuid
+from services.api.issues import Issue, shown
+from services.api.operations import Answer, Query, changes, reads
+from services.api.paths import CODE
+from services.api.places import find_cluster, find_project
+from services.runtime.code.kept import PART_BYTES, Code, CodeError, CodeFullError, KeptCode
+from services.runtime.log.store import LogUnavailableError
+
+TIDY_SECONDS: Final = 3600.0
+"""How often code that nobody uses is looked for."""
+CREATION_SECONDS: Final = 600.0
+"""How long a creation may be under way for which code was marked as used."""
+_MOST_CHARACTERS: Final = -(-PART_BYTES // 3) * 4
+MAX_PARTS: Final = 8192
+DIGEST: Final = r"^[0-9a-f]{64}$"
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+log = structlog.get_logger(__name__)
+
+LIMITS: Final = (
+    Query(name="projectId", help="Project that the workload is for."),
+    Query(name="clusterId", help="Cluster that it shall run on."),
+    Query(name="digest", help="SHA-256 of an archive, in hexadecimal digits: whether it is kept already."),
+)
+
+
+class CodePart(FieldsModel):
+    """One part of an archive."""
+
+    project_id: Uuid
+    """Whose workloads may run it; whoever may read there may read it."""
+    cluster_id: Uuid
+    """Whose agent may fetch it."""
+    digest: Annotated[str, Field(pattern=DIGEST)]
+    """SHA-256 of the whole archive, in hexadecimal digits."""
+    part: NaturalInt32
+    """From 0, in this order."""
+    parts: NaturalInt32
+    """How many there are; the same in each request."""
+    data: Annotated[str, Field(max_length=_MOST_CHARACTERS)]
+    """Base64; all parts but the last have `partBytes`."""
+
+
+@reads(
+    CODE,
+    tag="Trainings",
+    summary="How much code may be sent, and whether this is kept already",
+    query=LIMITS,
+    errors=(403,),
+)
+async def code_limits(call: Call) -> Answer[answers.CodeLimits]:
+    code = await _code(call, *(call.values[name] or "" for name in ("projectId", "clusterId", "digest")))
+    kept = bool(code.digest) and await KeptCode(call.api.requests).whole(code) is not None
+    return Answer(answers.CodeLimits(max_bytes=call.api.code.max_bytes, part_bytes=PART_BYTES, kept=kept))
+
+
+@changes(
+    "POST",
+    CODE,
+    tag="Trainings",
+    summary="Send a part of an archive of code, for workloads to run",
+    body=CodePart,
+    example={
+        "projectId": "8f3b1c52-7d0e-8a61-b1f4-0a5c9e2d7713",
+        "clusterId": "46f10f9e-1d49-8cef-8c71-367b76619123",
+        "digest": "5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef",
+        "part": 0,
+        "parts": 1,
+        "data": "AAAA",
+    },
+    errors=(403,),
+)
+async def put_code(call: Call) -> Answer[answers.HttpResponse]:
+    """One part; with the last one the whole is checked. Sent again, nothing changes."""
+    given = call.fields(CodePart, lambda part: _part_rules(call.api, part))
+    code = await _code(call, given.project_id, given.cluster_id, given.digest)
+    kept = KeptCode(call.api.requests)
+    if await kept.whole(code) is None:
+        try:
+            await _take_room(call, kept, code, given)
+            await kept.put_part(code, given.part, base64.b64decode(given.data))
+            if given.part == given.parts - 1:
+                await kept.complete(code, given.parts)
+        except CodeFullError:
+            raise ApiError(503, "no more code can be kept now; ask an administrator", details="code_full") from None
+        except CodeError as error:
+            await kept.purge(f"{code.subject}.>")
+            raise bad_request([Issue(field="digest", details=f"{error}; send all parts again")]) from None
+    told = answers.HttpResponse(code=202, message=f"part {given.part + 1} of {given.parts} is kept")
+    return Answer(told, status=202)
+
+
+async def _code(call: Call, project_id: str, cluster_id: str, digest: str) -> Code:
+    """Raises 400, 403."""
+    given = {"projectId": project_id, "clusterId": cluster_id}
+    if missing := [
+        Issue(field=name, details="is required", rule="required") for name, text in given.items() if not text
+    ]:
+        raise bad_request(missing)
+    issues = [
+        Issue(field=field, details=f"there is no {what} {shown(identifier)}")
+        for field, what, identifier, found in (
+            ("projectId", "project", project_id, await find_project(call, project_id)),
+            ("clusterId", "cluster", cluster_id, await find_cluster(call, cluster_id)),
+        )
+        if found is None
+    ]
+    call.require(Permission.SUBMIT, project_id)
+    if digest and not _DIGEST.fullmatch(digest):
+        issues.append(Issue(field="digest", details="is no SHA-256 in hexadecimal digits"))
+    if issues:
+        raise bad_request(issues)
+    return Code(cluster_id=cluster_id, project_id=project_id, digest=digest)
+
+
+def _part_rules(api: Api, part: CodePart) -> Iterator[Issue]:
+    if "" in cast("tuple[object, object]", (part.part, part.parts)):
+        return  # stands for a number that is missing or wrong
+    most = min(-(-api.code.max_bytes // PART_BYTES), MAX_PARTS)
+    if not 1 <= part.parts <= most:
+        details = f"at most {api.code.max_bytes} bytes are taken, which is {most} parts, got {part.parts}"
+        yield Issue(field="parts", details=details, rule="max")
+    elif part.part >= part.parts:
+        yield Issue(field="part", details=f"there are {part.parts}, counted from 0, got {part.part}")
+    try:
+        size = len(base64.b64decode(part.data, validate=True))
+    except (binascii.Error, ValueError):
+        yield Issue(field="data", details="is not base64")
+    else:
+        last = part.part == part.parts - 1
+        if not (0 < size <= PART_BYTES if last else size == PART_BYTES):
+            yield Issue(field="data", details=f"has {size} bytes; each part but the last has {PART_BYTES}")
+
+
+async def _take_room(call: Call, kept: KeptCode, code: Code, given: CodePart) -> None:
+    """At the first part, for all of them. Raises 403 where the project has none, 400 where nothing was begun."""
+    if given.part:
+        if not await kept.begun(code, given.parts):
+            raise bad_request([Issue(field="part", details="send part 0 first, with the same number of parts")])
+        return
+    most = call.api.code.project_max_bytes // PART_BYTES
+    taken = await kept.begin(code, given.parts, most)
+    if taken > most:
+        raise ApiError(
+            403,
+            f"the project keeps {(taken - given.parts) * PART_BYTES} bytes of code, and may keep {most * PART_BYTES}: "
+            "delete workloads that use old code, and wait until it is removed, or send less",
+            details="code_quota",
+        )
+
+
+async def keep_for(call: Call, code: Code, key: str) -> None:
+    """Mark it as used by a workload that is about to be created."""
+    try:
+        await KeptCode(call.api.requests).use(code, key)
+    except CodeFullError:
+        raise ApiError(503, "no more code can be kept now; ask an administrator", details="code_full") from None
+
+
+async def is_kept(call: Call, code: Code) -> bool:
+    return await KeptCode(call.api.requests).whole(code) is not None
+
+
+# -- what nobody uses --------------------------------------------------------------------------------------------------
+
+
+async def tidy(api: Api) -> None:
+    """Remove, for ever, code that no living workload has used for the time that the settings say."""
+    while True:
+        try:
+            removed = await remove_unused(api, datetime.now(UTC))
+        except LogUnavailableError as error:
+            log.warning("code_not_tidied", reason=str(error))
+        else:
+            if removed:
+                log.info("old_code_removed", archives=removed)
+        await asyncio.sleep(TIDY_SECONDS)
+
+
+async def remove_unused(api: Api, now: datetime) -> int:
+    """How many archives were removed. Raises LogUnavailableError."""
+    kept, removed = KeptCode(api.requests), 0
+    archives: dict[str, list[str]] = {}
+    for subject in await kept.subjects(ALL_CODE):
+        archives.setdefault(".".join(subject.split(".")[:4]), []).append(subject)
+    for archive, subjects in archives.items():
+        digest = archive.rsplit(".", 1)[-1]
+        used = False
+        newest = datetime.fromtimestamp(0, UTC)
+        for subject in subjects:
+            if ".use." not in subject:
+                continue
+            state = (await api.store.load(WORKLOAD, subject.rsplit(".", 1)[-1])).state
+            written = await kept.written_at(subject)
+            if _uses(state, digest) or now - written < timedelta(seconds=CREATION_SECONDS):
+                used = True
+            newest = max(newest, written)
+        marks = [subject for subject in subjects if subject.endswith(".whole") or ".size." in subject]
+        for subject in marks:
+            newest = max(newest, await kept.written_at(subject))
+        if not used and now - newest >= timedelta(hours=api.code.retention_hours):
+            await kept.purge(f"{archive}.>")
+            removed += 1
+    return removed
+
+
+def _uses(state: Workload, digest: str) -> bool:
+    return state.living and state.spec.code == digest
