@@ -15,13 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
+from events.cluster_protocol import LogsRequest
 from events.workload.pod import DeviceShare
 from services.agent.backends.interface import BackendError
 from services.agent.backends.local import shim
 from services.agent.backends.local.backend import LocalBackend
 from services.agent.backends.local.files import Fences, delete_old_logs
 from services.agent.backends.local.run_folder import Isolation, RunFolder
-from tests.agent.given import CLUSTER, KEY, PYTHON, NoCode, Watched, log_text, machine, open_local, run_pod
+from tests.agent.given import CLUSTER, KEY, PYTHON, WORKLOAD, NoCode, Watched, log_text, machine, open_local, run_pod
 
 pytestmark = pytest.mark.anyio
 
@@ -166,6 +167,19 @@ async def test_a_followed_log_goes_on_over_rotations_to_the_very_end(local: Watc
     async with asyncio.timeout(60):
         lines = await log_text(local.backend, follow=True)
     assert lines[-1] == "line 19999"
+
+
+async def test_a_log_is_read_whole_though_its_run_is_settled_in_that_very_moment(local: Watched) -> None:
+    """Between the look for its folder and the first read."""
+    for token in range(1, 6):
+        await ended(local, shell(local, "seq 1 100", token=token), token)
+        request = LogsRequest(workload_id=WORKLOAD, pod_key=KEY, tail_lines=100)
+
+        async def read(request: LogsRequest = request) -> int:
+            return sum([len(batch) async for batch in local.backend.logs(request)])
+
+        lines, _ = await asyncio.gather(read(), local.backend.forget(KEY, token))
+        assert lines == 100
 
 
 async def test_since_leaves_out_what_is_older(local: Watched) -> None:

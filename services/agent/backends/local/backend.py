@@ -29,6 +29,7 @@ from services.agent.backends.interface import (
     LIVE_KINDS,
     BackendError,
     ClusterSettings,
+    LogsUnavailableError,
     Observation,
     Picture,
 )
@@ -556,27 +557,42 @@ class LocalBackend:
     # -- logs ------------------------------------------------------------------------------------------------------
 
     async def logs(self, request: LogsRequest) -> AsyncIterator[Sequence[LogLine]]:
-        folder = self._find_logs(request)
-        file = folder.read_run()
-        assert file is not None
-        run = self._runs.get((file.pod.pod_key, file.pod.token))
-        running = None if run is None or not request.follow else lambda: run.live
-        lines = read_log(folder.log, tail_lines=request.tail_lines, since=request.since, running=running)
-        async for batch in lines:
-            yield batch
+        token, opened = self._open_run(request)
+        try:
+            run = self._runs.get((request.pod_key, token))
+            running = None if run is None or not request.follow else lambda: run.live
+            log = Path(f"/proc/self/fd/{opened}/log")
+            lines = read_log(log, tail_lines=request.tail_lines, since=request.since, running=running)
+            async for batch in lines:
+                yield batch
+        finally:
+            os.close(opened)
 
-    def _find_logs(self, request: LogsRequest) -> RunFolder:
-        """The newest run that the request means: a pod key is shared by all incarnations of a workload's name."""
-        runs: dict[int, PodRef] = {}
-        folders: dict[int, RunFolder] = {}
+    def _open_run(self, request: LogsRequest) -> tuple[int, int]:
+        """The token of the newest run that the request means, and its folder, opened: it is moved when the run is
+        settled, and what is read then must not depend on where it lies. Raises LogsUnavailableError.
+        """
+        folders = self._kept_runs(request)
+        token = which_run(request, {token: pod for token, (pod, _) in folders.items()})
+        with contextlib.suppress(FileNotFoundError):
+            return token, os.open(folders[token][1], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Moved in this very moment, which happens once.
+        settled = self._root / "settled" / request.pod_key / str(token)
+        try:
+            return token, os.open(settled, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise LogsUnavailableError("this log was deleted a moment ago", no_such_run=True) from None
+
+    def _kept_runs(self, request: LogsRequest) -> dict[int, tuple[PodRef, Path]]:
+        """By token: a pod key is shared by all incarnations of a workload's name."""
+        runs: dict[int, tuple[PodRef, Path]] = {}
         # In the order in which a run is moved: one that is moved meanwhile is found there.
         for part in ("pods", "settled"):
             for path in (self._root / part / request.pod_key).glob("*"):
-                folder = RunFolder(path)
-                file = folder.read_run()
+                file = RunFolder(path).read_run()
                 if file is not None and file.pod.workload_id == request.workload_id:
-                    runs[file.pod.token], folders[file.pod.token] = file.pod.pod, folder
-        return folders[which_run(request, runs)]
+                    runs[file.pod.token] = (file.pod.pod, path)
+        return runs
 
     async def _clean_up(self) -> None:
         while True:
