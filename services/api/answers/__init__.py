@@ -70,6 +70,7 @@ __all__ = [
     "AuditEntry",
     "Cluster",
     "Clusters",
+    "CodeLimits",
     "Commit",
     "ComplianceIssue",
     "Count",
