@@ -34,7 +34,7 @@ FOLLOWERS = ("api", "ownership", "commands", "scheduler", "cluster_sync", "proje
 
 MAY_PUBLISH = {
     "ev.workload.k": {"commands", "scheduler", "cluster_sync"},
-    "ev.node.k": {"scheduler", "cluster_sync"},
+    "ev.node.k": {"commands", "scheduler", "cluster_sync"},
     "ev.cluster.k": {"commands", "cluster_sync", "setup"},
     "ev.project.k": {"commands", "setup"},
     "ev.tenant.k": {"commands", "setup"},
@@ -54,7 +54,7 @@ MAY_PUBLISH = {
     "snap.chain.project.x.0": {"setup", "commands"},
     "snap.chain.cluster.x.0": {"setup", "commands", "cluster_sync"},
     "snap.chain.workload.x.0": {"commands", "scheduler", "cluster_sync"},
-    "snap.chain.node.x.0": {"scheduler", "cluster_sync"},
+    "snap.chain.node.x.0": {"commands", "scheduler", "cluster_sync"},
     "snap.fold.scheduler.0": {"scheduler"},
     "snap.fold.cluster_sync.0": {"cluster_sync"},
     "snap.x.0": set(),
