@@ -5,9 +5,10 @@ from typing import Literal
 
 import msgspec
 
+from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.pod import Placement, PodRef
-from events.workload.spec import PriorityClass, TrainingSpec
+from events.workload.spec import TrainingSpec
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):

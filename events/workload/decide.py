@@ -37,7 +37,6 @@ from events.workload.pod import (
     PodWarned,
     pod_id,
 )
-from events.workload.spec import DEFAULT_AUTO_DELETION_SECONDS
 from events.workload.state import (
     Edit,
     SetProgress,
@@ -383,5 +382,4 @@ def _spent(event: PodFailed, state: Workload, now: datetime) -> WorkloadFailed:
 
 
 def _delete_at(state: Workload, now: datetime) -> datetime:
-    seconds = state.spec.auto_deletion_time_after_completion_seconds
-    return now + timedelta(seconds=DEFAULT_AUTO_DELETION_SECONDS if seconds is None else seconds)
+    return now + timedelta(seconds=state.spec.auto_deletion_time_after_completion_seconds)

@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from events.workload.spec import EnvironmentVariable, PodRequest
+from events.workload.fields.process import EnvironmentVariable
+from events.workload.spec import PodRequest
 
 NO_LIMIT: Final = 0
 

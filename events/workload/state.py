@@ -25,6 +25,7 @@ from events.phases import (
     may_follow,
     nodes_unreachable,
 )
+from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.pod import (
     MOST_COUNTED,
@@ -48,7 +49,7 @@ from events.workload.pod import (
 )
 from events.workload.pod_sets import PodSet
 from events.workload.pods import Pods, PodsEdit
-from events.workload.spec import PRIORITY_RANK, PriorityClass, TrainingSpec, check_quantities
+from events.workload.spec import NO_SPEC, PRIORITY_RANK, TrainingSpec, check_quantities
 
 # -- what can have happened --------------------------------------------------------------------------------------------
 
@@ -225,7 +226,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     project_id: str = ""
     cluster_id: str = ""
     owner: str = ""
-    spec: TrainingSpec = TrainingSpec()
+    spec: TrainingSpec = NO_SPEC
     created_at: datetime | None = None
     desired: DesiredPhase = DesiredPhase.RUNNING
     phase: Phase = Phase.CREATING
@@ -271,7 +272,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def priority_rank(self) -> int:
-        return PRIORITY_RANK[self.spec.priority_class or "low"]
+        return PRIORITY_RANK[self.spec.priority_class]
 
     @property
     def succeeded(self) -> int:
@@ -438,7 +439,7 @@ def _created(event: WorkloadCreated) -> Workload:
         project_id=event.project_id,
         cluster_id=event.cluster_id,
         owner=event.owner,
-        spec=event.spec if event.spec.preemptibility else KINDS[event.kind].with_defaults(event.spec),
+        spec=event.spec,
         created_at=event.at,
     )
 

@@ -40,7 +40,8 @@ OUTPUT_PANEL: Final = "Output"
 _SENTENCE: Final = 200
 """Characters of a command's summary in a list: all of it."""
 _WORDS: Final = "muster.words"
-"""Key in a click context's meta."""
+_FIELDS: Final = "muster.fields"
+"""Keys in a click context's meta."""
 
 ContextOption = Annotated[
     str | None,
@@ -194,7 +195,7 @@ def command(
     examples: str,
     output: bool = True,
     takes_words: bool = False,
-    more: Sequence[inspect.Parameter] = (),
+    more: "Callable[[], list[TyperOption]] | None" = None,
     columns: "Sequence[Column] | Callable[[], Sequence[Column]]" = (),
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
     """Declares a command on `app`: the function gets a Session first, then its own options by name. One of
@@ -205,7 +206,8 @@ def command(
     Args:
         output: whether it has data to print, and so -o and its relatives.
         takes_words: whether words may follow `--`; the function gets them as `words`.
-        more: parameters that stand in a table; the function gets them as further keywords.
+        more: makes further options when the command runs or explains itself; the function gets their values as
+            further keywords.
         columns: of what it prints, for a shell to complete.
     """
 
@@ -221,6 +223,8 @@ def command(
             own_values = {key: value for key, value in given.items() if key not in shared}
             if takes_words:
                 own_values["words"] = ctx.meta.get(_WORDS, [])
+            if more is not None:
+                own_values |= ctx.meta[_FIELDS]
             try:
                 code = function(session, **own_values)
             finally:
@@ -232,7 +236,6 @@ def command(
         parameters = [
             inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
             *(one.replace(kind=keyword) for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD),
-            *more,
             *(_shared_parameter(key, annotation) for key, annotation in shared.items()),
         ]
         run.__signature__ = inspect.Signature(parameters)
@@ -241,6 +244,7 @@ def command(
         run.examples = examples  # pyright: ignore[reportFunctionMemberAccess]
         run.columns = columns  # pyright: ignore[reportFunctionMemberAccess]
         run.takes_words = takes_words  # pyright: ignore[reportFunctionMemberAccess]
+        run.more = more  # pyright: ignore[reportFunctionMemberAccess]
         app.command(name, cls=MusterCommand)(run)
         return function
 
@@ -258,6 +262,19 @@ class MusterCommand(TyperCommand):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         _convert_all(self.params)
+
+    @cached_property
+    def more(self) -> "list[TyperOption]":
+        """Options that are made only now: what they are made of takes time to import."""
+        make = getattr(self.callback, "more", None)
+        return [] if make is None else make()
+
+    def get_params(self, ctx: "ClickContext") -> "list[Parameter]":
+        return [*super().get_params(ctx), *self.more]
+
+    def invoke(self, ctx: "ClickContext") -> Any:
+        ctx.meta[_FIELDS] = {name: ctx.params.pop(name) for option in self.more if (name := option.name)}
+        return super().invoke(ctx)
 
     def get_help_option(self, ctx: "ClickContext") -> "TyperOption | None":
         return _light(super().get_help_option(ctx))

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from muster.cli.exits import usage
-from muster.cli.training_flags import set_field
-from muster.cli.values import Row, row_of, rows_of, text_of
+from muster.cli.values import Row, row_of, rows_of, set_field, text_of
 
 if TYPE_CHECKING:
     from muster.cli.client import Api

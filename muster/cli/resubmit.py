@@ -13,7 +13,7 @@ from muster.cli.names import check_new_name, workload_id
 from muster.cli.options import IdempotencyOption, ProjectOption, TimeoutOption, WorkloadArgument, timeout_seconds
 from muster.cli.output import plain_text
 from muster.cli.submission import SUBMITTED_COLUMNS, request_of, send
-from muster.cli.values import Json, Row, ValueProblem, text_of
+from muster.cli.values import Json, Row, ValueProblem, set_field, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ def add_resubmit(app: typer.Typer) -> None:
 
 def set_changes(request: Row, changes: list[str]) -> None:
     """Writes each FIELD=VALUE into a request. Raises Problem (usage)."""
-    from muster.cli.training_flags import FLAGS, set_field, value_of
+    from muster.cli.training_flags import FLAGS, value_of
 
     flags = {flag.field: flag for flag in FLAGS}
     for change in changes:

@@ -1,6 +1,5 @@
 """`muster training`: submit, and what it shares with `muster workload`."""
 
-import json
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,13 +14,13 @@ from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, 
 from muster.cli.output import Format
 from muster.cli.resubmit import add_resubmit
 from muster.cli.submission import SUBMITTED_COLUMNS, send
-from muster.cli.training_flags import FLAG_OF_FIELD, flag_parameters, set_field, set_fields
-from muster.cli.values import Row, text_of
+from muster.cli.values import Row, set_field, text_of
 from muster.cli.workload import add_describe, add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
+    from typer.core import TyperOption
 
 
 _CodeOption = Annotated[
@@ -91,6 +90,8 @@ def submit(
     **fields: Any,
 ) -> int | None:
     """Submit a training. The words after -- are what its pods run."""
+    from muster.cli.training_flags import set_fields
+
     words = cast("list[str]", fields.pop("words"))
     request: Row = {}
     if file is not None:
@@ -128,13 +129,19 @@ def _set_words(request: Row, words: list[str], *, replace_command: bool) -> None
         raise usage("--command needs words after --", todo="muster training submit NAME -i IMAGE --command -- WORDS...")
 
 
+def _field_options() -> "list[TyperOption]":
+    from muster.cli.training_flags import field_options
+
+    return field_options()
+
+
 def _add_submit(app: typer.Typer) -> None:
     command(
         app,
         "submit",
         takes_words=True,
         columns=SUBMITTED_COLUMNS,
-        more=flag_parameters(),
+        more=_field_options,
         examples="""
         muster training submit hello -i python:3.13 -- python -c 'print(6 * 7)'
         muster training submit half -i pytorch -g 1 --gpu-request-type portion --gpu-portion-request 0.5 -- train.py
@@ -164,10 +171,10 @@ def _dry_run(session: Session, request: Row, where: str) -> ExitCode:
     """Prints the request as it would be sent, after the checks that need no server. Raises Problem (6)."""
     if where != "client":
         raise usage(f"--dry-run={where} is not there", todo="--dry-run=client checks and prints the request")
-    from services.api.validate import FaultyTraining, check_training
+    from muster.cli.training_flags import FLAG_OF_FIELD
+    from services.api.check import FaultyTraining, check_training
 
-    # The checks may take faulty parts out of what they are given.
-    checked = check_training(json.loads(json.dumps(request)))
+    checked = check_training(request)
     if isinstance(checked, FaultyTraining):
         why = tuple(
             f"{issue.field} ({flag}): {issue.details}" if flag else f"{issue.field}: {issue.details}"

@@ -1,34 +1,38 @@
 """The flags of `muster training submit`, and the request that they make.
 
-The list itself, `training_fields_data`, is written by `muster.cli.reference` from the API's field registry: to import
-the registry takes longer than a shell's completion may. What is the command line's own stands here: short names,
-durations, NAME=VALUE. Rules are the API's; here a value only gets its field's type.
+They follow from the declarations of the fields, and are loaded by `submit` alone. What is the command line's own stands
+here: durations, NAME=VALUE, lists. Rules are the API's; here a value only gets its field's type.
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
-import typer
+from typer._coercion import TypeDescriptor
+from typer.core import TyperOption
+from typer.models import OptionInfo
 
+from events.fields.node import Node, tree
+from events.fields.texts import help_of
+from events.workload.fields.creation import TrainingCreation
+from muster.cli.coercion import TyperParameter, convert_lightly
 from muster.cli.complete import node_pools
 from muster.cli.exits import usage
-from muster.cli.training_fields_data import FIELDS, FieldData
-from muster.cli.values import Json, Row, ValueProblem, parse_duration, parse_integer, parse_number, parse_pair
+from muster.cli.values import (
+    Json,
+    Row,
+    ValueProblem,
+    parse_duration,
+    parse_integer,
+    parse_number,
+    parse_pair,
+    set_field,
+)
 
 _NOT_FROM_TABLE: Final = frozenset(
     {"name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec.command", "spec.args", "spec.code"}
 )
 """Told by arguments and flags that `submit` declares itself."""
-
-_OTHER_NAMES: Final[dict[str, tuple[str, ...]]] = {
-    "--image": ("-i",),
-    "--gpu-devices-request": ("-g",),
-    "--environment": ("-e", "--env"),
-    "--runs": ("--completions",),
-}
-"""Short and second names beside the registry's."""
 
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
@@ -44,55 +48,60 @@ _METAVAR: Final[dict[FlagKind, str]] = {
     "list": "A,B",
     "pairs": "NAME=VALUE",
 }
+_MORE_HELP: Final[dict[FlagKind, str]] = {
+    "list": " Comma separated.",
+    "pairs": " Repeatable.",
+    "duration": " Such as 30s, 5m, 2h or 7d.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
+    node: Node
     names: tuple[str, ...]
     field: str
     """Path of the request's field."""
     kind: FlagKind
-    help: str
     metavar: str
-    options: tuple[str, ...]
-    """Values that completion offers; which are valid, the API says."""
-    panel: str
 
     @property
     def parameter(self) -> str:
-        """Name of the function's parameter."""
+        """By which its values are kept."""
         return self.names[0].removeprefix("--").replace("-", "_")
 
 
-def _flag(entry: FieldData) -> Flag:
-    kind = _kind(entry)
-    metavar = "|".join(entry.options) if 0 < len(entry.options) <= _SPELLED_OUT else _METAVAR[kind]
-    more = {"list": " Comma separated.", "pairs": " Repeatable.", "duration": " Such as 30s, 5m, 2h or 7d."}
+def flag_of(node: Node) -> Flag:
+    """The flag of a field that has one."""
+    assert node.about is not None
+    kind = _kind(node)
+    metavar = "|".join(node.options) if 0 < len(node.options) <= _SPELLED_OUT else _METAVAR[kind]
     return Flag(
-        names=(entry.flag, *_OTHER_NAMES.get(entry.flag, ())),
-        field=entry.path,
+        node=node,
+        names=(node.about.flag, *node.about.aliases),
+        field=node.path,
         kind=kind,
-        help=entry.help + more.get(kind, ""),
-        metavar="SIZE" if entry.type == "quantity" else metavar,
-        options=entry.options,
-        panel=entry.section,
+        metavar="SIZE" if node.about.unit == "bytes" else metavar,
     )
 
 
-def _kind(entry: FieldData) -> FlagKind:
-    if entry.unit == "seconds":
+def _kind(node: Node) -> FlagKind:
+    assert node.about is not None
+    if node.about.unit == "seconds":
         return "duration"
-    if entry.type == "list":
-        named = any(other.path == f"{entry.path}[].name" for other in FIELDS)
-        return "pairs" if named else "list"
+    if node.kind == "list":
+        return "pairs" if node.about.key else "list"
     known: dict[str, FlagKind] = {"integer": "integer", "number": "number"}
-    return known.get(entry.type, "text")
+    return known.get(node.kind, "text")
 
 
 _LIVE: Final[dict[str, Callable[..., Any]]] = {"spec.nodePools": node_pools}
 """Where a shell completes what there is."""
 
-FLAGS: Final = tuple(_flag(entry) for entry in FIELDS if entry.flag and entry.path not in _NOT_FROM_TABLE)
+FLAGS: Final = tuple(
+    flag_of(node)
+    for node in tree(TrainingCreation).walk()
+    if node.about is not None and node.about.flag and node.path not in _NOT_FROM_TABLE
+)
 
 FLAG_OF_FIELD: Final[dict[str, str]] = {
     **{flag.field: flag.names[0] for flag in FLAGS},
@@ -107,23 +116,29 @@ FLAG_OF_FIELD: Final[dict[str, str]] = {
 """What to correct on the command line when the API names a field."""
 
 
-def flag_parameters() -> list[inspect.Parameter]:
-    """The flags as parameters for typer."""
-    parameters: list[inspect.Parameter] = []
-    for flag in FLAGS:
-        option = typer.Option(
-            *flag.names,
-            help=flag.help,
-            metavar=flag.metavar,
-            rich_help_panel=flag.panel,
-            autocompletion=_LIVE.get(flag.field) or (_offer(flag.options) if flag.options else None),
-        )
-        wanted: Any = list[str] | None if flag.kind in {"list", "pairs"} else str | None
-        annotation = Annotated[wanted, option]
-        parameters.append(
-            inspect.Parameter(flag.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        )
-    return parameters
+def field_options() -> list[TyperOption]:
+    """The flags as options of a command, made without typer's detour over a function's signature."""
+    options = [_option(flag) for flag in FLAGS]
+    for option in options:
+        convert_lightly(cast("TyperParameter", option))
+    return options
+
+
+def _option(flag: Flag) -> TyperOption:
+    many = flag.kind in {"list", "pairs"}
+    of_type: Any = list[str] if many else str
+    # A shell completes from a table that is made of this (muster.cli.reference).
+    offered = OptionInfo(
+        autocompletion=_LIVE.get(flag.field) or (_offer(flag.node.options) if flag.node.options else None)
+    )
+    return TyperOption(
+        param_decls=[flag.parameter, *flag.names],
+        type_descriptor=TypeDescriptor(annotation=of_type, parameter_info=offered, file_annotation=None),
+        multiple=many,
+        help=help_of(flag.node) + _MORE_HELP.get(flag.kind, ""),
+        metavar=flag.metavar,
+        rich_help_panel=flag.node.section,
+    )
 
 
 def set_fields(request: Row, given: Mapping[str, str | Sequence[str] | None]) -> None:
@@ -137,19 +152,6 @@ def set_fields(request: Row, given: Mapping[str, str | Sequence[str] | None]) ->
             set_field(request, flag.field, value_of(flag, texts))
         except ValueProblem as error:
             raise usage(f"{flag.names[0]}: {error}") from error
-
-
-def set_field(request: Row, path: str, value: Json) -> None:
-    """Sets a field at a dotted path, making the objects on the way."""
-    *parents, last = path.split(".")
-    place = request
-    for parent in parents:
-        below = place.get(parent)
-        if not isinstance(below, dict):
-            below = dict[str, Json]()
-            place[parent] = below
-        place = below
-    place[last] = value
 
 
 def value_of(flag: Flag, texts: list[str]) -> Json:

@@ -138,3 +138,16 @@ def texts_of(row: Row, key: str) -> list[str]:
 def row_of(row: Row, key: str) -> Row:
     value = row.get(key)
     return value if isinstance(value, dict) else {}
+
+
+def set_field(request: Row, path: str, value: Json) -> None:
+    """Sets a field at a dotted path, making the objects on the way."""
+    *parents, last = path.split(".")
+    place = request
+    for parent in parents:
+        below = place.get(parent)
+        if not isinstance(below, dict):
+            below = dict[str, Json]()
+            place[parent] = below
+        place = below
+    place[last] = value

@@ -6,7 +6,7 @@ from typing import Self
 import msgspec
 
 from events.workload.pod import Pod
-from events.workload.spec import TrainingSpec, with_defaults
+from events.workload.spec import TrainingSpec
 from events.workload.state import Workload
 from projections.values import clean, fit, indexed
 
@@ -66,22 +66,22 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def of(cls, state: Workload) -> Self:
-        spec = with_defaults(state.spec)
+        spec = state.spec
         sets = state.pod_sets
         at_once = [(pod_set.template.request, pod_set.at_once) for pod_set in sets]
         return cls(
-            spec=state.spec,
-            priority_class=spec.priority_class or "",
+            spec=spec,
+            priority_class=spec.priority_class,
             preemptibility=spec.preemptibility or "",
-            category=clean(spec.category or ""),
-            image=clean(spec.image or ""),
-            node_pools=tuple(clean(pool) for pool in spec.node_pools or ()),
-            labels=tuple(sorted(indexed(f"{label.name}={label.value or ''}") for label in spec.labels or ())),
-            label_keys=tuple(sorted(indexed(label.name) for label in spec.labels or ())),
+            category=clean(spec.category),
+            image=clean(spec.image),
+            node_pools=tuple(clean(pool) for pool in spec.node_pools),
+            labels=tuple(sorted(indexed(f"{label.name}={label.value}") for label in spec.labels)),
+            label_keys=tuple(sorted(indexed(label.name) for label in spec.labels)),
             completions=fit(sum(pod_set.count for pod_set in sets)),
             parallelism=fit(sum(pod_set.parallelism for pod_set in sets)),
-            backoff_limit=fit(spec.backoff_limit or 0),
-            auto_deletion_seconds=fit(spec.auto_deletion_time_after_completion_seconds or 0),
+            backoff_limit=fit(spec.backoff_limit),
+            auto_deletion_seconds=fit(spec.auto_deletion_time_after_completion_seconds),
             pods=fit(sum(count for _, count in at_once)),
             pod_cpu_milli=fit(sets[0].template.request.cpu_milli),
             pod_memory_bytes=fit(sets[0].template.request.memory_bytes),

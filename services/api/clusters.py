@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
-
 from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_GPUS
 from events.aggregate import Chain
 from events.authorize import Permission
@@ -23,12 +21,13 @@ from events.cluster import (
     name_taken,
     pool_names,
 )
+from events.fields.declare import Body, Limits
+from events.fields.values import NonEmpty, PoolWord
 from events.node import CordonNode, UncordonNode
 from events.quantities import cores_to_milli
 from services.api import answers
 from services.api.context import MIN_SEQ, Call, if_answered, read_answer, version_header
 from services.api.errors import not_found
-from services.api.fields.about import NAME_PATTERN, PREFIX_PATTERN, FieldsModel
 from services.api.issues import Issue, shown
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import CLUSTER, CLUSTERS, NODE, NODE_POOLS, NODES
@@ -44,56 +43,67 @@ REMOVED: Final = Query(
 )
 CLUSTER_FILTER: Final = Query(name="clusterId", help="Only of this cluster.")
 
-NodeName = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
-PoolName = Annotated[str, Field(min_length=1, max_length=63, pattern=NAME_PATTERN)]
-Bytes = Annotated[int, Field(ge=0, le=MAX_BYTES)]
+NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
+NAME_WORDS: Final = "must be letters, digits, `.`, `_` and `-`, with a letter or digit at both ends"
+NodeName = Annotated[str, Limits(shortest=1, longest=253, pattern=NAME_PATTERN, words=NAME_WORDS)]
+PoolName = Annotated[str, Limits(shortest=1, longest=63, pattern=NAME_PATTERN, words=NAME_WORDS)]
+NodePrefix = Annotated[
+    str,
+    Limits(
+        shortest=1,
+        longest=200,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        words="must be letters, digits, `.`, `_` and `-`, with a letter or digit at its beginning",
+    ),
+]
+Bytes = Annotated[int, Limits(least=0, most=MAX_BYTES)]
 
 
-class SimulatedNodesFields(FieldsModel):
+class SimulatedNodesFields(Body, frozen=True, kw_only=True):
     """Nodes that are alike: named one by one, or counted with a prefix."""
 
-    names: Annotated[list[NodeName], Field(min_length=1, max_length=MAX_SIMULATED_NODES)] | None = None
+    names: Annotated[tuple[NodeName, ...], Limits(shortest=1, longest=MAX_SIMULATED_NODES)] | None = None
     """Of each node; or count and prefix."""
-    count: Annotated[int, Field(ge=1, le=MAX_SIMULATED_NODES)] | None = None
+    count: Annotated[int, Limits(least=1, most=MAX_SIMULATED_NODES)] | None = None
     """How many nodes."""
-    prefix: Annotated[str, Field(min_length=1, max_length=200, pattern=PREFIX_PATTERN)] | None = None
+    prefix: NodePrefix | None = None
     """Their names are `PREFIX-NUMBER`."""
-    cpu_cores: Annotated[float, Field(ge=0.001, le=MAX_NODE_CPU_CORES)]
+    cpu_cores: Annotated[float, Limits(least=0.001, most=MAX_NODE_CPU_CORES)]
     """Of each node."""
     memory_bytes: Bytes
     """Of each node."""
-    gpus: Annotated[int, Field(ge=0, le=MAX_GPUS)] = 0
+    gpus: Annotated[int, Limits(least=0, most=MAX_GPUS)] = 0
     """Devices of each node."""
-    gpu_model: Annotated[str, Field(max_length=63)] = ""
+    gpu_model: PoolWord = ""
     """Any word; shown, and the value of its nodes' label `nvidia.com/gpu.product`, without what labels cannot hold."""
     gpu_memory_bytes: Bytes = 0
     """Of one device; 0: unknown."""
 
 
-class ClusterCreation(FieldsModel):
-    name: Annotated[str, Field(min_length=1)]
+class ClusterCreation(Body, frozen=True, kw_only=True):
+    name: NonEmpty
     """Unique among the tenant's clusters."""
     kind: Literal["local", "simulated", "kubernetes"]
     """How its pods are run: as processes of this machine (one cluster, named local), pretended, or by Kubernetes."""
-    simulated_nodes: Annotated[tuple[SimulatedNodesFields, ...], Field(max_length=1000, strict=False)] = ()
+    simulated_nodes: Annotated[tuple[SimulatedNodesFields, ...], Limits(longest=1000)] = ()
     """Of a simulated cluster."""
 
 
-class ClusterChange(FieldsModel):
+class ClusterChange(Body, frozen=True, kw_only=True):
     ownership_protection: bool
     """Whether only owners, and who may override them, act on its workloads; 409 where the cluster's own
     configuration says otherwise.
     """
 
 
-class NodePoolCreation(FieldsModel):
+class NodePoolCreation(Body, frozen=True, kw_only=True):
     cluster_id: str
     """UUID."""
     name: PoolName
     """What workloads and projects call it."""
-    label_key: Annotated[str, Field(min_length=1, max_length=253)]
+    label_key: Annotated[str, Limits(shortest=1, longest=253)]
     """Nodes with this label…"""
-    label_value: Annotated[str, Field(max_length=63)]
+    label_value: PoolWord
     """…of this value are in the pool."""
 
 
@@ -263,9 +273,9 @@ def _node(call: Call) -> tuple[str, str]:
 
 def _issues_of_cluster(cluster: ClusterCreation) -> Iterator[Issue]:
     yield from check_name(cluster.name, as_prefix=False)
-    if wrong := name_of_local(cluster.kind, cluster.name):
-        yield Issue(field="name", details=wrong)
     about = frozenset({"kind"})
+    if wrong := name_of_local(cluster.kind, cluster.name):
+        yield Issue(field="name", details=wrong, involves=about)
     if cluster.kind != "simulated" and cluster.simulated_nodes:
         details = "belong to clusters of kind simulated only"
         yield Issue(field="simulatedNodes", details=details, rule="canAdd", involves=about)

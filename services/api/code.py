@@ -9,16 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, cast
 
 import structlog
-from pydantic import Field
 
 from events.aggregate import WORKLOAD
 from events.authorize import Permission
+from events.fields.declare import Body, Limits
+from events.fields.values import Digest, NaturalInt32, Uuid
 from events.subjects import ALL_CODE
 from events.workload.state import Workload
 from services.api import answers
 from services.api.context import Api, Call
 from services.api.errors import ApiError, bad_request
-from services.api.fields.about import FieldsModel, NaturalInt32, Uuid
 from services.api.issues import Issue, shown
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import CODE
@@ -32,7 +32,6 @@ CREATION_SECONDS: Final = 600.0
 """How long a creation may be under way for which code was marked as used."""
 _MOST_CHARACTERS: Final = -(-PART_BYTES // 3) * 4
 MAX_PARTS: Final = 8192
-DIGEST: Final = r"^[0-9a-f]{64}$"
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 log = structlog.get_logger(__name__)
@@ -44,20 +43,20 @@ LIMITS: Final = (
 )
 
 
-class CodePart(FieldsModel):
+class CodePart(Body, frozen=True, kw_only=True):
     """One part of an archive."""
 
     project_id: Uuid
     """Whose workloads may run it; whoever may read there may read it."""
     cluster_id: Uuid
     """Whose agent may fetch it."""
-    digest: Annotated[str, Field(pattern=DIGEST)]
+    digest: Digest
     """SHA-256 of the whole archive, in hexadecimal digits."""
     part: NaturalInt32
     """From 0, in this order."""
     parts: NaturalInt32
     """How many there are; the same in each request."""
-    data: Annotated[str, Field(max_length=_MOST_CHARACTERS)]
+    data: Annotated[str, Limits(longest=_MOST_CHARACTERS)]
     """Base64; all parts but the last have `partBytes`."""
 
 

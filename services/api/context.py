@@ -18,19 +18,19 @@ from events.actors import STRANGER
 from events.authorize import Grants, Permission, authorize
 from events.commands import UserCommand, target
 from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused
+from events.fields.declare import Body
 from events.ids import idempotent_command_id
 from projections.queries import ProjectionsUnavailableError, Queries, QueryTimeoutError
 from services.api.account_use import AccountUse
 from services.api.answers import Created, HttpResponse
 from services.api.body import BadBodyError, read_object, unfit_texts
+from services.api.check import Rules, check, no_rules
 from services.api.errors import ApiError, bad_request, outcome_unknown, refused
-from services.api.fields.about import FieldsModel
 from services.api.issues import Issue, shown
 from services.api.limits import RateLimiter, Slots
 from services.api.node_names import NodeNames
 from services.api.operations import MAX_BIGINT, Answer, Operation, Query
 from services.api.rows import LoggedRows
-from services.api.validate import Rules, check, no_rules
 from services.runtime.identity.actors import Actors
 from services.runtime.identity.authentication import Identity
 from services.runtime.identity.directory import KINDS, Directory
@@ -156,9 +156,9 @@ class Call:
             raise bad_request(unfit)
         return data
 
-    def fields[M: FieldsModel](self, model: type[M], rules: Rules[M] = no_rules, beside: Rules[M] = no_rules) -> M:
-        """The body as a model that keeps to the rules (`check`). Raises 400 with everything that is wrong."""
-        checked = check(model, self.json_object(), rules, beside)
+    def fields[B: Body](self, body: type[B], rules: Rules[B] = no_rules, beside: Rules[B] = no_rules) -> B:
+        """The body as it is declared, that keeps to the rules (`check`). Raises 400 with everything that is wrong."""
+        checked = check(body, self.json_object(), rules, beside)
         if isinstance(checked, list):
             raise bad_request(checked)
         return checked

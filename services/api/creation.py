@@ -6,16 +6,16 @@ Only reads. The deciders have the last word: here is what lets a person mend eve
 from events.aggregate import CLUSTER, WORKLOAD
 from events.ids import incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
+from events.workload.fields.creation import TrainingCreation
 from services.api.code import is_kept
 from services.api.context import Call
-from services.api.fields.training import TrainingCreationRequest, TrainingSpecFields
 from services.api.issues import Issue, shown
 from services.api.places import find_cluster, find_project
 from services.api.rules import check_cluster
 from services.runtime.code.kept import Code
 
 
-async def misfits(call: Call, training: TrainingCreationRequest, command_id: str, *, faulty: bool) -> list[Issue]:
+async def misfits(call: Call, training: TrainingCreation, command_id: str, *, faulty: bool) -> list[Issue]:
     """What does not go together with what there is.
 
     Args:
@@ -44,15 +44,15 @@ async def _of_project(call: Call, project_id: str) -> list[Issue]:
     return [Issue(field="projectId", details=f"there is no project {shown(project_id)}")]
 
 
-def code_of(training: TrainingCreationRequest) -> Code | None:
+def code_of(training: TrainingCreation) -> Code | None:
     """The code that it shall run."""
-    digest = training.spec.code if training.spec else None
+    digest = training.spec.code
     if not (digest and training.project_id and training.cluster_id):
         return None
     return Code(cluster_id=training.cluster_id, project_id=training.project_id, digest=digest)
 
 
-async def _of_code(call: Call, training: TrainingCreationRequest) -> list[Issue]:
+async def _of_code(call: Call, training: TrainingCreation) -> list[Issue]:
     """It must have been sent, for this project and this cluster. Whoever may not submit there learns nothing."""
     code = code_of(training)
     if code is None or not call.may_submit(code.project_id) or await is_kept(call, code):
@@ -61,9 +61,9 @@ async def _of_code(call: Call, training: TrainingCreationRequest) -> list[Issue]
     return [Issue(field="spec.code", details=details, involves=frozenset({"projectId", "clusterId"}))]
 
 
-async def _of_cluster(call: Call, training: TrainingCreationRequest) -> list[Issue]:
+async def _of_cluster(call: Call, training: TrainingCreation) -> list[Issue]:
     """C21, and what this cluster does not have."""
-    cluster_id, spec = training.cluster_id, training.spec or TrainingSpecFields()
+    cluster_id, spec = training.cluster_id, training.spec
     if not cluster_id:
         return []
     cluster = await find_cluster(call, cluster_id)

@@ -4,18 +4,14 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
-from pydantic_core import core_schema
-
+from events.workload.spec import TrainingSpec
 from services.api.answers import Error, SubmissionErrorV2
-from services.api.fields.about import FieldsModel
-from services.api.fields.training import TrainingSpecFields
+from services.api.body_schemas import body_schemas
 from services.api.operations import JSON, MAX_BIGINT, Operation, Query
 from services.api.schemas import Schema, answer_schemas, ref
 
 TITLE: Final = "Muster"
 VERSION: Final = "1"
-REF_TEMPLATE: Final = "#/components/schemas/{model}"
 
 ERROR_TEXTS: Final[dict[int, str]] = {
     400: "Something is wrong with the request: complianceIssues says what, field by field",
@@ -41,27 +37,9 @@ CONTRACT_EXTENSIONS: Final = frozenset({400, 408, 409, 412, 413, 415, 429, 431, 
 """Statuses that Muster adds to those of the contract, which has none for them (C21)."""
 
 
-class _Nullable(GenerateJsonSchema):
-    """JSON Schema in the dialect of OpenAPI 3.0: `nullable`, and no null defaults."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        """Only the labels of the registry are titles."""
-        _ = schema
-        return False
-
-    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        inner = self.generate_inner(schema["schema"])
-        return {"allOf": [inner], "nullable": True} if "$ref" in inner else {**inner, "nullable": True}
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        if schema.get("default") is None:
-            return self.generate_inner(schema["schema"])
-        return super().default_schema(schema)
-
-
 def document(operations: Sequence[Operation]) -> Schema:
     """The whole document."""
-    bodies = sorted({op.body for op in operations if op.body is not None}, key=lambda model: model.__name__)
+    bodies = sorted({op.body for op in operations if op.body is not None}, key=lambda body: body.__name__)
     answers = [Error, SubmissionErrorV2, *(op.answers for op in operations if op.answers is not None)]
     paths: dict[str, dict[str, Any]] = {}
     for op in operations:
@@ -76,23 +54,12 @@ def document(operations: Sequence[Operation]) -> Schema:
         },
         "paths": paths,
         "components": {
-            "schemas": answer_schemas(answers) | _body_schemas((*bodies, TrainingSpecFields)),
+            "schemas": answer_schemas(answers) | body_schemas((*bodies, TrainingSpec)),
             "securitySchemes": {"bearerAuth": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
         "security": [{"bearerAuth": []}],
         "servers": [{"url": "/"}],
     }
-
-
-def _body_schemas(models: Sequence[type[FieldsModel]]) -> Schema:
-    _, found = models_json_schema(
-        [(model, "validation") for model in models],
-        by_alias=True,
-        ref_template=REF_TEMPLATE,
-        schema_generator=_Nullable,
-    )
-    definitions: Schema = found["$defs"]
-    return definitions
 
 
 def _operation(op: Operation) -> Schema:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET
-from pydantic import Field
 from starlette.responses import Response
 
 from events.actors import SERVICE_PREFIX
@@ -19,6 +18,7 @@ from events.audit import AuditRecord
 from events.authorize import Permission
 from events.codec import REGISTRY, UNDECODABLE
 from events.commit import Commit
+from events.fields.declare import Body, Limits
 from events.refusal import Refusal
 from events.subjects import AUDIT_STREAM, REFUSALS_STREAM
 from events.void import VoidMessage
@@ -27,7 +27,6 @@ from services.api import answers
 from services.api.backwards import Selection, newest_first
 from services.api.context import Call, if_answered, read_answer
 from services.api.errors import bad_request
-from services.api.fields.about import FieldsModel
 from services.api.follows import followed_answer
 from services.api.issues import Issue
 from services.api.log_lines import SINCE
@@ -102,10 +101,10 @@ def follow_rules(values: Mapping[str, Any], given: AbstractSet[str]) -> Iterator
         yield Issue(field=name, details=f"goes with order={other} only", involves=frozenset({"order"}))
 
 
-class VoidDeclaration(FieldsModel):
-    sequence: Annotated[int, Field(ge=1, le=MAX_BIGINT)]
+class VoidDeclaration(Body, frozen=True, kw_only=True):
+    sequence: Annotated[int, Limits(least=1, most=MAX_BIGINT)]
     """Of the message, as the alarm names it."""
-    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    reason: Annotated[str, Limits(shortest=1, longest=500)]
     """Your words, kept in the log for ever."""
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_orig
 import msgspec
 from starlette.responses import Response
 
-from services.api.fields.about import FieldsModel
+from events.fields.declare import Body
 from services.api.issues import Issue
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Operation:
     query: tuple[Query, ...] = ()
     rules: QueryRules = no_query_rules
     """Of the query as a whole."""
-    body: type[FieldsModel] | None = None
+    body: type[Body] | None = None
     example: Mapping[str, Any] | None = None
     """Of a body."""
     errors: tuple[int, ...] = ()
@@ -142,7 +142,7 @@ def changes(
     summary: str,
     id: str = "",  # noqa: A002 - what OpenAPI calls it
     query: tuple[Query, ...] = (),
-    body: type[FieldsModel] | None = None,
+    body: type[Body] | None = None,
     example: Mapping[str, Any] | None = None,
     errors: tuple[int, ...] = (),
 ) -> Callable[[Handler], Operation]:

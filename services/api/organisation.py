@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
-
 from events.aggregate import TENANT, Chain
 from events.authorize import Permission
 from events.cluster import DEFAULT_POOL, pool_names
 from events.commands import UserCommand
+from events.fields.declare import Body, Limits
+from events.fields.values import NonEmpty
 from events.ids import TENANT_KEY, key_of_id
 from events.project import (
     ChangeProject,
@@ -24,16 +24,15 @@ from events.quantities import cores_to_milli
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from projections.queries import ProjectUse
 from services.api import answers
+from services.api.check import check
 from services.api.clusters import PoolName
 from services.api.context import MIN_SEQ, Call, if_answered, read_answer, version_header
 from services.api.errors import bad_request, not_found
-from services.api.fields.about import FieldsModel
 from services.api.issues import Issue, PolicyRule, shown
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import PROJECT, PROJECTS, RULES, V1
 from services.api.places import directory_caught_up, directory_fresh, project_chain
 from services.api.rules import check_name, listed_pools
-from services.api.validate import check
 
 MAX_GPU_QUOTA: Final = 10_000_000
 """Devices: more than there are, and in thousandths still far inside 64 bits."""
@@ -53,12 +52,12 @@ _A_RULE: Final = {
     "scopeId": "7d1c2b3a-0000-8000-8000-000000000000",
 }
 
-GpuQuota = Annotated[float, Field(ge=0, le=MAX_GPU_QUOTA)]
-Pools = Annotated[tuple[PoolName, ...], Field(max_length=100, strict=False)]
+GpuQuota = Annotated[float, Limits(least=0, most=MAX_GPU_QUOTA)]
+Pools = Annotated[tuple[PoolName, ...], Limits(longest=100)]
 
 
-class ProjectCreation(FieldsModel):
-    name: Annotated[str, Field(min_length=1)]
+class ProjectCreation(Body, frozen=True, kw_only=True):
+    name: NonEmpty
     """Unique in the tenant."""
     gpu_quota: GpuQuota | None = None
     """Devices; null: no bound."""
@@ -68,7 +67,7 @@ class ProjectCreation(FieldsModel):
     """Pod Security Standard that its pods on Kubernetes keep to at least; null: what the cluster says."""
 
 
-class ProjectSettings(FieldsModel):
+class ProjectSettings(Body, frozen=True, kw_only=True):
     """All settings, as they shall be."""
 
     gpu_quota: GpuQuota | None = None
@@ -79,8 +78,8 @@ class ProjectSettings(FieldsModel):
     """Pod Security Standard that its pods on Kubernetes keep to at least; null: what the cluster says."""
 
 
-class AccessRule(FieldsModel):
-    subject_id: Annotated[str, Field(min_length=1, max_length=256)]
+class AccessRule(Body, frozen=True, kw_only=True):
+    subject_id: Annotated[str, Limits(shortest=1, longest=256)]
     """Subject of their tokens."""
     role_name: Literal["administrator", "project-admin", "researcher", "viewer"]
     """`administrator` only for the tenant, `project-admin` only for a project."""

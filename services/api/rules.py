@@ -5,16 +5,15 @@ Every rule names the field at fault, and the fields it looked at.
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from events.cluster import Cluster, ClusterKind, pool_names
 from events.labels import LABEL_KEY, LABEL_VALUE
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes
-from events.workload.spec import MAX_AUTO_DELETION_SECONDS, PRIORITY_RANK
-from services.api.fields.compute import ComputeFields
-from services.api.fields.process import EnvironmentVariableFields
-from services.api.fields.training import TrainingSpecFields
+from events.workload.fields.compute import ComputeSpec
+from events.workload.fields.process import EnvironmentVariable
+from events.workload.spec import MAX_AUTO_DELETION_SECONDS, TrainingSpec
 from services.api.issues import Issue, PolicyRule, shown
 
 MAX_NAME_CHARACTERS: Final = 253
@@ -76,20 +75,31 @@ def check_name(name: str, *, as_prefix: bool) -> Iterator[Issue]:
         yield _issue("name", f"{shown(name)} has control characters, or spaces at an end; leave them out")
 
 
-def check_spec(spec: TrainingSpecFields) -> Iterator[Issue]:
+def check_given(spec: Mapping[str, Any]) -> Iterator[Issue]:
+    """What only the spec as it was given shows: no devices at all, beside a share of each."""
+    compute: Mapping[str, Any] = spec.get("compute") or {}
+    kind = compute.get("gpuRequestType")
+    if compute.get("gpuDevicesRequest") == 0 and kind is not None:
+        yield _issue(
+            "spec.compute.gpuDevicesRequest",
+            f"0 devices and gpuRequestType {kind!r} contradict each other: give at least 1, or no gpuRequestType",
+            "min",
+            "spec.compute.gpuRequestType",
+        )
+
+
+def check_spec(spec: TrainingSpec) -> Iterator[Issue]:
     """Everything wrong with a well-formed spec."""
     for check in _CHECKS:
         yield from check(spec)
 
 
-def _image(spec: TrainingSpecFields) -> Iterator[Issue]:
-    if spec.image is None:
-        yield _issue("spec.image", "is required: name a container image, such as python:3.12", "required")
-    elif not spec.image.isprintable() or " " in spec.image:
+def _image(spec: TrainingSpec) -> Iterator[Issue]:
+    if not spec.image.isprintable() or " " in spec.image:
         yield _issue("spec.image", f"{shown(spec.image)} has spaces or control characters; an image name has none")
 
 
-def _words(spec: TrainingSpecFields) -> Iterator[Issue]:
+def _words(spec: TrainingSpec) -> Iterator[Issue]:
     for field, text in (("spec.command", spec.command), ("spec.args", spec.args)):
         try:
             shlex.split(text or "")
@@ -98,31 +108,27 @@ def _words(spec: TrainingSpecFields) -> Iterator[Issue]:
             yield _issue(field, f"cannot be split into words as a shell does: {reason}; close or escape it")
 
 
-def _working_dir(spec: TrainingSpecFields) -> Iterator[Issue]:
+def _working_dir(spec: TrainingSpec) -> Iterator[Issue]:
     given = spec.working_dir
     if given is not None and not given.startswith("/"):
         details = f"{shown(given)} is relative; write it from `/`"
         yield _issue("spec.workingDir", details)
 
 
-def _environment(spec: TrainingSpecFields) -> Iterator[Issue]:
+def _environment(spec: TrainingSpec) -> Iterator[Issue]:
     seen: set[str] = set()
-    for index, variable in enumerate(spec.environment_variables or ()):
-        if variable is None:
-            continue
+    for index, variable in enumerate(spec.environment_variables):
         path = f"spec.environmentVariables[{index}]"
         name = variable.name
-        if name is None:
-            yield _issue(f"{path}.name", "is required", "required")
-        elif not _ENVIRONMENT_NAME.match(name):
+        if not _ENVIRONMENT_NAME.match(name):
             yield _issue(f"{path}.name", f"{shown(name)} is not possible: use printable ASCII without `=`")
         elif name in seen:
             yield _issue(f"{path}.name", f"{shown(name)} is given twice; leave one out")
-        seen.add(name or "")
+        seen.add(name)
         yield from _sources(path, variable)
 
 
-def _sources(path: str, variable: EnvironmentVariableFields) -> Iterator[Issue]:
+def _sources(path: str, variable: EnvironmentVariable) -> Iterator[Issue]:
     """R8: at most one source; R9: each whole."""
     sources = {
         "value": variable.value,
@@ -137,21 +143,14 @@ def _sources(path: str, variable: EnvironmentVariableFields) -> Iterator[Issue]:
     for kind, source in (("secret", variable.secret), ("configMap", variable.config_map)):
         if source is None:
             continue
-        if source.name is None:
-            yield _issue(f"{path}.{kind}.name", "is required", "required")
-        if source.key is None:
-            yield _issue(f"{path}.{kind}.key", "is required", "required")
-        elif not _OBJECT_KEY.match(source.key):
+        if not _OBJECT_KEY.match(source.key):
             details = f"{shown(source.key)} is no key of a {kind}: use letters, digits, `-`, `_` and `.`"
             yield _issue(f"{path}.{kind}.key", details)
     if variable.pod_field_ref is not None:
         yield from _pod_field(f"{path}.podFieldRef.path", variable.pod_field_ref.path)
 
 
-def _pod_field(field: str, path: str | None) -> Iterator[Issue]:
-    if path is None:
-        yield _issue(field, "is required", "required")
-        return
+def _pod_field(field: str, path: str) -> Iterator[Issue]:
     named = _POD_LABEL_OR_ANNOTATION.match(path)
     if named is not None:
         yield from check_label_key(field, named[1])
@@ -182,12 +181,12 @@ SET_WITH_DEVICES: Final = frozenset({"GPU_MEMORY_LIMIT_BYTES", "GPU_PORTION", "G
 """Those of a workload with devices."""
 
 
-def check_cluster(spec: TrainingSpecFields, cluster: Cluster) -> Iterator[Issue]:
+def check_cluster(spec: TrainingSpec, cluster: Cluster) -> Iterator[Issue]:
     """What this cluster does not have: by its kind, and by its node pools (S039)."""
     yield from check_kind(spec, cluster.kind)
     pools = pool_names(cluster)
     has = listed_pools(pools)
-    for index, pool in enumerate(spec.node_pools or ()):
+    for index, pool in enumerate(spec.node_pools):
         if pool not in pools:
             details = f"cluster {cluster.name} has no node pool {shown(pool)}; it has {has}"
             yield _issue(f"spec.nodePools[{index}]", details, "options", "clusterId")
@@ -199,7 +198,7 @@ def listed_pools(pools: Sequence[str]) -> str:
     return ", ".join(pools[:MAX_SHOWN_POOLS]) + (f" and {more} more" if more > 0 else "")
 
 
-def check_kind(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:
+def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     """What a cluster of this kind does not have, or does itself, whatever its state."""
     yield from _set_by_muster(spec, kind)
     if kind == "kubernetes":
@@ -207,9 +206,7 @@ def check_kind(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:
             details = "is not taken by clusters of kind kubernetes; have an image that holds the code"
             yield _issue("spec.code", details, "canAdd", "clusterId")
         return
-    for index, variable in enumerate(spec.environment_variables or ()):
-        if variable is None:
-            continue
+    for index, variable in enumerate(spec.environment_variables):
         sources = {"secret": variable.secret, "configMap": variable.config_map, "podFieldRef": variable.pod_field_ref}
         for name, source in sources.items():
             if source is not None:
@@ -217,20 +214,20 @@ def check_kind(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:
                 yield _issue(f"spec.environmentVariables[{index}].{name}", details, "canAdd", "clusterId")
 
 
-def _set_by_muster(spec: TrainingSpecFields, kind: ClusterKind) -> Iterator[Issue]:
+def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     """Variables whose value would be lost. A simulated cluster runs no programs, and loses none."""
     if kind == "simulated":
         return
     names = SET_BY_MUSTER if kind == "kubernetes" else SET_BY_MUSTER | {"CUDA_VISIBLE_DEVICES"}
-    if spec.compute is not None and spec.compute.gpu_devices_request:
+    if spec.compute.gpu_devices_request or spec.compute.gpu_request_type:
         names |= SET_WITH_DEVICES
-    for index, variable in enumerate(spec.environment_variables or ()):
-        if variable is not None and variable.name in names:
+    for index, variable in enumerate(spec.environment_variables):
+        if variable.name in names:
             details = f"{variable.name} is set by Muster on a cluster of kind {kind}; choose another name"
             yield _issue(f"spec.environmentVariables[{index}].name", details, "locked", "clusterId")
 
 
-def _secrets(spec: TrainingSpecFields) -> Iterator[Issue]:
+def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
     for field, text in _free_texts(spec):
         for kind, pattern in _SECRETS:
             if text and pattern.search(text):
@@ -241,29 +238,25 @@ def _secrets(spec: TrainingSpecFields) -> Iterator[Issue]:
                 )
 
 
-def _free_texts(spec: TrainingSpecFields) -> Iterator[tuple[str, str | None]]:
+def _free_texts(spec: TrainingSpec) -> Iterator[tuple[str, str | None]]:
     """Texts in which people put what they like, by their field."""
     yield "spec.command", spec.command
     yield "spec.args", spec.args
     yield "spec.workingDir", spec.working_dir
     yield "spec.category", spec.category
-    for index, variable in enumerate(spec.environment_variables or ()):
-        if variable is not None:
-            yield f"spec.environmentVariables[{index}].value", variable.value
-            yield f"spec.environmentVariables[{index}].description", variable.description
-            for name, source in (("secret", variable.secret), ("configMap", variable.config_map)):
-                if source is not None:
-                    yield f"spec.environmentVariables[{index}].{name}.name", source.name
-                    yield f"spec.environmentVariables[{index}].{name}.key", source.key
-    for index, annotation in enumerate(spec.annotations or ()):
-        if annotation is not None:
-            yield f"spec.annotations[{index}].value", annotation.value
+    for index, variable in enumerate(spec.environment_variables):
+        yield f"spec.environmentVariables[{index}].value", variable.value
+        yield f"spec.environmentVariables[{index}].description", variable.description
+        for name, source in (("secret", variable.secret), ("configMap", variable.config_map)):
+            if source is not None:
+                yield f"spec.environmentVariables[{index}].{name}.name", source.name
+                yield f"spec.environmentVariables[{index}].{name}.key", source.key
+    for index, annotation in enumerate(spec.annotations):
+        yield f"spec.annotations[{index}].value", annotation.value
 
 
-def _compute(spec: TrainingSpecFields) -> Iterator[Issue]:
+def _compute(spec: TrainingSpec) -> Iterator[Issue]:
     compute = spec.compute
-    if compute is None:
-        return
     yield from _cpu(compute, spec.parallelism)
     yield from _gpu(compute)
     yield from _gpu_portion(compute)
@@ -280,12 +273,12 @@ def _bytes(field: str, text: str | None, found: list[Issue]) -> int | None:
         return None
 
 
-def _cpu(compute: ComputeFields, parallelism: int | None) -> Iterator[Issue]:
+def _cpu(compute: ComputeSpec, parallelism: int) -> Iterator[Issue]:
     request, limit = compute.cpu_core_request, compute.cpu_core_limit
     for field, cores in (("cpuCoreRequest", request), ("cpuCoreLimit", limit)):
         if cores is not None and cores > MAX_CPU_CORES:
             yield _issue(f"spec.compute.{field}", f"is at most {MAX_CPU_CORES} cores, got {shown(cores)}", "max")
-    if request is not None and limit is not None and limit < request:
+    if limit is not None and limit < request:
         yield _issue(
             "spec.compute.cpuCoreLimit",
             f"{limit} is less than cpuCoreRequest {request}; a limit is not below its request",
@@ -303,7 +296,7 @@ def _cpu(compute: ComputeFields, parallelism: int | None) -> Iterator[Issue]:
             "min",
             "spec.compute.cpuMemoryRequest",
         )
-    if memory is not None and memory * max(parallelism or 1, 1) > MAX_QUANTITY:
+    if memory is not None and memory * max(parallelism, 1) > MAX_QUANTITY:
         yield _issue(
             "spec.compute.cpuMemoryRequest",
             f"times the parallelism is more than {MAX_QUANTITY} bytes, the largest quantity",
@@ -312,20 +305,11 @@ def _cpu(compute: ComputeFields, parallelism: int | None) -> Iterator[Issue]:
         )
 
 
-def _gpu(compute: ComputeFields) -> Iterator[Issue]:
+def _gpu(compute: ComputeSpec) -> Iterator[Issue]:
     devices, kind = compute.gpu_devices_request, compute.gpu_request_type
     field = "spec.compute.gpuDevicesRequest"
-    if devices is None:
-        return
     if devices > MAX_GPU_DEVICES:
         yield _issue(field, f"is at most {MAX_GPU_DEVICES}, got {devices}", "max")
-    if devices == 0 and kind is not None:
-        yield _issue(
-            field,
-            f"0 devices and gpuRequestType {kind!r} contradict each other: give at least 1, or no gpuRequestType",
-            "min",
-            "spec.compute.gpuRequestType",
-        )
     if devices > 1 and kind == "memory":
         yield _issue(
             "spec.compute.gpuRequestType",
@@ -335,7 +319,7 @@ def _gpu(compute: ComputeFields) -> Iterator[Issue]:
         )
 
 
-def _gpu_portion(compute: ComputeFields) -> Iterator[Issue]:
+def _gpu_portion(compute: ComputeSpec) -> Iterator[Issue]:
     kind, request, limit = compute.gpu_request_type, compute.gpu_portion_request, compute.gpu_portion_limit
     field, limit_field = "spec.compute.gpuPortionRequest", "spec.compute.gpuPortionLimit"
     kind_field = "spec.compute.gpuRequestType"
@@ -359,7 +343,7 @@ def _gpu_portion(compute: ComputeFields) -> Iterator[Issue]:
         yield _issue(limit_field, f"{limit} is less than gpuPortionRequest {request}", "min", field)
 
 
-def _gpu_memory(compute: ComputeFields) -> Iterator[Issue]:
+def _gpu_memory(compute: ComputeSpec) -> Iterator[Issue]:
     kind = compute.gpu_request_type
     field, limit_field = "spec.compute.gpuMemoryRequest", "spec.compute.gpuMemoryLimit"
     kind_field = "spec.compute.gpuRequestType"
@@ -384,11 +368,8 @@ def _gpu_memory(compute: ComputeFields) -> Iterator[Issue]:
         )
 
 
-def _scheduling(spec: TrainingSpecFields) -> Iterator[Issue]:
-    if spec.priority_class is not None and spec.priority_class not in PRIORITY_RANK:
-        known = ", ".join(PRIORITY_RANK)
-        yield _issue("spec.priorityClass", f"{shown(spec.priority_class)} is none of {known}", "options")
-    pools = spec.node_pools or ()
+def _scheduling(spec: TrainingSpec) -> Iterator[Issue]:
+    pools = spec.node_pools
     for index, pool in enumerate(pools):
         if not pool:
             yield _issue(f"spec.nodePools[{index}]", "is empty; name a node pool", "min")
@@ -396,7 +377,7 @@ def _scheduling(spec: TrainingSpecFields) -> Iterator[Issue]:
             yield _issue(f"spec.nodePools[{index}]", f"{shown(pool)} is given twice; leave one out")
 
 
-def _lifetime(spec: TrainingSpecFields) -> Iterator[Issue]:
+def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
     bounds = (
         ("completions", spec.completions, 1, MAX_COMPLETIONS),
         ("parallelism", spec.parallelism, 1, MAX_PARALLELISM),
@@ -410,13 +391,12 @@ def _lifetime(spec: TrainingSpecFields) -> Iterator[Issue]:
         ),
     )
     for name, value, least, most in bounds:
-        if value is not None and not least <= value <= most:
+        if not least <= value <= most:
             yield _issue(
                 f"spec.{name}", f"lies between {least} and {most}, got {value}", "min" if value < least else "max"
             )
-    completions, parallelism = spec.completions, spec.parallelism
-    total = 1 if completions is None else completions
-    if parallelism is not None and parallelism > total >= 1:
+    total, parallelism = spec.completions, spec.parallelism
+    if parallelism > total >= 1:
         yield _issue(
             "spec.parallelism",
             f"{parallelism} is more than the completions, {total}; not more pods run at a time than there are runs",
@@ -425,8 +405,8 @@ def _lifetime(spec: TrainingSpecFields) -> Iterator[Issue]:
         )
 
 
-def _metadata(spec: TrainingSpecFields) -> Iterator[Issue]:
-    if spec.category is not None and len(spec.category) > MAX_CATEGORY_CHARACTERS:
+def _metadata(spec: TrainingSpec) -> Iterator[Issue]:
+    if len(spec.category) > MAX_CATEGORY_CHARACTERS:
         yield _issue(
             "spec.category",
             f"has {len(spec.category)} characters; at most {MAX_CATEGORY_CHARACTERS} are possible",
@@ -434,19 +414,14 @@ def _metadata(spec: TrainingSpecFields) -> Iterator[Issue]:
         )
     for kind, items in (("labels", spec.labels), ("annotations", spec.annotations)):
         seen: set[str] = set()
-        for index, item in enumerate(items or ()):
-            if item is None:
-                continue
+        for index, item in enumerate(items):
             path = f"spec.{kind}[{index}]"
-            if item.name is None:
-                yield _issue(f"{path}.name", "is required", "required")
-                continue
             if item.name in seen:
                 yield _issue(f"{path}.name", f"{shown(item.name)} is given twice; leave one out")
             else:
                 yield from check_label_key(f"{path}.name", item.name)
             seen.add(item.name)
-            if kind == "labels" and item.value is not None:
+            if kind == "labels":
                 yield from check_label_value(f"{path}.value", item.value)
 
 
@@ -468,7 +443,7 @@ def check_label_value(field: str, value: str) -> Iterator[Issue]:
         )
 
 
-_CHECKS: Final[tuple[Callable[[TrainingSpecFields], Iterator[Issue]], ...]] = (
+_CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (
     _image,
     _words,
     _working_dir,

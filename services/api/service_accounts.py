@@ -4,10 +4,9 @@ import secrets
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
-
 from events.authorize import Permission
 from events.envelope import Accepted
+from events.fields.declare import Body, Limits
 from events.project import Project
 from events.service_accounts import (
     NAME_PATTERN,
@@ -22,7 +21,6 @@ from events.service_accounts import (
 from services.api import answers
 from services.api.context import MIN_SEQ, Call, read_answer, sequence_headers
 from services.api.errors import not_found
-from services.api.fields.about import FieldsModel
 from services.api.issues import Issue, shown
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import SERVICE_ACCOUNT, SERVICE_ACCOUNTS
@@ -34,8 +32,8 @@ SHOWN_BEFORE: Final = (
 )
 
 
-class ServiceAccountCreation(FieldsModel):
-    name: Annotated[str, Field(min_length=1, max_length=63)]
+class ServiceAccountCreation(Body, frozen=True, kw_only=True):
+    name: Annotated[str, Limits(shortest=1, longest=63)]
     """Unique in the project: lower-case letters, digits and hyphens."""
     project_id: str
     """UUID of the project that it acts in."""

@@ -9,18 +9,18 @@ from events.ids import key_of_id, workload_key
 from events.phases import DesiredPhase, Phase
 from events.workload.commands import CreateWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.decide import final_name
+from events.workload.fields.creation import TrainingCreation
 from events.workload.spec import with_defaults
 from events.workload.state import Workload
 from services.api.answers import HttpResponse, Training1
+from services.api.check import FaultyTraining, check_training
 from services.api.code import keep_for
 from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, sequence_headers
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
-from services.api.fields.training import TrainingCreationRequest
 from services.api.issues import MAX_ISSUES
 from services.api.operations import Answer, changes, reads
 from services.api.paths import TRAINING, TRAININGS
-from services.api.validate import FaultyTraining, check_training, to_spec
 from services.runtime.log.chains import READ_SECONDS
 from services.runtime.log.floors import StaleLogError
 
@@ -31,7 +31,7 @@ from services.runtime.log.floors import StaleLogError
     id="create_training1",
     tag="Trainings",
     summary="Submit a training; 202 once it is stored",
-    body=TrainingCreationRequest,
+    body=TrainingCreation,
     example={
         "name": "bert",
         "projectId": "7d1c2b3a-0000-8000-8000-000000000000",
@@ -58,7 +58,7 @@ async def create_training(call: Call) -> Answer[Training1]:
         requested_name=checked.name,
         project_id=checked.project_id,
         cluster_id=checked.cluster_id,
-        spec=to_spec(checked.spec),
+        spec=checked.spec,
     )
     if (code := code_of(checked)) is not None and call.may_submit(command.project_id):
         await keep_for(call, code, workload_key(command.project_id, command.name))
@@ -146,9 +146,7 @@ async def training_answer(call: Call, state: Workload) -> Training1:
     )
 
 
-def _created(
-    call: Call, request: TrainingCreationRequest, command: CreateWorkload, reply: Accepted
-) -> Answer[Training1]:
+def _created(call: Call, request: TrainingCreation, command: CreateWorkload, reply: Accepted) -> Answer[Training1]:
     """The new workload as the event has it, without reading it back: the same whenever the request is repeated."""
     assert reply.at is not None, "a creation is answered with its time"
     body = Training1(

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, get_args
-
-from pydantic import Field
+from typing import Annotated, Any, Final, get_args
 
 from events.actors import mentioned, with_names
 from events.aggregate import Chain
+from events.fields.declare import Body, Limits
 from events.workload.commands import ChangeWorkload
+from events.workload.fields.scheduling import PriorityClass
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS
 from events.workload.state import Workload
 from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, WorkloadQuery, problems
@@ -34,7 +34,6 @@ from services.api.answers import (
 from services.api.answers import Workload as WorkloadAnswer
 from services.api.context import MIN_SEQ, Call, if_answered, read_answer, rfc3339, sequence_headers
 from services.api.errors import bad_request
-from services.api.fields.about import FieldsModel
 from services.api.issues import BadValueError, Issue, shown
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOADS
@@ -140,12 +139,14 @@ def metrics_rules(values: Mapping[str, Any], _: AbstractSet[str]) -> Iterator[Is
         yield Issue(field="start", details=details, rule="max", involves=frozenset({"end"}))
 
 
-class WorkloadChange(FieldsModel):
+class WorkloadChange(Body, frozen=True, kw_only=True):
     """What may change after submission; what is left out stays."""
 
-    priority_class: Literal["very-low", "low", "medium-low", "medium", "medium-high", "high", "very-high"] | None = None
+    priority_class: PriorityClass | None = None
     """The next decision of the scheduler goes by it."""
-    auto_deletion_time_after_completion_seconds: Annotated[int, Field(ge=0, le=MAX_AUTO_DELETION_SECONDS)] | None = None
+    auto_deletion_time_after_completion_seconds: (
+        Annotated[int, Limits(least=0, most=MAX_AUTO_DELETION_SECONDS)] | None
+    ) = None
     """Counted from the end; a workload that ended longer ago is deleted at once."""
 
 

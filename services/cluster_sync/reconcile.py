@@ -8,9 +8,9 @@ import msgspec
 from events.cluster_protocol import EnvironmentSource, RunPod, SettledPod, StartPod, StopPod, WantedPod, pod_key
 from events.phases import FINISHED, DesiredPhase, PodPhase
 from events.project import Project
+from events.workload.fields.process import EnvironmentVariable
 from events.workload.pod import LIVE_POD_PHASES, Pod, PodId, PodRef
 from events.workload.pod_sets import PodSet
-from events.workload.spec import EnvironmentVariable
 from events.workload.state import Workload
 
 
@@ -111,7 +111,7 @@ def run_pod(desired: Desired) -> RunPod:
         keeps_entry_point=not template.command,
         working_dir=template.working_dir,
         code=template.code,
-        environment={one.name: one.value for one in template.environment if one.name not in sources},
+        environment={one.name: one.value or "" for one in template.environment if one.name not in sources},
         environment_from=tuple(sources.values()),
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,

@@ -9,18 +9,12 @@ from hypothesis import strategies as st
 
 from events.cluster import Cluster, NodePool
 from events.quantities import MAX_QUANTITY
+from events.workload.fields.process import ConfigMapKey, EnvironmentVariable, PodFieldReference, SecretKey
 from events.workload.kinds.training import template
-from events.workload.spec import (
-    EnvironmentVariable,
-    KeyReference,
-    PodFieldReference,
-    TrainingSpec,
-    pod_request,
-)
-from services.api.fields.training import TrainingSpecFields
+from events.workload.spec import TrainingSpec, pod_request
+from services.api.check import FaultyTraining, check_training
 from services.api.issues import MAX_ISSUES
 from services.api.rules import check_cluster, check_kind
-from services.api.validate import FaultyTraining, check_training, to_spec
 
 JWT = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLWl0"
 
@@ -280,11 +274,11 @@ def test_a_secret_is_refused_wherever_people_may_put_one(spec: dict[str, Any], f
 SOURCES: list[tuple[dict[str, Any], EnvironmentVariable]] = [
     (
         {"secret": {"name": "wandb", "key": "api.token"}},
-        EnvironmentVariable(name="A", secret=KeyReference(name="wandb", key="api.token")),
+        EnvironmentVariable(name="A", secret=SecretKey(name="wandb", key="api.token")),
     ),
     (
         {"configMap": {"name": "settings", "key": "rate"}, "value": None},
-        EnvironmentVariable(name="A", config_map=KeyReference(name="settings", key="rate")),
+        EnvironmentVariable(name="A", config_map=ConfigMapKey(name="settings", key="rate")),
     ),
     *(
         ({"podFieldRef": {"path": path}}, EnvironmentVariable(name="A", pod_field_ref=PodFieldReference(path=path)))
@@ -300,8 +294,7 @@ def test_a_variable_takes_its_value_from_where_only_the_cluster_can_read(
     """S020, R8, R9."""
     checked = check_training(request(environmentVariables=[{"name": "A", **source}]))
     assert not isinstance(checked, FaultyTraining)
-    assert to_spec(checked.spec).environment_variables == (stored,)
-    assert checked.spec is not None
+    assert checked.spec.environment_variables == (stored,)
     assert list(check_kind(checked.spec, "kubernetes")) == []
     for kind in ("local", "simulated"):
         (issue,) = check_kind(checked.spec, kind)
@@ -322,7 +315,7 @@ def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None
 def test_a_cluster_of_many_pools_is_told_by_some_of_them() -> None:
     """S039."""
     pools = {f"p{n:03}": NodePool(name=f"p{n:03}", label_key="k", label_value="v") for n in range(300)}
-    spec = TrainingSpecFields.model_validate({"nodePools": ["p007", "nope"]})
+    spec = TrainingSpec(image="x", node_pools=("p007", "nope"))
     (issue,) = check_cluster(spec, Cluster(name="c", kind="kubernetes", node_pools=pools))
     assert issue.field == "spec.nodePools[1]"
     assert issue.details.endswith("it has " + ", ".join(["default", *sorted(pools)][:20]) + " and 281 more")
@@ -336,6 +329,20 @@ def test_a_cluster_of_many_pools_is_told_by_some_of_them() -> None:
 def test_names_are_printable_and_fit_an_index(name: str, as_prefix: bool, fits: bool) -> None:
     data = request() | {"name": name, "useGivenNameAsPrefix": as_prefix}
     assert isinstance(check_training(data), FaultyTraining) is not fits
+
+
+@pytest.mark.parametrize("spec", [5, "x", [], True, 0, ""])
+def test_a_spec_that_is_no_object_is_the_only_fault_told_of_it(spec: object) -> None:
+    assert found(request() | {"spec": spec}) == {("spec", None)}
+
+
+def test_a_fault_behind_a_null_among_the_items_has_the_index_that_the_request_has() -> None:
+    labels = [None, {"name": "a"}, None, {"name": "b c"}, {"name": 5}, {"name": "a"}]
+    assert found(request(labels=labels)) == {
+        ("spec.labels[3].name", None),
+        ("spec.labels[4].name", None),
+        ("spec.labels[5].name", None),
+    }
 
 
 def test_everything_wrong_comes_back_in_one_answer() -> None:
@@ -385,9 +392,9 @@ def test_null_is_absent_and_a_null_in_a_list_is_no_item() -> None:
     data = request(command=None, compute=None, labels=[None, {"name": "a", "value": None}], nodePools=None)
     checked = check_training(data)
     assert not isinstance(checked, FaultyTraining)
-    spec = to_spec(checked.spec)
+    spec = checked.spec
     assert spec.command is None
-    assert [label.name for label in spec.labels or ()] == ["a"]
+    assert [label.name for label in spec.labels] == ["a"]
 
 
 optional_text = st.none() | st.text(max_size=20)
@@ -427,8 +434,8 @@ def test_whatever_is_taken_can_be_counted_and_run_and_nothing_ever_breaks_the_ch
         assert checked.issues
         assert all(issue.field and issue.details for issue in checked.issues)
         return
-    stored: TrainingSpec = to_spec(checked.spec)
+    stored = checked.spec
     assert template(stored).arguments is not None
-    asked, pods = pod_request(stored.compute), stored.parallelism or 1
+    asked, pods = pod_request(stored.compute), stored.parallelism
     assert max(asked.cpu_milli * pods, asked.memory_bytes * pods, asked.gpu_devices * 1000 * pods) <= MAX_QUANTITY
     assert (asked.gpu_devices > 0) == (asked.gpu_milli > 0 or asked.gpu_memory_bytes > 0)

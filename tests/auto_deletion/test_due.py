@@ -96,7 +96,7 @@ class Plane:
         world = self.world
         cluster_id, project_id = world.cluster(), world.project()
         node = world.node(cluster_id, "n")
-        spec = TrainingSpec(auto_deletion_time_after_completion_seconds=seconds)
+        spec = TrainingSpec(image="i", auto_deletion_time_after_completion_seconds=seconds)
         key = world.training(name, project_id, cluster_id, spec)
         world.place([(key, FIRST, node, 0)])
         world.report(key, FIRST, "running")
@@ -173,8 +173,8 @@ async def test_what_is_left_in_a_deleted_project_is_deleted_with_it_and_nothing_
         world = plane.world
         cluster_id, project_id, other = world.cluster(), world.project(), world.project("other")
         ended = plane.finished("ended", 1000)
-        came_in = world.training("came-in", project_id, cluster_id, TrainingSpec())
-        stays = world.training("stays", other, cluster_id, TrainingSpec())
+        came_in = world.training("came-in", project_id, cluster_id, TrainingSpec(image="i"))
+        stays = world.training("stays", other, cluster_id, TrainingSpec(image="i"))
         world.do("project", key_of_id(project_id) or "", DeleteProject(project_id=project_id))
         plane.feed()
         assert await queries.wait_for(plane.fed, 20)

@@ -45,9 +45,8 @@ def test_up_offers_all_that_its_supervisor_takes_and_passes_it_on(muster: Any) -
     assert "--port is 0 to 65535, not 70000" in ran.stderr
 
 
-def test_the_reference_page_and_the_field_list_are_current() -> None:
+def test_the_reference_page_and_the_table_of_completions_are_current() -> None:
     assert reference.COMPLETION_FILE.read_text(encoding="utf-8") == reference.completion_module()
-    assert reference.FIELDS_FILE.read_text(encoding="utf-8") == reference.fields_module()
     assert reference.REFERENCE_FILE.read_text(encoding="utf-8") == reference.reference_page()
 
 
@@ -214,7 +213,9 @@ def test_fish_is_told_whether_there_is_anything(api: ShapeServer, words: str, co
 @pytest.mark.parametrize(("path", "found"), LEAVES, ids=[path for path, _ in LEAVES])
 def test_the_table_knows_every_flag_of_every_command(path: str, found: Any) -> None:
     words = path.split()[1:]
-    flags = {name for one in found.params for name in (*one.opts, *one.secondary_opts) if name.startswith("-")}
+    flags = {
+        name for one in reference.options_of(found) for name in (*one.opts, *one.secondary_opts) if name.startswith("-")
+    }
     assert {name for name, _ in offered(words, "-")} == flags | {"--help"}
 
 

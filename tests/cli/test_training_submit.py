@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from events.fields.node import tree
+from events.workload.fields.creation import TrainingCreation
 from muster.cli.training_flags import FLAG_OF_FIELD, FLAGS
-from services.api.fields.training import training_fields
-from services.api.validate import FaultyTraining, check_training
+from services.api.check import FaultyTraining, check_training
 from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer
 
 
@@ -204,11 +205,11 @@ def test_an_environment_without_a_value_names_both_meanings(muster: Any) -> None
 
 
 def test_every_flag_of_the_registry_is_there() -> None:
-    flags = {entry.flag for entry in training_fields() if entry.flag}
-    assert flags - {name for flag in FLAGS for name in flag.names} <= {
+    of_field = {node.path: node.about.flag for node in tree(TrainingCreation).walk() if node.about and node.about.flag}
+    assert set(of_field.values()) - {name for flag in FLAGS for name in flag.names} <= {
         "--name", "--name-prefix", "--project", "--cluster", "--command", "--args",
     }  # fmt: skip
-    assert all(entry.path in FLAG_OF_FIELD for entry in training_fields() if entry.flag)
+    assert of_field.keys() <= FLAG_OF_FIELD.keys()
 
 
 def test_the_values_of_the_flags_have_the_types_that_the_api_checks(api: ShapeServer, muster: Any) -> None:

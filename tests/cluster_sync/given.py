@@ -86,14 +86,14 @@ class World:
     async def workload(self) -> Any:
         return (await self.store.load(WORKLOAD, KEY)).state
 
-    async def create(self, **spec: Any) -> str:
+    async def create(self, *, image: str = "i", **spec: Any) -> str:
         command = CreateWorkload(
             kind="Training",
             name="train",
             requested_name="train",
             project_id=PROJECT_ID,
             cluster_id=CLUSTER_ID,
-            spec=TrainingSpec(**spec),
+            spec=TrainingSpec(image=image, **spec),
         )
         await self.decide(WORKLOAD, KEY, command, f"create-{datetime.now(UTC).isoformat()}")
         return (await self.workload()).workload_id

@@ -16,8 +16,9 @@ from events.ids import cluster_key
 from events.project import Project
 from events.subjects import WANTED_STREAM, agent_recipes_subject, recipes_subject
 from events.workload.commands import DeleteWorkload
+from events.workload.fields.metadata import Annotation
+from events.workload.fields.process import EnvironmentVariable
 from events.workload.pod import DeviceShare
-from events.workload.spec import EnvironmentVariable, NameValue
 from services.cluster_sync import recipes
 from services.cluster_sync.reconcile import desired_pod, run_pod, start_pod
 from services.runtime.process.buckets import Buckets
@@ -80,7 +81,7 @@ def test_nothing_that_a_person_makes_large_makes_a_word_of_wanted_large(value: s
             working_dir=text,
             args=f"'{text.replace(chr(39), '')}'",
             environment_variables=(EnvironmentVariable(name="A", value=text),),
-            annotations=(NameValue(name="a", value=text),),
+            annotations=(Annotation(name="a", value=text),),
         )
         .bound()
         .state

@@ -13,8 +13,10 @@ from events.phases import PodPhase
 from events.project import Project
 from events.subjects import wanted_subject
 from events.workload.commands import DeleteWorkload, PodFactKind, PodWarning, SuspendWorkload
+from events.workload.fields.metadata import Annotation
+from events.workload.fields.process import ConfigMapKey, EnvironmentVariable, PodFieldReference, SecretKey
 from events.workload.pod import PodRef
-from events.workload.spec import ComputeSpec, EnvironmentVariable, KeyReference, NameValue, PodFieldReference
+from events.workload.spec import ComputeSpec
 from events.workload.state import Workload
 from services.cluster_sync.observe import (
     UNSAID_SECONDS,
@@ -111,7 +113,7 @@ def test_a_run_is_told_with_all_that_an_agent_needs() -> None:
         environment_variables=(EnvironmentVariable(name="A", value="b"),),
         compute=ComputeSpec(cpu_core_request=0.5, cpu_core_limit=1, cpu_memory_limit="1Gi", gpu_devices_request=1),
         termination_grace_period_seconds=7,
-        annotations=(NameValue(name="n", value="v"),),
+        annotations=(Annotation(name="n", value="v"),),
     )
     wanted = desired(story.bound().state)
     assert wanted is not None
@@ -165,8 +167,8 @@ def test_variables_whose_values_only_the_cluster_knows_are_told_by_their_sources
     story = Story().created(
         environment_variables=(
             EnvironmentVariable(name="A", value="b"),
-            EnvironmentVariable(name="S", secret=KeyReference(name="wandb", key="token")),
-            EnvironmentVariable(name="C", config_map=KeyReference(name="settings", key="rate")),
+            EnvironmentVariable(name="S", secret=SecretKey(name="wandb", key="token")),
+            EnvironmentVariable(name="C", config_map=ConfigMapKey(name="settings", key="rate")),
             EnvironmentVariable(name="F", pod_field_ref=PodFieldReference(path="status.podIP")),
         ),
     )

@@ -17,7 +17,7 @@ from events.ids import TENANT_KEY
 from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
-from events.workload.spec import EnvironmentVariable
+from events.workload.fields.process import EnvironmentVariable
 from services.commands.counts import Counts
 from services.commands.handle import MAX_TRIES, Commands
 from services.commands.keys import MemoryKeys

@@ -82,6 +82,8 @@ def test_a_creation_and_its_reading_are_training1(served: Served, alice: httpx.C
     assert made["actualPhase"] == "Creating"
     given = {key: value for key, value in FULL_SPEC.items() if value is not None}
     given["environmentVariables"] = given["environmentVariables"][:1]
+    compute = made["spec"].pop("compute")
+    assert {name: value for name, value in compute.items() if value is not None} == given.pop("compute")
     assert made["spec"] == given
 
 

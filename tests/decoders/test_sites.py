@@ -34,7 +34,7 @@ SITES: Final = {
     "services.api.shown_events": "nobody: events that the codec has decoded, as other structs",
     "services.api.shown_rows": "the projector, from events that the codec has decoded; 500",
     "services.api.operation_log _audited": SPOILED + "the gate; told as unreadable among the others",
-    "services.api.validate": "any caller, after read_object; 400 with every field (test_extremes.py)",
+    "services.api.check": "any caller, after read_object; 400 with every field (test_extremes.py)",
     "services.cluster_sync.recipes Recipes._recipe": SPOILED + "the cluster's agent; passed by with a warning",
     "services.cluster_sync.hear _taken": SPOILED + "the cluster's agent; refused by name in its condition",
     "services.cluster_sync.wanted Wanted.read": "cluster_sync itself; held for unreadable and written again",

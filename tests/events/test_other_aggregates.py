@@ -177,7 +177,7 @@ def test_a_command_is_about_one_aggregate_and_a_foreign_id_about_none() -> None:
     assert target(cluster.RemoveCluster(cluster_id=CLUSTER_ID)) == ("cluster", cluster_key("local"))
     assert target(DeleteWorkload(workload_id="nonsense")) is None
     training = CreateWorkload(
-        kind="Training", name="n", requested_name="n", project_id="p", cluster_id="c", spec=TrainingSpec()
+        kind="Training", name="n", requested_name="n", project_id="p", cluster_id="c", spec=TrainingSpec(image="i")
     )
     assert target(training) is not None
 

@@ -79,7 +79,12 @@ def of_project(project_id: str) -> list[UserCommand]:
 
 def submit(project_id: str) -> CreateWorkload:
     return CreateWorkload(
-        kind="Training", name="t", requested_name="t", project_id=project_id, cluster_id="c", spec=TrainingSpec()
+        kind="Training",
+        name="t",
+        requested_name="t",
+        project_id=project_id,
+        cluster_id="c",
+        spec=TrainingSpec(image="i"),
     )
 
 

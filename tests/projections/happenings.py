@@ -85,12 +85,12 @@ class Happenings:
     def create(self, key: str) -> None:
         name = next(name for name in NAMES if workload_key(self.project_id, name) == key)
         spec = TrainingSpec(
-            image=self.random.choice((None, "image\x00with nul")),
-            completions=self.random.choice((None, 3)),
-            parallelism=self.random.choice((None, 2)),
+            image=self.random.choice(("", "image\x00with nul")),
+            completions=self.random.choice((1, 3)),
+            parallelism=self.random.choice((1, 2)),
             backoff_limit=self.random.choice((0, 1, 3)),
             preemptibility=self.random.choice((None, "non-preemptible")),
-            auto_deletion_time_after_completion_seconds=self.random.choice((None, 0, 60)),
+            auto_deletion_time_after_completion_seconds=self.random.choice((30 * 24 * 3600, 0, 60)),
             compute=ComputeSpec(gpu_devices_request=1, cpu_core_request=0.5, cpu_memory_request="1Gi"),
         )
         command = CreateWorkload(

@@ -4,7 +4,8 @@ import asyncpg
 
 from development.servers import PostgresServer
 from events.workload.commands import DeleteWorkload, PlacePods
-from events.workload.spec import ComputeSpec, NameValue, TrainingSpec
+from events.workload.fields.metadata import Label
+from events.workload.spec import ComputeSpec, TrainingSpec
 from projections.migrate import prepare
 from services.projector.engine import Engine, open_pool
 from services.projector.writer import Writer
@@ -12,8 +13,8 @@ from services.runtime.log.memory import MemoryEventStore
 from tests.support.lives import FIRST, SCHEDULER, World
 
 
-def labels(**given: str) -> tuple[NameValue, ...]:
-    return tuple(NameValue(name=key, value=value) for key, value in given.items())
+def labels(**given: str) -> tuple[Label, ...]:
+    return tuple(Label(name=key, value=value) for key, value in given.items())
 
 
 def small_world() -> World:
@@ -40,7 +41,7 @@ def small_world() -> World:
     )
     world.later(10)
     gamma = world.training(
-        "gamma_50%", other, cluster_id, TrainingSpec(category="Explore\\d", labels=labels(team="vision"))
+        "gamma_50%", other, cluster_id, TrainingSpec(image="", category="Explore\\d", labels=labels(team="vision"))
     )
     world.later(10)
     old = world.training("old", project_id, cluster_id)

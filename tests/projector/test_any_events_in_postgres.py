@@ -112,7 +112,7 @@ def absurd() -> dict[str, list[Any]]:
         cluster_id=LONG,
         owner=LONG,
         at=EARLIEST,
-        spec=TrainingSpec(),
+        spec=TrainingSpec(image="i"),
     )
     run = PodRef(pod_set="", index=0, attempt=1, try_=0)
     placed = [

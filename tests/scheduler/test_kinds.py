@@ -124,5 +124,5 @@ def test_a_kind_that_is_not_registered_cannot_be_created() -> None:
             cluster_id="c",
             owner="o",
             at=World().now,
-            spec=TrainingSpec(),
+            spec=TrainingSpec(image="i"),
         )

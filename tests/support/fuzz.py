@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from enum import Enum
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAliasType, Union, get_args, get_origin
 
 import hypothesis.strategies as st
 import msgspec
@@ -58,6 +58,8 @@ def _struct(struct: type[Any], given: _Given) -> st.SearchStrategy[Any]:
     fields: dict[str, st.SearchStrategy[Any]] = {}
     for field in msgspec.structs.fields(struct):
         whatever = _of(field.type, given)
+        if isinstance(field.default, msgspec.Struct) or (isinstance(field.default, str) and field.default):
+            whatever = st.one_of(st.just(field.default), whatever)  # few texts are a quantity
         values = known.get(field.name)
         fields[field.name] = whatever if values is None else _mostly(st.sampled_from(values), whatever)
 
@@ -78,6 +80,10 @@ def _mostly(usual: st.SearchStrategy[Any], odd: st.SearchStrategy[Any]) -> st.Se
 
 def _of(type_: Any, given: _Given) -> st.SearchStrategy[Any]:
     origin, arguments = get_origin(type_), get_args(type_)
+    if origin is Annotated:
+        return _of(arguments[0], given)
+    if isinstance(origin, TypeAliasType):
+        return _of(origin.__value__[arguments], given)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin in (Union, types.UnionType):

@@ -34,7 +34,7 @@ SPECS: Final = (
     ComputeSpec(gpu_request_type="portion", gpu_portion_request=0.3),
     ComputeSpec(gpu_request_type="memory", gpu_memory_request="10Gi"),
     ComputeSpec(cpu_core_request=0.25, cpu_memory_request="1.5Gi"),
-    None,
+    ComputeSpec(),
 )
 DEVICE_BYTES: Final = 40 * 2**30
 

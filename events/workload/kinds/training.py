@@ -6,43 +6,35 @@ from typing import Final
 from events.quantities import cores_to_milli, parse_bytes
 from events.workload.kinds.kind import Kind
 from events.workload.pod_sets import PodLimits, PodSet, PodTemplate
-from events.workload.spec import (
-    DEFAULT_BACKOFF_LIMIT,
-    DEFAULT_GRACE_SECONDS,
-    ComputeSpec,
-    TrainingSpec,
-    pod_request,
-    with_defaults,
-)
+from events.workload.spec import ComputeSpec, TrainingSpec, pod_request, with_defaults
 
 
 def pod_sets(spec: TrainingSpec) -> tuple[PodSet, ...]:
-    count, parallelism = spec.completions, spec.parallelism
     return (
         PodSet(
             name="main",
-            count=1 if count is None else count,
-            parallelism=1 if parallelism is None else parallelism,
+            count=spec.completions,
+            parallelism=spec.parallelism,
             template=template(spec),
-            node_pools=spec.node_pools or (),
+            node_pools=spec.node_pools,
         ),
     )
 
 
 def template(spec: TrainingSpec) -> PodTemplate:
-    seconds = spec.termination_grace_period_seconds
+    """The image's own command, arguments and folder are empty texts, no limit is 0: here ends every null of a spec."""
     return PodTemplate(
-        image=spec.image or "",
+        image=spec.image,
         command=spec.command or "",
         args=spec.args or "",
         working_dir=spec.working_dir or "",
         code=spec.code or "",
-        environment=spec.environment_variables or (),
+        environment=spec.environment_variables,
         request=pod_request(spec.compute),
-        limits=_limits(spec.compute or ComputeSpec()),
-        grace_seconds=DEFAULT_GRACE_SECONDS if seconds is None else seconds,
-        labels={label.name: label.value for label in spec.labels or ()},
-        annotations={annotation.name: annotation.value for annotation in spec.annotations or ()},
+        limits=_limits(spec.compute),
+        grace_seconds=spec.termination_grace_period_seconds,
+        labels={label.name: label.value for label in spec.labels},
+        annotations={annotation.name: annotation.value for annotation in spec.annotations},
     )
 
 
@@ -61,7 +53,7 @@ def all_succeeded(sets: tuple[PodSet, ...], succeeded: Mapping[str, int]) -> boo
 
 
 def backoff_limit(spec: TrainingSpec) -> int:
-    return DEFAULT_BACKOFF_LIMIT if spec.backoff_limit is None else spec.backoff_limit
+    return spec.backoff_limit
 
 
 TRAINING: Final = Kind(

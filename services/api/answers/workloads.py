@@ -14,8 +14,8 @@ from projections.workloads.rows import WorkloadRow as _WorkloadColumns
 from services.api.answers.forms import Form, Name, Uuid
 from services.api.shown_events import Moment, shown, workload_events
 
-TrainingSpecFields = Annotated[
-    object, Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/TrainingSpecFields"}], "nullable": True})
+EffectiveSpec = Annotated[
+    object, Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/TrainingSpec"}], "nullable": True})
 ]
 """The effective spec, in the fields of the request."""
 MetricType = Literal["CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES"]
@@ -51,7 +51,7 @@ class Training1(Form, frozen=True, kw_only=True):
     """What its owner wants of it."""
     actual_phase: Phase | UnsetType = UNSET
     """What it is doing."""
-    spec: TrainingSpecFields = None
+    spec: EffectiveSpec = None
     """As submitted, with defaults."""
 
 

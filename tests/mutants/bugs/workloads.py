@@ -13,9 +13,7 @@ def _one_more_failure(original: Any) -> Any:
     def failed(fact: Any, state: Any, now: Any) -> Any:
         from msgspec.structs import replace
 
-        from events.workload.spec import DEFAULT_BACKOFF_LIMIT
-
-        limit = DEFAULT_BACKOFF_LIMIT if state.spec.backoff_limit is None else state.spec.backoff_limit
+        limit = state.spec.backoff_limit
         if state.failures == limit:
             state = replace(state, spec=replace(state.spec, backoff_limit=limit + 1))
         return original(fact, state, now)

@@ -1,0 +1,78 @@
+"""What a field is declared with: a section to stand in, and what the type alone does not say. Data."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a request may give for a value of this type. The stored value is never held to it: a limit that becomes
+    narrower must not make an old event unreadable.
+    """
+
+    format: str = ""
+    """As OpenAPI calls it; `int32` and `int64` bring their bounds."""
+    least: float | None = None
+    most: float | None = None
+    shortest: int | None = None
+    """Characters, or items of a list."""
+    longest: int | None = None
+    pattern: str = ""
+    words: str = ""
+    """What the pattern says, after the value's name; without them the pattern is only shown, and a rule checks it."""
+    or_null: bool = False
+    """Whether null stands for the default where the type itself has no null."""
+    hides_options: bool = False
+    """Whether OpenAPI leaves out which words are possible, as the contract does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What else is to be said of a field; the sentence for people is the docstring below it."""
+
+    rows: str
+    """Rows of the requirements that it fulfils."""
+    unit: str = ""
+    flag: str = ""
+    """Of `muster training submit`; empty where the field has none of its own."""
+    aliases: tuple[str, ...] = ()
+    """Short and second names of the flag."""
+    key: str = ""
+    """Of a list: the field of an item that no two items may share."""
+    later: bool = False
+    """Whether it may be changed after submission."""
+    example: str = ""
+    """Given to who left out a mandatory field."""
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The fields of a request. One without a default must be given; null is taken where the type has it."""
+
+    TITLE: ClassVar[str] = ""
+    """Heading of these fields in help and forms; those of an item or of an object stand under their holder's."""
+    PARTS: ClassVar[tuple[type["Body"], ...]] = ()
+    """The sections that `joined` made it from."""
+
+
+class Section(Body, frozen=True, kw_only=True):
+    """Fields of a spec, as they are stored: every one with its value. In a request any of them may be absent or null,
+    which means the default; one without a default is then missing.
+    """
+
+
+class Item(Section, frozen=True, kw_only=True, omit_defaults=True):
+    """An object within a list of a spec. Its defaults mean "nothing" and stay what they are, so they are not stored."""
+
+
+def joined(name: str, module: str, *sections: type[Section]) -> Any:
+    """A struct with the fields of all sections side by side, as they stand in JSON: structs do not combine as bases."""
+    fields = [
+        (field.name, field.type) if field.required else (field.name, field.type, field.default)
+        for section in sections
+        for field in msgspec.structs.fields(section)
+    ]
+    return msgspec.defstruct(
+        name, fields, bases=(Section,), module=module, namespace={"PARTS": sections}, frozen=True, kw_only=True
+    )

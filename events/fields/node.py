@@ -1,0 +1,194 @@
+"""The tree of fields that is read from their declarations, and the type that a request is checked against. Pure."""
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Final, Literal, TypeAliasType, Union, get_args, get_origin
+
+import msgspec
+
+from events.fields.declare import About, Body, Limits, Section
+
+Kind = Literal["text", "integer", "number", "boolean", "choice", "list", "object"]
+
+_KINDS: Final[dict[Any, Kind]] = {str: "text", int: "integer", float: "number", bool: "boolean"}
+_WITHIN: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
+_MAX_DOUBLE: Final = 1.7976931348623157e308
+"""Beyond are only infinities, which no JSON holds."""
+_NO_LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One field, or the items of a list (whose name is empty)."""
+
+    name: str
+    """On the wire."""
+    attribute: str
+    """In Python."""
+    path: str
+    """As in complianceIssues, such as `spec.labels[].name`."""
+    kind: Kind
+    limits: Limits
+    about: About | None
+    section: str
+    """Heading under which it stands."""
+    owner: type[Body] | None
+    """The class that declares it; its docstring stands there."""
+    struct: type[Body] | None
+    """The class of an object."""
+    options: tuple[str, ...] = ()
+    """Of a choice."""
+    default: Any = None
+    mandatory: bool = False
+    """Whether nothing else takes its place where it is left out."""
+    nullable: bool = False
+    """Whether a request may say null."""
+    fields: tuple["Node", ...] = ()
+    """Of an object."""
+    item: "Node | None" = None
+    """Of a list."""
+    by_name: dict[str, "Node"] = field(default_factory=dict[str, "Node"])
+    request: Any = None
+    """The type that a request's value must have; msgspec checks it."""
+
+    def walk(self) -> Iterator["Node"]:
+        """Every field below, in the order of the declarations."""
+        for node in self.fields:
+            yield node
+            yield from node.walk()
+        if self.item is not None:
+            yield from self.item.walk()
+
+
+@cache
+def tree(body: type[Body]) -> Node:
+    """The request with these fields, as the object that it is."""
+    return _node(body, name="", attribute="", path="", section=body.TITLE, owner=None)
+
+
+def _fields(body: type[Body], path: str, section: str) -> Iterator[Node]:
+    for part in body.PARTS or (body,):
+        for found in msgspec.structs.fields(part):
+            yield _node(
+                found.type,
+                name=found.encode_name,
+                attribute=found.name,
+                path=f"{path}.{found.encode_name}" if path else found.encode_name,
+                section=part.TITLE or section,
+                owner=part,
+                default=None if found.required else found.default,
+                mandatory=found.required,
+                nullable=issubclass(part, Section),
+            )
+
+
+def _node(
+    annotation: Any,
+    *,
+    name: str,
+    attribute: str,
+    path: str,
+    section: str,
+    owner: type[Body] | None,
+    default: Any = None,
+    mandatory: bool = False,
+    nullable: bool = False,
+) -> Node:
+    marks: list[object] = []
+    base, null = _bare(annotation, marks)
+    limits = next((mark for mark in marks if isinstance(mark, Limits)), _NO_LIMITS)
+    kind, options, struct, fields, item = _shape(base, path, section, nullable=nullable)
+    return Node(
+        name=name,
+        attribute=attribute,
+        path=path,
+        kind=kind,
+        limits=limits,
+        about=next((mark for mark in marks if isinstance(mark, About)), None),
+        section=section,
+        owner=owner,
+        struct=struct,
+        options=options,
+        default=default,
+        mandatory=mandatory,
+        nullable=null or nullable or limits.or_null,
+        fields=fields,
+        item=item,
+        by_name={one.name: one for one in fields},
+        request=_request(base, kind, limits, fields, item),
+    )
+
+
+def _bare(annotation: Any, marks: list[object]) -> tuple[Any, bool]:
+    """(the type itself, whether null is one of its values); what is said beside it goes into `marks`."""
+    null = False
+    while True:
+        origin = get_origin(annotation)
+        if isinstance(origin, TypeAliasType):
+            annotation = origin.__value__[get_args(annotation)]
+        elif isinstance(annotation, TypeAliasType):
+            annotation = annotation.__value__
+        elif origin is Annotated:
+            annotation, *more = get_args(annotation)
+            marks += more
+        elif origin in {Union, types.UnionType}:
+            null = True
+            (annotation,) = (part for part in get_args(annotation) if part is not types.NoneType)
+        else:
+            return annotation, null
+
+
+def _shape(
+    base: Any, path: str, section: str, *, nullable: bool
+) -> tuple[Kind, tuple[str, ...], type[Body] | None, tuple[Node, ...], Node | None]:
+    """(kind, options, class, fields, item) of a type."""
+    origin = get_origin(base)
+    if origin is Literal:
+        return "choice", get_args(base), None, (), None
+    if origin is tuple:
+        inner = get_args(base)[0]
+        # A null among the objects of a section's list is no item.
+        null = nullable and isinstance(inner, type) and issubclass(inner, Body)
+        item = _node(inner, name="", attribute="", path=f"{path}[]", section=section, owner=None, nullable=null)
+        return "list", (), None, (), item
+    if isinstance(base, type) and issubclass(base, Body):
+        return "object", (), base, tuple(_fields(base, path, base.TITLE or section)), None
+    return _KINDS[base], (), None, (), None
+
+
+def _request(base: Any, kind: Kind, limits: Limits, fields: tuple[Node, ...], item: Node | None) -> Any:
+    """The type of a value in a request, with its limits."""
+    least, most = bounds(kind, limits)
+    match kind:
+        case "text":
+            pattern = limits.pattern.removesuffix("$") + r"\Z" if limits.words else None
+            return Annotated[str, msgspec.Meta(min_length=limits.shortest, max_length=limits.longest, pattern=pattern)]
+        case "integer" | "number":
+            return Annotated[base, msgspec.Meta(ge=least, le=most)] if (least, most) != (None, None) else base
+        case "list":
+            assert item is not None
+            inner = item.request | None if item.nullable else item.request
+            return Annotated[list[inner], msgspec.Meta(min_length=limits.shortest, max_length=limits.longest)]
+        case "object":
+            return msgspec.defstruct(
+                base.__name__,
+                [
+                    (one.attribute, one.request)
+                    if one.mandatory
+                    else (one.attribute, one.request | None if one.nullable else one.request, None)
+                    for one in fields
+                ],
+                kw_only=True,
+                forbid_unknown_fields=True,
+                rename="camel",
+            )
+        case "choice" | "boolean":
+            return base
+
+
+def bounds(kind: Kind, limits: Limits) -> tuple[float | None, float | None]:
+    """(least, most) that a number may be, by its limits and by its format."""
+    least, most = _WITHIN.get(limits.format, (-_MAX_DOUBLE, _MAX_DOUBLE) if kind == "number" else (None, None))
+    return least if limits.least is None else limits.least, most if limits.most is None else limits.most

@@ -1,0 +1,37 @@
+"""What people and programs write on a workload."""
+
+from typing import Annotated, ClassVar
+
+from events.fields.declare import About, Item, Section
+from events.fields.values import ItemName, Items, LongText
+
+
+class Label(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """One label."""
+
+    name: Annotated[ItemName, About(rows="S074 R36")]
+    """Mandatory; a Kubernetes label key."""
+    value: Annotated[str, About(rows="S074")] = ""
+    """A Kubernetes label value. Default: empty."""
+
+
+class Annotation(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """One annotation."""
+
+    name: Annotated[ItemName, About(rows="S073 R36")]
+    """Mandatory; a Kubernetes annotation key."""
+    value: Annotated[LongText, About(rows="S073")] = ""
+    """Any text. Default: empty."""
+
+
+class Metadata(Section, frozen=True, kw_only=True):
+    """Labels, annotations, category."""
+
+    TITLE: ClassVar[str] = "Labels and annotations"
+
+    labels: Annotated[Items[Label], About(rows="S074", flag="--label", key="name")] = ()
+    """At most 1000, each name once."""
+    annotations: Annotated[Items[Annotation], About(rows="S073", flag="--annotation", key="name")] = ()
+    """At most 1000, each name once."""
+    category: Annotated[str, About(rows="S051", flag="--category")] = ""
+    """A word to group and filter workloads by; at most 253 characters."""

@@ -1,0 +1,294 @@
+"""A request body against the fields that are declared for it and the rules beside them: the request as it was meant, or
+everything that is wrong with it. Pure.
+
+msgspec has the word on every value. Only where it refuses, the body is walked: down to what is at fault, which is left
+out, so that the rules can look at the rest.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from events.fields.declare import Body
+from events.fields.node import Kind, Node, bounds, tree
+from events.workload.fields.creation import TrainingCreation
+from services.api.issues import MAX_ISSUES, Issue, shown
+from services.api.rules import check_given, check_name, check_spec
+from services.api.unbuilt import UNBUILT_FIELDS, Default, asked_for
+
+type Json = dict[str, Any]
+type Rules[B] = Callable[[B], Iterable[Issue]]
+"""What is wrong with a well-formed request."""
+
+_CALLED: Final[dict[Kind, str]] = {
+    "text": "a text",
+    "choice": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "list": "a list",
+    "object": "an object",
+}
+_JSON_TYPES: Final[dict[type[Any], str]] = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
+_TYPES: Final[dict[Kind, type | tuple[type, ...]]] = {
+    "text": str,
+    "choice": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "list": list,
+    "object": dict,
+}
+_EMPTY: Final[dict[Kind, Any]] = {"text": "", "integer": 0, "number": 0.0, "boolean": False, "list": []}
+_STEPS: Final = re.compile(r"\[(\d+)\]|(\w+)")
+"""Of a path: names and indexes."""
+_FAULTY: Final = object()
+"""Stands for a value that is left out."""
+
+
+def no_rules(_: object) -> Iterable[Issue]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyTraining:
+    """A creation that cannot be taken as it is."""
+
+    issues: list[Issue]
+    """All that is wrong with it in itself, MAX_ISSUES at most."""
+    sound: TrainingCreation
+    """What is left without its faults; an empty text where a mandatory field is missing or wrong."""
+
+
+def check_training(data: Json) -> TrainingCreation | FaultyTraining:
+    """The creation as the person meant it, or all that is wrong with it."""
+    sound, issues = without_faults(
+        tree(TrainingCreation), data if data.get("spec") is not None else data | {"spec": {}}
+    )
+    request = _as_declared(TrainingCreation, sound)
+    if len(issues) < MAX_ISSUES:
+        told = [
+            *check_name(request.name, as_prefix=request.use_given_name_as_prefix),
+            *check_given(sound.get("spec", {})),
+        ]
+        issues += _untouched([*told, *check_spec(request.spec)], sound, issues)
+    if not issues:
+        return request
+    if any(issue.field == "name" for issue in issues):
+        request = replace(request, name="")
+    return FaultyTraining(issues=issues[:MAX_ISSUES], sound=request)
+
+
+def check[B: Body](
+    body: type[B], data: Json, rules: Rules[B] = no_rules, beside: Rules[B] = no_rules
+) -> B | list[Issue]:
+    """Any other body as it is declared, or all that is wrong with it.
+
+    Args:
+        rules: what the declarations cannot say; of what is left without its faults.
+        beside: as `rules`, and told only where something else is wrong: alone, the decider tells it.
+    """
+    sound, issues = without_faults(tree(body), data)
+    request = _as_declared(body, sound)
+    issues += _untouched(rules(request), sound, issues)
+    if not issues:
+        return request
+    return [*issues, *_untouched(beside(request), sound, issues)][:MAX_ISSUES]
+
+
+def without_faults(node: Node, data: Json) -> tuple[Json, list[Issue]]:
+    """(the object without its faults, what they are: MAX_ISSUES at most). A mandatory field that is missing or wrong
+    has an empty value, an item that is wrong is null.
+    """
+    if _fits(node, data):
+        return data, []
+    found: list[Issue] = []
+    return _object(node, data, "", found), found
+
+
+def _as_declared[B: Body](body: type[B], data: Json) -> B:
+    try:
+        return msgspec.convert(data, body)
+    except msgspec.ValidationError:
+        return msgspec.convert(_without_nulls(data), body)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Null is absent, and no item of a list."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in cast("Json", value).items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in cast("list[Any]", value) if inner is not None]
+    return value
+
+
+# -- the walk --------------------------------------------------------------------------------------------------------
+
+
+def _fits(node: Node, value: Any) -> bool:
+    try:
+        msgspec.convert(value, node.request)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _sound(node: Node, value: Any, path: str, found: list[Issue]) -> Any:
+    """A value without its faults; _FAULTY where nothing of it is left."""
+    if _fits(node, value):
+        return value
+    if node.kind == "object" and isinstance(value, dict):
+        return _object(node, cast("Json", value), path, found)
+    if node.kind == "list" and isinstance(value, list) and not _wrong_length(node, cast("list[Any]", value), path):
+        return _items(node, cast("list[Any]", value), path, found)
+    _add(found, _issue(node, value, path))
+    return _FAULTY
+
+
+def _object(node: Node, given: Json, path: str, found: list[Issue]) -> Json:
+    sound: Json = {}
+    for name, value in given.items():
+        below = f"{path}.{name}" if path else name
+        field = node.by_name.get(name)
+        if field is None:
+            for issue in _unknown(node, name, value, below):
+                _add(found, issue)
+        elif value is None and (field.nullable or field.mandatory):
+            if not field.nullable:
+                _add(found, Issue(field=below, details=f"is null; give {_CALLED[field.kind]}", rule="required"))
+        else:
+            left = _sound(field, value, below, found)
+            if left is not _FAULTY:
+                sound[name] = left
+    for field in node.fields:
+        if field.mandatory and field.name not in sound:
+            if given.get(field.name) is None and (field.nullable or field.name not in given):
+                example = f", such as {field.about.example}" if field.about and field.about.example else ""
+                below = f"{path}.{field.name}" if path else field.name
+                _add(found, Issue(field=below, details=f"is required{example}", rule="required"))
+            sound[field.name] = _empty(field)
+    return sound
+
+
+def _items(node: Node, given: list[Any], path: str, found: list[Issue]) -> list[Any]:
+    item = node.item
+    assert item is not None
+    sound: list[Any] = []
+    for index, value in enumerate(given):
+        left = None if value is None and item.nullable else _sound(item, value, f"{path}[{index}]", found)
+        sound.append(None if left is _FAULTY else left)
+    return sound
+
+
+def _empty(node: Node) -> Any:
+    if node.kind == "object":
+        return {field.name: _empty(field) for field in node.fields if field.mandatory}
+    return node.options[0] if node.kind == "choice" else _EMPTY[node.kind]
+
+
+def _add(found: list[Issue], issue: Issue) -> None:
+    if len(found) < MAX_ISSUES:
+        printable = issue.field if issue.field.isprintable() else ascii(issue.field)
+        found.append(Issue(field=printable, details=issue.details, rule=issue.rule))
+
+
+# -- what is said of a fault -----------------------------------------------------------------------------------------
+
+
+def _issue(node: Node, given: Any, path: str) -> Issue:
+    """Why msgspec refuses a value."""
+    if given is None:
+        return Issue(field=path, details=f"is null; give {_CALLED[node.kind]}", rule="required")
+    if not isinstance(given, _TYPES[node.kind]) or (isinstance(given, bool) and node.kind != "boolean"):
+        return Issue(field=path, details=f"must be {_CALLED[node.kind]}, got {_described(given)}")
+    if node.kind == "choice":
+        return Issue(field=path, details=f"{shown(given)} is none of {', '.join(node.options)}", rule="options")
+    if not isinstance(given, int | float):
+        return _wrong_length(node, given, path) or Issue(field=path, details=f"{node.limits.words}, got {shown(given)}")
+    least, most = bounds(node.kind, node.limits)
+    if least is not None and given < least:
+        return Issue(field=path, details=f"is at least {_number(least)}, got {shown(given)}", rule="min")
+    if most is not None and given > most:
+        return Issue(field=path, details=f"is at most {_number(most)}, got {shown(given)}", rule="max")
+    return Issue(field=path, details=f"must be a finite number, got {shown(given)}")
+
+
+def _wrong_length(node: Node, given: str | list[Any], path: str) -> Issue | None:
+    unit = "items" if node.kind == "list" else "characters"
+    shortest, longest = node.limits.shortest, node.limits.longest
+    if shortest is not None and len(given) < shortest:
+        few = f"must be at least {shortest} {unit}, got {len(given)} {unit}" if given else "must not be empty"
+        return Issue(field=path, details=few, rule="min")
+    if longest is not None and len(given) > longest:
+        return Issue(field=path, details=f"must be at most {longest} {unit}, got {len(given)} {unit}", rule="max")
+    return None
+
+
+def _number(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else f"{bound:g}"
+
+
+def _described(given: Any) -> str:
+    kind = next((words for json_type, words in _JSON_TYPES.items() if isinstance(given, json_type)), "something else")
+    return f"{kind}: {shown(given)}"
+
+
+def _unknown(parent: Node, name: str, given: Any, path: str) -> Iterator[Issue]:
+    """A field that is not declared: of the contract and not built yet, or of nobody."""
+    unbuilt = UNBUILT_FIELDS.get(parent.path, {}) if parent.path or parent.struct is TrainingCreation else {}
+    if name not in unbuilt:
+        yield Issue(field=path, details="is unknown; check its spelling, or leave it out")
+        return
+    for field, default in asked_for(path, given, unbuilt[name]):
+        value: Default = {} if isinstance(default, dict) else default
+        instead = "" if value is None else f", or give its default, {json.dumps(value)}"
+        yield Issue(field=field, details=f"is a field of the contract that is not built yet; leave it out{instead}")
+
+
+# -- rules beside faults ---------------------------------------------------------------------------------------------
+
+
+def _untouched(issues: Iterable[Issue], sound: Json, faults: Iterable[Issue]) -> list[Issue]:
+    """What rules say, where no field that they looked at is faulty itself; with the request's own indexes."""
+    broken = [fault.field for fault in faults]
+    own = (_of_the_request(issue, sound) for issue in issues)
+    return [issue for issue in own if not _touches(issue, broken)]
+
+
+def _touches(issue: Issue, broken: Iterable[str]) -> bool:
+    looked_at = issue.involves | {issue.field}
+    return any(f == b or f.startswith((f"{b}.", f"{b}[")) for b in broken for f in looked_at)
+
+
+def _of_the_request(issue: Issue, sound: Json) -> Issue:
+    """An issue with the indexes of the request, whose lists may have nulls among their items."""
+    if "[" not in issue.field:
+        return issue
+    fields = {field: _own_path(field, sound) for field in issue.involves | {issue.field}}
+    return Issue(field=fields[issue.field], details=issue.details, rule=issue.rule, involves=frozenset(fields.values()))
+
+
+def _own_path(field: str, sound: Json) -> str:
+    place: Any = sound
+    path = ""
+    for index, name in _STEPS.findall(field):
+        if name:
+            path += f".{name}" if path else name
+            place = cast("Json", place).get(name) if isinstance(place, dict) else None
+        else:
+            items = cast("list[Any]", place)
+            own = [at for at, item in enumerate(items) if item is not None][int(index)]
+            path, place = f"{path}[{own}]", items[own]
+    return path
