@@ -42,5 +42,10 @@ def request_of(row: Row) -> Row:
         "name": text_of(row, "name"),
         "projectId": text_of(row, "projectId"),
         "clusterId": text_of(row, "clusterId"),
-        "spec": row_of(row, "spec"),
+        "spec": _set(row_of(row, "spec")),
     }
+
+
+def _set(row: Row) -> Row:
+    """Without what is null: it says the same as nothing."""
+    return {key: _set(value) if isinstance(value, dict) else value for key, value in row.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of operations and the field registry. 3.0.3, as the contract. Pure."""
+"""The OpenAPI document, made from the table of operations and the declared fields. 3.0.3, as the contract. Pure."""
 
 from collections.abc import Sequence
 from http import HTTPStatus

@@ -83,7 +83,7 @@ def test_a_training_comes_again_living_deleted_and_from_its_description(
                  "--idempotency-key", "r", "-o", "json")  # fmt: skip
     assert ran.code == 0, ran.err
     second = ran.json()
-    assert second["spec"] == first["spec"] | {"compute": {"gpuDevicesRequest": 2}}
+    assert second["spec"] == first["spec"] | {"compute": first["spec"]["compute"] | {"gpuDevicesRequest": 2}}
     again = muster("training", "resubmit", "once", "--name", "once-2", "--set", "spec.compute.gpuDevicesRequest=2",
                    "--idempotency-key", "r", "-o", "json")  # fmt: skip
     assert again.json()["workloadId"] == second["workloadId"]

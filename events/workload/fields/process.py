@@ -61,7 +61,7 @@ class Process(Section, frozen=True, kw_only=True):
     """Words after the command; split as a shell does."""
     working_dir: Annotated[FilePath | None, About(rows="S025", flag="--working-dir")] = None
     """Where the process starts, from `/`. Default: the image's own; on this machine the caller's folder."""
-    code: Annotated[Digest | None, About(rows="")] = None
+    code: Annotated[Digest | None, About(rows="S025")] = None
     """SHA-256 of an archive that POST /code took: each run starts in a folder of its own that holds it."""
     environment_variables: Annotated[
         Items[EnvironmentVariable],
