@@ -1,7 +1,8 @@
 """What two hundred thousand workloads in the log cost: resident memory of every process, and the time to start.
 
 The lives are written into the data folder of a stopped `muster up`, through a server of this benchmark's on the same
-files. Then it is started twice: once with the whole log to read, once with its snapshots. At its end some ask for the
+files. Then it is started three times: with the whole log to read and tables to fill, with its snapshots, and with the
+tables and no snapshot. At its end some ask for the
 logs of a pod that writes much, and read nothing.
 """
 
@@ -13,14 +14,17 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import psutil
+from nats.aio.client import Client
 
 from benchmarks.report import Figure, Report
 from benchmarks.synthetic import write_lives
 from development.servers import EVERYTHING, NatsServer
 from development.stack import PARTS, Api, Stack, until
+from events.subjects import SNAPSHOTS_STREAM
 from services.runtime.nats.connection import connect
 
 STALLED_READERS = 4
@@ -50,16 +54,28 @@ def _pss(process: psutil.Process) -> float:
         return 0.0
 
 
-async def _fill(data_dir: Path, project: str, cluster: str, count: int) -> None:
+@contextlib.asynccontextmanager
+async def _served(data_dir: Path) -> AsyncGenerator[Client]:
+    """The streams of a stopped stack."""
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:
         server = NatsServer(Path(folder), store_dir=data_dir / "nats" / "jetstream")
         server.start()
         try:
             nc = await connect(server.settings(EVERYTHING), EVERYTHING)
-            await write_lives(nc, project, cluster, count)
+            yield nc
             await nc.close()
         finally:
             server.stop()
+
+
+async def _fill(data_dir: Path, project: str, cluster: str, count: int) -> None:
+    async with _served(data_dir) as nc:
+        await write_lives(nc, project, cluster, count)
+
+
+async def _wipe_snapshots(data_dir: Path) -> None:
+    async with _served(data_dir) as nc:
+        await nc.jetstream().purge_stream(SNAPSHOTS_STREAM)
 
 
 def _started(stack: Stack, count: int) -> float:
@@ -136,6 +152,9 @@ def run(report: Report, *, short: bool) -> None:
             second = _started(stack, count)
             time.sleep(5)
             again = _resident(stack)
+            stack.stop()
+            asyncio.run(_wipe_snapshots(stack.data_dir))
+            wiped = _started(stack, count)
             stalled = _with_stalled_readers(stack)
             stack.stop()
         finally:
@@ -151,4 +170,9 @@ def run(report: Report, *, short: bool) -> None:
     report.add(Figure(name=f"start with {count:,} workloads to read", value=first, unit="s"))
     report.add(
         Figure(name=f"start with {count:,} workloads and snapshots", value=second, unit="s", goal=10, at_most=True)
+    )
+    report.add(
+        Figure(
+            name=f"start with {count:,} workloads, tables, no snapshot", value=wiped, unit="s", goal=60, at_most=True
+        )
     )

@@ -104,12 +104,16 @@ def changed(before: Pods, after: Pods) -> dict[PodId, tuple[Pod | None, Pod | No
 def _changed(before: PodMap[Pod], after: PodMap[Pod]) -> Iterator[PodId]:
     if before.chunks is after.chunks:
         return
-    for chunk_id in before.chunks.keys() | after.chunks.keys():
-        old, new = before.chunks.get(chunk_id, {}), after.chunks.get(chunk_id, {})
-        if old is not new:
+    for chunk_id, new in after.chunks.items():
+        old = before.chunks.get(chunk_id)
+        if old is None:
+            yield from ((chunk_id[0], index) for index in new)
+        elif old is not new:
             for index in old.keys() | new.keys():
                 if old.get(index) is not new.get(index):
                     yield (chunk_id[0], index)
+    for chunk_id in before.chunks.keys() - after.chunks.keys():
+        yield from ((chunk_id[0], index) for index in before.chunks[chunk_id])
 
 
 class MapEdit[V]:

@@ -101,15 +101,8 @@ class WorkloadFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: Workload
     spent: Spent
     asked: Asked
-    on_nodes: OnNodes
-
-    @property
-    def current_nodes(self) -> tuple[str, ...]:
-        return tuple(sorted({clean(node) for node, _ in self.on_nodes}))
-
-    @property
-    def current_node_pools(self) -> tuple[str, ...]:
-        return tuple(sorted({clean(pool) for _, pool in self.on_nodes}))
+    current_nodes: tuple[str, ...]
+    current_node_pools: tuple[str, ...]
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -266,10 +266,18 @@ class WorkloadWork:
         before, spent, asked = self._before, self._spent, self._asked
         if spent is None or asked is None:
             return WorkloadEntry(state=state, version=self._version)
-        facts = WorkloadFacts(
-            key=self._key, version=self._version, state=state, spent=spent, asked=asked, on_nodes=self._on_nodes
+        nodes, pools = self._where()
+        row = _workload(
+            WorkloadFacts(
+                key=self._key,
+                version=self._version,
+                state=state,
+                spent=spent,
+                asked=asked,
+                current_nodes=nodes,
+                current_node_pools=pools,
+            )
         )
-        row = _workload(facts)
         into.add([Put("workloads", row)])
         into.moved.append((before.row, row))
         self._put_runs(state, into)
@@ -285,6 +293,14 @@ class WorkloadWork:
             told=self._told.value(),
             on_nodes=self._on_nodes,
         )
+
+    def _where(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Nodes and node pools, by name; those of a wide workload are not put in order for each fact."""
+        row = self._before.row
+        if row is not None and self._on_nodes is self._before.on_nodes:
+            return row.current_nodes, row.current_node_pools
+        nodes = {clean(node) for node, _ in self._on_nodes}
+        return tuple(sorted(nodes)), tuple(sorted({clean(pool) for _, pool in self._on_nodes}))
 
     def _put_runs(self, state: Workload, into: Changes) -> None:
         id_, over = state.workload_id, self._over

@@ -24,6 +24,7 @@ from services.runtime.log.chains import CACHED_CHAINS, Chains
 from services.runtime.log.examination import decoded
 from services.runtime.log.floors import Floors
 from services.runtime.log.follower import Follower
+from services.runtime.log.readings import READINGS, Reading, Source
 from services.runtime.log.snapshots import Snapshots
 from services.runtime.log.store import (
     Committed,
@@ -110,6 +111,7 @@ class JetStreamEventStore:
     def __init__(self, nc: Client, *, requests: Requests | None = None, cached_chains: int = CACHED_CHAINS) -> None:
         self._nc = nc
         self._requests = requests or Requests(nc)
+        self._readings = READINGS.get()
         self.voids = Voids(self._requests)
         self.floors = Floors(self._requests)
         self.snapshots = Snapshots(nc, self._requests)
@@ -308,7 +310,16 @@ class JetStreamEventStore:
         self, after_seq: int, *, aggregates: Sequence[str] = (), idle_seconds: float = 1.0
     ) -> AsyncGenerator[list[Commit], None]:
         filters = [aggregate_filter(name) for name in aggregates]
-        follower = Follower(self._nc, self._requests, self.voids, after_seq=after_seq, filters=filters)
+
+        def place(seq: int) -> Follower:
+            return Follower(self._nc, self._requests, self.voids, after_seq=seq, filters=filters)
+
+        readings = self._readings
+        follower: Source
+        if readings is None:
+            follower = place(after_seq)
+        else:
+            follower = Reading(readings, place, self._nc, self.voids, after_seq=after_seq, filters=filters)
         try:
             while True:
                 yield await follower.next(idle_seconds)

@@ -19,6 +19,7 @@ import structlog
 import uvloop
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from services.runtime.log.readings import READINGS, Readings
 from services.runtime.log.store import OnStanding, UnreadableMessageError
 from services.runtime.nats.connection import ConnectionLostError
 from services.runtime.process import failpoints
@@ -126,6 +127,7 @@ async def run_services(services: Mapping[str, Run], settings: Settings, *, stop:
     loop.set_exception_handler(on_unhandled)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    READINGS.set(Readings())
     healths = [Health(name) for name in services]
     server = await serve_health(healths, settings)
     try:
