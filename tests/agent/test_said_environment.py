@@ -17,7 +17,7 @@ def test_on_this_machine_every_variable_that_is_refused_is_set_and_no_other(tmp_
     gpu = Gpu(name="GPU-0", model="H100", memory_bytes=2**30)
     said = pod_environment(SHARED, machine(tmp_path), [gpu])
     assert "forged" not in said.values()
-    assert said.keys() - {"PATH", "HOME", "LANG"} == FORGED.keys() | {"CUDA_VISIBLE_DEVICES"}
+    assert said.keys() - {"PATH", "HOME", "LANG", "PYTHONUNBUFFERED"} == FORGED.keys() | {"CUDA_VISIBLE_DEVICES"}
 
 
 def test_on_kubernetes_every_variable_that_is_refused_is_set_and_no_other() -> None:

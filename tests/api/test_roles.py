@@ -3,6 +3,8 @@
 One table (log.md 6.2, 6.9 API1 and API5). An operation without a row, or a row without an operation, fails.
 """
 
+import base64
+import hashlib
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ GRANT: Final = (403, 403, 202, 202), (404, 404, 404, 202)
 
 EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_training1": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "code_limits": ((403, 200, 200, 200), (403, 403, 403, 200)),
+    "put_code": ((403, 202, 202, 202), (403, 403, 403, 202)),
     "get_training": READ,
     "delete_training": OPERATE,
     "suspend_training": OPERATE,
@@ -137,6 +141,14 @@ def aimed(
         assert admin.post("/api/v1/authorization/access-rules", json=rule).status_code == 202
     bodies: dict[str, Any] = {
         "create_training1": served.training(projectId=project),
+        "put_code": {
+            "projectId": project,
+            "clusterId": served.cluster,
+            "digest": hashlib.sha256(fresh.encode()).hexdigest(),
+            "part": 0,
+            "parts": 1,
+            "data": base64.b64encode(fresh.encode()).decode(),
+        },
         "change_workload": {"priorityClass": "high"},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
@@ -150,6 +162,8 @@ def aimed(
     }
     if name in bodies:
         options["json"] = bodies[name]
+    if name == "code_limits":
+        options["params"] = {"projectId": project, "clusterId": served.cluster}
     return Target(method=method, path=path, options=options)
 
 

@@ -8,6 +8,7 @@
 A digest is no key to anything: what stands in the subject, cluster and project, decides who may read.
 """
 
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -80,7 +81,9 @@ class KeptCode:
     async def whole(self, code: Code) -> Whole | None:
         """None where it is not all there."""
         found = await self._get(f"{code.subject}.whole")
-        return None if found is None else msgspec.json.decode(found[0], type=Whole)
+        with contextlib.suppress(msgspec.DecodeError):
+            return None if found is None else msgspec.json.decode(found[0], type=Whole)
+        return None
 
     async def parts(self, code: Code) -> AsyncIterator[bytes]:
         """Its bytes, part by part, each asked for when the one before was taken. Raises CodeError."""
