@@ -6,12 +6,12 @@ from uuid import UUID
 from generated import AuthenticatedClient
 from generated.api.trainings import create_training1
 from generated.api.workloads import list_workloads
-from generated.models import Training1, TrainingCreationRequest, TrainingSpecFields, WorkloadList
+from generated.models import Training1, TrainingCreation, TrainingSpec, WorkloadList
 
 url, token, name, project_id, cluster_id = sys.argv[1:]
 client = AuthenticatedClient(base_url=url, token=token)
-body = TrainingCreationRequest(
-    name=name, project_id=project_id, cluster_id=UUID(cluster_id), spec=TrainingSpecFields(image="python:3.13")
+body = TrainingCreation(
+    name=name, project_id=project_id, cluster_id=UUID(cluster_id), spec=TrainingSpec(image="python:3.13")
 )
 sent = create_training1.sync_detailed(client=client, body=body)
 training = sent.parsed

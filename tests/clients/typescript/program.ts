@@ -5,7 +5,7 @@ type Schemas = components["schemas"];
 const [url, token, name, projectId, clusterId] = process.argv.slice(2) as [string, string, string, string, string];
 const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/json" };
 
-const body: Schemas["TrainingCreationRequest"] = { name, projectId, clusterId, spec: { image: "python:3.13" } };
+const body: Schemas["TrainingCreation"] = { name, projectId, clusterId, spec: { image: "python:3.13" } };
 const sent = await fetch(`${url}/api/v1/workloads/trainings`, { method: "POST", headers, body: JSON.stringify(body) });
 if (sent.status !== 202) throw new Error(await sent.text());
 const training = (await sent.json()) as Schemas["Training1"];
