@@ -15,6 +15,7 @@ from typing import Any, Final
 import asyncpg
 from sqlalchemy import Double, Executable, RowMapping, Select, func, literal, select, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from projections import filters
@@ -40,6 +41,8 @@ STATEMENT_TIMEOUT_SECONDS: Final = 5
 CONNECT_TIMEOUT_SECONDS: Final = 5
 POOL_SIZE: Final = 8
 """Connections kept per process; as many more may be opened for a burst."""
+POOL_TIMEOUT_SECONDS: Final = 2
+"""How long a question waits for one of them: with its statement after it, it still ends within a request's time."""
 SCHEMA_TRIES: Final = 3
 """A schema can only vanish under a query where two rebuilds ended during it."""
 FIRST_WAIT_SECONDS: Final = 0.005
@@ -64,6 +67,10 @@ class ProjectionsUnavailableError(Exception):
 
 class QueryTimeoutError(Exception):
     """Postgres took too long: ask for less."""
+
+
+class QueriesBusyError(Exception):
+    """More is asked at once than there are connections: ask again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +169,7 @@ class Queries:
             isolation_level="REPEATABLE READ",
             pool_size=POOL_SIZE,
             max_overflow=POOL_SIZE,
-            pool_timeout=CONNECT_TIMEOUT_SECONDS,
+            pool_timeout=POOL_TIMEOUT_SECONDS,
             pool_pre_ping=True,
             connect_args={
                 "timeout": CONNECT_TIMEOUT_SECONDS,
@@ -329,6 +336,8 @@ class Queries:
         try:
             async with self._engine.connect() as connection:
                 yield await _on_current_schema(connection, scope)
+        except PoolTimeoutError as error:
+            raise QueriesBusyError("more is asked of the tables at once than there are connections") from error
         except (DBAPIError, OSError, TimeoutError, asyncpg.PostgresError, *CUT_OFF) as error:
             raise _named(error) from error
 

@@ -20,7 +20,7 @@ from events.commands import UserCommand, target
 from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused
 from events.fields.declare import Body
 from events.ids import idempotent_command_id
-from projections.queries import ProjectionsUnavailableError, Queries, QueryTimeoutError
+from projections.queries import ProjectionsUnavailableError, Queries, QueriesBusyError, QueryTimeoutError
 from services.api.account_use import AccountUse
 from services.api.answers import Created, HttpResponse
 from services.api.body import BadBodyError, read_object, unfit_texts
@@ -294,7 +294,7 @@ async def if_answered[T](question: Coroutine[Any, Any, T]) -> T | None:
         # Not asyncio.timeout: a connection that hangs takes seconds to give up also when it is cancelled.
         await asyncio.wait({asking}, timeout=ADDED_SECONDS)
         return asking.result() if asking.done() else None
-    except (ProjectionsUnavailableError, QueryTimeoutError):
+    except (ProjectionsUnavailableError, QueriesBusyError, QueryTimeoutError):
         return None
     finally:
         asking.cancel()

@@ -22,7 +22,7 @@ from events.authorize import Grants
 from events.refusal import Refusal
 from events.service_accounts import is_account_token, token_hash
 from projections.filters import InvalidQueryError
-from projections.queries import ProjectionsUnavailableError, QueryTimeoutError
+from projections.queries import ProjectionsUnavailableError, QueriesBusyError, QueryTimeoutError
 from services.api.context import MAX_DIGITS, MAX_WAIT_SECONDS, Api, Call, bearer_token
 from services.api.errors import ApiError, bad_request, outcome_unknown, refused, unavailable
 from services.api.issues import MAX_ISSUES, MAX_SHOWN_CHARACTERS, BadValueError, Issue, shown
@@ -233,6 +233,8 @@ def _of_exception(error: Exception, operation: Operation, request: Request) -> A
             return bad_request([Issue(field=error.field, details=error.message)])
         case QueryTimeoutError():
             return unavailable(str(error), details="query_timeout")
+        case QueriesBusyError():
+            return unavailable("more lists are asked for at once than can be read; try again", details="lists_busy")
         case ProjectionsUnavailableError():
             return unavailable(
                 "the lists cannot be read now, because Postgres is away; workloads by id can",

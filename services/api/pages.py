@@ -3,6 +3,7 @@
 import html
 from collections.abc import Sequence
 from functools import cache
+from importlib.metadata import version
 
 import msgspec
 from starlette.responses import HTMLResponse, Response
@@ -31,7 +32,24 @@ def pages_of(operations: Sequence[Operation]) -> tuple[Operation, ...]:
     async def docs(_: Call) -> Response:
         return HTMLResponse(page())
 
-    return (openapi, docs)
+    @reads("/", tag="System", summary="What this is, and where to read on", media=("text/html",), public=True)
+    async def home(_: Call) -> Response:
+        return HTMLResponse(home_page())
+
+    return (openapi, docs, home)
+
+
+def home_page() -> str:
+    """For who opens the address of the API in a browser."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Muster</title></head><body>'
+        f"<h1>Muster {html.escape(version('muster'))}</h1>"
+        "<p>This is the API of a control plane for GPU workloads.</p>"
+        '<ul><li><a href="/docs">/docs</a>: every endpoint, for people</li>'
+        '<li><a href="/openapi.json">/openapi.json</a>: the same for programs, such as generators of clients</li>'
+        '<li><a href="/healthz">/healthz</a>: whether it is alive</li></ul>'
+        "<p>On the command line, <code>muster --help</code> says what can be done.</p></body></html>"
+    )
 
 
 def docs_page(operations: Sequence[Operation]) -> str:

@@ -2,7 +2,9 @@
 
 import asyncio
 import gzip
+import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import httpx
@@ -106,7 +108,7 @@ def test_headers_have_a_limit(alice: httpx.Client) -> None:
     assert alice.get(f"{V1}/me", headers={"X-Long": "x" * 17_000}).status_code == 431
 
 
-@pytest.mark.parametrize("path", ["/healthz", f"{V1}/me", "/nothing", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/healthz", f"{V1}/me", "/nothing", "/docs"])
 def test_every_answer_carries_a_request_id_and_says_how_browsers_shall_treat_it(alice: httpx.Client, path: str) -> None:
     answer = alice.get(path, headers={"X-Request-Id": "mine-1"})
     assert answer.headers["x-request-id"] == "mine-1"
@@ -478,7 +480,7 @@ def test_the_log_itself_is_listed_page_by_page(served: Served, admin: httpx.Clie
     assert all(set(event) >= {"aggregate", "id", "at", "actor", "commandId", "events"} for event in first["events"])
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/openapi.json", "/docs"])
 def test_what_needs_no_token_is_served_without_one(served: Served, path: str) -> None:
     with served.client(None) as client:
         assert client.get(path).status_code == 200
@@ -503,3 +505,16 @@ def test_a_header_that_says_one_thing_is_not_given_twice(served: Served, name: s
         answer = client.get(f"{V1}/workloads", headers=headers)
     assert (answer.status_code, answer.json()["details"]) == (400, "header_given_twice")
     assert name.lower() in answer.json()["message"]
+
+
+def test_the_address_itself_says_what_this_is_and_where_to_read_on(served: Served) -> None:
+    with served.client(None) as client:
+        answer = client.get("/")
+        assert answer.headers["Content-Type"].startswith("text/html")
+        assert f"Muster {version('muster')}" in answer.text
+        links = re.findall(r'href="([^"]+)"', answer.text)
+        assert {"/docs", "/openapi.json"} <= set(links)
+        assert [client.get(link).status_code for link in links] == [200] * len(links)
+        assert "<script" not in answer.text
+        assert "//" not in answer.text.removeprefix("<!doctype html>")
+        assert client.get("/index.html").status_code == 404
