@@ -158,7 +158,7 @@ def test_code_is_sent_once_and_each_run_has_a_copy_of_its_own(stack: Stack, api:
     assert typed(stack, folder, "training", "logs", "sent-again").stdout == f"{seen}\n"
     (spec,) = [row["spec"] for row in [api.training(_id(api, "sent"))]]
     assert len(spec["code"]) == 64
-    assert "workingDir" not in spec
+    assert spec["workingDir"] is None
 
 
 def test_the_example_with_a_script_of_its_own_runs_from_anywhere(stack: Stack, folder: Path) -> None:

@@ -46,8 +46,8 @@ specs = st.builds(
     gpu_requests,
     st.fixed_dictionaries(
         {
-            "cpu_core_request": st.sampled_from([None, 0.0001, 0.5, 3.0]),
-            "cpu_memory_request": st.sampled_from([None, "1Gi", "9Gi"]),
+            "cpu_core_request": st.sampled_from([0.0, 0.0001, 0.5, 3.0]),
+            "cpu_memory_request": st.sampled_from(["0", "1Gi", "9Gi"]),
             "completions": st.integers(1, 5),
             "parallelism": st.integers(1, 3),
             "priority_class": st.sampled_from(["low", "medium", "high"]),

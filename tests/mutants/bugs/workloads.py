@@ -157,6 +157,18 @@ def _keeps_the_generation(original: Any) -> Any:
     return changed
 
 
+def _zero_is_not_given(original: Any) -> Any:
+    def with_defaults(spec: Any) -> Any:
+        from msgspec.structs import replace
+
+        from events.workload.spec import NO_SPEC
+
+        field = "auto_deletion_time_after_completion_seconds"
+        return original(replace(spec, **{field: getattr(spec, field) or getattr(NO_SPEC, field)}))
+
+    return with_defaults
+
+
 def _one_device(original: Any) -> Any:
     def pod_request(compute: Any) -> Any:
         from msgspec.structs import replace
@@ -279,10 +291,10 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="zero-is-not-given",
-        function="events.workload.spec:_or",
+        function="events.workload.spec:with_defaults",
         invariant="due",
         bug="A 0 counts as not given: what is to be deleted at its end stays for thirty days.",
-        make=lambda _: lambda value, default: value or default,
+        make=_zero_is_not_given,
     ),
     Mutant(
         name="one-device-of-many",
