@@ -16,8 +16,8 @@ from events.commit import Commit
 from projections.changes import Changes
 from projections.fold import Entry, EntryKey, Fold, needed
 from projections.postgres import Pool, create_pool
-from projections.workloads.project import restored
-from services.projector.writer import REFUSALS, Checkpoint, RefusedByTablesError, Writer
+from projections.workloads.project import RowsLostError, restored
+from services.projector.writer import REFUSALS, Checkpoint, CheckpointMovedError, RefusedByTablesError, Writer
 from services.runtime.log.store import EventStore, LogGapError
 
 CACHED_ENTRIES: Final = 20_000
@@ -119,7 +119,7 @@ class Engine:
         missing = {key: seq for key, seq in needed(commits).items() if key not in self._cache}
         if missing:
             # Rows of a batch that is still being written are in the cache, so these are none of them.
-            self._cache.update(await load(self._store, self._writer, missing))
+            self._cache.update(await load(self._store, self._writer, missing, at=self.seq))
         fold = Fold(self._cache)
         for start in range(0, len(commits), SLICE_COMMITS):
             fold.add(commits[start : start + SLICE_COMMITS])
@@ -176,7 +176,7 @@ class Engine:
         return RefusedByTablesError(whole[-1], error)
 
     async def _changes(self, commits: Sequence[Commit]) -> Changes:
-        fold = Fold(await load(self._store, self._writer, needed(commits)))
+        fold = Fold(await load(self._store, self._writer, needed(commits), at=commits[0].seq - 1))
         fold.add(commits)
         return fold.finish()
 
@@ -185,10 +185,15 @@ def _place(commits: Sequence[Commit]) -> Checkpoint:
     return Checkpoint(seq=commits[-1].seq, last_commit_id=commits[-1].record.commit_id)
 
 
-async def load(store: EventStore, writer: Writer, wanted: Mapping[EntryKey, int]) -> dict[EntryKey, Entry]:
+async def load(store: EventStore, writer: Writer, wanted: Mapping[EntryKey, int], *, at: int) -> dict[EntryKey, Entry]:
     """The entries of these keys at these sequences of their chains: states from a snapshot or the log, and what a state
-    of a workload does not keep from its rows, which stand there. Raises RowsLostError, what the store raises and what
-    asyncpg raises.
+    of a workload does not keep from its rows, which stand there.
+
+    Args:
+        at: the checkpoint that the rows must not be beyond. Where another projector has moved it on meanwhile, so may
+            the rows be: that raises CheckpointMovedError.
+
+    Raises RowsLostError, what the store raises and what asyncpg raises.
     """
     turns = asyncio.Semaphore(CHAINS_AT_ONCE)
 
@@ -204,5 +209,10 @@ async def load(store: EventStore, writer: Writer, wanted: Mapping[EntryKey, int]
         rows, runs = await writer.workloads([chain.state.workload_id for chain in workloads.values()])
         for key, chain_ in workloads.items():
             id_ = chain_.state.workload_id
-            found[key] = restored(chain_, rows.get(id_), runs.get(id_, []))
+            try:
+                found[key] = restored(chain_, rows.get(id_), runs.get(id_, []))
+            except RowsLostError as lost:
+                if (await writer.checkpoint()).seq > at:
+                    raise CheckpointMovedError(f"the checkpoint of {writer.schema} is no longer at {at}") from lost
+                raise
     return found

@@ -93,6 +93,24 @@ async def test_the_one_that_stands_by_takes_over(database: str, queries: Queries
     assert await verify(store, database, quiet) == []
 
 
+async def test_rows_that_another_one_has_moved_on_meanwhile_are_no_lost_rows(
+    pool: Pool, running: Run, queries: Queries
+) -> None:
+    """One that begins in the middle reads what a state lacks from rows, which the other one may have written since."""
+    world, store = busy_world(8, nodes=1, at_once=8), MemoryEventStore()
+    half = next(n for n in range(len(world.commits) // 2, len(world.commits)) if world.commits[n - 1].ends_batch)
+    feed(store, world.commits[:half])
+    async with running(store):
+        await reached(queries, half)
+    writer = Writer(pool, await current_schema(pool))
+    late = Engine(store, writer, await writer.checkpoint())
+    feed(store, world.commits[half:])
+    async with running(store):
+        await reached(queries, len(world.commits))
+    with pytest.raises(CheckpointMovedError):
+        await late.apply(world.commits[half:])
+
+
 async def test_a_writer_whose_checkpoint_was_moved_writes_nothing(pool: Pool, running: Run, queries: Queries) -> None:
     world, store = busy_world(8, nodes=1, at_once=8), MemoryEventStore()
     writer = Writer(pool, await current_schema(pool))
