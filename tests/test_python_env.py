@@ -1,7 +1,7 @@
-"""tools/python-env on a small checkout: one package without dependencies that builds itself, so that no index is asked.
+"""tools/python-env on a small checkout: one package without dependencies that builds itself, so no index is asked.
 
-Each checkout stands on a Python of its own, which is a tree of links to ours: whatever went into the wrong folder is seen
-there, and our own Python stays as it is.
+Each checkout stands on a Python of its own, a tree of links to ours: what went into the wrong folder is seen there,
+and our own Python stays as it is.
 """
 
 import os
