@@ -35,6 +35,7 @@ from events.workload.pod import (
     PodSucceeded,
     PodUnreachable,
     PodWarned,
+    how_it_failed,
     pod_id,
 )
 from events.workload.state import (
@@ -337,14 +338,6 @@ def _failed(fact: PodFact, state: Workload, now: datetime) -> PodFailed:
     )
 
 
-def _ending(fact: PodFailed) -> str:
-    """How a run failed, in words; the backend's own where the exit code does not say it all."""
-    told = "" if fact.reason in ("", "exit_code") else fact.message or fact.reason.replace("_", " ")
-    if fact.exit_code is None:
-        return f"failed: {told}" if told else "failed"
-    return f"ended with exit code {fact.exit_code}{f' ({told})' if told else ''}"
-
-
 def _interrupted(fact: PodFact, interruptions: int, now: datetime) -> PodInterrupted:
     # The first time at once; a node that refuses again and again is asked ever more slowly.
     retry_at = now + retry_wait(interruptions - 1) if interruptions else None
@@ -372,10 +365,11 @@ def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent |
 def _spent(event: PodFailed, state: Workload, now: datetime) -> WorkloadFailed:
     runs = "1 failed run" if state.failures == 1 else f"{state.failures} failed runs"
     pod = f"{event.pod.pod_set}-{event.pod.index}"
+    limit = KINDS[state.kind].backoff_limit(state.spec)
     return WorkloadFailed(
         at=now,
         reason=BACKOFF_LIMIT_EXCEEDED,
-        message=f"pod {pod} {_ending(event)}; {runs}, backoff limit {KINDS[state.kind].backoff_limit(state.spec)}",
+        message=f"pod {pod} {how_it_failed(event)}; {runs}, backoff limit {limit}",
         exit_code=event.exit_code,
         delete_at=_delete_at(state, now),
     )

@@ -30,6 +30,11 @@ class PodRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
     try_: int = msgspec.field(name="try")
     """Rises when this pod is run again within an attempt."""
 
+    @property
+    def run(self) -> int:
+        """Its number for people, who count the runs of an attempt from 1."""
+        return self.try_ + 1
+
 
 class DeviceShare(msgspec.Struct, frozen=True, kw_only=True):
     device: int
@@ -180,6 +185,8 @@ def is_of_pod(event: object) -> TypeGuard[PodEvent]:
     return type(event) in POD_EVENTS
 
 
+MOST_WORDS_OF_AN_END: Final = 300
+"""Characters that are kept of how a run ended, for each pod that waits to be run again."""
 MOST_COUNTED: Final = 2**31 - 1
 """Of attempts, tries and indexes, which are counted one by one."""
 
@@ -228,8 +235,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A pending pod may not be placed earlier."""
     interruptions: int = 0
     """How often this pod's runs were cut short without fault since it last ran; slows a loop of refusals down."""
-    exit_code: int | None = None
-    """Of the run before, where it failed."""
+    ended: str = ""
+    """How the run before ended, in words, where it was none of ours to end it."""
     warned: tuple[str, ...] = ()
     """Reasons of the warnings that were told of this run."""
     token: int = 0
@@ -283,9 +290,10 @@ def moved(pod: Pod, event: PodEvent, *, attempt: int | None) -> Pod | None:
         case PodSucceeded():
             return None
         case PodFailed():
-            return _waiting(pod, event.retry_at, interruptions=pod.interruptions, exit_code=event.exit_code)
+            return _waiting(pod, event.retry_at, interruptions=pod.interruptions, ended=how_it_failed(event))
         case PodInterrupted():
-            return _waiting(pod, event.retry_at, interruptions=pod.interruptions + 1, exit_code=pod.exit_code)
+            told = event.message or event.reason.replace("_", " ")
+            return _waiting(pod, event.retry_at, interruptions=pod.interruptions + 1, ended=f"was interrupted ({told})")
         case PodStopped():
             if attempt is None:
                 return None
@@ -295,12 +303,20 @@ def moved(pod: Pod, event: PodEvent, *, attempt: int | None) -> Pod | None:
             assert_never(event)
 
 
-def _waiting(pod: Pod, not_before: datetime | None, *, interruptions: int, exit_code: int | None) -> Pod:
+def how_it_failed(event: PodFailed) -> str:
+    """In words; the backend's own where the exit code does not say it all."""
+    told = "" if event.reason in ("", "exit_code") else event.message or event.reason.replace("_", " ")
+    if event.exit_code is None:
+        return f"failed: {told}" if told else "failed"
+    return f"ended with exit code {event.exit_code}{f' ({told})' if told else ''}"
+
+
+def _waiting(pod: Pod, not_before: datetime | None, *, interruptions: int, ended: str) -> Pod:
     return Pod(
         attempt=pod.attempt,
         try_=pod.try_ + 1,
         phase=PodPhase.PENDING,
         not_before=not_before,
         interruptions=interruptions,
-        exit_code=exit_code,
+        ended=ended if len(ended) <= MOST_WORDS_OF_AN_END else f"{ended[: MOST_WORDS_OF_AN_END - 1]}…",
     )

@@ -50,7 +50,7 @@ def runs(row: Row, word: str = "") -> str:
 
 def _numbers(row: Row) -> str:
     """The reason; where it says why a workload waits, numbers first."""
-    return _numbers_of(why(row)) if told_phase(row) == "Pending" else why(row)
+    return _numbers_of(why(row)) if told_phase(row) == "Pending" and _for_room(row, "phaseReason") else why(row)
 
 
 def _numbers_of(reason: str) -> str:
@@ -63,7 +63,12 @@ def _waits(row: Row) -> str:
     """A history's sentence; of one that says why a workload waits, numbers first."""
     sentence = text_of(row, "message")
     waits, reason = sentence[: len(_WAITS)], sentence[len(_WAITS) :]
-    return waits + _numbers_of(reason) if waits == _WAITS else sentence
+    return waits + _numbers_of(reason) if waits == _WAITS and _for_room(row, "reason") else sentence
+
+
+def _for_room(row: Row, key: str) -> bool:
+    """Whether it waits for a node; of what waits for its next run, how the last one ended comes first."""
+    return text_of(row, key) != "backoff"
 
 
 def why(row: Row) -> str:

@@ -242,7 +242,7 @@ def _pod(ref: PodRef) -> str:
 
 def _run(ref: PodRef) -> str:
     attempt = f" (attempt {ref.attempt})" if ref.attempt > 1 else ""
-    return f"run {ref.try_ + 1}{attempt} of pod {_pod(ref)}"
+    return f"run {ref.run}{attempt} of pod {_pod(ref)}"
 
 
 def _on(happened: Happened) -> str:

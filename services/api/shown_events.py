@@ -14,11 +14,15 @@ import msgspec
 from events.codec import EVENTS_OF, REGISTRY
 from events.commit import Commit
 from events.node import PodsReserved, ReservationsReleased
+from events.workload.pod import PodRef
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 """RFC 3339."""
 HIDDEN: Final = frozenset({"node_key", "workload_key", "token_hash"})
 """Keys of subjects in the log: names and ids stand beside them. The hash of a token helps nobody who reads it."""
+
+FOR_PEOPLE: Final[dict[type, dict[str, str]]] = {PodRef: {"try_": "run"}}
+"""Fields that are given in another way, and the attributes that give it: people count runs from 1."""
 
 
 def camel(name: str) -> str:
@@ -30,15 +34,17 @@ def camel(name: str) -> str:
 def shown(owner: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """A struct of the log as the API gives it."""
     fields = [field for field in msgspec.structs.fields(owner) if field.name not in HIDDEN]
+    for_people = FOR_PEOPLE.get(owner, {})
+    names = {field.name: for_people.get(field.name, field.name) for field in fields}
     return msgspec.defstruct(
         f"{owner.__name__}Data",
-        [(field.name, _shown_type(field.type), *_default(field)) for field in fields],
+        [(names[field.name], _shown_type(field.type), *_default(field)) for field in fields],
         namespace={"__doc__": owner.__doc__, "SHOWS": owner},
         module=__name__,
         frozen=True,
         kw_only=True,
         omit_defaults=True,
-        rename={field.name: camel(field.encode_name) for field in fields},
+        rename={names[field.name]: camel(for_people.get(field.name, field.encode_name)) for field in fields},
     )
 
 

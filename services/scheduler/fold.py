@@ -20,6 +20,7 @@ from events.ids import key_of_id
 from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, WaitingReason
 from events.project import Project
+from events.workload.kinds import KINDS
 from events.workload.pod import LIVE_POD_PHASES, PodRef, pod_id
 from events.workload.pods import changed
 from events.workload.state import (
@@ -287,9 +288,7 @@ class Fold:
         """Nothing of it can be bound now; only what the log does not say yet is kept."""
         waiting = None
         if retry_at is not None and state.reason != WaitingReason.BACKOFF:
-            runs = "1 failed run" if state.failures == 1 else f"{state.failures} failed runs"
-            at = retry_at.strftime("%H:%M:%S")
-            waiting = Waiting(reason=WaitingReason.BACKOFF, message=f"runs again at {at} UTC, after {runs}")
+            waiting = Waiting(reason=WaitingReason.BACKOFF, message=_why_it_backs_off(state, retry_at))
         if waiting is not None or not state.queued:
             self._not_schedulable[key] = NotSchedulable(
                 key=key, workload_id=state.workload_id, name=state.name, waiting=waiting
@@ -405,3 +404,15 @@ def _is_alive(reservation: str, state: Workload) -> bool:
 
 def _newer(chain: Chain[Workload] | Chain[Node] | Chain[Cluster] | Chain[Project] | None, commit: Commit) -> bool:
     return chain is None or commit.seq > chain.version
+
+
+def _why_it_backs_off(state: Workload, retry_at: datetime) -> str:
+    """What the next run waits for, and how the one before it ended."""
+    (name, index), pod = min(
+        ((id_, pod) for id_, pod in state.pods.waiting.items() if pod.not_before == retry_at),
+        key=lambda found: found[0],
+    )
+    at = f"the next run begins at {retry_at:%H:%M:%S} UTC"
+    limit = KINDS[state.kind].backoff_limit(state.spec)
+    spent = f" (failed runs {state.failures}, backoff limit {limit})" if state.failures else ""
+    return f"pod {name}-{index} {pod.ended}; {at}{spent}" if pod.ended else f"{at}{spent}"

@@ -21,6 +21,7 @@ from services.agent.backends.interface import BackendError
 from services.agent.backends.local import shim
 from services.agent.backends.local.backend import LocalBackend
 from services.agent.backends.local.files import Fences, delete_old_logs
+from services.agent.backends.local.program import program_of
 from services.agent.backends.local.run_folder import Isolation, RunFolder
 from tests.agent.given import CLUSTER, KEY, PYTHON, WORKLOAD, NoCode, Watched, log_text, machine, open_local, run_pod
 
@@ -126,6 +127,48 @@ async def test_a_command_that_cannot_be_started_failed_and_says_why(
     end = await ended(local, run_pod(node_name=local.node, arguments=arguments, **more))
     assert (end.kind, end.exit_code) == ("failed", code)
     assert said in end.message
+
+
+async def test_what_runs_in_the_place_of_the_image_is_named(local: Watched, tmp_path: Path) -> None:
+    """Given a Python of another version than the image's, as the first of the workload's PATH."""
+    other = tmp_path / "bin"
+    other.mkdir()
+    (other / "python9.9").symlink_to(PYTHON)
+    real = Path(PYTHON).resolve().name
+    run = run_pod(
+        node_name=local.node,
+        image="python:3.12",
+        arguments=("python9.9", "-S", "-c", "pass"),
+        environment={"PATH": str(other)},
+    )
+    await ended(local, run)
+    [begun] = [seen for seen in local.history[KEY, 1] if seen.kind == "starting"]
+    assert begun.message == (
+        f"image 'python:3.12' is recorded, not pulled: 'python9.9' is {other}/python9.9 ({real}) of this machine; "
+        "CPU and memory limits are not enforced here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("x", "y"), "'x' is {folder}/x of this machine"),
+        (("{folder}/x",), ""),
+        (("{folder}/linked",), "'{folder}/linked' is {folder}/linked (x) of this machine"),
+        (("./x",), ""),
+        (("nowhere",), ""),
+        (("x\0",), ""),
+        ((), ""),
+    ],
+)
+def test_a_program_is_looked_at_and_never_run(arguments: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    program = tmp_path / "x"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
+    (tmp_path / "linked").symlink_to(program)
+    given = tuple(word.format(folder=tmp_path) for word in arguments)
+    assert program_of(given, {"PATH": str(tmp_path)}) == told.format(folder=tmp_path)
+    assert not (tmp_path / "ran").exists()
 
 
 async def test_output_is_kept_by_stream_and_a_last_line_needs_no_newline(local: Watched) -> None:

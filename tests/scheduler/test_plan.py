@@ -368,7 +368,10 @@ class TestPods:
         world.fact(key, "failed", exit_code=1)
         world.settle()
         assert world.workload(key).reason == "backoff"
-        assert "after 1 failed run" in world.workload(key).message
+        assert world.workload(key).message == (
+            f"pod main-0 ended with exit code 1; the next run begins at {world.now + timedelta(seconds=1):%H:%M:%S} UTC"
+            " (failed runs 1, backoff limit 6)"
+        )
         assert world.plan().empty
         due = world.fold.next_due()
         assert due is not None
@@ -377,6 +380,43 @@ class TestPods:
         world.settle()
         assert world.workload(key).pods["main", 0].try_ == 1
         assert world.places(key)
+
+    @pytest.mark.parametrize(
+        ("kind", "fact", "told"),
+        [
+            (
+                "failed",
+                {"exit_code": 127, "reason": "command_not_found", "message": "command not found: 'x'"},
+                "pod main-0 ended with exit code 127 (command not found: 'x'); ",
+            ),
+            (
+                "failed",
+                {"reason": "working_dir", "message": "cannot enter '/x'"},
+                "pod main-0 failed: cannot enter '/x'; ",
+            ),
+            (
+                "refused",
+                {"reason": "no_such_device", "message": "there is no device 3"},
+                "pod main-0 was interrupted (there is no device 3); ",
+            ),
+            ("failed", {"reason": "x", "message": "long " * 100}, f"pod main-0 failed: {'long ' * 58}l…; the next run"),
+        ],
+    )
+    def test_a_start_that_fails_again_and_again_says_why(
+        self, world: World, kind: Any, fact: dict[str, Any], told: str
+    ):
+        """An interruption runs again at once the first time, and then waits, too."""
+        world.node("a")
+        key = world.submit("w")
+        for _ in range(2):
+            world.settle()
+            world.fact(key, kind, **fact)
+            world.now = world.fold.next_due() or world.now
+        world.now -= timedelta(milliseconds=1)
+        world.settle()
+        workload = world.workload(key)
+        assert workload.reason == "backoff"
+        assert workload.message.startswith(told)
 
     def test_after_its_time_a_retry_without_room_tells_the_other_reason(self, world: World):
         world.node("a", max_pods=1)

@@ -39,6 +39,7 @@ from services.agent.backends.local.files import Fences, delete_old_logs, with_co
 from services.agent.backends.local.gpus import Gpus, NoSuchDeviceError, choose, open_gpus
 from services.agent.backends.local.leftovers import kill_left
 from services.agent.backends.local.log_file import read_log
+from services.agent.backends.local.program import program_of
 from services.agent.backends.local.run_folder import (
     ExitFile,
     ProcessFile,
@@ -197,8 +198,7 @@ class LocalBackend:
         if pod.token < self._fences.tokens.get(pod.pod_key, 0):
             raise BackendError(f"run {pod.token} of {pod.pod_key} may not be started any more")
         folder = RunFolder(self._root / "pods" / pod.pod_key / str(pod.token))
-        said = f"image {pod.image!r} is recorded, not pulled; CPU and memory limits are not enforced here"
-        seen = self._starting(pod, said)
+        seen = self._starting(pod, self._what_is_run(pod))
         run = _Run(pod=pod, folder=folder, seen=seen)
         try:
             self._fences.raise_to(pod.pod_key, pod.token)
@@ -217,6 +217,12 @@ class LocalBackend:
             self._runs.pop((pod.pod_key, pod.token), None)
             raise BackendError(f"pod {pod.pod_key}: {error}") from error
         self._news.put_nowait(seen)
+
+    def _what_is_run(self, pod: RunPod) -> str:
+        """What a person must know of a run here, where neither image nor limits act."""
+        program = program_of(pod.arguments, pod_environment(pod, self._machine, ()))
+        image = f"image {pod.image!r} is recorded, not pulled{': ' if program else ''}{program}"
+        return f"{image}; CPU and memory limits are not enforced here"
 
     def _starting(self, pod: RunPod, message: str = "") -> ObservedPod:
         return ObservedPod(
