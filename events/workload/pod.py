@@ -32,7 +32,7 @@ class PodRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def run(self) -> int:
-        """Its number for people, who count the runs of an attempt from 1."""
+        """Its number in the attempt: people count the runs of an attempt from 1."""
         return self.try_ + 1
 
 

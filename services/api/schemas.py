@@ -148,3 +148,7 @@ def _below_fields(owner: ast.ClassDef) -> Iterable[tuple[str, str]]:
                 yield name, " ".join(text.split())
             case _:
                 pass
+    for item in owner.body:
+        # A field that is given in another way: by a property.
+        if isinstance(item, ast.FunctionDef) and (text := ast.get_docstring(item)):
+            yield item.name, " ".join(text.split())
