@@ -5,10 +5,14 @@ from typing import Final
 
 MOST_WORDS: Final = 3
 """In one hint."""
+LONGEST_WORD: Final = 100
+"""Characters; what is longer is no typing error."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str | None:
     """A hint with the nearest known words, or None where none is near. Capitals do not matter."""
+    if len(given) > LONGEST_WORD:
+        return None
     from difflib import get_close_matches  # of some weight, and needed only where something is wrong
 
     by_lower = {word.lower(): word for word in map(str, known)}

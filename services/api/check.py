@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from events.fields.declare import Body
 from events.fields.node import Kind, Node, bounds, tree
+from events.nearest import did_you_mean
 from events.workload.fields.creation import TrainingCreation
-from services.api.issues import MAX_ISSUES, Issue, shown
+from services.api.issues import MAX_ISSUES, Issue, none_of, shown
 from services.api.rules import check_given, check_name, check_spec
 from services.api.unbuilt import UNBUILT_FIELDS, Default, asked_for
 
@@ -162,6 +163,8 @@ def _object(node: Node, given: Json, path: str, found: list[Issue]) -> Json:
     for name, value in given.items():
         below = f"{path}.{name}" if path else name
         field = node.by_name.get(name)
+        if field is None and len(found) >= MAX_ISSUES:
+            continue
         if field is None:
             for issue in _unknown(node, name, value, below):
                 _add(found, issue)
@@ -214,7 +217,7 @@ def _issue(node: Node, given: Any, path: str) -> Issue:
     if not isinstance(given, _TYPES[node.kind]) or (isinstance(given, bool) and node.kind != "boolean"):
         return Issue(field=path, details=f"must be {_CALLED[node.kind]}, got {_described(given)}")
     if node.kind == "choice":
-        return Issue(field=path, details=f"{shown(given)} is none of {', '.join(node.options)}", rule="options")
+        return Issue(field=path, details=none_of(cast("str", given), node.options), rule="options")
     if not isinstance(given, int | float):
         return _wrong_length(node, given, path) or Issue(field=path, details=f"{node.limits.words}, got {shown(given)}")
     least, most = bounds(node.kind, node.limits)
@@ -249,7 +252,8 @@ def _unknown(parent: Node, name: str, given: Any, path: str) -> Iterator[Issue]:
     """A field that is not declared: of the contract and not built yet, or of nobody."""
     unbuilt = UNBUILT_FIELDS.get(parent.path, {}) if parent.path or parent.struct is TrainingCreation else {}
     if name not in unbuilt:
-        yield Issue(field=path, details="is unknown; check its spelling, or leave it out")
+        hint = did_you_mean(name, parent.by_name)
+        yield Issue(field=path, details=f"is unknown; {hint or 'check its spelling, or leave it out'}")
         return
     for field, default in asked_for(path, given, unbuilt[name]):
         value: Default = {} if isinstance(default, dict) else default

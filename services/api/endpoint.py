@@ -25,7 +25,7 @@ from projections.filters import InvalidQueryError
 from projections.queries import ProjectionsUnavailableError, QueriesBusyError, QueryTimeoutError
 from services.api.context import MAX_DIGITS, MAX_WAIT_SECONDS, Api, Call, bearer_token
 from services.api.errors import ApiError, bad_request, outcome_unknown, refused, unavailable
-from services.api.issues import MAX_ISSUES, MAX_SHOWN_CHARACTERS, BadValueError, Issue, shown
+from services.api.issues import MAX_ISSUES, MAX_SHOWN_CHARACTERS, BadValueError, Issue, none_of, shown
 from services.api.operations import Operation, Query
 from services.runtime.identity.actors import ActorsAwayError
 from services.runtime.identity.authentication import Identity
@@ -207,7 +207,7 @@ def _value(parameter: Query, text: str) -> Any:
             return text.lower() == "true"
         case "choice":
             if text not in parameter.options:
-                raise BadValueError(f"{shown(text)} is none of {', '.join(parameter.options)}", "options")
+                raise BadValueError(none_of(text, parameter.options), "options")
             return text
         case "integer":
             value = _integer(text)

@@ -1,7 +1,10 @@
 """What is wrong with a request, field by field. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from events.nearest import did_you_mean
 
 PolicyRule = Literal["min", "max", "step", "options", "required", "canEdit", "canAdd", "locked", "blocked"]
 
@@ -30,6 +33,13 @@ class BadValueError(Exception):
     def __init__(self, details: str, rule: PolicyRule | None = None) -> None:
         super().__init__(details)
         self.rule: PolicyRule | None = rule
+
+
+def none_of(given: str, options: Iterable[str]) -> str:
+    """Of a value that is none of the few that would do: which those are, and which was probably meant."""
+    known = tuple(options)
+    hint = did_you_mean(given, known)
+    return f"{shown(given)} is none of {', '.join(known)}" + (f"; {hint}" if hint else "")
 
 
 def shown(value: Any) -> str:

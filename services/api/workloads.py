@@ -34,7 +34,7 @@ from services.api.answers import (
 from services.api.answers import Workload as WorkloadAnswer
 from services.api.context import MIN_SEQ, Call, if_answered, read_answer, rfc3339, sequence_headers
 from services.api.errors import bad_request
-from services.api.issues import BadValueError, Issue, shown
+from services.api.issues import BadValueError, Issue, none_of, shown
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOADS
 from services.api.shown_rows import history_record, people_in, pod_answer
@@ -97,7 +97,7 @@ FIRST_WAIT_SECONDS: Final = 0.005
 def _metric_types(given: str) -> tuple[MetricType, ...]:
     names = [name.strip() for name in given.split(",")]
     if unknown := [name for name in names if name not in METRIC_TYPES]:
-        raise BadValueError(f"{shown(unknown[0])} is none of {', '.join(METRIC_TYPES)}", "options")
+        raise BadValueError(none_of(unknown[0], METRIC_TYPES), "options")
     return tuple(kind for kind in METRIC_TYPES if kind in names)
 
 

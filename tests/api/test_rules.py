@@ -439,3 +439,36 @@ def test_whatever_is_taken_can_be_counted_and_run_and_nothing_ever_breaks_the_ch
     asked, pods = pod_request(stored.compute), stored.parallelism
     assert max(asked.cpu_milli * pods, asked.memory_bytes * pods, asked.gpu_devices * 1000 * pods) <= MAX_QUANTITY
     assert (asked.gpu_devices > 0) == (asked.gpu_milli > 0 or asked.gpu_memory_bytes > 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "told"),
+    [
+        ({"imgae": "a"}, "spec.imgae", "is unknown; did you mean 'image'?"),
+        ({"computee": {}}, "spec.computee", "is unknown; did you mean 'compute'?"),
+        ({"compute": {"gpuDevicesReqest": 1}}, "spec.compute.gpuDevicesReqest", "did you mean 'gpuDevicesRequest'"),
+        ({"labels": [{"nam": "a", "value": "b"}]}, "spec.labels[0].nam", "is unknown; did you mean 'name'?"),
+        ({"Image": "a"}, "spec.Image", "is unknown; did you mean 'image'?"),
+        ({"zzz": 1}, "spec.zzz", "is unknown; check its spelling, or leave it out"),
+        ({"x" * 10_000: 1}, f"spec.{'x' * 10_000}", "is unknown; check its spelling, or leave it out"),
+        ({"priorityClass": "hihg"}, "spec.priorityClass", "'hihg' is none of "),
+        ({"priorityClass": "hihg"}, "spec.priorityClass", "did you mean 'high'"),
+        ({"priorityClass": "High"}, "spec.priorityClass", "did you mean 'high'?"),
+        ({"preemptibility": "preemptable"}, "spec.preemptibility", "did you mean 'preemptible'"),
+        ({"compute": {"gpuRequestType": "portions"}}, "spec.compute.gpuRequestType", "did you mean 'portion'?"),
+    ],
+)
+def test_a_typing_error_leads_to_the_nearest(spec: dict[str, Any], field: str, told: str) -> None:
+    checked = check_training(request(**spec))
+    assert isinstance(checked, FaultyTraining)
+    [details] = [issue.details for issue in checked.issues if issue.field == field]
+    assert told in details
+
+
+def test_of_what_is_wrong_beyond_what_is_told_no_nearest_word_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look costs some 100 µs, and a body has room for a hundred thousand names."""
+    looks: list[str] = []
+    monkeypatch.setattr("services.api.check.did_you_mean", lambda name, _known: looks.append(name))
+    checked = check_training(request(**{f"x{number}": 1 for number in range(5 * MAX_ISSUES)}))
+    assert isinstance(checked, FaultyTraining)
+    assert len(checked.issues) == len(looks) == MAX_ISSUES

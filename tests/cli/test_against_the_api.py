@@ -351,3 +351,46 @@ async def _rename_every_workload(postgres_url: str) -> None:
         await connection.execute(f"UPDATE \"{schema}\".workloads SET name = name || 'x'")
     finally:
         await connection.close()
+
+
+def test_typing_errors_in_a_file_and_in_values_are_refused_with_what_was_meant(
+    admin: Served, muster: Any, tmp_path: Path
+) -> None:
+    """Every fault at once, each with its field, and none is sent twice: by the API, and without it."""
+    file = tmp_path / "training.yaml"
+    file.write_text(
+        "name: typo\nspec:\n  imgae: python:3.13\n  priorityClass: hihg\n  compute:\n    gpuDevicesReqest: 1\n"
+    )
+    submit = ("training", "submit", "-f", str(file), "-p", "default")
+    for ran in (muster(*submit), muster(*submit, "--dry-run=client")):
+        assert (ran.code, ran.out) == (6, ""), ran.err
+        assert "spec.imgae: is unknown; did you mean 'image'?" in ran.err
+        assert "spec.compute.gpuDevicesReqest: is unknown; did you mean 'gpuDevicesRequest'" in ran.err
+        assert "spec.priorityClass (--priority): 'hihg' is none of " in ran.err
+        assert "did you mean 'high'?" in ran.err
+    file.write_text("name: typo\nspce:\n  image: a\n")
+    ran = muster(*submit)
+    assert (ran.code, "unknown field 'spce'" in ran.err, "did you mean 'spec'?" in ran.err) == (2, True, True)
+    ran = muster("training", "submit", "x", "-i", "a", "-p", "default", "--priority", "hihg")
+    assert (ran.code, "did you mean 'high'?" in ran.err) == (6, True)
+
+
+def test_a_project_that_is_not_there_or_not_mine_leads_to_those_that_i_may_use(
+    admin: Served, muster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given alice, a researcher in `default` alone; `other` is there, and its name is not told to her."""
+    monkeypatch.setenv("MUSTER_TOKEN", admin.token("alice"))
+    for typed in ("training submit x -i a -p {} -- x", "workload list -p {}", "training logs x -p {}"):
+        for name in ("nope", "other"):
+            ran = muster(*typed.format(name).split())
+            assert (ran.code, ran.out) == (3, ""), ran.err
+            assert f"there is no project '{name}'" in ran.err
+            assert "projects that you may see: default" in ran.err
+    # With one project only, that one is the default.
+    ran = muster("training", "submit", "mine", "-i", "a", "-o", "json", "--", "x")
+    assert ran.code == 0, ran.err
+    assert ran.json()["projectId"] == admin.project
+    # An administrator has several, and says which.
+    monkeypatch.setenv("MUSTER_TOKEN", admin.token("admin"))
+    ran = muster("training", "submit", "mine", "-i", "a", "--", "x")
+    assert (ran.code, "there are several projects: default, " in ran.err) == (2, True)
