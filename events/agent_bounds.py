@@ -129,6 +129,7 @@ BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
         "exit_code": Number(least=-(2**31), most=2**32 - 1, why="32 bits, signed or not"),
         "reason": _CODE,
         "message": _SENTENCE,
+        "note": _SENTENCE,
         "started_at": _MOMENT,
         "warnings": Many(most=100, why="each reason is told once; ten of them reach the history"),
     },

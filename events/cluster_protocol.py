@@ -148,6 +148,8 @@ class ObservedPod(_Message, frozen=True, kw_only=True):
     exit_code: int | None = None
     reason: str = ""
     message: str = ""
+    note: str = ""
+    """What the run is made of there, where that is not what was asked for; the same in every word about the run."""
     started_at: datetime | None = None
     """When the process began; with `kind` a terminal one, so that a start that was never reported is not lost."""
     warnings: tuple[PodWarning, ...] = ()

@@ -45,7 +45,9 @@ def answer_to_stale(observed: ObservedPod) -> WantedPod:
 
 
 def facts_of(observed: ObservedPod, pod: Pod) -> tuple[PodFact, ...]:
-    """The facts in an observation; a start that was never reported comes before the end, warnings before both."""
+    """The facts in an observation; a start that was never reported comes before the end, warnings before both. What is
+    noted of a run is told with its start, however short it was.
+    """
     fact = PodFact(
         pod=observed.pod,
         kind=observed.kind,
@@ -53,17 +55,21 @@ def facts_of(observed: ObservedPod, pod: Pod) -> tuple[PodFact, ...]:
         token=observed.token,
         exit_code=observed.exit_code,
         reason=observed.reason,
-        message=observed.message,
+        message=observed.message or (observed.note if observed.kind == "starting" else ""),
         warnings=observed.warnings,
     )
+    noted: tuple[PodFact, ...] = ()
+    if observed.note and observed.kind != "starting" and pod.phase is PodPhase.BOUND:
+        at = min(observed.started_at or observed.at, observed.at)
+        noted = (PodFact(pod=observed.pod, kind="starting", at=at, token=observed.token, message=observed.note),)
     unseen_start = observed.started_at is not None and pod.phase in {PodPhase.BOUND, PodPhase.STARTING}
     if observed.kind in ENDED_KINDS and unseen_start and observed.started_at is not None:
         started_at = min(observed.started_at, observed.at)
         start = PodFact(
             pod=observed.pod, kind="running", at=started_at, token=observed.token, warnings=observed.warnings
         )
-        return (start, fact)
-    return (fact,)
+        return (*noted, start, fact)
+    return (*noted, fact)
 
 
 def place_lost(workload: Workload, pod_id: PodId, pod: Pod, reason: str, now: datetime) -> PodFact:

@@ -142,8 +142,8 @@ async def test_what_runs_in_the_place_of_the_image_is_named(local: Watched, tmp_
         environment={"PATH": str(other)},
     )
     await ended(local, run)
-    [begun] = [seen for seen in local.history[KEY, 1] if seen.kind == "starting"]
-    assert begun.message == (
+    [note] = {seen.note for seen in local.history[KEY, 1]}
+    assert note == (
         f"image 'python:3.12' is recorded, not pulled: 'python9.9' is {other}/python9.9 ({real}) of this machine; "
         "CPU and memory limits are not enforced here"
     )

@@ -252,6 +252,26 @@ def test_a_start_that_was_never_reported_comes_before_the_end() -> None:
     assert [f.kind for f in facts_of(observed("succeeded", started_at=started), running)] == ["succeeded"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("starting", [("starting", "other Python")]),
+        ("running", [("starting", "other Python"), ("running", "")]),
+        ("succeeded", [("starting", "other Python"), ("running", ""), ("succeeded", "")]),
+    ],
+)
+def test_what_is_noted_of_a_run_is_told_with_its_start_however_short_it_was(
+    kind: PodFactKind, told: list[tuple[str, str]]
+) -> None:
+    """Given a run of which only its newest word was heard; where its start is known, nothing is told again."""
+    bound = Story().created().bound().state.pods["main", 0]
+    seen = replace(observed(kind, started_at=NOW), note="other Python")
+    assert [(fact.kind, fact.message) for fact in facts_of(seen, bound)] == told
+    if kind != "starting":
+        running = RUNNING.state.pods["main", 0]
+        assert [(fact.kind, fact.message) for fact in facts_of(seen, running)] == [(kind, "")]
+
+
 IDLE = Node(cluster_id="c1", name="n", present=True)
 BUSY = replace(IDLE, reservations={"r": Reservation(id="r", workload_id="w", workload_key="k")})
 

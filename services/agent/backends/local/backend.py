@@ -198,7 +198,7 @@ class LocalBackend:
         if pod.token < self._fences.tokens.get(pod.pod_key, 0):
             raise BackendError(f"run {pod.token} of {pod.pod_key} may not be started any more")
         folder = RunFolder(self._root / "pods" / pod.pod_key / str(pod.token))
-        seen = self._starting(pod, self._what_is_run(pod))
+        seen = self._starting(pod)
         run = _Run(pod=pod, folder=folder, seen=seen)
         try:
             self._fences.raise_to(pod.pod_key, pod.token)
@@ -224,7 +224,7 @@ class LocalBackend:
         image = f"image {pod.image!r} is recorded, not pulled{': ' if program else ''}{program}"
         return f"{image}; CPU and memory limits are not enforced here"
 
-    def _starting(self, pod: RunPod, message: str = "") -> ObservedPod:
+    def _starting(self, pod: RunPod) -> ObservedPod:
         return ObservedPod(
             pod_key=pod.pod_key,
             token=pod.token,
@@ -233,7 +233,7 @@ class LocalBackend:
             kind="starting",
             at=_now(),
             node_name=self._node_name,
-            message=message,
+            note=self._what_is_run(pod),
         )
 
     def _write_run(self, run: _Run) -> None:
