@@ -59,7 +59,7 @@ async def test_a_pod_that_ends_badly_failed_with_its_exit_code(cluster: Watched)
 async def test_where_images_are_recorded_and_not_pulled_the_first_word_on_a_pod_says_so(cluster: Watched) -> None:
     await cluster.backend.apply(cluster.pod())
     first = await cluster.until("starting", "running")
-    said = f"{cluster.history[KEY, 1][0].message} {first.message}"
+    said = " ".join(f"{word.message} {word.note}" for word in (cluster.history[KEY, 1][0], first))
     assert ("not pulled" in said) is not cluster.real
 
 
