@@ -46,9 +46,6 @@ class Edge:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         given = _given_request_id(scope)
         request_id = given if given is not None else secrets.token_hex(12)
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}

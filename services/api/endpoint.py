@@ -6,7 +6,6 @@ The hot path stays plain: one function, no dependency tree. Handlers are given a
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 from urllib.parse import parse_qsl
@@ -17,6 +16,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from prometheus_client import Counter, Histogram
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from events.authorize import Grants
 from events.refusal import Refusal
@@ -65,31 +65,33 @@ _LOG_AWAY: Final = (
     JetStreamError,
 )
 
-type Endpoint = Callable[[Request], Awaitable[Response]]
 
+class Endpoint:
+    """Answers requests for one operation: an ASGI application, which nothing of Starlette's stands around."""
 
-def endpoint(api: Api, operation: Operation) -> Endpoint:
-    """The function that Starlette calls for this operation."""
-    seconds = SECONDS.labels(operation.id)
-    answered = REQUESTS.labels(operation.id, str(operation.ok))
+    def __init__(self, api: Api, operation: Operation) -> None:
+        self._api = api
+        self._operation = operation
+        self._seconds = SECONDS.labels(operation.id)
+        self._answered = REQUESTS.labels(operation.id, str(operation.ok))
 
-    async def serve(request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        operation = self._operation
+        request = Request(scope, receive)
         started = time.perf_counter()
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                response = await _serve(api, operation, request)
+                response = await _serve(self._api, operation, request)
         except ApiError as error:
             response = error.response()
         except Exception as error:  # noqa: BLE001 - the last one who can answer
             response = _of_exception(error, operation, request).response()
-        seconds.observe(time.perf_counter() - started)
+        self._seconds.observe(time.perf_counter() - started)
         if response.status_code == operation.ok:
-            answered.inc()
+            self._answered.inc()
         else:
             REQUESTS.labels(operation.id, str(response.status_code)).inc()
-        return response
-
-    return serve
+        await response(scope, receive, send)
 
 
 async def _serve(api: Api, operation: Operation, request: Request) -> Response:

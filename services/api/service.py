@@ -116,6 +116,7 @@ async def _serve(api: Api, settings: Settings, health: Health, stop: asyncio.Eve
             ),
             ws="none",
             lifespan="off",
+            proxy_headers=False,
             log_config=None,
             access_log=False,
             server_header=False,
