@@ -18,6 +18,9 @@ OWN_WRITE_SECONDS: Final = 1.0
 
 
 async def find_project(call: Call, project_id: str) -> Project | None:
+    known = call.api.directory.project(project_id)
+    if known is not None:
+        return known
     chain = await project_chain(call, project_id)
     return None if chain is None else chain.state
 
@@ -38,6 +41,9 @@ def _lives(chain: Chain[Project], project_id: str) -> bool:
 
 
 async def find_cluster(call: Call, cluster_id: str) -> Cluster | None:
+    known = call.api.directory.cluster(cluster_id)
+    if known is not None:
+        return known
     chain = await cluster_chain(call, cluster_id)
     return None if chain is None else chain.state
 
