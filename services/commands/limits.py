@@ -4,7 +4,6 @@ It keeps no workload's state: the kinds of events and the `about` of their commi
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
@@ -106,7 +105,8 @@ def over_limit(
         under_way: creations that were let through and are not in the counts yet.
     """
     of_project = [one for one in under_way if one.project_id == asked.project_id]
-    of_user = [one for one in under_way if share_of(one.actor) == share_of(asked.actor)]
+    user = share_of(asked.actor)
+    of_user = [one for one in under_way if share_of(one.actor) == user]
     living = counts.living.get(asked.project_id, 0) + len(of_project)
     if living >= limits.living:
         excess = living - limits.living + 1
@@ -117,7 +117,7 @@ def over_limit(
             "operator sets MUSTER_PROJECT_MAX_LIVING_WORKLOADS higher",
         )
     created = _recent(counts.created, asked.project_id, now, len(of_project))
-    if (count := created.total()) >= limits.creations_per_hour:
+    if (count := sum(created.values())) >= limits.creations_per_hour:
         wait = _seconds_until(created, count - limits.creations_per_hour, now)
         return Refusal(
             code="too_many_creations",
@@ -127,14 +127,15 @@ def over_limit(
             retry_seconds=wait,
         )
     of_project_bytes = _recent(counts.project_bytes, asked.project_id, now, _bytes(of_project))
-    of_user_bytes = _recent(counts.user_bytes, share_of(asked.actor), now, _bytes(of_user))
+    of_user_bytes = _recent(counts.user_bytes, user, now, _bytes(of_user))
     for whose, recent, limit in (
         ("project", of_project_bytes, limits.project_bytes_per_hour),
         ("user", of_user_bytes, limits.user_bytes_per_hour),
     ):
-        if recent.total() + asked.bytes > limit:
-            wait = _seconds_until(recent, recent.total() + asked.bytes - limit - 1, now)
-            return _too_many_bytes(whose, recent.total(), limit, asked, wait)
+        used = sum(recent.values())
+        if used + asked.bytes > limit:
+            wait = _seconds_until(recent, used + asked.bytes - limit - 1, now)
+            return _too_many_bytes(whose, used, limit, asked, wait)
     return None
 
 
@@ -152,11 +153,11 @@ def _too_many_bytes(whose: str, used: int, limit: int, asked: Creation, wait: in
     )
 
 
-def _recent(counted: dict[str, dict[int, int]], name: str, now: datetime, under_way: int) -> Counter[int]:
+def _recent(counted: dict[str, dict[int, int]], name: str, now: datetime, under_way: int) -> dict[int, int]:
     """What counts now, by minute."""
     this = _minute(now)
-    recent = Counter({at: count for at, count in counted.get(name, {}).items() if at > this - WINDOW_MINUTES})
-    recent[this] += under_way
+    recent = {at: count for at, count in counted.get(name, {}).items() if at > this - WINDOW_MINUTES}
+    recent[this] = recent.get(this, 0) + under_way
     return recent
 
 
@@ -168,7 +169,7 @@ def _add(counted: dict[str, dict[int, int]], name: str, minute: int, amount: int
             del minutes[old]
 
 
-def _seconds_until(recent: Counter[int], too_many: int, now: datetime) -> int:
+def _seconds_until(recent: dict[int, int], too_many: int, now: datetime) -> int:
     """Until so many minutes have left the window that more than `too_many` went with them."""
     gone = 0
     at = _minute(now)
