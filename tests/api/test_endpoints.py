@@ -480,7 +480,7 @@ def test_the_log_itself_is_listed_page_by_page(served: Served, admin: httpx.Clie
     assert all(set(event) >= {"aggregate", "id", "at", "actor", "commandId", "events"} for event in first["events"])
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/openapi.json", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/openapi.json", "/docs", "/docs.css"])
 def test_what_needs_no_token_is_served_without_one(served: Served, path: str) -> None:
     with served.client(None) as client:
         assert client.get(path).status_code == 200
@@ -518,3 +518,20 @@ def test_the_address_itself_says_what_this_is_and_where_to_read_on(served: Serve
         assert "<script" not in answer.text
         assert "//" not in answer.text.removeprefix("<!doctype html>")
         assert client.get("/index.html").status_code == 404
+
+
+def test_docs_has_bodies_and_examples_of_every_operation_and_a_browser_may_load_its_style_alone(served: Served) -> None:
+    with served.client(None) as client:
+        page, described = client.get("/docs"), client.get("/openapi.json").json()
+        style = client.get("/docs.css")
+    operations = [one for path in described["paths"].values() for one in path.values()]
+    assert len(operations) > 40
+    for operation in operations:
+        assert f'<details id="{operation["operationId"]}">' in page.text
+    assert page.text.count("<pre>curl") == len(operations)
+    assert page.text.count("<h4>Body") == sum("requestBody" in operation for operation in operations)
+    assert style.headers["content-type"].startswith("text/css")
+    assert "url(" not in style.text
+    policy = dict(rule.strip().split(" ", 1) for rule in page.headers["content-security-policy"].split(";"))
+    assert (policy["default-src"], policy["style-src"]) == ("'none'", "'self'")
+    assert "script-src" not in policy

@@ -1,0 +1,110 @@
+"""`/docs`, from the document that it is made from: every operation can be tried as it stands there."""
+
+import html
+import json
+import re
+import shlex
+from typing import Any
+
+import pytest
+from jsonschema import Draft4Validator
+
+from services.api.application import OPERATIONS
+from services.api.docs_page import curl, docs_page, example_of, fields_of
+from services.api.openapi import document
+from services.api.operations import JSON
+
+DOCUMENT: dict[str, Any] = document(OPERATIONS)
+PAGE = docs_page(DOCUMENT)
+ALL = [
+    pytest.param(method.upper(), path, operation, id=operation["operationId"])
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+]
+
+
+def section(operation: dict[str, Any]) -> str:
+    """What the page says of an operation, as text."""
+    found = re.search(rf'<details id="{operation["operationId"]}">(.*?)(?=<details id=|</section>)', PAGE, re.DOTALL)
+    assert found is not None
+    return html.unescape(found[1])
+
+
+def nullable(schema: Any) -> Any:
+    """OpenAPI 3.0's mark for null, as JSON Schema writes it."""
+    if isinstance(schema, list):
+        return [nullable(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: nullable(value) for key, value in schema.items() if key not in {"nullable", "pattern"}}
+    return {"anyOf": [{"type": "null"}, inner]} if schema.get("nullable") is True else inner
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), ALL)
+def test_an_example_is_a_command_that_sends_the_example_of_the_body(
+    method: str, path: str, operation: dict[str, Any]
+) -> None:
+    assert curl(method, path, operation) in section(operation)
+    words = shlex.split(curl(method, path, operation).replace("\\\n", ""))
+    assert words[0] == "curl"
+    assert (words[words.index("-X") + 1] if "-X" in words else "GET") == method
+    (address,) = [word for word in words if word.startswith("$MUSTER_URL")]
+    assert "{" not in address, "curl would take braces for a list"
+    assert len(address.split("/")) == len(f"$MUSTER_URL{path}".split("/"))
+    body = operation.get("requestBody")
+    assert (json.loads(words[words.index("-d") + 1]) if "-d" in words else None) == (
+        body["content"][JSON]["example"] if body else None
+    )
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), ALL)
+def test_the_example_of_an_answer_is_what_its_schema_allows(method: str, path: str, operation: dict[str, Any]) -> None:
+    del method, path
+    shown = section(operation)
+    for status, answer in operation["responses"].items():
+        for media, content in answer["content"].items():
+            if status >= "400" or media != JSON:
+                continue
+            example = example_of(content["schema"], DOCUMENT)
+            assert json.dumps(example, indent=2, ensure_ascii=False) in shown
+            whole = nullable(content["schema"] | {"components": DOCUMENT["components"]})
+            errors = [str(error.message) for error in Draft4Validator(whole).iter_errors(example)]
+            assert errors == []
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), ALL)
+def test_every_parameter_error_and_field_of_a_body_stands_there(
+    method: str, path: str, operation: dict[str, Any]
+) -> None:
+    del method, path
+    shown = section(operation)
+    for parameter in operation.get("parameters", ()):
+        assert f"<code>{parameter['name']}</code>" in shown
+    for status, answer in operation["responses"].items():
+        assert status in shown
+        assert answer["description"] in shown
+    if body := operation.get("requestBody"):
+        rows = list(fields_of(body["content"][JSON]["schema"], DOCUMENT))
+        assert {row.path for row in rows} >= set(body["content"][JSON]["example"])
+        for row in rows:
+            assert row.meaning, row.path
+            assert f"<td><code>{row.path}</code></td><td>{row.type}</td>" in shown
+
+
+def test_a_field_of_a_training_is_told_with_type_default_meaning_and_limits() -> None:
+    operation = DOCUMENT["paths"]["/api/v1/workloads/trainings"]["post"]
+    rows = {row.path: row for row in fields_of(operation["requestBody"]["content"][JSON]["schema"], DOCUMENT)}
+    assert (rows["name"].required, rows["name"].type, rows["spec.image"].required) == (True, "string", False)
+    assert "characters or fewer" in rows["name"].limits
+    retries = rows["spec.backoffLimit"]
+    assert (retries.type, retries.required) == ("integer, or null", False)
+    assert "0 to 100. Default: 6." in retries.meaning
+    assert rows["useGivenNameAsPrefix"].default == "false"
+    assert rows["spec.environmentVariables"].type.startswith("list of: object")
+    assert "spec.environmentVariables[].name" in rows
+
+
+def test_the_page_has_no_script_no_style_of_its_own_and_nothing_from_elsewhere() -> None:
+    assert "<script" not in PAGE
+    assert not re.search(r"<style|\sstyle=|\son\w+=", re.sub(r"<pre>.*?</pre>", "", PAGE, flags=re.DOTALL))
+    assert set(re.findall(r'(?:src|href)="([^"#][^"]*)"', PAGE)) == {"/docs.css", "/openapi.json"}
