@@ -93,7 +93,8 @@ def _operation(method: str, path: str, operation: Schema, document: Schema) -> s
     parts.append("<h4>Errors</h4>" + _errors({status: told for status, told in responses.items() if status >= "400"}))
     return (
         f'<details id="{html.escape(operation["operationId"])}">'
-        f"<summary><b>{method}</b> <code>{html.escape(path)}</code> <span>{html.escape(operation['summary'])}</span></summary>{''.join(parts)}</details>"
+        f"<summary><b>{method}</b> <code>{html.escape(path)}</code> "
+        f"<span>{html.escape(operation['summary'])}</span></summary>{''.join(parts)}</details>"
     )
 
 
