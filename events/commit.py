@@ -103,3 +103,9 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     def ends_batch(self) -> bool:
         """Whether a follower may stop after this commit: it stands alone or closes its batch."""
         return self.record.batch is None or self.record.batch.index == self.record.batch.count
+
+    @property
+    def batch_end(self) -> int:
+        """Sequence of the last commit of its batch; its own where it stands alone."""
+        part = self.record.batch
+        return self.seq if part is None else self.seq - part.index + part.count

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from events.commit import Commit
@@ -15,6 +15,9 @@ MOST_SEARCHED: Final = 5_000
 """Commits that one page looks at: about a second."""
 FIRST_STEP: Final = 200
 """Commits of the first step back: most pages find enough there. Each further one is twice as long."""
+
+CLOCKS_APART: Final = timedelta(minutes=1)
+"""How far the clock of whoever wrote a commit may be ahead of the server's that stored it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +39,6 @@ class Selection:
             and (self.workload_id is None or self.workload_id in workload_ids(commit))
         )
 
-    def is_after(self, commit: Commit) -> bool:
-        """Whether the commit is older than all that is asked for. The log is in the order of time, but for the clocks
-        of its writers, which one step back has room for.
-        """
-        return self.since is not None and commit.record.occurred_at < self.since
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -53,21 +50,21 @@ class Found:
 
 async def newest_first(store: EventStore, selection: Selection, *, before: int, limit: int, most_bytes: int) -> Found:
     """The newest commits before a sequence. Raises what a follower raises, LogUnavailableError among it."""
+    since = selection.since
+    oldest = 1 if since is None else await store.sequence_at(since - CLOCKS_APART) + 1
     found: list[Commit] = []
     end, step, searched, left_bytes = before, FIRST_STEP, 0, most_bytes
-    while end > 1 and searched < MOST_SEARCHED:
-        begin = max(end - step, 1)
+    while end > oldest and searched < MOST_SEARCHED:
+        begin = max(end - step, oldest)
         kept = _Kept(limit - len(found), left_bytes)
         await _look_between(store, begin, end, selection, kept)
         found += reversed(kept.commits)
         left_bytes = kept.left_bytes
         if kept.full or len(found) == limit:
-            return Found(commits=found, next=found[-1].seq if found[-1].seq > 1 else None)
-        if kept.older_seen:
-            return Found(commits=found, next=None)
+            return Found(commits=found, next=found[-1].seq if found[-1].seq > oldest else None)
         searched += end - begin
         end, step = begin, max(min(2 * step, MOST_SEARCHED - searched), 1)
-    return Found(commits=found, next=end if end > 1 else None)
+    return Found(commits=found, next=end if end > oldest else None)
 
 
 class _Kept:
@@ -78,8 +75,6 @@ class _Kept:
         self.left_bytes = most_bytes
         self.full = False
         """Whether older ones were let go of."""
-        self.older_seen = False
-        """Whether one was older than what is asked for."""
         self._most = most
 
     def take(self, commit: Commit) -> None:
@@ -101,7 +96,6 @@ async def _look_between(store: EventStore, begin: int, end: int, selection: Sele
             for commit in batch:
                 if commit.seq >= end:
                     return
-                kept.older_seen |= selection.is_after(commit)
                 if selection.wants(commit):
                     kept.take(commit)
                 if commit.seq == end - 1:

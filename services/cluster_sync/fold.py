@@ -4,25 +4,25 @@ clock.
 Workloads that have ended and hold no node are forgotten, so its memory does not grow with what is over.
 """
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, override
 
 import msgspec
 from msgspec.structs import replace
 
-from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain, advance
+from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain
 from events.cluster import Cluster
 from events.cluster_protocol import pod_key
 from events.commit import Commit
 from events.ids import key_of_id
-from events.node import Node
 from events.phases import FINISHED
 from events.project import Project
 from events.subjects import wanted_subject
 from events.workload.pod import Pod, PodId
 from events.workload.pods import Pods, changed
-from events.workload.state import Workload, WorkloadCreated
+from events.workload.state import Workload
 from services.cluster_sync.reconcile import Desired, desired_pod
-from services.runtime.log.fold_snapshots import Chains
+from services.runtime.log.log_fold import LogFold
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT)
 """Aggregates whose chains are kept, and stored in snapshots."""
@@ -41,59 +41,37 @@ class Changed(msgspec.Struct):
     removed_nodes: set[str] = msgspec.field(default_factory=set[str])
 
 
-class Fold:
-    """Mutable; belongs to one task's loop."""
+class Fold(LogFold):
+    """The log's fold, with what each cluster should have by it."""
 
     def __init__(self) -> None:
-        self.seq = 0
-        self.from_snapshot = False
-        self.workloads: dict[str, Chain[Workload]] = {}
-        self.nodes: dict[str, Chain[Node]] = {}
-        self.clusters: dict[str, Chain[Cluster]] = {}
-        self.projects: dict[str, Chain[Project]] = {}
+        super().__init__(FOLDED, forgets=True)
+        self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
+        self.clusters, self.projects = self.of(CLUSTER), self.of(PROJECT)
         self.desired: dict[str, Desired] = {}
         """By subject in WANTED: every run that holds a node."""
         self.changed = Changed()
 
-    def apply(self, commit: Commit) -> None:
-        """Take over one commit; one that was applied before (our own) changes nothing."""
+    @override
+    def took(self, commit: Commit, before: Chain[Any], after: Chain[Any]) -> None:
         match commit.aggregate:
             case "workload":
-                self._apply_workload(commit)
+                self._took_workload(commit.key, before.state, after.state)
             case "node":
-                chain = self.nodes.get(commit.key, Chain(state=NODE.initial))
-                if commit.seq > chain.version:
-                    after = self.nodes[commit.key] = advance(NODE, chain, commit)
-                    if chain.state.present and not after.state.present:
-                        self.changed.removed_nodes.add(commit.key)
+                if before.state.present and not after.state.present:
+                    self.changed.removed_nodes.add(commit.key)
             case "cluster":
-                chain = self.clusters.get(commit.key, Chain(state=CLUSTER.initial))
-                if commit.seq > chain.version:
-                    after = self.clusters[commit.key] = advance(CLUSTER, chain, commit)
-                    if after.state.cluster_id:
-                        self.changed.clusters.add(commit.key)
-            case "project":
-                chain = self.projects.get(commit.key, Chain(state=PROJECT.initial))
-                if commit.seq > chain.version:
-                    self.projects[commit.key] = advance(PROJECT, chain, commit)
+                if after.state.cluster_id:
+                    self.changed.clusters.add(commit.key)
             case _:
-                pass
+                pass  # a project
 
-    def _apply_workload(self, commit: Commit) -> None:
-        chain = self.workloads.get(commit.key)
-        if chain is None and not (commit.events and isinstance(commit.events[0], WorkloadCreated)):
-            return  # of a workload that is over and forgotten
-        if chain is not None and commit.seq <= chain.version:
-            return
-        before = WORKLOAD.initial if chain is None else chain.state
-        after = advance(WORKLOAD, chain, commit)
-        self.changed.workloads.add(commit.key)
-        self._note_pods(commit.key, before, after.state)
-        over = after.state.phase in FINISHED or not after.state.living
-        if over and not after.state.pods.live:
-            self.workloads.pop(commit.key, None)
-        else:
-            self.workloads[commit.key] = after
+    def _took_workload(self, key: str, before: Workload, after: Workload) -> None:
+        self.changed.workloads.add(key)
+        self._note_pods(key, before, after)
+        over = after.phase in FINISHED or not after.living
+        if over and not after.pods.live:
+            self.forget(WORKLOAD, key)
 
     def _note_pods(self, key: str, before: Workload, after: Workload) -> None:
         """Bring `desired` up to date for the pods that this commit moved."""
@@ -159,24 +137,11 @@ class Fold:
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
-    @property
-    def chains(self) -> Chains:
-        return {
-            WORKLOAD.name: self.workloads,
-            NODE.name: self.nodes,
-            CLUSTER.name: self.clusters,
-            PROJECT.name: self.projects,
-        }
-
-    @classmethod
-    def restored(cls, seq: int, chains: dict[str, dict[str, Chain[Any]]]) -> "Fold":
-        fold = cls()
-        fold.seq = seq
-        fold.from_snapshot = True
-        fold.workloads, fold.nodes, fold.clusters, fold.projects = (chains[aggregate.name] for aggregate in FOLDED)
-        for key, chain in fold.workloads.items():
-            fold._note_pods(key, WORKLOAD.initial, chain.state)
-        return fold
+    @override
+    def restore(self, seq: int, chains: Mapping[str, Mapping[str, Chain[Any]]]) -> None:
+        super().restore(seq, chains)
+        for key, chain in self.workloads.items():
+            self._note_pods(key, WORKLOAD.initial, chain.state)
 
 
 def _subject(state: Workload, key: str, pod_id: PodId) -> str | None:

@@ -104,7 +104,7 @@ class ClusterSync:
         from a snapshot that was doubted, and forgotten: begin again.
         """
         if from_snapshot and (found := await self._snapshots.load()):
-            self._fold = Fold.restored(*found)
+            self._fold.restore(*found)
         self._reporter = Reporter(
             self._store, self._fold, self._after_commits, limits=self._limits, on_wait=self._facts_wait
         )

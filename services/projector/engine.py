@@ -199,7 +199,7 @@ async def load(store: EventStore, writer: Writer, wanted: Mapping[EntryKey, int]
 
     async def chain(aggregate: str, key: str, seq: int) -> Chain[Any]:
         async with turns:
-            return await store.load_as_of(AGGREGATES[aggregate], key, seq)
+            return await store.load(AGGREGATES[aggregate], key, seq)
 
     keys = [key for key, seq in wanted.items() if seq > 0]
     chains = await asyncio.gather(*(chain(*key, wanted[key]) for key in keys))

@@ -25,15 +25,15 @@ class Expected:
 
     def __init__(self) -> None:
         self.seq = 0
+        self.from_snapshot = False
         self.last_commit_id = ""
         self._fold = Fold({})
         self._history: dict[Key, Row] = {}
         """By workload: how many rows, the first and the last sequence, and a sum that any missing or doubled row
         changes. Whole rows would be larger than the log."""
 
-    def add(self, commit: Commit) -> None:
+    def apply(self, commit: Commit) -> None:
         """One more commit of the log, in order. Raises BrokenChainError."""
-        self.seq = commit.seq
         self.last_commit_id = commit.record.commit_id
         if commit.aggregate not in AGGREGATES:
             return  # a void message on a subject of no aggregate

@@ -6,18 +6,17 @@ Rows are made of that fold as the projector makes them, which proves that the ta
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from events.aggregate import BrokenChainError
-from events.commit import Commit
-from events.subjects import aggregate_subject
 from projections.migrate import CHECKPOINT_NAME
 from projections.postgres import Connection, connect
 from projections.tables import derived
 from services.projector.expected import Expected, Key, Row
 from services.projector.rebuild import Progress
-from services.runtime.log.store import EventStore, LogGapError, UnreadableMessageError
+from services.runtime.log.folding import follow_into
+from services.runtime.log.store import EventStore, LogGapError
 
 MAX_DIFFERENCES: Final = 1_000
 """After so many the tables are plainly wrong; more would only fill the screen."""
@@ -80,33 +79,18 @@ async def _fold(store: EventStore, seq: int, progress: Progress) -> Expected:
         return expected
     if (end := await store.last_seq()) < seq:
         raise LogGapError(f"the tables are at {seq}, but the log ends at {end}: it is another log")
-    commits_of = store.follow(0, idle_seconds=IDLE_SECONDS)
     idles, told = 0, 0
-    try:
-        async for commits in commits_of:
+    following = follow_into(store, expected, until=seq, on_standing=None, idle_seconds=IDLE_SECONDS)
+    async with aclosing(following) as arrivals:
+        async for commits in arrivals:
             idles = 0 if commits else idles + 1
             if idles > STALLED_IDLES:
                 raise LogGapError(f"the tables are at {seq}, but the log gave nothing after {expected.seq}")
-            for commit in commits:
-                if commit.seq <= seq:
-                    _add(expected, commit)
             if expected.seq >= told + PROGRESS_COMMITS or expected.seq == seq:
                 told = expected.seq
                 progress(expected.seq, seq)
-            if expected.seq == seq:
-                return expected
             await asyncio.sleep(0)
-    finally:
-        await commits_of.aclose()
-    raise AssertionError("unreachable: followers never end")
-
-
-def _add(expected: Expected, commit: Commit) -> None:
-    try:
-        expected.add(commit)
-    except BrokenChainError as error:
-        subject = aggregate_subject(commit.aggregate, commit.key)
-        raise UnreadableMessageError(commit.seq, subject, str(error)) from error
+    return expected
 
 
 async def _compare(connection: Connection, schema: str, table: str, expected: Mapping[Key, Row]) -> list[Difference]:

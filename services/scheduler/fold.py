@@ -8,28 +8,27 @@ snapshot holds; the rest is an index over it.
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, override
 
-from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain, advance
+from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain
 from events.cluster import DEFAULT_POOL, Cluster
 from events.commit import Commit
 from events.ids import key_of_id
 from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, WaitingReason
-from events.project import Project
 from events.workload.kinds import KINDS
 from events.workload.pod import LIVE_POD_PHASES, PodRef, pod_id
 from events.workload.pods import changed
 from events.workload.state import (
     Workload,
-    WorkloadCreated,
     bindable,
     next_retry_at,
     schedulable,
 )
+from services.runtime.log.log_fold import LogFold
 from services.scheduler.columns import Columns
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
@@ -47,6 +46,8 @@ from services.scheduler.snapshot import (
     Waiting,
 )
 
+FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT)
+"""Aggregates whose chains are kept, and stored in snapshots."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
 
@@ -60,18 +61,14 @@ class _Indexed:
     quota_milli: int = 0
 
 
-class Fold:
-    """Mutable; belongs to one task."""
+class Fold(LogFold):
+    """The log's fold, with the indexes over it."""
 
     def __init__(self, *, orders: Sequence[Order] = POLICY.orders) -> None:
+        super().__init__(FOLDED, forgets=True)
         self._orders = orders
-        self.seq = 0
-        """Everything up to here has been followed; single aggregates may be ahead by what we committed ourselves."""
-        self.from_snapshot = False
-        self.workloads: dict[str, Chain[Workload]] = {}
-        self.nodes: dict[str, Chain[Node]] = {}
-        self.clusters: dict[str, Chain[Cluster]] = {}
-        self.projects: dict[str, Chain[Project]] = {}
+        self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
+        self.clusters, self.projects = self.of(CLUSTER), self.of(PROJECT)
         self.freed = 0
         """Rises whenever something may fit that did not before."""
         self._columns = Columns()
@@ -97,36 +94,17 @@ class Fold:
 
     # -- following ---------------------------------------------------------------------------------------------------
 
-    def apply(self, commit: Commit) -> None:
-        """Take over one commit; one that was applied before changes nothing."""
+    @override
+    def took(self, commit: Commit, before: Chain[Any], after: Chain[Any]) -> None:
         match commit.aggregate:
             case "workload":
-                self._apply_workload(commit)
+                self._dirty_workloads.add(commit.key)
             case "node":
-                if _newer(self.nodes.get(commit.key), commit):
-                    chain = self.nodes.get(commit.key, Chain(state=NODE.initial))
-                    self.nodes[commit.key] = advance(NODE, chain, commit)
-                    self._dirty_nodes.add(commit.key)
+                self._dirty_nodes.add(commit.key)
             case "cluster":
-                if _newer(self.clusters.get(commit.key), commit):
-                    chain = self.clusters.get(commit.key, Chain(state=CLUSTER.initial))
-                    self.clusters[commit.key] = advance(CLUSTER, chain, commit)
-                    self._cluster_changed(chain.state, self.clusters[commit.key].state)
-            case "project":
-                if _newer(self.projects.get(commit.key), commit):
-                    chain = self.projects.get(commit.key, Chain(state=PROJECT.initial))
-                    self.projects[commit.key] = advance(PROJECT, chain, commit)
-                    self.freed += 1
+                self._cluster_changed(before.state, after.state)
             case _:
-                pass
-
-    def _apply_workload(self, commit: Commit) -> None:
-        chain = self.workloads.get(commit.key)
-        if chain is None and not (commit.events and isinstance(commit.events[0], WorkloadCreated)):
-            return  # of a workload that ended and was forgotten: nothing to schedule can follow from it
-        if _newer(chain, commit):
-            self.workloads[commit.key] = advance(WORKLOAD, chain, commit)
-            self._dirty_workloads.add(commit.key)
+                self.freed += 1  # a project
 
     def _cluster_changed(self, before: Cluster, after: Cluster) -> None:
         self.freed += 1
@@ -137,14 +115,10 @@ class Fold:
             if chain.state.cluster_id in ids:
                 self._dirty_nodes.add(key)
 
-    def restore(self, seq: int, chains: dict[str, dict[str, Chain[Any]]]) -> None:
-        """Begin with the chains of a stored snapshot; everything is to be settled."""
-        self.seq = seq
-        self.from_snapshot = True
-        self.workloads = chains[WORKLOAD.name]
-        self.nodes = chains[NODE.name]
-        self.clusters = chains[CLUSTER.name]
-        self.projects = chains[PROJECT.name]
+    @override
+    def restore(self, seq: int, chains: Mapping[str, Mapping[str, Chain[Any]]]) -> None:
+        """As everywhere; everything is to be settled."""
+        super().restore(seq, chains)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
 
@@ -203,7 +177,7 @@ class Fold:
         over = not state.pods.live and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
-            self.workloads.pop(key, None)
+            self.forget(WORKLOAD, key)
             return
         self._settled_workloads[key] = state
         if key in self._indexed and not state.pods.waiting and _stands_alike(before, state):
@@ -400,10 +374,6 @@ def _is_alive(reservation: str, state: Workload) -> bool:
     ref = run_of(reservation, state.workload_id)
     pod = None if ref is None else state.pods.live.get(pod_id(ref))
     return pod is not None and ref is not None and pod.is_run(ref)
-
-
-def _newer(chain: Chain[Workload] | Chain[Node] | Chain[Cluster] | Chain[Project] | None, commit: Commit) -> bool:
-    return chain is None or commit.seq > chain.version
 
 
 def _why_it_backs_off(state: Workload, retry_at: datetime) -> str:

@@ -14,9 +14,9 @@ from uuid import uuid4
 
 import structlog
 
-from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, BrokenChainError, Draft
+from events.aggregate import BrokenChainError, Draft
 from events.refusal import Refusal
-from services.runtime.log.fold_snapshots import Chains, FoldSnapshots
+from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.store import Committed, Conflict, EventStore, OnStanding, Outcome, Rejected, Unknown
@@ -25,13 +25,12 @@ from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
 from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, update_drafts
-from services.scheduler.fold import Fold
+from services.scheduler.fold import FOLDED, Fold
 from services.scheduler.plan import plan
 from services.scheduler.snapshot import Plan, StatusUpdate
 
 SNAPSHOT_SHAPE: Final = 1
 """Raise it when what is stored of the fold changes."""
-FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT)
 BATCH_MESSAGES: Final = 300
 """Some 8 ms per batch; more gains little, and loses more where it conflicts."""
 SMALLEST_BATCH_MESSAGES: Final = 2
@@ -85,7 +84,7 @@ class Scheduler:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if self._snapshots is not None and self._caught_up.is_set():
-            await self._snapshots.save(self.fold.seq, self._chains(), _now())
+            await self._snapshots.save(self.fold.seq, self.fold.chains, _now())
 
     async def _follow(self, on_reading: Callable[[int, int], None], on_standing: OnStanding) -> None:
         async with contextlib.aclosing(
@@ -101,17 +100,8 @@ class Scheduler:
                 else:
                     on_reading(self.fold.seq, self._target_seq)
                 if self._snapshots is not None and self._snapshots.due(self.fold.seq, _now()):
-                    await self._snapshots.save(self.fold.seq, self._chains(), _now())
+                    await self._snapshots.save(self.fold.seq, self.fold.chains, _now())
                 await asyncio.sleep(0)  # a long log must not keep the process from everything else
-
-    def _chains(self) -> Chains:
-        fold = self.fold
-        return {
-            WORKLOAD.name: fold.workloads,
-            NODE.name: fold.nodes,
-            CLUSTER.name: fold.clusters,
-            PROJECT.name: fold.projects,
-        }
 
     async def _schedule(self, on_ready: Callable[[], None]) -> None:
         await self._caught_up.wait()

@@ -1,11 +1,13 @@
 """The log newest first: what is found, where a page ends, and that no page looks at the whole log."""
 
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import override
 
 import pytest
 
 from development.commands import carry_out
-from events.commit import Actor
+from events.commit import Actor, Commit
 from events.ids import key_of_id
 from events.project import CreateProject
 from events.workload.commands import SuspendWorkload
@@ -55,6 +57,34 @@ async def test_what_is_older_than_asked_for_ends_the_search() -> None:
     store = await log_of(3)
     never = await search(store, 4, 10, since=datetime.now(UTC) + timedelta(days=3650))
     assert (sequences(never), never.next) == ([], None)
+
+
+async def test_a_search_since_a_time_looks_at_nothing_that_was_stored_before_it() -> None:
+    """Given one commit a minute, when the last three minutes are asked for, then older ones are not even followed."""
+    world, store = World(), Followed()
+    for number in range(3 * FIRST_STEP):
+        world.project(f"p{number}")
+        world.later(60)
+    feed(store, world.commits)
+    found = await search(store, len(world.commits) + 1, 1_000, since=world.now - timedelta(minutes=3))
+    assert sequences(found) == [600, 599, 598]
+    assert found.next is None
+    assert min(store.followed) >= 595
+
+
+class Followed(MemoryEventStore):
+    """Notes after which sequences it was followed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.followed: list[int] = []
+
+    @override
+    def follow(
+        self, after_seq: int, *, aggregates: Sequence[str] = (), idle_seconds: float = 1.0
+    ) -> AsyncGenerator[list[Commit], None]:
+        self.followed.append(after_seq)
+        return super().follow(after_seq, aggregates=aggregates, idle_seconds=idle_seconds)
 
 
 async def test_a_search_that_finds_nothing_looks_at_so_many_and_says_where_to_go_on() -> None:

@@ -49,10 +49,12 @@ class Store(MemoryEventStore):
         await asyncio.sleep(0)  # as a real one, so that commands can overtake each other
         return self.outcomes.pop(0) if self.outcomes else await super().append(draft)
 
-    async def load[S](self, aggregate: Aggregate[S], key: str, *, min_seq: int = 0, seconds: float = 5.0) -> Chain[S]:
+    async def load[S](
+        self, aggregate: Aggregate[S], key: str, until: int | None = None, *, min_seq: int = 0, seconds: float = 5.0
+    ) -> Chain[S]:
         if self.silent:
             raise UnansweredError("no answer")
-        return await super().load(aggregate, key, min_seq=min_seq, seconds=seconds)
+        return await super().load(aggregate, key, until, min_seq=min_seq, seconds=seconds)
 
 
 class Scene:

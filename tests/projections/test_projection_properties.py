@@ -20,7 +20,7 @@ def test_rows_are_what_the_aggregates_fold_says_however_the_log_is_cut(seed: int
     for start in range(0, len(commits), cuts):
         tables.project(commits[start : start + cuts])
     for commit in commits:
-        expected.add(commit)
+        expected.apply(commit)
     assert differences(expected.tables(), tables.plain()) == []
 
 

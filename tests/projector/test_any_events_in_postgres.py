@@ -89,7 +89,7 @@ def test_postgres_holds_whatever_can_be_decoded(postgres_database: str, drawn: l
 def saturates(log: list[Commit]) -> bool:
     expected = Expected()
     for commit in log:
-        expected.add(commit)
+        expected.apply(commit)
     use = expected.tables()["project_use"].values()
     return any(abs(number) >= 2**62 for row in use for number in row.values())
 

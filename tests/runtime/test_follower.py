@@ -22,6 +22,7 @@ from services.runtime.log.store import EventStore, LogGapError, UnreadableMessag
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
 from tests.support.drafts import grant, project_grant
+from tests.support.erasable import erasable_log
 from tests.support.proxy import proxied
 from tests.support.stores import collect, flat
 
@@ -31,13 +32,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def store(client: Client) -> EventStore:
     return JetStreamEventStore(client)
-
-
-async def _erasable_log(client: Client) -> None:
-    """A log without the settings that protect it, so that a test can tear a hole into it."""
-    js = client.jetstream()
-    await js.delete_stream("EVENTS")
-    await js.add_stream(name="EVENTS", subjects=["ev.>"], allow_direct=True, allow_atomic=True)
 
 
 async def _until(following: AsyncIterator[list], last_seq: int) -> list[int]:
@@ -92,7 +86,7 @@ async def test_a_slow_reader_bounds_what_is_buffered(store: JetStreamEventStore,
 
 
 async def test_a_hole_in_the_log_halts_a_follower(client: Client, store: EventStore) -> None:
-    await _erasable_log(client)
+    await erasable_log(client)
     for n in range(5):
         await store.append(grant(f"k{n}", 0))
     await client.jetstream().delete_msg("EVENTS", 3)
@@ -102,7 +96,7 @@ async def test_a_hole_in_the_log_halts_a_follower(client: Client, store: EventSt
 
 
 async def test_a_hole_in_a_chain_halts_a_follower_of_its_kind(client: Client, store: EventStore) -> None:
-    await _erasable_log(client)
+    await erasable_log(client)
     await store.append(project_grant("p", 0))
     await store.append(grant("a", 0))
     await store.append(project_grant("p", 1))
@@ -116,7 +110,7 @@ async def test_a_hole_in_a_chain_halts_a_follower_of_its_kind(client: Client, st
 
 
 async def test_a_log_whose_front_part_is_gone_halts_a_follower(client: Client, store: EventStore) -> None:
-    await _erasable_log(client)
+    await erasable_log(client)
     for n in range(5):
         await store.append(grant(f"k{n}", 0))
     await client.jetstream().purge_stream("EVENTS", seq=4)

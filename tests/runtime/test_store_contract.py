@@ -6,12 +6,14 @@ Guards behave differently on one server and on three (log.md section 2.1), so th
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from development.servers import EVERYTHING
 from development.streams import recreate_streams
 from events.aggregate import TENANT
+from services.runtime.log.floors import StaleLogError
 from services.runtime.log.store import Committed, Conflict, EventStore, LogGapError
 from tests.support.drafts import grant, of_incarnation, project_grant, subjects_of
 from tests.support.stores import Log, collect, flat, jetstream_log, memory_log, seqs
@@ -270,3 +272,47 @@ async def test_any_sequence_of_appends_ends_as_the_guards_say(store: EventStore,
             assert outcome == Conflict()
     assert {key: (await store.load(TENANT, key)).version for key in ends} == ends
     assert [commit.seq for commit in flat(await collect(store, 0, last))] == list(range(1, last + 1))
+
+
+async def test_a_fold_can_be_loaded_as_of_any_sequence_of_the_log(store: EventStore) -> None:
+    """Whether the aggregate has a commit there, before it, behind it, or none at all."""
+    await store.append(grant("a", 0, subject="ann"))
+    await store.append(grant("b", 0, subject="bob"))
+    await store.append(grant("a", 1, subject="cid"))
+    await store.append(grant("b", 2, subject="dan"))
+    versions = [(await store.load(TENANT, "a", until)).version for until in range(5)]
+    assert versions == [0, 1, 1, 3, 3]
+    assert subjects_of(await store.load(TENANT, "a", 2)) == {"ann"}
+    assert subjects_of(await store.load(TENANT, "a", 4)) == {"ann", "cid"}
+    assert (await store.load(TENANT, "never", 4)).version == 0
+
+
+async def test_a_fold_as_of_what_the_log_has_not_come_to_is_not_made_up(store: EventStore) -> None:
+    await store.append(grant("a", 0))
+    with pytest.raises(StaleLogError):
+        await store.load(TENANT, "a", 2, seconds=0.5)
+
+
+async def test_a_time_is_where_the_log_stood_then(store: EventStore) -> None:
+    began = datetime.now(UTC)
+    assert await store.sequence_at(datetime.now(UTC)) == 0
+    between = [began - timedelta(days=1)]
+    for n in range(6):
+        await asyncio.sleep(0.02)
+        await store.append(grant(f"k{n}", 0))
+        await asyncio.sleep(0.02)
+        between.append(datetime.now(UTC))
+    between.append(datetime.now(UTC) + timedelta(days=1))
+    assert [await store.sequence_at(time) for time in between] == [0, 1, 2, 3, 4, 5, 6, 6]
+    then = await store.sequence_at(between[2])
+    assert [(await store.load(TENANT, f"k{n}", then)).version for n in range(3)] == [1, 2, 0]
+
+
+async def test_a_time_never_stands_within_an_atomic_batch(store: EventStore) -> None:
+    await store.append(grant("a", 0))
+    await store.append_batch([grant(f"k{n}", 0) for n in range(300)])
+    await store.append(grant("a", 1))
+    end = datetime.now(UTC)
+    stood = {await store.sequence_at(end - timedelta(milliseconds=n)) for n in range(400)}
+    assert stood <= {0, 1, 301, 302}
+    assert await store.sequence_at(end + timedelta(seconds=1)) == 302

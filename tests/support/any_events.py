@@ -152,7 +152,7 @@ class Readers:
         self.seq = commit.seq
         self.chains[place] = apply(AGGREGATES[name], self.chains[place], commit)
         self.tables.project([commit])
-        self.expected.add(commit)
+        self.expected.apply(commit)
         self.scheduler.apply(commit)
         self.sync.apply(commit)
         if name in ("cluster", "project", "tenant"):

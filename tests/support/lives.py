@@ -198,6 +198,7 @@ def feed(store: MemoryEventStore, commits: Sequence[Commit]) -> None:
     """Append commits as they are, batches whole, to a store in memory that holds those before them."""
     for commit in commits:
         store._log.append(commit)
+        store._stored_at.append(commit.record.occurred_at)
         store._chains.setdefault((commit.aggregate, commit.key), []).append(commit)
     store._grown.set()
     store._grown = asyncio.Event()

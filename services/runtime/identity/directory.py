@@ -7,10 +7,10 @@ another one owns) ask the log's leader instead: `EventStore.load`.
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, override
 
 from events.actors import STRANGER
-from events.aggregate import AGGREGATES, CLUSTER, PROJECT, TENANT, VOID, Aggregate, Chain, advance
+from events.aggregate import CLUSTER, PROJECT, TENANT, VOID, Chain
 from events.authorize import Grants
 from events.cluster import Cluster
 from events.commit import Commit
@@ -19,17 +19,19 @@ from events.project import Project
 from events.service_accounts import ServiceAccount
 from events.tenant import Tenant
 from services.runtime.log.folding import follow_into
+from services.runtime.log.log_fold import LogFold
 from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
 
-KINDS: Final = (TENANT.name, PROJECT.name, CLUSTER.name, VOID.name)
+FOLDED: Final = (TENANT, PROJECT, CLUSTER, VOID)
 """With the voids, so that whoever keeps a directory knows at once which messages say nothing."""
+KINDS: Final = tuple(aggregate.name for aggregate in FOLDED)
 START_SECONDS: Final = 30.0
 """Reading every change of roles and settings there ever was takes far less; after this something is wrong."""
 MAX_REMEMBERED_GRANTS: Final = 10_000
 """Put together once per actor and change."""
 
 
-class Directory:
+class Directory(LogFold):
     """The fold. `start` returns when it has caught up; `until` must be awaited, so that a failure is heard.
 
     Attributes:
@@ -40,15 +42,13 @@ class Directory:
     """
 
     def __init__(self, store: EventStore, on_standing: OnStanding = lambda _: None) -> None:
-        self.seq = 0
+        super().__init__(FOLDED)
         self._known = 0
-        self.from_snapshot = False
         self.unreadable: UnreadableMessageError | None = None
         self._on_standing = on_standing
         self.projects: dict[str, Project] = {}
         self.clusters: dict[str, Cluster] = {}
         self._store = store
-        self._chains: dict[tuple[str, str], Chain[Any]] = {}
         self._grants: dict[str, Grants] = {}
         self._project_names: dict[str, str] = {}
         self._accounts: dict[str, tuple[ServiceAccount, str]] = {}
@@ -133,12 +133,7 @@ class Directory:
 
     def removed_clusters(self) -> list[Cluster]:
         """Those that were removed and whose name nothing has since."""
-        clusters = (cast("Cluster", chain.state) for (kind, _), chain in self._chains.items() if kind == CLUSTER.name)
-        return [cluster for cluster in clusters if cluster.removed]
-
-    def chain[S](self, aggregate: Aggregate[S], key: str) -> Chain[S]:
-        """What is known of one aggregate of KINDS, with its version."""
-        return self._chains.get((aggregate.name, key), Chain(state=aggregate.initial))
+        return [chain.state for chain in self.of(CLUSTER).values() if chain.state.removed]
 
     def _tenant(self) -> Tenant:
         return self.chain(TENANT, TENANT_KEY).state
@@ -173,22 +168,16 @@ class Directory:
         self._moved.set()
         self._moved = asyncio.Event()
 
-    def apply(self, commit: Commit) -> None:
-        """Take over one commit. Raises BrokenChainError."""
-        if commit.aggregate not in AGGREGATES:
-            return  # a void message on a subject of no aggregate
-        identity = (commit.aggregate, commit.key)
-        aggregate = AGGREGATES[commit.aggregate]
-        before = self._chains.get(identity, Chain(state=aggregate.initial))
-        after = self._chains[identity] = advance(aggregate, before, commit)
+    @override
+    def took(self, commit: Commit, before: Chain[Any], after: Chain[Any]) -> None:
         self._store.saw(commit.aggregate, commit.key, commit.seq)
         if commit.aggregate == CLUSTER.name:
-            self._take_cluster(cast("Cluster", before.state), cast("Cluster", after.state))
+            self._take_cluster(before.state, after.state)
             return
         # Roles changed, or might have; they are put together again when somebody asks.
         self._grants.clear()
         if commit.aggregate == PROJECT.name:
-            self._take_project(cast("Project", before.state), cast("Project", after.state))
+            self._take_project(before.state, after.state)
 
     def _take_project(self, before: Project, after: Project) -> None:
         # A name that is used again has another id: the deleted project must not stay beside it.

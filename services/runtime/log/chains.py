@@ -7,6 +7,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -102,18 +103,19 @@ class Chains:
             self._chains.popitem(last=False)
         return cached.chain
 
-    async def load_as_of[S](self, aggregate: Aggregate[S], key: str, seq: int) -> Chain[S]:
+    async def load_until[S](self, aggregate: Aggregate[S], key: str, until: int, *, seconds: float) -> Chain[S]:
         """Raises UnreadableMessageError, LogUnavailableError."""
         await self._voids.read_once()
         try:
-            return await self._load_as_of(aggregate, key, seq)
+            return await self._load_until(aggregate, key, until, seconds)
         except UnreadableMessageError:
             await self._voids.read()
-            return await self._load_as_of(aggregate, key, seq)
+            return await self._load_until(aggregate, key, until, seconds)
 
-    async def _load_as_of[S](self, aggregate: Aggregate[S], key: str, seq: int) -> Chain[S]:
+    async def _load_until[S](self, aggregate: Aggregate[S], key: str, until: int, seconds: float) -> Chain[S]:
+        beginning = _Cached(Chain(state=aggregate.initial), 0)
         try:
-            return (await self._catch_up(aggregate, key, _Cached(Chain(state=aggregate.initial), 0), seq)).chain
+            return (await self._catch_up(aggregate, key, beginning, until, seconds_to_end=seconds)).chain
         except BrokenChainError as error:
             raise named(error, aggregate_subject(aggregate.name, key)) from error
 
@@ -132,21 +134,35 @@ class Chains:
         first = await next_message(self._requests, EVENTS_STREAM, last.subject, 1, seconds=READ_SECONDS)
         return first is not None and first.seq == last.seq
 
-    async def _catch_up[S](self, aggregate: Aggregate[S], key: str, cached: _Cached, until_seq: int) -> _Cached:
-        """The fold up to a sequence, from a fold of its front part, a snapshot, or the beginning."""
+    async def _catch_up[S](
+        self, aggregate: Aggregate[S], key: str, cached: _Cached, until_seq: int, *, seconds_to_end: float | None = None
+    ) -> _Cached:
+        """The fold up to a sequence, from a fold of its front part, a snapshot, or the beginning.
+
+        Args:
+            seconds_to_end: how long to look whether the chain ends before that sequence; None: it is known to have a
+                commit there.
+        """
         chain: Chain[S] = cached.chain
         since = cached.since_snapshot
         asked_snapshot = chain.version > 0  # what is in memory is newer than any snapshot is likely to be
         subject = aggregate_subject(aggregate.name, key)
         turn = Turn()
         while chain.version < until_seq:
-            messages, more = await tail(self._requests, subject, chain.version + 1)
+            ended = None
+            if seconds_to_end is not None:
+                ended = partial(self._ended, subject, chain.version, until_seq, seconds_to_end)
+            messages, more = await tail(self._requests, subject, chain.version + 1, ended=ended)
+            if not messages:
+                break
             if not asked_snapshot and more > 0:
                 asked_snapshot = True
                 snapshot = await self._load_snapshot(aggregate, key, until_seq)
                 if snapshot is not None:
                     try:
-                        return await self._catch_up(aggregate, key, _Cached(snapshot, 0), until_seq)
+                        return await self._catch_up(
+                            aggregate, key, _Cached(snapshot, 0), until_seq, seconds_to_end=seconds_to_end
+                        )
                     except BrokenChainError:
                         log.warning("snapshot_of_another_chain", aggregate=aggregate.name, key=key)
             for message in messages:
@@ -158,6 +174,12 @@ class Chains:
                 since += 1
                 await turn.pass_on()
         return _Cached(chain, since)
+
+    async def _ended(self, subject: str, version: int, until_seq: int, seconds: float) -> bool:
+        """Whether the chain has nothing behind this version, by who has the log up to `until_seq`."""
+        await self._floors.last_seq(min_seq=until_seq, seconds=seconds)
+        last = await self._floors.newest(subject, seconds=seconds)
+        return last is None or last.seq <= version
 
     async def _load_snapshot[S](self, aggregate: Aggregate[S], key: str, until_seq: int) -> Chain[S] | None:
         name = _snapshot_name(aggregate, key)

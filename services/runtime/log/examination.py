@@ -92,9 +92,14 @@ async def _before(
                 raise named(error, until.subject) from error
 
 
-async def tail(requests: Requests, subject: str, from_seq: int) -> tuple[list[StoredMessage], int]:
+async def tail(
+    requests: Requests, subject: str, from_seq: int, *, ended: Callable[[], Awaitable[bool]] | None = None
+) -> tuple[list[StoredMessage], int]:
     """Messages of a chain that has some there, and how many more there are. A replica may not have them yet; then one
     from the leader; and a leader may have stood still: then again.
+
+    Args:
+        ended: asked where none is found, whether the chain has none there. Without it, it is known to have some.
     """
     deadline = asyncio.get_running_loop().time() + READ_SECONDS
     pause = FIRST_PAUSE_SECONDS
@@ -107,6 +112,8 @@ async def tail(requests: Requests, subject: str, from_seq: int) -> tuple[list[St
         message = await next_message(requests, EVENTS_STREAM, subject, from_seq, seconds=READ_SECONDS)
         if message is not None:
             return [message], 0
+        if ended is not None and await ended():
+            return [], 0
         if asyncio.get_running_loop().time() > deadline:
             raise BrokenChainError(f"{subject}: the leader's last message is gone")
         await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 (jitter)

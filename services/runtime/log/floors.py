@@ -90,16 +90,18 @@ class Floors:
             self._rise(subject, found.seq)
         return found
 
-    async def last_seq(self, *, seconds: float) -> int:
-        """Sequence of the newest message of the log."""
+    async def last_seq(self, *, min_seq: int = 0, seconds: float) -> int:
+        """Sequence of the newest message of the log; `min_seq` at least. Raises StaleLogError."""
         deadline = asyncio.get_running_loop().time() + seconds
         pause = FIRST_PAUSE_SECONDS
         while True:
             info = await stream_info(self._requests, EVENTS_STREAM, seconds=min(seconds, ASK_SECONDS))
-            if info.state.last_seq >= self.of(_WHOLE_LOG):
+            if info.state.last_seq >= max(self.of(_WHOLE_LOG), min_seq):
                 self._rise(_WHOLE_LOG, info.state.last_seq)
                 return info.state.last_seq
-            pause = await self._again(deadline, pause, f"the log at {info.state.last_seq}", self.of(_WHOLE_LOG))
+            pause = await self._again(
+                deadline, pause, f"the log at {info.state.last_seq}", max(self.of(_WHOLE_LOG), min_seq)
+            )
 
     async def _again(self, deadline: float, pause: float, told: str, floor: int) -> float:
         """Wait before the next look; the pause after that. Raises StaleLogError at the deadline."""

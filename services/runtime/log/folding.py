@@ -29,24 +29,37 @@ async def follow_into(
     store: EventStore,
     fold: Folded,
     *,
-    on_standing: OnStanding,
+    on_standing: OnStanding | None,
     aggregates: Sequence[str] = (),
+    until: int | None = None,
     idle_seconds: float = 1.0,
 ) -> AsyncGenerator[list[Commit], None]:
     """Yields what `EventStore.follow` does, once it is in the fold. Raises LogGapError, and BrokenChainError where the
     fold began from a snapshot: begin again without it.
+
+    Args:
+        on_standing: told what it stands before; None: it does not wait there, but raises UnreadableMessageError.
+        until: ends at this sequence, and before an atomic batch that goes beyond it. Only of the whole log: of some
+            kinds, nothing tells that the last one has come.
     """
-    while True:
+    if until is not None and aggregates:
+        raise ValueError("`until` needs all kinds of aggregates")
+    while until is None or fold.seq < until:
         try:
             async with contextlib.aclosing(
                 store.follow(fold.seq, aggregates=aggregates, idle_seconds=idle_seconds)
             ) as arrivals:
                 async for commits in arrivals:
-                    unreadable = take(fold, commits)
-                    yield commits
+                    wanted = commits if until is None else [c for c in commits if c.batch_end <= until]
+                    unreadable = take(fold, wanted)
+                    yield wanted
                     if unreadable is not None:
                         raise unreadable
+                    if until is not None and (len(wanted) < len(commits) or fold.seq >= until):
+                        return
         except UnreadableMessageError as unreadable:
+            if on_standing is None:
+                raise
             await store.stand_before(unreadable, on_standing)
 
 

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from uuid import uuid4
 
@@ -36,6 +37,7 @@ from services.runtime.log.store import (
     UnreadableMessageError,
     check_batch,
 )
+from services.runtime.log.times import sequence_at
 from services.runtime.log.voids import Voids
 from services.runtime.nats.connection import user_of
 from services.runtime.nats.jetstream_api import (
@@ -259,12 +261,20 @@ class JetStreamEventStore:
         return _committed(drafts, commit.seq + len(drafts) - commit.record.batch.index)
 
     async def load[S](
-        self, aggregate: Aggregate[S], key: str, *, min_seq: int = 0, seconds: float = READ_SECONDS
+        self,
+        aggregate: Aggregate[S],
+        key: str,
+        until: int | None = None,
+        *,
+        min_seq: int = 0,
+        seconds: float = READ_SECONDS,
     ) -> Chain[S]:
+        if until is not None:
+            return await self._chains.load_until(aggregate, key, until, seconds=seconds)
         return await self._chains.load(aggregate, key, min_seq=min_seq, seconds=seconds)
 
-    async def load_as_of[S](self, aggregate: Aggregate[S], key: str, seq: int) -> Chain[S]:
-        return await self._chains.load_as_of(aggregate, key, seq)
+    async def sequence_at(self, time: datetime) -> int:
+        return await sequence_at(self._requests, time, end=await self.last_seq())
 
     def saw(self, aggregate: str, key: str, seq: int) -> None:
         self.floors.saw(aggregate_subject(aggregate, key), seq)

@@ -4,7 +4,9 @@ It passes the same contract suite as the JetStream store. It keeps nothing and t
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
@@ -32,6 +34,7 @@ class MemoryEventStore:
     def __init__(self) -> None:
         self._log: list[Commit] = []
         self._chains: dict[tuple[str, str], list[Commit]] = {}
+        self._stored_at: list[datetime] = []
         self._grown = asyncio.Event()
 
     async def append(self, draft: Draft, *, deadline_seconds: float = 5.0) -> Outcome:
@@ -60,6 +63,7 @@ class MemoryEventStore:
         for draft in drafts:
             commit = draft.committed(len(self._log) + 1)
             self._log.append(commit)
+            self._stored_at.append(datetime.now(UTC))
             self._chains.setdefault((draft.aggregate, draft.key), []).append(commit)
             commits.append(commit)
         self._grown.set()
@@ -69,14 +73,21 @@ class MemoryEventStore:
     def saw(self, aggregate: str, key: str, seq: int) -> None:
         pass  # every read here is of the newest
 
-    async def load[S](self, aggregate: Aggregate[S], key: str, *, min_seq: int = 0, seconds: float = 5.0) -> Chain[S]:
+    async def load[S](
+        self, aggregate: Aggregate[S], key: str, until: int | None = None, *, min_seq: int = 0, seconds: float = 5.0
+    ) -> Chain[S]:
         _ = seconds
+        min_seq = max(min_seq, until or 0)
         if min_seq > len(self._log):
             raise StaleLogError(f"the log ends at {len(self._log)}, before {min_seq}")
-        return fold(aggregate, self._chains.get((aggregate.name, key), ()))
+        commits = self._chains.get((aggregate.name, key), ())
+        return fold(aggregate, (c for c in commits if until is None or c.seq <= until))
 
-    async def load_as_of[S](self, aggregate: Aggregate[S], key: str, seq: int) -> Chain[S]:
-        return fold(aggregate, (c for c in self._chains.get((aggregate.name, key), ()) if c.seq <= seq))
+    async def sequence_at(self, time: datetime) -> int:
+        stood = bisect_right(self._stored_at, time)
+        while stood and not self._log[stood - 1].ends_batch:
+            stood -= 1
+        return stood
 
     def seen(self, aggregate: str, key: str) -> int:
         chain = self._chains.get((aggregate, key))

@@ -3,6 +3,7 @@ the same contract suite.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -99,14 +100,19 @@ class EventStore(Protocol):
         """
         ...
 
-    async def load[S](self, aggregate: Aggregate[S], key: str, *, min_seq: int = 0, seconds: float = 5.0) -> Chain[S]:
+    async def load[S](
+        self, aggregate: Aggregate[S], key: str, until: int | None = None, *, min_seq: int = 0, seconds: float = 5.0
+    ) -> Chain[S]:
         """The aggregate's newest fold, as the stream's leader has it: with all that this store has seen of it, and all
-        up to `min_seq`. Raises StaleLogError where nothing as new answers within `seconds`.
+        up to `min_seq`. With `until`, its fold as of that sequence, which the log must have come to. Raises
+        StaleLogError where nothing as new answers within `seconds`.
         """
         ...
 
-    async def load_as_of[S](self, aggregate: Aggregate[S], key: str, seq: int) -> Chain[S]:
-        """The aggregate's fold up to the commit of it that stands at `seq`."""
+    async def sequence_at(self, time: datetime) -> int:
+        """Where the log stood at a time: the last sequence that the server had stored by then, never within an atomic
+        batch; 0: before the first.
+        """
         ...
 
     def saw(self, aggregate: str, key: str, seq: int) -> None:

@@ -15,15 +15,15 @@ def _unknown_is_off(original: Any) -> Any:
 
 
 def _honours_the_revoked(original: Any) -> Any:
-    def apply(self: Any, commit: Any) -> None:
+    def took(self: Any, commit: Any, before: Any, after: Any) -> None:
         from events.project import ProjectRoleRevoked
 
         kept = dict(self._grants)
-        original(self, commit)
+        original(self, commit, before, after)
         if commit.events and all(isinstance(event, ProjectRoleRevoked) for event in commit.events):
             self._grants.update(kept)
 
-    return apply
+    return took
 
 
 def _once_begun(original: Any) -> Any:
@@ -97,7 +97,7 @@ ACCESS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="revoked-roles-are-honoured",
-        function="services.runtime.identity.directory:Directory.apply",
+        function="services.runtime.identity.directory:Directory.took",
         invariant="who may",
         bug="A project's role that was revoked counts until something else changes.",
         make=_honours_the_revoked,

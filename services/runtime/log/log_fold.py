@@ -1,0 +1,100 @@
+"""The states of aggregates, folded from the log as it grows: what every service that keeps states in memory holds.
+
+`folding.follow_into` reads the log into it. What a service makes of a change stands in its own `took`.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from events.aggregate import WORKLOAD, Aggregate, Chain, advance
+from events.commit import Commit
+from events.workload.state import WorkloadCreated
+from services.runtime.log.folding import follow_into
+from services.runtime.log.store import EventStore
+from services.runtime.process.turn import Turn
+
+_BEGINS: Final[Mapping[str, type]] = {WORKLOAD.name: WorkloadCreated}
+"""Kinds of aggregates that may be forgotten once they have ended: the event that begins the next of the same name."""
+
+
+class LogFold:
+    """Mutable; belongs to one task.
+
+    Args:
+        aggregates: the kinds whose states are kept; commits of others change nothing.
+        until: the fold is as of this sequence, and takes in nothing behind it. Where that stands within an atomic
+            batch, it is as of the sequence before the batch.
+        forgets: whether workloads that ended are taken out (`forget`). Then a commit of a workload that is not here is
+            passed by, unless it creates one.
+    """
+
+    def __init__(
+        self, aggregates: Sequence[Aggregate[Any]], until: int | None = None, *, forgets: bool = False
+    ) -> None:
+        self.seq = 0
+        """Everything up to here has been followed; single aggregates may be ahead by what a service wrote itself."""
+        self.from_snapshot = False
+        self._until = until
+        self.chains: dict[str, dict[str, Chain[Any]]] = {aggregate.name: {} for aggregate in aggregates}
+        """By aggregate name, then key. The inner dictionaries stay the same ones."""
+        self._kinds = {
+            aggregate.name: (
+                aggregate,
+                Chain(state=aggregate.initial),
+                _BEGINS.get(aggregate.name) if forgets else None,
+            )
+            for aggregate in aggregates
+        }
+
+    def of[S](self, aggregate: Aggregate[S]) -> dict[str, Chain[S]]:
+        """The chains of one kind, by key: a live view."""
+        return cast("dict[str, Chain[S]]", self.chains[aggregate.name])
+
+    def chain[S](self, aggregate: Aggregate[S], key: str) -> Chain[S]:
+        """One aggregate; the initial state where it is not here."""
+        return self.of(aggregate).get(key) or cast("Chain[S]", self._kinds[aggregate.name][1])
+
+    def apply(self, commit: Commit) -> None:
+        """Take over one commit; one that was applied before changes nothing. Raises BrokenChainError."""
+        kind = self._kinds.get(commit.aggregate)
+        if kind is None or (self._until is not None and commit.batch_end > self._until):
+            return
+        aggregate, empty, begins = kind
+        chains = self.chains[commit.aggregate]
+        before = chains.get(commit.key)
+        if before is not None:
+            if commit.seq <= before.version:
+                return
+            after = advance(aggregate, before, commit)
+        elif begins is None:
+            before, after = empty, advance(aggregate, empty, commit)
+        elif commit.events and isinstance(commit.events[0], begins):
+            before, after = empty, advance(aggregate, None, commit)
+        else:
+            return  # of one that has ended and was forgotten
+        chains[commit.key] = after
+        self.took(commit, before, after)
+
+    def took(self, commit: Commit, before: Chain[Any], after: Chain[Any]) -> None:
+        """A commit has brought an aggregate from one chain to the next; for services to build on."""
+
+    def forget(self, aggregate: Aggregate[Any], key: str) -> None:
+        """Take one out that has ended."""
+        self.chains[aggregate.name].pop(key, None)
+
+    def restore(self, seq: int, chains: Mapping[str, Mapping[str, Chain[Any]]]) -> None:
+        """Begin with the chains of a stored snapshot. To be called first."""
+        self.seq = seq
+        self.from_snapshot = True
+        for name, kept in self.chains.items():
+            kept.update(chains[name])
+
+    async def read(self, store: EventStore) -> None:
+        """Take in the log up to `until`, once it is there. Raises UnreadableMessageError, LogGapError."""
+        if self._until is None:
+            raise ValueError("a fold without `until` is never done: follow into it")
+        turn = Turn()
+        async with contextlib.aclosing(follow_into(store, self, until=self._until, on_standing=None)) as arrivals:
+            async for _ in arrivals:
+                await turn.pass_on()
