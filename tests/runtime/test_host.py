@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from development.ports import free_port
 from development.servers import EVERYTHING, NatsServer
 from services.runtime.nats.connection import ConnectionLostError, connect
-from services.runtime.process.host import Health, Run, run_services
+from services.runtime.process.host import Health, Run, is_late_write, run_services
 from services.runtime.process.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -167,3 +167,16 @@ def test_a_log_that_cannot_be_written_ends_no_service() -> None:
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=False)
     assert ran.stdout == "went on\n"
+
+
+async def test_a_write_to_a_connection_that_was_cut_is_told_apart_from_faults() -> None:
+    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+    transport.abort()
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError) as late:
+        transport.write(b"as TLS does where its peer has cut the connection")
+    server.close()
+    assert is_late_write(late.value)
+    assert not is_late_write(RuntimeError("another"))

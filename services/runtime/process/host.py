@@ -119,6 +119,9 @@ async def run_services(services: Mapping[str, Run], settings: Settings, *, stop:
 
     def on_unhandled(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        if is_late_write(error):
+            log.info("late_write", error=str(error))
+            return
         log.error("unhandled", message=context.get("message"), exc_info=error)
         if isinstance(error, ConnectionLostError):
             lost.append(error)
@@ -137,6 +140,13 @@ async def run_services(services: Mapping[str, Run], settings: Settings, *, stop:
             server.close()
     if lost:
         raise lost[0]
+
+
+def is_late_write(error: BaseException | None) -> bool:
+    """Whether uvloop's TLS tried to write to a connection that its peer has just cut: who uses the connection is told of
+    its end by the connection itself, so this word of the loop's is nobody's fault.
+    """
+    return isinstance(error, RuntimeError) and "TCPTransport closed=True" in str(error)
 
 
 async def _supervise(
