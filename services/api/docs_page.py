@@ -123,8 +123,11 @@ def _answer(status: str, told: Schema, document: Schema) -> str:
         if media != JSON:
             parts.append(f"<p><code>{html.escape(media)}</code></p>")
             continue
-        example = json.dumps(example_of(content["schema"], document), indent=2, ensure_ascii=False)
-        parts.append(f"<pre>{html.escape(example)}</pre>{_table(content['schema'], document)}")
+        example = example_of(content["schema"], document)
+        if "code" in example:
+            example["code"] = int(status)
+        shown = json.dumps(example, indent=2, ensure_ascii=False)
+        parts.append(f"<pre>{html.escape(shown)}</pre>{_table(content['schema'], document)}")
     headers = "".join(_cells(name, one["description"]) for name, one in told["headers"].items())
     parts.append(f"<table>{_head('Header', 'Meaning')}{headers}</table>")
     return "".join(parts)

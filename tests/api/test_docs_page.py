@@ -66,6 +66,7 @@ def test_the_example_of_an_answer_is_what_its_schema_allows(method: str, path: s
             if status >= "400" or media != JSON:
                 continue
             example = example_of(content["schema"], DOCUMENT)
+            example |= {"code": int(status)} if "code" in example else {}
             assert json.dumps(example, indent=2, ensure_ascii=False) in shown
             whole = nullable(content["schema"] | {"components": DOCUMENT["components"]})
             errors = [str(error.message) for error in Draft4Validator(whole).iter_errors(example)]
