@@ -18,7 +18,7 @@ from services.api.errors import ApiError, outcome_unknown, unavailable
 MAX_HEADER_BYTES: Final = 16 * 1024
 """Room for a token of 8 KiB and a browser's own (log.md section 6.7)."""
 
-CONTENT_SECURITY_POLICY: Final = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+CONTENT_SECURITY_POLICY: Final = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 SECURITY_HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -140,5 +140,5 @@ def _with_headers(headers: list[tuple[bytes, bytes]], request_id: str) -> list[t
     added = [*headers, (b"x-request-id", request_id.encode("ascii"))]
     added += [header for header in SECURITY_HEADERS if header[0] not in present]
     if b"content-security-policy" not in present:
-        added.append((b"content-security-policy", CONTENT_SECURITY_POLICY))
+        added.append((b"content-security-policy", CONTENT_SECURITY_POLICY.encode()))
     return added

@@ -17,7 +17,7 @@ from services.api.openapi import document
 from services.api.operations import JSON, Operation, reads
 
 STYLE: Final = Path(__file__).with_name("docs.css")
-WITH_STYLE: Final = {"Content-Security-Policy": f"{CONTENT_SECURITY_POLICY.decode()}; style-src 'self'"}
+WITH_STYLE: Final = {"Content-Security-Policy": f"{CONTENT_SECURITY_POLICY}; style-src 'self'"}
 """What a browser may load for `/docs`: nothing but a style sheet of ours."""
 
 
