@@ -170,8 +170,8 @@ def test_a_log_that_cannot_be_written_ends_no_service() -> None:
 
 
 async def test_a_write_to_a_connection_that_was_cut_is_told_apart_from_faults() -> None:
-    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
     loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
     transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
     transport.abort()
     await asyncio.sleep(0)

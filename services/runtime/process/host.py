@@ -143,8 +143,8 @@ async def run_services(services: Mapping[str, Run], settings: Settings, *, stop:
 
 
 def is_late_write(error: BaseException | None) -> bool:
-    """Whether uvloop's TLS tried to write to a connection that its peer has just cut: who uses the connection is told of
-    its end by the connection itself, so this word of the loop's is nobody's fault.
+    """Whether uvloop's TLS wrote to a connection that its peer has just cut. Who uses the connection is told of its end
+    by the connection itself, so this word of the loop's is nobody's fault.
     """
     return isinstance(error, RuntimeError) and "TCPTransport closed=True" in str(error)
 
