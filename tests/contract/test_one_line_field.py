@@ -1,6 +1,7 @@
-"""A field is one line of a section, and one of the pod template where pods feel it: everything else follows.
+"""A field is one line of a section, and one of the pod template where pods feel it: everything else follows. A field
+that steers the scheduler is one line of a section, one of the pod request, and its rule: a module and a line.
 
-A copy of the program gets such a field by two edits; it is then seen all the way through, in a process of its own.
+A copy of the program gets such a field by these edits; it is then seen all the way through, in a process of its own.
 """
 
 import os
@@ -72,22 +73,112 @@ assert pod_set.template.annotations["restart-note"] == "call Ada"
 print("seen")
 """
 
+COMPUTE = "events/workload/fields/compute.py"
+ASKED = (
+    "    gpu_devices_request: Annotated[",
+    """    spare_cores: Annotated[NaturalInt32, About(rows="S999", unit="cores", flag="--spare-cores")] = 0
+    \"\"\"CPU cores that must stay free on its node. Default: none.\"\"\"
+    gpu_devices_request: Annotated[""",
+)
+REQUEST = "events/workload/spec.py"
+IN_REQUEST = ("    gpu_devices: int = 0\n", "    gpu_devices: int = 0\n    spare_cores: int = 0\n")
+TURNED = ("    return PodRequest(\n", "    return PodRequest(\n        spare_cores=compute.spare_cores,\n")
+RULE = "services/scheduler/policy/filters/spare_cores.py"
+RULED = '''"""A node keeps as many cores free as its pods want to have spared."""
+
+from typing import Final
+
+from services.scheduler.policy.rules import Check, Filter
+from services.scheduler.room import View
+from services.scheduler.snapshot import Booleans
+
+
+def full(view: View) -> Booleans:
+    asked = view.request
+    return view.room.cpu[view.rows] < asked.cpu_milli + asked.spare_cores * 1000
+
+
+FILTER: Final = Filter(
+    name="spare_cores",
+    asks=lambda request: request.spare_cores > 0,
+    full=Check(refuses=full, words=lambda view: f"without {view.request.spare_cores} cores to spare"),
+)
+'''
+REGISTRY = "services/scheduler/policy/registry.py"
+IMPORTED = ("cpu, gpu, memory, pods, takes_pods", "cpu, gpu, memory, pods, spare_cores, takes_pods")
+REGISTERED = ("        cpu.FILTER,\n", "        cpu.FILTER,\n        spare_cores.FILTER,\n")
+
+STEERED = """
+from muster.cli import reference, training_flags
+from services.api.check import check_training
+from tests.scheduler.world import World
+
+# request, flag, help
+request = {"name": "n", "projectId": "p", "clusterId": "c", "spec": {"image": "i"}}
+training_flags.set_fields(request, {"cpu_core_request": "1", "spare_cores": "2"})
+compute = check_training(request).spec.compute
+assert compute.spare_cores == 2
+assert "| `--spare-cores` `N` | CPU cores that must stay free" in reference.reference_page()
+
+# the log and the scheduler: where it binds a pod, and why a workload waits
+world = World()
+world.cluster()
+world.project()
+world.node("small", cpu_milli=2_000)
+asks = {"cpu_core_request": compute.cpu_core_request}
+waits = world.submit("waits", spare_cores=compute.spare_cores, **asks)
+world.settle()
+assert world.places(waits) == {}
+assert "1 without 2 cores to spare" in world.workload(waits).message, world.workload(waits).message
+world.node("large", cpu_milli=8_000)
+goes = world.submit("goes", **asks)
+world.settle()
+assert world.places(waits)[0][0] == "large"
+assert world.places(goes)[0][0] == "small", "who wants nothing spared goes where the least is left"
+print("seen")
+"""
+
 
 def test_a_field_that_reaches_the_pod_is_two_edits(tmp_path: Path) -> None:
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    section, kind = tmp_path / SECTION, tmp_path / KIND
+    copy(tmp_path)
+    section = tmp_path / SECTION
     declared = section.read_text().replace("import Int32,", "import ShortText, Int32,")
     section.write_text(declared.rstrip() + "\n" + DECLARED)
-    assert TEMPLATE[0] in kind.read_text()
-    kind.write_text(kind.read_text().replace(*TEMPLATE))
+    edit(tmp_path / KIND, TEMPLATE)
+    see(tmp_path, SEEN)
+
+
+def test_a_field_that_steers_the_scheduler_is_two_edits_beside_its_rule(tmp_path: Path) -> None:
+    copy(tmp_path)
+    edit(tmp_path / COMPUTE, ASKED)
+    edit(tmp_path / REQUEST, IN_REQUEST, TURNED)
+    (tmp_path / RULE).write_text(RULED)
+    edit(tmp_path / REGISTRY, IMPORTED, REGISTERED)
+    see(tmp_path, STEERED)
+
+
+def copy(folder: Path) -> None:
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def edit(file: Path, *replacements: tuple[str, str]) -> None:
+    text = file.read_text()
+    for old, new in replacements:
+        assert text.count(old) == 1, f"{file.name} has not one {old!r}"
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+def see(folder: Path, script: str) -> None:
+    """Run it with the copies first; what tests and development have comes from here."""
     ran = subprocess.run(
-        [sys.executable, "-c", SEEN],
+        [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
     )
     assert (ran.stdout, ran.returncode) == ("seen\n", 0), ran.stderr
