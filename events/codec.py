@@ -1,6 +1,6 @@
-"""How events and commits become bytes and come back: an explicit registry, and upcasters one step at a time.
+"""How events and commits become bytes and come back: by name and version, and upcasters one step at a time.
 
-The registered names and versions are the storage format. To change a shape: register the new struct under the
+The names and versions of events are the storage format: a name stays for ever. To change a shape: give the struct the
 next version, write the upcaster from the one before, and add its golden payload; old ones stay in the tests for ever.
 """
 
@@ -10,10 +10,9 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from events import cluster, node, project, service_accounts, tenant, void
+from events import cluster, node, project, tenant, void
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
-from events.workload import pod
 from events.workload import state as workload
 
 type Fields = dict[str, Any]
@@ -23,55 +22,21 @@ UNDECODABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 is not UTF-8 and for brackets without end.
 """
 
+EVENTS_OF: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
+    "workload": get_args(workload.WorkloadEvent),
+    "node": get_args(node.NodeEvent),
+    "cluster": get_args(cluster.ClusterEvent),
+    "project": get_args(project.ProjectEvent),
+    "tenant": get_args(tenant.TenantEvent),
+    "void": (void.VoidEvent,),
+}
+"""Which events may stand on the subjects of which kind of aggregate."""
+
+VERSIONS: Final[dict[type[msgspec.Struct], int]] = {cluster.ClusterDisconnected: 2}
+"""Of events whose shape has changed; every other has version 1."""
+
 REGISTRY: Final[dict[tuple[str, int], type[msgspec.Struct]]] = {
-    ("WorkloadCreated", 1): workload.WorkloadCreated,
-    ("WorkloadQueued", 1): workload.WorkloadQueued,
-    ("WorkloadWaiting", 1): workload.WorkloadWaiting,
-    ("PodsBound", 1): pod.PodsBound,
-    ("PodStarting", 1): pod.PodStarting,
-    ("PodRunning", 1): pod.PodRunning,
-    ("PodUnreachable", 1): pod.PodUnreachable,
-    ("PodWarned", 1): pod.PodWarned,
-    ("PodSucceeded", 1): pod.PodSucceeded,
-    ("PodFailed", 1): pod.PodFailed,
-    ("PodInterrupted", 1): pod.PodInterrupted,
-    ("PodStopped", 1): pod.PodStopped,
-    ("WorkloadSuspended", 1): workload.WorkloadSuspended,
-    ("WorkloadStopped", 1): workload.WorkloadStopped,
-    ("WorkloadResumed", 1): workload.WorkloadResumed,
-    ("WorkloadCompleted", 1): workload.WorkloadCompleted,
-    ("WorkloadFailed", 1): workload.WorkloadFailed,
-    ("WorkloadChanged", 1): workload.WorkloadChanged,
-    ("WorkloadDeletionRequested", 1): workload.WorkloadDeletionRequested,
-    ("WorkloadDeleted", 1): workload.WorkloadDeleted,
-    ("NodeRegistered", 1): node.NodeRegistered,
-    ("NodeChanged", 1): node.NodeChanged,
-    ("NodeRemoved", 1): node.NodeRemoved,
-    ("PodsReserved", 1): node.PodsReserved,
-    ("ReservationsReleased", 1): node.ReservationsReleased,
-    ("NodeCordoned", 1): node.NodeCordoned,
-    ("NodeUncordoned", 1): node.NodeUncordoned,
-    ("ClusterAdded", 1): cluster.ClusterAdded,
-    ("ClusterConnected", 1): cluster.ClusterConnected,
-    ("ClusterDisconnected", 2): cluster.ClusterDisconnected,
-    ("ClusterReportsRefused", 1): cluster.ClusterReportsRefused,
-    ("OwnershipProtectionSet", 1): cluster.OwnershipProtectionSet,
-    ("OwnershipProtectionUnset", 1): cluster.OwnershipProtectionUnset,
-    ("NodePoolSet", 1): cluster.NodePoolSet,
-    ("NodePoolRemoved", 1): cluster.NodePoolRemoved,
-    ("ClusterRemoved", 1): cluster.ClusterRemoved,
-    ("ProjectCreated", 1): project.ProjectCreated,
-    ("ProjectChanged", 1): project.ProjectChanged,
-    ("ProjectRoleGranted", 1): project.ProjectRoleGranted,
-    ("ProjectRoleRevoked", 1): project.ProjectRoleRevoked,
-    ("ProjectDeleted", 1): project.ProjectDeleted,
-    ("ServiceAccountCreated", 1): service_accounts.ServiceAccountCreated,
-    ("ServiceAccountRotated", 1): service_accounts.ServiceAccountRotated,
-    ("ServiceAccountUsed", 1): service_accounts.ServiceAccountUsed,
-    ("ServiceAccountDeleted", 1): service_accounts.ServiceAccountDeleted,
-    ("TenantRoleGranted", 1): tenant.TenantRoleGranted,
-    ("TenantRoleRevoked", 1): tenant.TenantRoleRevoked,
-    ("MessageVoided", 1): void.MessageVoided,
+    (event.__name__, VERSIONS.get(event, 1)): event for events in EVENTS_OF.values() for event in events
 }
 """The newest version of every event."""
 
@@ -80,17 +45,6 @@ UPCASTERS: Final[dict[tuple[str, int], Callable[[Fields], Fields]]] = {
     ("ClusterDisconnected", 1): lambda fields: fields | {"reason": ""},
 }
 """From a stored (type, version) to the fields of the next version."""
-
-
-EVENTS_OF: Final[dict[str, frozenset[Any]]] = {
-    "workload": frozenset(get_args(workload.WorkloadEvent)),
-    "node": frozenset(get_args(node.NodeEvent)),
-    "cluster": frozenset(get_args(cluster.ClusterEvent)),
-    "project": frozenset(get_args(project.ProjectEvent)),
-    "tenant": frozenset(get_args(tenant.TenantEvent)),
-    "void": frozenset({void.VoidEvent}),
-}
-"""Which events may stand on the subjects of which kind of aggregate."""
 
 
 EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
@@ -109,6 +63,7 @@ def _types(type_: object) -> tuple[object, ...]:
 
 _NAMES: Final = {struct: (name, version) for (name, version), struct in REGISTRY.items()}
 _VERSIONS: Final = dict(REGISTRY.keys())
+_ALLOWED: Final = {aggregate: frozenset(events) for aggregate, events in EVENTS_OF.items()}
 _DECODERS: Final = {key: msgspec.json.Decoder(struct) for key, struct in REGISTRY.items()}
 _ENCODER: Final = msgspec.json.Encoder()
 _MOMENTS: Final = {
@@ -155,7 +110,7 @@ def decode_commit(subject: str, seq: int, payload: bytes) -> Commit:
     record without events, or a time that cannot be compared with others).
     """
     aggregate, key = split_aggregate_subject(subject)
-    known = EVENTS_OF.get(aggregate)
+    known = _ALLOWED.get(aggregate)
     if known is None:
         raise UnknownEventError(f"no aggregate is called {aggregate!r}")
     record = _COMMIT_DECODER.decode(payload)

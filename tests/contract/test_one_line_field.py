@@ -4,14 +4,9 @@ that steers the scheduler is one line of a section, one of the pod request, and 
 A copy of the program gets such a field by these edits; it is then seen all the way through, in a process of its own.
 """
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("events", "projections", "services", "muster", "tools")
+from tests.support.edited_copy import copy, edit, see
 
 SECTION = "events/workload/fields/lifetime.py"
 DECLARED = '''
@@ -155,30 +150,3 @@ def test_a_field_that_steers_the_scheduler_is_two_edits_beside_its_rule(tmp_path
     (tmp_path / RULE).write_text(RULED)
     edit(tmp_path / REGISTRY, IMPORTED, REGISTERED)
     see(tmp_path, STEERED)
-
-
-def copy(folder: Path) -> None:
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def edit(file: Path, *replacements: tuple[str, str]) -> None:
-    text = file.read_text()
-    for old, new in replacements:
-        assert text.count(old) == 1, f"{file.name} has not one {old!r}"
-        text = text.replace(old, new)
-    file.write_text(text)
-
-
-def see(folder: Path, script: str) -> None:
-    """Run it with the copies first; what tests and development have comes from here."""
-    ran = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
-    )
-    assert (ran.stdout, ran.returncode) == ("seen\n", 0), ran.stderr

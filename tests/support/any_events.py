@@ -57,8 +57,8 @@ LIKELY: dict[str, Sequence[Any]] = {
     "try_": (0, 0, 0, 1),
     "ids": (("r1",), ("r2",), ("r1", "r1", "unknown")),
     "id": ("r1", "r2"),
-    "completions": (None, 2),
-    "parallelism": (None, 2, 2**40),
+    "completions": (1, 2),
+    "parallelism": (1, 2, 2**40),
     "token": (1, 2),
 }
 OFTEN: dict[str, list[Any]] = {

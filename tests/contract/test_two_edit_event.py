@@ -1,0 +1,86 @@
+"""An event of a workload is told in two files: what it is and changes, in `events/workload/state.py`, and its sentence.
+Storing, decoding, history, OpenAPI and what the API shows follow.
+
+A copy of the program gets such an event; it is then seen all the way through, in a process of its own. Who decides it
+is a command's part.
+"""
+
+from pathlib import Path
+
+from tests.support.edited_copy import copy, edit, see
+
+STATE = "events/workload/state.py"
+DECLARED = (
+    "class WorkloadSuspended(_Event, ",
+    """class WorkloadPraised(_Event, frozen=True, kw_only=True):
+    \"\"\"Somebody is pleased with it.\"\"\"
+
+    words: str
+    \"\"\"What they said.\"\"\"
+
+
+class WorkloadSuspended(_Event, """,
+)
+LISTED = ("    | WorkloadSuspended\n", "    | WorkloadPraised\n    | WorkloadSuspended\n")
+FOLDED = (
+    "        case WorkloadSuspended():\n",
+    """        case WorkloadPraised():
+            edit.state = replace(state, message=event.words)
+        case WorkloadSuspended():
+""",
+)
+SENTENCES = "projections/workloads/sentences.py"
+IMPORTED = ("    WorkloadSuspended,\n", "    WorkloadPraised,\n    WorkloadSuspended,\n")
+TOLD = (
+    "        case WorkloadSuspended():\n",
+    """        case WorkloadPraised():
+            return f"praised by {_who(actor)}: {event.words}"
+        case WorkloadSuspended():
+""",
+)
+
+SEEN = """
+import msgspec
+from events.aggregate import WORKLOAD, draft
+from events.codec import decode_event, encode_event
+from events.workload.state import WorkloadPraised
+from projections.fold import fold
+from services.api.application import OPERATIONS
+from services.api.openapi import document
+from services.api.shown_events import shown_event
+from tests.scheduler.world import ACTOR, World
+
+# stored, and read again
+praised = WorkloadPraised(words="well done")
+record = encode_event(praised)
+assert (record.type, record.version) == ("WorkloadPraised", 1)
+assert decode_event(record) == praised
+
+# folded into its state by whoever follows the log
+world = World()
+world.cluster()
+world.project()
+key = world.submit("mine")
+world.append(
+    draft(WORKLOAD, key, world.chain("workload", key), (praised,), command_id="c", actor=ACTOR, now=world.now)
+)
+assert world.workload(key).message == "well done"
+
+# a row of the history, with a sentence
+_, changes = fold({}, world.commits)
+row = changes.history[-1]
+assert (row.type, row.message, row.details) == ("WorkloadPraised", "praised by ann: well done", '{"words":"well done"}')
+
+# what others are shown, and its description
+assert b'"type":"WorkloadPraised"' in msgspec.json.encode(shown_event(praised))
+described = document(OPERATIONS)["components"]["schemas"]
+assert described["WorkloadPraisedEvent"]["description"] == "Somebody is pleased with it."
+print("seen")
+"""
+
+
+def test_an_event_is_told_in_two_files(tmp_path: Path) -> None:
+    copy(tmp_path)
+    edit(tmp_path / STATE, DECLARED, LISTED, FOLDED)
+    edit(tmp_path / SENTENCES, IMPORTED, TOLD)
+    see(tmp_path, SEEN)
