@@ -34,7 +34,7 @@ GOAL_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.02
 SAMPLE_SECONDS: Final = 0.05
 BARE_ROUNDS: Final = 3
-BARE: Final = "import fastapi, nats, pydantic_settings, sqlalchemy.ext.asyncio, structlog"
+BARE: Final = "import starlette.routing, uvicorn, nats, pydantic_settings, sqlalchemy.ext.asyncio, structlog"
 
 
 @dataclass(frozen=True, kw_only=True)
