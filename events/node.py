@@ -33,9 +33,9 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Keeps pods away that do not tolerate it, as in Kubernetes."""
 
     key: str
-    """As on the node."""
+    """Key of the taint."""
     value: str = ""
-    """As on the node."""
+    """Value of the taint."""
     effect: str = "NoSchedule"
     """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
 

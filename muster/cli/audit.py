@@ -42,20 +42,21 @@ def add_audit(root: typer.Typer) -> None:
         session: Session,
         *,
         since: Annotated[
-            str | None, typer.Option("--since", metavar="DURATION", help="Only of this last time, such as 10m.")
+            str | None, typer.Option("--since", metavar="DURATION", help="Only what is newer than this, such as 10m.")
         ] = None,
-        actor: Annotated[str | None, typer.Option("--actor", metavar="USER", help="Only by this user.")] = None,
+        actor: Annotated[str | None, typer.Option("--actor", metavar="USER", help="Only acts of this user.")] = None,
         type_: Annotated[
-            str | None, typer.Option("--type", metavar="COMMAND", help="Only this kind of command: GrantTenantRole …")
+            str | None, typer.Option("--type", metavar="COMMAND", help="Only this command, such as GrantTenantRole.")
         ] = None,
         outcome: Annotated[
-            str | None, typer.Option("--outcome", metavar="admitted|refused", help="Only these. Default: both.")
+            str | None,
+            typer.Option("--outcome", metavar="admitted|refused", help="Only acts with this outcome. Default: both."),
         ] = None,
-        limit: Annotated[int, typer.Option("--limit", help="Most records.", min=1, max=500)] = 100,
+        limit: Annotated[int, typer.Option("--limit", help="Maximum number of records.", min=1, max=500)] = 100,
     ) -> None:
-        """List administrative acts and refusals, newest first.
+        """List administrative acts and refused requests, newest first.
 
-        Admitted says that a right sufficed for it. What then came of it stands in the log: `muster events list`.
+        Admitted means that the user had the right to do it. `muster events list` shows what happened then.
         """
         parameters: list[tuple[str, str | int]] = [("limit", limit)]
         parameters += [("since", f"{duration_option('--since', since)}s")] if since else []

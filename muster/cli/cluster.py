@@ -85,7 +85,7 @@ def add_cluster(root: typer.Typer) -> None:
 def _add_reads(app: typer.Typer) -> None:
     @command(app, "list", examples="muster cluster list\nmuster cluster list -o wide", columns=CLUSTER_COLUMNS)
     def list_(session: Session, *, watch: WatchOption = False, timeout: WatchTimeoutOption = None) -> None:
-        """List clusters and whether their agents are heard."""
+        """List clusters, and whether their agents are connected."""
         patience = session.patience(timeout, waits=watch)
 
         def fetch() -> list[Row]:
@@ -99,7 +99,7 @@ def _add_reads(app: typer.Typer) -> None:
 
     @command(app, "describe", examples="muster cluster describe local\nmuster cluster describe local -o yaml")
     def describe(session: Session, cluster: ClusterArgument) -> None:
-        """Show a cluster: its agent, its settings, its nodes together."""
+        """Show a cluster: its agent, its settings, and the sum of its nodes."""
         row = find_cluster(session.api, cluster)
         session.out.one(row, lambda: _describe(session, row), columns=CLUSTER_COLUMNS)
 
@@ -151,32 +151,43 @@ def _describe(session: Session, row: Row) -> None:
 
 
 _SimulatedOption = Annotated[
-    str | None, typer.Option("--simulated", metavar="NODESxGPUS", help="Nodes that are alike, such as 32x8.")
+    str | None,
+    typer.Option(
+        "--simulated",
+        metavar="NODESxGPUS",
+        help="Add identical simulated nodes: number of nodes x GPUs of each, such as 32x8.",
+    ),
 ]
 _NodesCsvOption = Annotated[
     Path | None,
     typer.Option(
-        "--nodes-csv", metavar="FILE", help="Simulated nodes from a CSV: sn, cpu_milli, memory_mib, gpu, model."
+        "--nodes-csv",
+        metavar="FILE",
+        help="Add simulated nodes from a CSV file with columns sn, cpu_milli, memory_mib, gpu, model.",
     ),
 ]
 _CoresOption = Annotated[
     float | None,
-    typer.Option("--cpu-cores", metavar="X", help=f"With --simulated: of each node; {DEFAULT_CORES:g} by default."),
+    typer.Option(
+        "--cpu-cores", metavar="X", help=f"With --simulated: CPU cores of each node. Default: {DEFAULT_CORES:g}."
+    ),
 ]
 _MemoryOption = Annotated[
     str | None,
-    typer.Option("--memory", metavar="SIZE", help=f"With --simulated: of each node; {DEFAULT_MEMORY} by default."),
+    typer.Option("--memory", metavar="SIZE", help=f"With --simulated: memory of each node. Default: {DEFAULT_MEMORY}."),
 ]
 _GpuModelOption = Annotated[
     str | None,
-    typer.Option("--gpu-model", metavar="TEXT", help=f"With --simulated: of each GPU; {DEFAULT_GPU_MODEL} by default."),
+    typer.Option(
+        "--gpu-model", metavar="TEXT", help=f"With --simulated: model of each GPU. Default: {DEFAULT_GPU_MODEL}."
+    ),
 ]
 _GpuMemoryOption = Annotated[
     str | None,
     typer.Option(
         "--gpu-memory",
         metavar="SIZE",
-        help=f"With --simulated or --nodes-csv: of each GPU; {DEFAULT_GPU_MEMORY} by default.",
+        help=f"With --simulated or --nodes-csv: memory of each GPU. Default: {DEFAULT_GPU_MEMORY}.",
     ),
 ]
 _KubeconfigOption = Annotated[
@@ -184,14 +195,16 @@ _KubeconfigOption = Annotated[
     typer.Option(
         "--kubeconfig",
         metavar="FILE",
-        help="A Kubernetes cluster that the `muster up` of this machine reaches; the file stays on it.",
+        help="Add a Kubernetes cluster that `muster up` on this machine can reach. The file stays here.",
     ),
 ]
 _KubeContextOption = Annotated[
     str | None,
-    typer.Option("--context", help="Of the kubeconfig; its current one by default."),
+    typer.Option("--context", help="Context in the kubeconfig. Default: its current context."),
 ]
-_KubernetesOption = Annotated[bool, typer.Option("--kubernetes", help="A Kubernetes cluster whose agent runs in it.")]
+_KubernetesOption = Annotated[
+    bool, typer.Option("--kubernetes", help="Add a Kubernetes cluster; its agent runs inside it.")
+]
 
 
 def _add_add(app: typer.Typer) -> None:
@@ -222,7 +235,7 @@ def _add_add(app: typer.Typer) -> None:
         kubernetes: _KubernetesOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Add a cluster: a simulated one, with nodes and pods in memory, or one of Kubernetes."""
+        """Add a cluster: a simulated one, whose nodes and pods exist only in memory, or a Kubernetes cluster."""
         if sum((simulated is not None, nodes_csv is not None, kubeconfig is not None, kubernetes)) != 1:
             todo = "give one of --simulated 32x8, --nodes-csv FILE, --kubeconfig FILE and --kubernetes"
             raise usage("what the cluster is made of must be said, and once", todo=todo)
@@ -293,11 +306,15 @@ def _add_changes(app: typer.Typer) -> None:
         *,
         ownership_protection: Annotated[
             str | None,
-            typer.Option("--ownership-protection", metavar="on|off", help="Only the owner acts on a workload."),
+            typer.Option(
+                "--ownership-protection",
+                metavar="on|off",
+                help="on: only its owner and administrators may act on a workload.",
+            ),
         ] = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Change a cluster's settings; without any, make it this context's default."""
+        """Change a cluster's settings. With no option, make it this context's default."""
         if ownership_protection is None:
             from muster.cli.context_commands import set_default
 
@@ -313,7 +330,7 @@ def _add_changes(app: typer.Typer) -> None:
     def remove(
         session: Session, cluster: ClusterArgument, *, yes: YesOption = False, idempotency_key: IdempotencyOption = None
     ) -> None:
-        """Remove a cluster; nothing is placed there any more."""
+        """Remove a cluster. No pod is placed on it any more."""
         confirm(f"remove cluster {cluster}?", yes=yes)
         # With a key it may come again after the cluster is gone.
         identifier = text_of(find_cluster(session.api, cluster, removed=idempotency_key is not None), "id")

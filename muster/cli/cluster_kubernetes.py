@@ -124,21 +124,27 @@ def add_agent(app: typer.Typer) -> None:
         password_file: Annotated[
             Path,
             typer.Option(
-                "--password-file", metavar="FILE", help="Password of the agent's NATS user; made where there is none."
+                "--password-file",
+                metavar="FILE",
+                help="File with the password of the agent's NATS user. Created if it does not exist.",
             ),
         ],
         nats_url: Annotated[
             str | None,
-            typer.Option("--nats-url", metavar="URL", help="Where the agent reaches NATS: tls://HOST:4222."),
+            typer.Option("--nats-url", metavar="URL", help="URL at which the agent reaches NATS: tls://HOST:4222."),
         ] = None,
         ca_file: Annotated[
             Path | None,
-            typer.Option("--ca-file", metavar="FILE", help="Authority that signed NATS' certificate, if your own."),
+            typer.Option(
+                "--ca-file", metavar="FILE", help="CA certificate that signed NATS' certificate, if it is your own."
+            ),
         ] = None,
-        image: Annotated[str, typer.Option("--image", help="Image of the agent.")] = "muster",
-        nats_user: Annotated[bool, typer.Option("--nats-user", help="Print the user for NATS instead.")] = False,
+        image: Annotated[str, typer.Option("--image", help="Container image of the agent.")] = "muster",
+        nats_user: Annotated[
+            bool, typer.Option("--nats-user", help="Print the NATS user instead of the manifests.")
+        ] = False,
     ) -> None:
-        """Print the Kubernetes manifests of an agent that runs in its cluster, or its NATS user."""
+        """Print the Kubernetes manifests of a cluster's agent, or its NATS user."""
         row = find_cluster(session.api, cluster)
         if text_of(row, "kind") != "kubernetes":
             raise usage(f"cluster {cluster} is of kind {text_of(row, 'kind')}: it has no agent of its own")

@@ -59,7 +59,7 @@ TokenOption = Annotated[
     str | None,
     typer.Option(
         "--token",
-        help="Bearer token; MUSTER_TOKEN is safer, for others on this machine can see arguments. [env MUSTER_TOKEN]",
+        help="Bearer token. Others on this machine can see it here: MUSTER_TOKEN is safer. [env MUSTER_TOKEN]",
         rich_help_panel=CONNECTION_PANEL,
     ),
 ]
@@ -67,10 +67,10 @@ DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show request ids and stack traces.", rich_help_panel=CONNECTION_PANEL)
 ]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=CONNECTION_PANEL)
+    bool, typer.Option("--quiet", "-q", help="Print only errors on stderr.", rich_help_panel=CONNECTION_PANEL)
 ]
 NoColorOption = Annotated[
-    bool, typer.Option("--no-color", help="No colours. [env NO_COLOR]", rich_help_panel=CONNECTION_PANEL)
+    bool, typer.Option("--no-color", help="Print no colours. [env NO_COLOR]", rich_help_panel=CONNECTION_PANEL)
 ]
 FormatOption = Annotated[
     Format, typer.Option("--output", "-o", help="Format of the data.", rich_help_panel=OUTPUT_PANEL)
@@ -82,14 +82,16 @@ ColumnsOption = Annotated[
     typer.Option(
         "--columns",
         metavar="A,B",
-        help="Only these columns.",
+        help="Show only these columns.",
         rich_help_panel=OUTPUT_PANEL,
         autocompletion=several_columns,
     ),
 ]
-NoHeadersOption = Annotated[bool, typer.Option("--no-headers", help="No heading line.", rich_help_panel=OUTPUT_PANEL)]
+NoHeadersOption = Annotated[
+    bool, typer.Option("--no-headers", help="Leave out the heading line.", rich_help_panel=OUTPUT_PANEL)
+]
 UtcOption = Annotated[
-    bool, typer.Option("--utc", help="Exact times (RFC 3339, UTC) instead of ages.", rich_help_panel=OUTPUT_PANEL)
+    bool, typer.Option("--utc", help="Show exact times (RFC 3339, UTC) instead of ages.", rich_help_panel=OUTPUT_PANEL)
 ]
 
 _CONNECTION: Final[dict[str, Any]] = {

@@ -26,9 +26,9 @@ def add_completion(app: typer.Typer) -> None:
     )
     def completion(
         session: Session,
-        shell: Annotated[str, typer.Argument(help="bash, zsh or fish.", autocompletion=shells)],
+        shell: Annotated[str, typer.Argument(help="Your shell: bash, zsh or fish.", autocompletion=shells)],
     ) -> None:
-        """Print the script that completes commands, flags and live names in a shell."""
+        """Print a shell script that completes commands, flags and names."""
         # The only maker of these scripts; the library's own option for it would stand in every help.
         from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage]
 

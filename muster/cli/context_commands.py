@@ -55,7 +55,7 @@ def _add_reads(app: typer.Typer) -> None:
 
     @command(app, "show", examples="muster context show\nmuster context show -o json")
     def show(session: Session) -> None:
-        """Show what is in effect, after flags, environment and file were weighed."""
+        """Show the settings in effect, from flags, environment and file."""
         target = session.target
         row: Row = {
             "name": target.name or None,
@@ -95,17 +95,18 @@ def _add_changes(app: typer.Typer) -> None:
         *,
         token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Read the token from standard input.")] = False,
         data_dir: Annotated[
-            Path | None, typer.Option("--data-dir", metavar="DIR", help="Where `muster up` keeps it, on this machine.")
+            Path | None,
+            typer.Option("--data-dir", metavar="DIR", help="Data folder of `muster up`, if it runs on this machine."),
         ] = None,
         default_project: Annotated[
-            str | None, typer.Option("--default-project", metavar="PROJECT", help="Project where none is given.")
+            str | None, typer.Option("--default-project", metavar="PROJECT", help="Project to use when none is given.")
         ] = None,
         default_cluster: Annotated[
-            str | None, typer.Option("--default-cluster", metavar="CLUSTER", help="Cluster where none is given.")
+            str | None, typer.Option("--default-cluster", metavar="CLUSTER", help="Cluster to use when none is given.")
         ] = None,
-        use_it: Annotated[bool, typer.Option("--use", help="Make it the current one.")] = False,
+        use_it: Annotated[bool, typer.Option("--use", help="Make it the current context.")] = False,
     ) -> None:
-        """Add a context, or change one: what is not given stays as it is. --url and --token say which and who."""
+        """Add a context with --url and --token, or change one. What you do not give stays as it is."""
         known = session.contexts.contexts.get(name, Context())
         given_token = _token_of_stdin() if token_stdin else session.connection.token
         context = Context(
@@ -129,7 +130,7 @@ def _add_changes(app: typer.Typer) -> None:
         session: Session,
         name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", autocompletion=context_names)],
     ) -> None:
-        """Forget a context, and its token with it."""
+        """Remove a context and its token."""
         _known(session.contexts, name)
         kept = {key: context for key, context in session.contexts.contexts.items() if key != name}
         current = session.contexts.current if session.contexts.current != name else next(iter(kept), "")

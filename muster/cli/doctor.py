@@ -69,7 +69,7 @@ def add_doctor(root: typer.Typer) -> None:
 def add_version(root: typer.Typer) -> None:
     @command(root, "version", examples="muster version\nmuster version -o json")
     def version(session: Session) -> None:
-        """Print the versions of this program and of the API, where a server answers."""
+        """Print the version of this program, and of the API if a server answers."""
         row: Row = {"client": client_version(), "api": _api_version(session) if session.target.url else None}
         session.out.one(row, lambda: session.out.pairs([(key, plain_text(value)) for key, value in row.items()]))
 

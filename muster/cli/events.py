@@ -70,25 +70,33 @@ def _add_list(app: typer.Typer) -> None:
         session: Session,
         *,
         type_: Annotated[
-            str | None, typer.Option("--type", metavar="EVENT", help="Only commits with such an event: PodFailed …")
+            str | None,
+            typer.Option("--type", metavar="EVENT", help="Only commits with an event of this type, such as PodFailed."),
         ] = None,
         actor: Annotated[
-            str | None, typer.Option("--actor", metavar="USER", help="Only by this user, account or service.")
+            str | None,
+            typer.Option("--actor", metavar="USER", help="Only commits by this user, service account or service."),
         ] = None,
         since: Annotated[
-            str | None, typer.Option("--since", metavar="DURATION", help="Only of this last time, such as 10m.")
+            str | None, typer.Option("--since", metavar="DURATION", help="Only what is newer than this, such as 10m.")
         ] = None,
         workload: Annotated[
-            str | None, typer.Option("--workload", metavar="WORKLOAD", help="Only what concerns this workload.")
+            str | None, typer.Option("--workload", metavar="WORKLOAD", help="Only commits that concern this workload.")
         ] = None,
         before: Annotated[
-            int | None, typer.Option("--before", metavar="SEQUENCE", help="Begin before this one.", min=1)
+            int | None,
+            typer.Option("--before", metavar="SEQUENCE", help="Begin with the commit before this sequence.", min=1),
         ] = None,
         after: Annotated[
             int | None,
-            typer.Option("--after", metavar="SEQUENCE", help="Begin after this one, and go on oldest first.", min=0),
+            typer.Option(
+                "--after",
+                metavar="SEQUENCE",
+                help="Begin with the commit after this sequence, and show the oldest first.",
+                min=0,
+            ),
         ] = None,
-        limit: Annotated[int, typer.Option("--limit", help="Most commits; 0: all.", min=0)] = 100,
+        limit: Annotated[int, typer.Option("--limit", help="Maximum number of commits; 0 shows all.", min=0)] = 100,
     ) -> None:
         """List commits of the log, newest first."""
         filters: list[tuple[str, str | int]] = [("type", type_)] if type_ else []
@@ -123,15 +131,18 @@ def _add_tail(app: typer.Typer) -> None:
         newest: Annotated[
             int | None,
             typer.Option(
-                "--newest", "-n", metavar="N", help=f"Begin with so many past commits; {_NEWEST} by default.", min=0
+                "--newest", "-n", metavar="N", help=f"Begin with this many past commits. Default: {_NEWEST}.", min=0
             ),
         ] = None,
         after: Annotated[
-            int | None, typer.Option("--after", metavar="SEQUENCE", help="Begin after this one, instead.", min=0)
+            int | None,
+            typer.Option(
+                "--after", metavar="SEQUENCE", help="Begin with the commit after this sequence instead.", min=0
+            ),
         ] = None,
         timeout: FollowTimeoutOption = None,
     ) -> None:
-        """Follow the log until Ctrl-C. A server that restarts is waited for; what it missed meanwhile comes first."""
+        """Follow the log until Ctrl-C. If the server restarts, it goes on after the last commit that it printed."""
         patience = session.patience(timeout)
         if newest is not None and after is not None:
             raise usage("--newest and --after exclude each other", todo="leave one of them out")

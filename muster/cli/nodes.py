@@ -17,7 +17,7 @@ from muster.cli.watch import watch_rows
 
 _SHOWN_VALUES: Final = 5
 """Of a label, in one sentence."""
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="As its cluster calls it.")]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node in its cluster.")]
 
 
 def _used(row: Row, key: str) -> str:
@@ -81,7 +81,7 @@ def _add_node_reads(node: typer.Typer) -> None:
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
-        """List nodes: reserved of capacity."""
+        """List nodes, and how much of their capacity is reserved."""
         patience = session.patience(timeout, waits=watch)
         scope = _scope(session, cluster)
 
@@ -100,7 +100,7 @@ def _add_node_reads(node: typer.Typer) -> None:
 
     @command(node, "describe", examples="muster node describe demo-3\nmuster node describe demo-3 -o yaml")
     def describe(session: Session, name: NodeArgument, *, cluster: ClusterOption = None) -> None:
-        """Show a node: what it has, what is reserved, and who keeps new pods away."""
+        """Show a node: its capacity, what is reserved, and who cordoned it."""
         row = _find_node(session, name, cluster)
         session.out.one(row, lambda: _describe(session, row), columns=NODE_COLUMNS)
 
@@ -114,7 +114,7 @@ def _add_marks(node: typer.Typer) -> None:
         cluster: ClusterOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Keep new pods away from a node; what runs there stays. Who waits for it is told who did it, and when."""
+        """Keep new pods off a node. Running pods stay. Workloads that wait for it show who cordoned it, and when."""
         _mark(session, name, cluster, "cordon", idempotency_key)
 
     @command(node, "uncordon", output=False, examples="muster node uncordon demo-3")
@@ -125,7 +125,7 @@ def _add_marks(node: typer.Typer) -> None:
         cluster: ClusterOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Let new pods on a node again. What its cluster says of it stays."""
+        """Allow new pods on a node again, unless its cluster itself keeps them off."""
         _mark(session, name, cluster, "uncordon", idempotency_key)
 
 
@@ -181,7 +181,7 @@ def add_pools(root: typer.Typer) -> None:
 
     @command(pool, "list", examples="muster nodepool list\nmuster nodepool list --cluster demo", columns=POOL_COLUMNS)
     def list_pools(session: Session, *, cluster: ClusterOption = None) -> None:
-        """List node pools. Nodes in no other are in the pool `default`."""
+        """List node pools. Nodes that are in no other pool are in the pool `default`."""
         rows = rows_of(session.api.get("/node-pools", _scope(session, cluster)), "nodePools")
         session.out.rows(rows, POOL_COLUMNS, empty="no node pools, because there are no clusters")
 
@@ -193,10 +193,15 @@ def add_pools(root: typer.Typer) -> None:
         name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.")],
         *,
         cluster: ClusterOption = None,
-        label: Annotated[str, typer.Option("--label", metavar="KEY=VALUE", help="Label that its nodes carry.")],
+        label: Annotated[
+            str,
+            typer.Option(
+                "--label", metavar="KEY=VALUE", help="A node is in the pool if it has this label with this value."
+            ),
+        ],
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Make a node pool of the nodes with a label, or change its label."""
+        """Create a node pool of the nodes with a label, or change its label."""
         key, separator, value = label.partition("=")
         if not key or not separator:
             raise usage(f"--label: {label!r} is not KEY=VALUE")
@@ -214,7 +219,7 @@ def add_pools(root: typer.Typer) -> None:
         cluster: ClusterOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Remove a node pool; its nodes are in the pool `default` again."""
+        """Remove a node pool. Its nodes go back to the pool `default`."""
         from events.cluster import DEFAULT_POOL
 
         identifier = cluster_id(session, cluster)

@@ -38,53 +38,53 @@ NOUNS: Final[dict[str, Noun]] = {
     "training": Noun(
         module="training",
         add="add_training",
-        summary="Trainings: submit, submit again, list, look into, suspend, resume, delete.",
+        summary="Trainings: submit, resubmit, list, inspect, suspend, resume, delete.",
     ),
     "workload": Noun(
         module="workload",
         add="add_workload",
-        summary="Workloads of every kind: list, look into, suspend, resume, change, delete.",
+        summary="Workloads of every kind: list, inspect, suspend, resume, change, delete.",
     ),
-    "project": Noun(module="project", add="add_project", summary="Projects: who works on what, with how much."),
-    "cluster": Noun(module="cluster", add="add_cluster", summary="Clusters: what runs the pods."),
+    "project": Noun(
+        module="project", add="add_project", summary="Projects: workloads that belong together, and their GPU quota."
+    ),
+    "cluster": Noun(module="cluster", add="add_cluster", summary="Clusters: where pods run."),
     "node": Noun(
         module="nodes",
         add="add_nodes",
-        summary="Nodes: what they have and what of it is reserved; keep new pods away from one.",
+        summary="Nodes: their capacity and what is reserved; cordon and uncordon.",
     ),
-    "nodepool": Noun(module="nodes", add="add_pools", summary="Node pools: nodes of a cluster that carry one label."),
+    "nodepool": Noun(module="nodes", add="add_pools", summary="Node pools: nodes of a cluster with the same label."),
     "role": Noun(module="roles", add="add_role", summary="Roles: who may do what, everywhere or in a project."),
     "user": Noun(module="roles", add="add_user", summary="Users: everybody who has a role."),
     "service-account": Noun(
         module="service_accounts",
         add="add_service_accounts",
-        summary="Service accounts: programs that act in a project, with tokens that live until you end them.",
+        summary="Service accounts: let programs act in a project. Their tokens do not expire.",
     ),
     "token": Noun(
         module="tokens",
         add="add_token",
-        summary="Tokens: who somebody is, signed by the local key. For one machine and for compose.",
+        summary="Tokens: prove who you are. Signed by the local key, for one machine and for compose.",
     ),
     "context": Noun(
         module="context_commands",
         add="add_context",
-        summary="Contexts: which Muster is asked, and who you are there.",
+        summary="Contexts: which Muster the commands talk to, and as whom.",
     ),
-    "events": Noun(
-        module="events", add="add_events", summary="Events: the log itself, commit by commit. For administrators."
-    ),
+    "events": Noun(module="events", add="add_events", summary="Events: the log, commit by commit. For administrators."),
     "audit": Noun(
-        module="audit", add="add_audit", summary="Audit: administrative acts, and what was refused. For administrators."
+        module="audit", add="add_audit", summary="Audit: administrative acts and refused requests. For administrators."
     ),
     "projections": Noun(
         module="operate",
         add="add_projections",
-        summary="Projections: the read models, how far they are, and making them anew.",
+        summary="Projections: the tables made from the log. Show their progress, rebuild them.",
     ),
     "log": Noun(
         module="operate",
         add="add_log",
-        summary="The log: whether everything that is shown follows from it, and its repair.",
+        summary="Log: verify every table against it; skip a message that cannot be read.",
     ),
     "doctor": Noun(
         module="doctor",
@@ -94,12 +94,12 @@ NOUNS: Final[dict[str, Noun]] = {
     "version": Noun(
         module="doctor",
         add="add_version",
-        summary="Print the versions of this program and of the API, where a server answers.",
+        summary="Print the version of this program, and of the API if a server answers.",
     ),
     "completion": Noun(
         module="completion",
         add="add_completion",
-        summary="Print the script that completes commands, flags and live names in a shell.",
+        summary="Print a shell script that completes commands, flags and names.",
     ),
 }
 """By the word, in the order of the help."""

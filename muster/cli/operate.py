@@ -26,7 +26,7 @@ OPERATOR: Final = "operator"
 
 DataDirOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Of the `muster up` on this machine. [env MUSTER_DATA_DIR]"),
+    typer.Option("--data-dir", metavar="DIR", help="Data folder of `muster up` on this machine. [env MUSTER_DATA_DIR]"),
 ]
 STATUS_COLUMNS: Final = (
     Column("SCHEMA", "schema"),
@@ -53,7 +53,7 @@ def add_projections(root: typer.Typer) -> None:
         app, "status", examples="muster projections status\nmuster projections status -o json", columns=STATUS_COLUMNS
     )
     def status(session: Session) -> None:
-        """Show how far the read models have followed the log."""
+        """Show how far the projections have followed the log."""
         row = session.api.get("/projections")
         session.out.one(row, lambda: _status(session, row), name="schema", columns=STATUS_COLUMNS)
 
@@ -67,7 +67,7 @@ def add_projections(root: typer.Typer) -> None:
         """,
     )
     def rebuild(session: Session, *, data_dir: DataDirOption = None) -> None:
-        """Make every read model anew from the log, beside the old ones, then swap. Queries go on meanwhile."""
+        """Rebuild every projection from the log beside the old one, then swap them. Queries still work meanwhile."""
         from services.projector.rebuild import RebuildError
         from services.projector.rebuild import rebuild as rebuild_all
 
@@ -96,17 +96,21 @@ def add_log(root: typer.Typer) -> None:
     )
     def void(
         session: Session,
-        sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="As the alarm names it.")],
+        sequence: Annotated[
+            int, typer.Argument(metavar="SEQUENCE", min=1, help="Sequence of the message, as the alarm shows it.")
+        ],
         *,
-        reason: Annotated[str, typer.Option("--reason", help="Why; kept in the log for ever.")],
+        reason: Annotated[
+            str, typer.Option("--reason", help="Why it is declared void. The reason stays in the log for ever.")
+        ],
     ) -> None:
-        """Declare a message of the log void that cannot be read: every reader passes it by. For administrators."""
+        """Declare a message void that cannot be read, so that every reader skips it. For administrators."""
         session.api.mutate("POST", "/events/voids", {"sequence": sequence, "reason": reason})
         session.out.talk(f"message {sequence} is void; readers go on within seconds. `muster doctor` tells")
 
     @command(app, "verify", examples="muster log verify\nmuster log verify --data-dir /srv/muster -o jsonl")
     def verify(session: Session, *, data_dir: DataDirOption = None) -> int:
-        """Fold the whole log in plain Python and compare it with every table, row by row. Exit 1 on a difference."""
+        """Compute every table again from the log, and compare row by row. Exit 1 on a difference."""
         from services.projector.verify import verify as verify_all
 
         differences: list[Row] = []

@@ -14,23 +14,27 @@ ProjectOption = Annotated[
 ]
 WorkloadArgument = Annotated[
     str,
-    typer.Argument(metavar="WORKLOAD", help="Name, id, beginning of an id, or @latest.", autocompletion=workload_names),
+    typer.Argument(
+        metavar="WORKLOAD", help="Name, id, unique beginning of an id, or @latest.", autocompletion=workload_names
+    ),
 ]
 WorkloadsArgument = Annotated[
     list[str],
-    typer.Argument(metavar="WORKLOAD...", help="Names, ids, or @latest.", autocompletion=workload_names),
+    typer.Argument(
+        metavar="WORKLOAD...", help="Names, ids, unique beginnings of ids, or @latest.", autocompletion=workload_names
+    ),
 ]
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Keep showing what changes.")]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Keep showing changes until Ctrl-C.")]
 WaitOption = Annotated[
-    bool, typer.Option("--wait", help="Wait until it is so; exit 7 on timeout, 8 where it never will.")
+    bool, typer.Option("--wait", help="Wait until it is done: exit 7 on timeout, 8 if it can no longer happen.")
 ]
 TimeoutOption = Annotated[
     str | None,
     typer.Option(
         "--timeout",
         metavar="DURATION",
-        help="With --wait: wait for this time at most, such as 5m, then exit 7. Without it there is no limit, but a "
-        "server that stays away for 2m ends it with exit 9.",
+        help="With --wait: exit 7 after this time, such as 5m. "
+        "Default: no limit, but exit 9 if the server is away for 2m.",
     ),
 ]
 WatchTimeoutOption = Annotated[
@@ -38,8 +42,8 @@ WatchTimeoutOption = Annotated[
     typer.Option(
         "--timeout",
         metavar="DURATION",
-        help="With --watch: go on for this time at most, such as 10m, then exit 7. Without it there is no limit, but a "
-        "server that stays away for 2m ends it with exit 9.",
+        help="With --watch: exit 7 after this time, such as 10m. "
+        "Default: no limit, but exit 9 if the server is away for 2m.",
     ),
 ]
 FollowTimeoutOption = Annotated[
@@ -47,26 +51,27 @@ FollowTimeoutOption = Annotated[
     typer.Option(
         "--timeout",
         metavar="DURATION",
-        help="Follow for this time at most, such as 10m, then exit 7. Without it there is no limit, but a server that "
-        "stays away for 2m ends it with exit 9.",
+        help="Exit 7 after this time, such as 10m. Default: no limit, but exit 9 if the server is away for 2m.",
     ),
 ]
 
 
 IdempotencyOption = Annotated[
     str | None,
-    typer.Option("--idempotency-key", metavar="KEY", help="Given again, it is done once and answered the same."),
+    typer.Option("--idempotency-key", metavar="KEY", help="Makes it safe to repeat: the same key is carried out once."),
 ]
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", help="Cluster (name or id).", autocompletion=cluster_names)
 ]
 ClusterArgument = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help="Name, id, or beginning of an id.", autocompletion=cluster_names)
+    str, typer.Argument(metavar="CLUSTER", help="Name, id, or unique beginning of an id.", autocompletion=cluster_names)
 ]
 ProjectArgument = Annotated[
-    str, typer.Argument(metavar="PROJECT", help="Name, id, or beginning of an id.", autocompletion=project_names)
+    str, typer.Argument(metavar="PROJECT", help="Name, id, or unique beginning of an id.", autocompletion=project_names)
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Nobody is asked without a terminal, either.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Without a terminal it never asks.")
+]
 
 
 def duration_option(flag: str, given: str) -> int:

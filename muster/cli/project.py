@@ -53,14 +53,16 @@ class SecurityLevel(StrEnum):
 
 QuotaOption = Annotated[
     str | None,
-    typer.Option("--gpu-quota", metavar="N|none", help="Devices that its non-preemptible work may hold."),
+    typer.Option(
+        "--gpu-quota", metavar="N|none", help="GPUs that its non-preemptible workloads may hold. none: no limit."
+    ),
 ]
 PoolsOption = Annotated[
     str | None,
     typer.Option(
         "--node-pools",
         metavar="A,B",
-        help="Order in which pools are tried; empty text: all, by name.",
+        help="Node pools, in the order in which they are tried. Empty: all pools, by name.",
         autocompletion=node_pools,
     ),
 ]
@@ -68,7 +70,8 @@ PoolsOption = Annotated[
 SecurityOption = Annotated[
     SecurityLevel | None,
     typer.Option(
-        "--pod-security", help="Pod Security that its pods on Kubernetes keep to at least; none: what the cluster says."
+        "--pod-security",
+        help="Least strict Pod Security Standard for its pods on Kubernetes. none: the cluster decides.",
     ),
 ]
 
@@ -83,13 +86,13 @@ def add_project(root: typer.Typer) -> None:
 def _add_reads(app: typer.Typer) -> None:
     @command(app, "list", examples="muster project list\nmuster project list -o wide", columns=PROJECT_COLUMNS)
     def list_(session: Session) -> None:
-        """List the projects that you may see, with what they hold."""
+        """List the projects that you may see, and what they use."""
         rows = rows_of(session.api.get("/org-unit/projects"), "projects")
         session.out.rows(rows, PROJECT_COLUMNS, empty="no projects that you may see")
 
     @command(app, "describe", examples="muster project describe default")
     def describe(session: Session, project: ProjectArgument) -> None:
-        """Show a project: its settings, and what it holds now."""
+        """Show a project: its settings, and what it uses now."""
         row = find_project(session.api, project)
         session.out.one(row, lambda: _describe(session, row), columns=PROJECT_COLUMNS)
 
@@ -143,7 +146,7 @@ def _add_changes(app: typer.Typer) -> None:
         yes: YesOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Delete a project in which no workload lives, with its roles and service accounts. Its history stays."""
+        """Delete a project that has no workloads, with its roles and service accounts. Its history stays."""
         row = find_project(session.api, project)
         name = text_of(row, "name")
         confirm(f"delete project {name}, with its roles and service accounts?", yes=yes)
@@ -171,7 +174,7 @@ def _add_changes(app: typer.Typer) -> None:
         pod_security: SecurityOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Change a project's settings; without any, make it this context's default."""
+        """Change a project's settings. With no option, make it this context's default."""
         row = find_project(session.api, project)
         if gpu_quota is None and node_pools is None and pod_security is None:
             from muster.cli.context_commands import set_default

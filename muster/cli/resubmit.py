@@ -39,21 +39,20 @@ def add_resubmit(app: typer.Typer) -> None:
         *,
         project: ProjectOption = None,
         name: Annotated[
-            str | None, typer.Option("--name", metavar="NAME", help="Name of the new one. Default: the same.")
+            str | None, typer.Option("--name", metavar="NAME", help="Name of the new workload. Default: the same name.")
         ] = None,
         changes: Annotated[
             list[str] | None,
-            typer.Option(
-                "--set", metavar="FIELD=VALUE", help="Another value of a field; none takes it out. Repeatable."
-            ),
+            typer.Option("--set", metavar="FIELD=VALUE", help="Change a field. FIELD=none removes it. Repeatable."),
         ] = None,
         wait: Annotated[
-            bool, typer.Option("--wait", help="Wait for its end: exit 0 completed, 8 failed, 7 in time.")
+            bool,
+            typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout."),
         ] = False,
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int | None:
-        """Submit a training again, also one that failed or was deleted, and say what is changed."""
+        """Submit a training again, with changes if you like. It may have failed or been deleted."""
         seconds = timeout_seconds(timeout, waits=wait)
         if name is not None:
             check_new_name(name)

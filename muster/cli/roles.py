@@ -33,12 +33,12 @@ def role_names(incomplete: str) -> list[str]:
     return [role for role in ROLES if role.startswith(incomplete)]
 
 
-UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Subject of their tokens.")]
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="User: the subject of their token.")]
 RoleArgument = Annotated[
     str, typer.Argument(metavar="ROLE", help=f"One of {', '.join(ROLES)}.", autocompletion=role_names)
 ]
 EverywhereOption = Annotated[
-    bool, typer.Option("--everywhere", help="In all projects; an administrator is one everywhere in any case.")
+    bool, typer.Option("--everywhere", help="In all projects. The role administrator always applies everywhere.")
 ]
 
 
@@ -54,7 +54,7 @@ def add_user(root: typer.Typer) -> None:
 
     @command(app, "list", examples="muster user list\nmuster user list -o yaml", columns=USER_COLUMNS)
     def list_(session: Session) -> None:
-        """List the users who have a role that you may see, with all of those. Where they log in is their issuer's."""
+        """List users and those of their roles that you may see. Users log in at the issuer of their tokens."""
         users: dict[str, list[Json]] = {}
         for row in _roles(session.api):
             users.setdefault(text_of(row, "user"), []).append(f"{text_of(row, 'role')} {_in(row)}")
@@ -79,11 +79,11 @@ def _add_list(app: typer.Typer) -> None:
         session: Session,
         *,
         project: Annotated[
-            str | None, typer.Option("--project", "-p", help="Only of this project (name or id).")
+            str | None, typer.Option("--project", "-p", help="Only roles in this project (name or id).")
         ] = None,
-        user: Annotated[str | None, typer.Option("--user", "-u", help="Only of this user.")] = None,
+        user: Annotated[str | None, typer.Option("--user", "-u", help="Only roles of this user.")] = None,
     ) -> None:
-        """List who has which role where, as far as you may give them."""
+        """List who has which role, where you may grant roles."""
         wanted = text_of(find_project(session.api, project), "id") if project else None
         rows = [
             row
@@ -113,7 +113,7 @@ def _add_changes(app: typer.Typer) -> None:
         everywhere: EverywhereOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Give somebody a role; one that they have already stays."""
+        """Give a user a role. Their other roles stay."""
         where = _where(session, role, project, everywhere=everywhere)
         give(session.api, user, role, where, idempotency_key)
         session.out.talk(f"{user} is {role} {told(where)}")
@@ -137,7 +137,7 @@ def _add_changes(app: typer.Typer) -> None:
         yes: YesOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Take a role away from somebody, within seconds also where they are at work."""
+        """Take a role away from a user. It takes effect within seconds, also for open connections."""
         where = _where(session, role, project, everywhere=everywhere)
         confirm(f"take the role {role} {told(where)} away from {user}?", yes=yes)
         session.api.mutate("DELETE", _RULES, _rule(user, role, where), idempotency_key=idempotency_key)

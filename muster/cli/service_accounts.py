@@ -24,7 +24,7 @@ ACCOUNT_COLUMNS: Final = (
     Column("ROTATED", "rotatedAt", time=True, wide=True),
     Column("SUBJECT", "subject", wide=True),
 )
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the account, unique in its project.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the account, unique in its project.")]
 
 
 def add_service_accounts(root: typer.Typer) -> None:
@@ -45,16 +45,16 @@ def _add_reads(app: typer.Typer) -> None:
     def list_(
         session: Session,
         *,
-        project: Annotated[str | None, typer.Option("--project", "-p", help="Only of this project.")] = None,
+        project: Annotated[str | None, typer.Option("--project", "-p", help="Only accounts of this project.")] = None,
     ) -> None:
-        """List the service accounts of projects in which you may give roles."""
+        """List the service accounts of the projects in which you may grant roles."""
         scope = [("projectId", text_of(find_project(session.api, project), "id"))] if project else []
         rows = rows_of(session.api.get(PATH, scope), "serviceAccounts")
         session.out.rows(rows, ACCOUNT_COLUMNS, empty="no service accounts")
 
     @command(app, "show", examples="muster service-account show ci -p vision")
     def show(session: Session, name: NameArgument, *, project: ProjectOption = None) -> None:
-        """Show a service account. Its token is shown once, when it is made or rotated."""
+        """Show a service account. Its token is printed only once, when it is created or rotated."""
         row = _find(session, name, project)
         session.out.one(row, lambda: _show(session, row), columns=ACCOUNT_COLUMNS)
 
@@ -87,11 +87,13 @@ def _add_tokens(app: typer.Typer) -> None:
         session: Session,
         name: NameArgument,
         *,
-        role: Annotated[str, typer.Option("--role", help="researcher or viewer.")] = ACCOUNT_ROLES[0],
+        role: Annotated[
+            str, typer.Option("--role", help="Role of the account in the project: researcher or viewer.")
+        ] = ACCOUNT_ROLES[0],
         project: ProjectOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Make a service account in a project, and print its token, once. The token lives as long as the account."""
+        """Create a service account in a project, and print its token once. The token does not expire."""
         if role not in ACCOUNT_ROLES:
             raise usage(
                 f"a service account cannot be {role}",
@@ -116,7 +118,7 @@ def _add_tokens(app: typer.Typer) -> None:
         project: ProjectOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Give a service account a new token, and print it, once. The one before ends at once."""
+        """Give a service account a new token, and print it once. The old token stops working at once."""
         path = _path(_find(session, name, project))
         answer = session.api.mutate("POST", f"{path}/rotate", idempotency_key=idempotency_key)
         _print_token(session, answer.body)
@@ -133,7 +135,7 @@ def _add_delete(app: typer.Typer) -> None:
         yes: YesOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Delete a service account; its token ends at once. What it submitted stays."""
+        """Delete a service account. Its token stops working at once. Its workloads stay."""
         confirm(f"delete service account {name}?", yes=yes)
         where = default_project(session, project)
         path = f"{PATH}/{text_of(where, 'id')}/{name}"

@@ -35,31 +35,38 @@ def add_token(root: typer.Typer) -> None:
     def create(
         session: Session,
         *,
-        user: Annotated[str, typer.Option("--user", "-u", help="Subject of the token.")],
+        user: Annotated[str, typer.Option("--user", "-u", help="User that the token is for: its subject.")],
         role: Annotated[
             str | None,
-            typer.Option("--role", help=f"Also bind this role: {', '.join(ROLES)}.", autocompletion=role_names),
+            typer.Option(
+                "--role", help=f"Also give the user this role: {', '.join(ROLES)}.", autocompletion=role_names
+            ),
         ] = None,
         project: Annotated[
             str | None,
             typer.Option(
                 "--project",
                 "-p",
-                help="Project that the role is bound in; alone, it binds researcher. Default: `default`.",
+                help="Project in which to give the role. Without --role: researcher. Default: `default`.",
             ),
         ] = None,
         ttl: Annotated[
-            str | None, typer.Option("--ttl", metavar="DURATION", help="Life of the token, at most 24h. Default: 12h.")
+            str | None,
+            typer.Option("--ttl", metavar="DURATION", help="How long the token is valid, at most 24h. Default: 12h."),
         ] = None,
         data_dir: Annotated[
             Path | None,
-            typer.Option("--data-dir", metavar="DIR", help="Where `muster up` keeps the key. [env MUSTER_DATA_DIR]"),
+            typer.Option(
+                "--data-dir",
+                metavar="DIR",
+                help="Data folder of `muster up`, which holds the key. [env MUSTER_DATA_DIR]",
+            ),
         ] = None,
     ) -> None:
         """Print a token. With --role or --project also bind the role: administrator everywhere, others in a project.
 
-        The binding is written through the API, so that it is in the log, by a token of the administrator that lives a
-        minute. Whoever can read the key can be anybody: its file is readable by its owner alone.
+        The role is bound through the API, so that the log records it. This uses an administrator's token that is valid
+        for a minute. Anybody who can read the key can act as any user: only the owner can read its file.
         """
         wanted = wanted_role(role, project)
         signer = Signer(key_file(session, data_dir))

@@ -28,7 +28,7 @@ _CodeOption = Annotated[
     typer.Option(
         "--code",
         metavar="FOLDER",
-        help="Send this folder, without what .gitignore names; each run starts in a copy of its own.",
+        help="Send this folder, without what .gitignore excludes. Each run starts in its own copy.",
     ),
 ]
 
@@ -60,27 +60,36 @@ def add_training(root: typer.Typer) -> None:
 def submit(
     session: Session,
     *,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name; or give --name-prefix.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the workload; or give --name-prefix.")
+    ] = None,
     project: ProjectOption = None,
     cluster: ClusterOption = None,
     name_prefix: Annotated[
-        str | None, typer.Option("--name-prefix", metavar="TEXT", help="Take this and a suffix that makes it unique.")
+        str | None,
+        typer.Option(
+            "--name-prefix", metavar="TEXT", help="Name it with this prefix and a suffix that makes it unique."
+        ),
     ] = None,
     code: _CodeOption = None,
     replace_command: Annotated[
         bool,
-        typer.Option("--command", "-c", help="The words after -- replace the image's entry point, not its arguments."),
+        typer.Option(
+            "--command", "-c", help="The words after -- replace the image's entry point, and not its arguments."
+        ),
     ] = False,
     file: Annotated[
         str | None,
-        typer.Option("--file", "-f", metavar="FILE|-", help="Request in YAML or JSON; flags win over what it says."),
+        typer.Option(
+            "--file", "-f", metavar="FILE|-", help="Read the request from this YAML or JSON file; flags override it."
+        ),
     ] = None,
     dry_run: Annotated[
         str | None,
-        typer.Option("--dry-run", metavar="client", help="Check and print the request; send nothing."),
+        typer.Option("--dry-run", metavar="client", help="Check and print the request, and send nothing."),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end: exit 0 completed, 8 failed, 7 on timeout.")
+        bool, typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout.")
     ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Print each phase change until it ends; exits like --wait.")

@@ -28,29 +28,28 @@ def add_up(app: typer.Typer) -> None:
         *,
         data_dir: Annotated[
             Path | None,
-            typer.Option("--data-dir", metavar="DIR", help="Where it keeps its data. [env MUSTER_DATA_DIR]"),
+            typer.Option("--data-dir", metavar="DIR", help="Folder for its data. [env MUSTER_DATA_DIR]"),
         ] = None,
         port: Annotated[
-            int | None, typer.Option("--port", help="Of the API; 0 takes a free one. Default: 8080.")
+            int | None, typer.Option("--port", help="Port of the API; 0 takes a free one. Default: 8080.")
         ] = None,
         gpus: Annotated[
-            int | None, typer.Option("--gpus", help="Stand-in GPUs that the cluster `local` declares.")
+            int | None, typer.Option("--gpus", help="Number of stand-in GPUs on the cluster `local`.")
         ] = None,
         demo: Annotated[
-            bool, typer.Option("--demo", help="Add a simulated cluster of 32 nodes × 8 GPUs, and some life.")
+            bool, typer.Option("--demo", help="Add a simulated cluster of 32 nodes × 8 GPUs, and some workloads.")
         ] = False,
         accept_shared_pods: Annotated[
             bool,
             typer.Option(
                 "--accept-shared-pods",
-                help="Where this machine cannot shut pods off from Muster's keys, let other people have roles all "
-                "the same.",
+                help="Allow roles for other people even if this machine cannot keep pods away from Muster's keys.",
             ),
         ] = False,
         context: Annotated[
             str | None,
             typer.Option(
-                "--context", metavar="NAME", help="Context that is to mean this Muster, with its token. Default: local."
+                "--context", metavar="NAME", help="Context to save this Muster and its token under. Default: local."
             ),
         ] = None,
         log_level: Annotated[

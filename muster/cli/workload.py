@@ -46,14 +46,14 @@ _LIST_ROWS: Final = 100
 
 
 _StatusOption = Annotated[
-    str | None, typer.Option("--status", metavar="PHASE", help="Only in this phase.", autocompletion=phases)
+    str | None, typer.Option("--status", metavar="PHASE", help="Only workloads in this phase.", autocompletion=phases)
 ]
 _FilterOption = Annotated[
     list[str] | None,
     typer.Option(
         "--filter",
         metavar="FIELD==VALUE",
-        help="Condition with == != <= >= =@ !@ =^ =$; repeatable, all hold.",
+        help="Condition with == != <= >= =@ !@ =^ =$. Repeatable; all must hold.",
         autocompletion=columns,
     ),
 ]
@@ -63,7 +63,7 @@ _SelectorOption = Annotated[
         "--selector",
         "-l",
         metavar="LABELS",
-        help="By labels, as Kubernetes selects: team=vision,stage in (dev,test),!old.",
+        help="Only with these labels, in Kubernetes' syntax: team=vision,stage in (dev,test),!old.",
         autocompletion=labels,
     ),
 ]
@@ -88,18 +88,27 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         session: Session,
         *,
         project: ProjectOption = None,
-        everything: Annotated[bool, typer.Option("--all", "-A", help="Of all projects that you may see.")] = False,
+        everything: Annotated[
+            bool, typer.Option("--all", "-A", help="List workloads of all projects that you may see.")
+        ] = False,
         status: _StatusOption = None,
         conditions: _FilterOption = None,
         selector: _SelectorOption = None,
-        search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Text anywhere in it.")] = None,
-        deleted: Annotated[bool, typer.Option("--deleted", help="What was deleted, instead.")] = False,
+        search: Annotated[
+            str | None,
+            typer.Option(
+                "--search",
+                metavar="TEXT",
+                help="Only with this text in a name, id, owner, project, cluster, phase or image.",
+            ),
+        ] = None,
+        deleted: Annotated[bool, typer.Option("--deleted", help="List deleted workloads instead.")] = False,
         sort_by: Annotated[
             str | None,
             typer.Option("--sort-by", metavar="FIELD", help="Field to sort by.", autocompletion=columns),
         ] = None,
-        desc: Annotated[bool, typer.Option("--desc", help="Greatest first.")] = False,
-        limit: Annotated[int, typer.Option("--limit", help="Most rows; 0: all.", min=0)] = _LIST_ROWS,
+        desc: Annotated[bool, typer.Option("--desc", help="Sort in descending order.")] = False,
+        limit: Annotated[int, typer.Option("--limit", help="Maximum number of rows; 0 shows all.", min=0)] = _LIST_ROWS,
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
@@ -169,7 +178,7 @@ def add_describe(app: typer.Typer, noun: str) -> None:
         columns=workload_columns,
     )
     def describe(session: Session, workload: WorkloadArgument, *, project: ProjectOption = None) -> None:
-        """Show a workload: what was asked for, how it stands and why, its pods and its latest history."""
+        """Show a workload: its spec, its phase and the reason, its pods and its latest history."""
         identifier = workload_id(session, workload, project, deleted=True)
         row = session.api.get(f"/workloads/{identifier}")
         if session.out.style.format is Format.YAML:
@@ -196,26 +205,35 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         workload: WorkloadArgument,
         *,
         project: ProjectOption = None,
-        follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep reading until it ends.")] = False,
-        tail: Annotated[int, typer.Option("--tail", metavar="N", help="Only the last N lines; -1: all.", min=-1)] = -1,
+        follow: Annotated[
+            bool, typer.Option("--follow", "-f", help="Keep printing new lines until the workload ends.")
+        ] = False,
+        tail: Annotated[
+            int, typer.Option("--tail", metavar="N", help="Only the last N lines of each pod; -1 prints all.", min=-1)
+        ] = -1,
         since: Annotated[
-            str | None, typer.Option("--since", metavar="DURATION", help="Only of this last time, such as 10m.")
+            str | None, typer.Option("--since", metavar="DURATION", help="Only what is newer than this, such as 10m.")
         ] = None,
         since_time: Annotated[
-            str | None, typer.Option("--since-time", metavar="TIME", help="Only from this time on (RFC 3339).")
+            str | None, typer.Option("--since-time", metavar="TIME", help="Only from this time on, in RFC 3339.")
         ] = None,
-        timestamps: Annotated[bool, typer.Option("--timestamps", help="Each line with its time.")] = False,
-        pod: Annotated[str | None, typer.Option("--pod", help="Only of this pod.", autocompletion=pod_names)] = None,
-        previous: Annotated[bool, typer.Option("--previous", help="Of each pod the run before its newest.")] = False,
+        timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time before each line.")] = False,
+        pod: Annotated[
+            str | None, typer.Option("--pod", help="Only lines of this pod.", autocompletion=pod_names)
+        ] = None,
+        previous: Annotated[
+            bool, typer.Option("--previous", help="Print the run before the newest one of each pod.")
+        ] = False,
         attempt: Annotated[
-            int | None, typer.Option("--attempt", metavar="N", help="The newest run of this attempt.", min=1)
+            int | None, typer.Option("--attempt", metavar="N", help="Print the newest run of this attempt.", min=1)
         ] = None,
         run: Annotated[
-            int | None, typer.Option("--run", metavar="N", help="With --attempt: this run of it, from 1.", min=1)
+            int | None,
+            typer.Option("--run", metavar="N", help="With --attempt: print this run of it. The first is 1.", min=1),
         ] = None,
         timeout: FollowTimeoutOption = None,
     ) -> None:
-        """Print what a workload's pods wrote; kept after the pods are gone."""
+        """Print the output of a workload's pods. It is kept after the pods are gone."""
         _check_run(previous=previous, attempt=attempt, run=run, follow=follow)
         patience = session.patience(timeout, waits=follow, flags="--follow")
         identifier = workload_id(session, workload, project, deleted=True)
@@ -283,11 +301,11 @@ def _add_history(app: typer.Typer) -> None:
         workload: WorkloadArgument,
         *,
         project: ProjectOption = None,
-        limit: Annotated[int, typer.Option("--limit", help="Most records; 0: all.", min=0)] = 0,
+        limit: Annotated[int, typer.Option("--limit", help="Maximum number of records; 0 shows all.", min=0)] = 0,
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
-        """Tell what happened to a workload, a sentence per event, oldest first."""
+        """Show what happened to a workload: one sentence per event, oldest first."""
         patience = session.patience(timeout, waits=watch)
         path = f"/workloads/{workload_id(session, workload, project, deleted=True)}/history"
         if watch:
@@ -320,7 +338,7 @@ def _add_pods(app: typer.Typer) -> None:
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
-        """List a workload's pods: where they run, on which devices, and how they ended."""
+        """List a workload's pods: their nodes, their GPUs, and how they ended."""
         patience = session.patience(timeout, waits=watch)
         identifier = workload_id(session, workload, project, deleted=True)
 
@@ -354,14 +372,16 @@ def _add_metrics(app: typer.Typer) -> None:
         project: ProjectOption = None,
         types: Annotated[
             list[str] | None,
-            typer.Option("--type", metavar="METRIC", help="Kind of measurement; repeatable. Default: all."),
+            typer.Option("--type", metavar="METRIC", help="Only this metric. Repeatable. Default: all."),
         ] = None,
         since: Annotated[
-            str, typer.Option("--since", metavar="DURATION", help="Measurements of this last time.")
+            str, typer.Option("--since", metavar="DURATION", help="Only what is newer than this, such as 10m.")
         ] = "1h",
-        samples: Annotated[int, typer.Option("--samples", help="Most samples of each.", min=1, max=1000)] = 100,
+        samples: Annotated[
+            int, typer.Option("--samples", help="Maximum number of samples per metric and pod.", min=1, max=1000)
+        ] = 100,
     ) -> None:
-        """Show what a workload used: CPU, memory, GPU. A table sums up; csv and json hold every sample."""
+        """Show what CPU, memory and GPU a workload used. Tables show a summary; csv and json show every sample."""
         identifier = workload_id(session, workload, project, deleted=True)
         now = datetime.now(UTC)
         start = now - timedelta(seconds=duration_option("--since", since))

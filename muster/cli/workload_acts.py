@@ -110,7 +110,7 @@ def _add_suspend(app: typer.Typer, noun: str) -> None:
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int:
-        """Stop a workload and free what it holds; its spec and what it finished are kept."""
+        """Stop a workload and release its resources. Its spec and its finished runs are kept."""
         act = _Act(verb="suspend", there=frozenset({"Stopped"}), wait=wait, timeout=timeout, key=idempotency_key)
         return act.on_each(session, workloads, project)
 
@@ -160,7 +160,7 @@ def _add_delete(app: typer.Typer, noun: str) -> None:
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int:
-        """End a workload for good. Its record stays readable, and its name is free again."""
+        """Delete a workload for good. Its record stays readable, and its name is free again."""
         gone = frozenset({"Deleted"})
         act = _Act(verb="delete", there=gone, wait=wait, timeout=timeout, key=idempotency_key, yes=yes)
         return act.on_each(session, workloads, project)
@@ -181,22 +181,24 @@ def add_set(app: typer.Typer) -> None:
         workload: WorkloadArgument,
         *,
         project: ProjectOption = None,
-        priority: Annotated[str | None, typer.Option("--priority", metavar="CLASS", help="Priority class.")] = None,
+        priority: Annotated[str | None, typer.Option("--priority", metavar="CLASS", help="New priority class.")] = None,
         auto_deletion_time_after_completion: Annotated[
             str | None,
             typer.Option(
                 "--auto-deletion-time-after-completion",
                 metavar="DURATION",
-                help="Time from its end to its deletion, such as 2h; 0 deletes at once.",
+                help="Time from its end until it is deleted, such as 2h; 0 deletes it at once.",
             ),
         ] = None,
         if_match: Annotated[
             int | None,
-            typer.Option("--if-match", metavar="VERSION", help="Only if it still has this version; else exit 5."),
+            typer.Option(
+                "--if-match", metavar="VERSION", help="Change it only if it still has this version; otherwise exit 5."
+            ),
         ] = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Change a workload: its priority, or when it is deleted by itself."""
+        """Change the priority of a workload, or when it is deleted automatically."""
         changes: Row = {}
         if priority is not None:
             changes["priorityClass"] = priority

@@ -63,30 +63,32 @@ class SimulatedNodesFields(Body, frozen=True, kw_only=True):
     """Nodes that are alike: named one by one, or counted with a prefix."""
 
     names: Annotated[tuple[NodeName, ...], Limits(shortest=1, longest=MAX_SIMULATED_NODES)] | None = None
-    """Of each node; or count and prefix."""
+    """Name of each node. Instead you can give count and prefix."""
     count: Annotated[int, Limits(least=1, most=MAX_SIMULATED_NODES)] | None = None
-    """How many nodes."""
+    """Number of nodes."""
     prefix: NodePrefix | None = None
-    """Their names are `PREFIX-NUMBER`."""
+    """Prefix of their names, which are `PREFIX-NUMBER`."""
     cpu_cores: Annotated[float, Limits(least=0.001, most=MAX_NODE_CPU_CORES)]
-    """Of each node."""
+    """CPU cores of each node."""
     memory_bytes: Bytes
-    """Of each node."""
+    """Memory of each node."""
     gpus: Annotated[int, Limits(least=0, most=MAX_GPUS)] = 0
-    """Devices of each node."""
+    """GPUs of each node."""
     gpu_model: PoolWord = ""
-    """Any word; shown, and the value of its nodes' label `nvidia.com/gpu.product`, without what labels cannot hold."""
+    """Model of the GPUs: any word. It is also the value of the nodes' label `nvidia.com/gpu.product`, without
+    characters that labels cannot hold.
+    """
     gpu_memory_bytes: Bytes = 0
-    """Of one device; 0: unknown."""
+    """Memory of one GPU; 0 if it is not known."""
 
 
 class ClusterCreation(Body, frozen=True, kw_only=True):
     name: NonEmpty
-    """Unique among the tenant's clusters."""
+    """Name of the cluster, unique among the tenant's clusters."""
     kind: Literal["local", "simulated", "kubernetes"]
-    """How its pods are run: as processes of this machine (one cluster, named local), pretended, or by Kubernetes."""
+    """How its pods run: as processes on this machine (one cluster, named local), simulated, or on Kubernetes."""
     simulated_nodes: Annotated[tuple[SimulatedNodesFields, ...], Limits(longest=1000)] = ()
-    """Of a simulated cluster."""
+    """Nodes of a simulated cluster."""
 
 
 class ClusterChange(Body, frozen=True, kw_only=True):
@@ -98,13 +100,13 @@ class ClusterChange(Body, frozen=True, kw_only=True):
 
 class NodePoolCreation(Body, frozen=True, kw_only=True):
     cluster_id: str
-    """UUID."""
+    """Id of the cluster."""
     name: PoolName
-    """What workloads and projects call it."""
+    """Name of the pool."""
     label_key: Annotated[str, Limits(shortest=1, longest=253)]
-    """Nodes with this label…"""
+    """Key of the label that puts a node in this pool."""
     label_value: PoolWord
-    """…of this value are in the pool."""
+    """Value of that label on the nodes of this pool."""
 
 
 @reads(CLUSTERS, tag="Clusters", summary="Clusters", query=(REMOVED, MIN_SEQ), errors=(403,))

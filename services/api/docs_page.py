@@ -224,10 +224,10 @@ def _limits(schema: Schema) -> str:
     words = {
         "minimum": "at least {}",
         "maximum": "at most {}",
-        "minLength": "{} characters or more",
-        "maxLength": "{} characters or fewer",
-        "minItems": "{} entries or more",
-        "maxItems": "{} entries or fewer",
+        "minLength": "length at least {}",
+        "maxLength": "length at most {}",
+        "minItems": "number of entries at least {}",
+        "maxItems": "number of entries at most {}",
         "pattern": "matches {}",
     }
     told = [text.format(schema[key]) for key, text in words.items() if key in schema]

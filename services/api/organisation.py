@@ -60,22 +60,22 @@ class ProjectCreation(Body, frozen=True, kw_only=True):
     name: NonEmpty
     """Unique in the tenant."""
     gpu_quota: GpuQuota | None = None
-    """Devices; null: no bound."""
+    """GPUs that its non-preemptible workloads may hold. Null: no limit."""
     node_pools: Pools = ()
-    """Order in which pools are tried where a workload names none; empty: all, by name."""
+    """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None = None
-    """Pod Security Standard that its pods on Kubernetes keep to at least; null: what the cluster says."""
+    """Least strict Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
 
 
 class ProjectSettings(Body, frozen=True, kw_only=True):
     """All settings, as they shall be."""
 
     gpu_quota: GpuQuota | None = None
-    """Devices for non-preemptible workloads; null: no bound."""
+    """GPUs that its non-preemptible workloads may hold. Null: no limit."""
     node_pools: Pools = ()
-    """Order in which pools are tried where a workload names none; empty: all, by name."""
+    """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None = None
-    """Pod Security Standard that its pods on Kubernetes keep to at least; null: what the cluster says."""
+    """Least strict Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
 
 
 class AccessRule(Body, frozen=True, kw_only=True):

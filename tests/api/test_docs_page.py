@@ -96,7 +96,7 @@ def test_a_field_of_a_training_is_told_with_type_default_meaning_and_limits() ->
     operation = DOCUMENT["paths"]["/api/v1/workloads/trainings"]["post"]
     rows = {row.path: row for row in fields_of(operation["requestBody"]["content"][JSON]["schema"], DOCUMENT)}
     assert (rows["name"].required, rows["name"].type, rows["spec.image"].required) == (True, "string", False)
-    assert "1 characters or more" in rows["name"].limits
+    assert "length at least 1" in rows["name"].limits
     retries = rows["spec.backoffLimit"]
     assert (retries.type, retries.required) == ("integer, or null", False)
     assert "0 to 100. Default: 6." in retries.meaning

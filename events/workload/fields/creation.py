@@ -13,12 +13,12 @@ class TrainingCreation(Body, frozen=True, kw_only=True):
     TITLE: ClassVar[str] = "Workload"
 
     name: Annotated[NonEmpty, About(rows="S010 R38", flag="--name")]
-    """Unique among the living workloads of the project; at most 253 characters."""
+    """Name of the workload, unique among the living workloads of the project; at most 253 characters."""
     use_given_name_as_prefix: Annotated[bool, About(rows="S011 R38", flag="--name-prefix")] = False
-    """Adds a hyphen and six characters to the name, so that it is always free."""
+    """Whether to add a hyphen and six characters to the name, so that it is always free."""
     project_id: Annotated[str, About(rows="S008", flag="--project")]
-    """Id of the project that it counts against."""
+    """Id of the project that the workload belongs to."""
     cluster_id: Annotated[Uuid, About(rows="S007", flag="--cluster")]
-    """Id of the cluster that runs it."""
+    """Id of the cluster that runs the workload."""
     spec: Annotated[TrainingSpec, Limits(or_null=True)] = NO_SPEC
     """What is to run, and how."""

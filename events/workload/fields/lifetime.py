@@ -19,16 +19,16 @@ class Lifetime(Section, frozen=True, kw_only=True):
     TITLE: ClassVar[str] = "Runs and lifetime"
 
     completions: Annotated[Int32, About(rows="S061 R25", flag="--runs", aliases=("--completions",))] = 1
-    """Pods that must succeed. Default: 1."""
+    """Number of pods that must succeed. Default: 1."""
     parallelism: Annotated[Int32, About(rows="S062 R25", flag="--parallelism")] = 1
-    """Pods at a time, at most the runs. Default: 1."""
+    """Number of pods at a time, at most the number of runs. Default: 1."""
     backoff_limit: Annotated[Int64, About(rows="S071 R26 C1", flag="--backoff-limit")] = DEFAULT_BACKOFF_LIMIT
-    """Retries of failed pods before the workload is Failed, 0 to 100. Default: 6."""
+    """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
     termination_grace_period_seconds: Annotated[
         NaturalInt64, About(rows="S049 C2", unit="seconds", flag="--termination-grace-period")
     ] = DEFAULT_GRACE_SECONDS
-    """Time a pod has to end by itself; 0 kills at once. Default: 30."""
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: Annotated[
         Int64, About(rows="S072 R27 C3", unit="seconds", flag="--auto-deletion-time-after-completion", later=True)
     ] = DEFAULT_AUTO_DELETION_SECONDS
-    """Time from its end until it is deleted; 0 deletes at once. Default: 30 days."""
+    """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""

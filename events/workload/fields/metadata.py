@@ -10,7 +10,7 @@ class Label(Item, frozen=True, kw_only=True, omit_defaults=True):
     """One label."""
 
     name: Annotated[ItemName, About(rows="S074 R36")]
-    """Mandatory; a Kubernetes label key."""
+    """A Kubernetes label key. Mandatory."""
     value: Annotated[str, About(rows="S074")] = ""
     """A Kubernetes label value. Default: empty."""
 
@@ -19,7 +19,7 @@ class Annotation(Item, frozen=True, kw_only=True, omit_defaults=True):
     """One annotation."""
 
     name: Annotated[ItemName, About(rows="S073 R36")]
-    """Mandatory; a Kubernetes annotation key."""
+    """A Kubernetes annotation key. Mandatory."""
     value: Annotated[LongText, About(rows="S073")] = ""
     """Any text. Default: empty."""
 
@@ -30,8 +30,8 @@ class Metadata(Section, frozen=True, kw_only=True):
     TITLE: ClassVar[str] = "Labels and annotations"
 
     labels: Annotated[Items[Label], About(rows="S074", flag="--label", key="name")] = ()
-    """At most 1000, each name once."""
+    """Labels of the workload; at most 1000, each name once."""
     annotations: Annotated[Items[Annotation], About(rows="S073", flag="--annotation", key="name")] = ()
-    """At most 1000, each name once."""
+    """Annotations of the workload; at most 1000, each name once."""
     category: Annotated[str, About(rows="S051", flag="--category")] = ""
     """A word to group and filter workloads by; at most 253 characters."""

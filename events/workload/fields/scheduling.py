@@ -16,12 +16,12 @@ class Scheduling(Section, frozen=True, kw_only=True):
     TITLE: ClassVar[str] = "Scheduling"
 
     node_pools: Annotated[Items[PoolWord], About(rows="S039", flag="--node-pools")] = ()
-    """Names, in the order in which they are tried. Default: the project's order."""
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
     priority_class: Annotated[
         PriorityClass, Limits(hides_options=True), About(rows="S045 R18", flag="--priority", later=True)
     ] = DEFAULT_TRAINING_PRIORITY
-    """very-low, low, medium-low, medium, medium-high, high or very-high. Default for trainings: low."""
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default for trainings: low."""
     preemptibility: Annotated[
         Literal["preemptible", "non-preemptible"] | None, About(rows="S046 R19", flag="--preemptibility")
     ] = None
-    """Whether the scheduler may preempt it. Default: preemptible below the class high."""
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""

@@ -14,42 +14,42 @@ class RefusedReport(Form, frozen=True, kw_only=True):
     about: Literal["node", "pod", "cluster"]
     """What it is about."""
     name: str | None
-    """Of the node or pod."""
+    """Name of the node or pod."""
     field: str | None
     """The field at fault."""
     rule: str
-    """The rule that is broken."""
+    """The rule that it breaks."""
     value: str
-    """What was said."""
+    """The value that the agent reported."""
 
 
 class Cluster(Form, frozen=True, kw_only=True):
     """A cluster, as the log knows it."""
 
     id: Uuid
-    """Of this cluster; another one of the same name has another id."""
+    """Id of the cluster. A later cluster of the same name has another id."""
     name: str
     """Unique among the living clusters."""
     kind: ClusterKind
     """How its pods are run."""
     status: Literal["Connected", "Disconnected", "WaitingToConnect"]
-    """Whether its agent is heard."""
+    """Whether its agent is connected."""
     status_changed_at: Moment | None
-    """Since when that is so."""
+    """When the status last changed."""
     problem: str | None
-    """Why it is disconnected, where its agent is heard and says so."""
+    """Why it is disconnected, if its agent reports a reason."""
     refused_reports: list[RefusedReport]
-    """What its agent says and is not taken, one for each rule that is broken."""
+    """Reports of its agent that Muster refused, one for each rule that they break."""
     ownership_protection: bool
-    """Whether only owners, and who may override them, act on its workloads."""
+    """Whether only owners, and users who may override ownership, may act on its workloads."""
     ownership_protection_source: Literal["cluster", "administrator", "default"]
-    """Who said so."""
+    """Who set ownership protection."""
     created_at: Moment | None
     """When it was added."""
     nodes: int | None
-    """Of a simulated cluster; null of any other, whose nodes /api/v1/nodes lists."""
+    """Number of nodes of a simulated cluster. Null for other clusters: see /api/v1/nodes."""
     agent_version: str | None
-    """Of the agent that was heard last."""
+    """Version of the agent that connected last."""
 
 
 class Clusters(Form, frozen=True, kw_only=True):
@@ -67,13 +67,15 @@ class NodePool(Form, frozen=True, kw_only=True):
     cluster_name: str
     """Name of its cluster."""
     name: str
-    """Of the pool."""
+    """Name of the pool."""
     label_key: str | None
-    """Nodes with this label are in it; null of `default`, which has those that are in no other pool."""
+    """Key of the label that puts a node in this pool. Null for `default`, which holds the nodes that are in no other
+    pool.
+    """
     label_value: str | None
-    """The value that the label has on them."""
+    """Value of that label on the nodes of this pool."""
     nodes: int | None
-    """How many nodes are in it now; null while the lists cannot be read."""
+    """Number of nodes in the pool now. Null while the lists cannot be read."""
 
 
 class NodePools(Form, frozen=True, kw_only=True):
@@ -91,26 +93,26 @@ class NodeCapacity(Form, frozen=True, kw_only=True):
     memory_bytes: int
     """Memory that pods can have."""
     gpus: int
-    """Devices."""
+    """Number of GPUs."""
     gpu_model: str
-    """Of its devices; empty where it is not known."""
+    """Model of its GPUs; empty if it is not known."""
     gpu_memory_bytes: int
-    """Of one device; 0 where it is not known."""
+    """Memory of one GPU; 0 if it is not known."""
     pods: int
-    """How many pods it takes."""
+    """Number of pods that it can hold."""
 
 
 class NodeUse(Form, frozen=True, kw_only=True):
     """What is taken of a node."""
 
     cpu_cores: float
-    """Cores."""
+    """CPU cores."""
     memory_bytes: int
-    """Memory."""
+    """Memory in bytes."""
     gpus: float
-    """Devices, also shares of them."""
+    """GPUs, with shares of them as fractions."""
     pods: int
-    """How many pods that is."""
+    """Number of pods."""
 
 
 class NodeDevice(Form, frozen=True, kw_only=True):
@@ -126,7 +128,7 @@ class Node(Form, frozen=True, kw_only=True):
     """A node: what it has, and what is reserved."""
 
     name: str
-    """As its cluster calls it."""
+    """Name of the node in its cluster."""
     cluster_id: Uuid
     """Its cluster."""
     cluster_name: str | None
@@ -140,23 +142,23 @@ class Node(Form, frozen=True, kw_only=True):
     cordoned_by_cluster: bool
     """Whether its cluster keeps new pods away."""
     cordoned_by: str | None
-    """Who keeps new pods away with Muster's own mark; null where nobody does."""
+    """Who cordoned it in Muster. Null if nobody did."""
     cordoned_at: Moment | None
-    """Since when."""
+    """When it was cordoned in Muster."""
     capacity: NodeCapacity
-    """What it has."""
+    """Its capacity."""
     foreign: NodeUse
-    """What pods that are not Muster's ask for."""
+    """What pods that do not belong to Muster request."""
     reserved: NodeUse
-    """What Muster's pods hold."""
+    """What pods of Muster reserve."""
     devices: list[NodeDevice]
     """Its GPUs."""
     stand_in_gpus: bool
     """Whether its GPUs are declared, not real."""
     labels: dict[str, str]
-    """As its cluster has them."""
+    """Its labels in the cluster."""
     taints: list[Taint]
-    """As its cluster has them."""
+    """Its taints in the cluster."""
     version: int
     """Rises with every change."""
 

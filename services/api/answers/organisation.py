@@ -13,13 +13,13 @@ class ProjectUse(Form, frozen=True, kw_only=True):
     """What the living workloads of a project hold."""
 
     workloads: dict[str, int]
-    """How many are in each phase."""
+    """Number of workloads in each phase."""
     pods: int
-    """That hold a node."""
+    """Number of pods that hold a node."""
     gpu_allocated: float
-    """Devices reserved now."""
+    """GPUs reserved now."""
     gpu_allocated_non_preemptible: float
-    """Of those, for non-preemptible workloads."""
+    """GPUs reserved now for non-preemptible workloads."""
     cpu_allocated_cores: float
     """Cores reserved now."""
     cpu_memory_allocated_bytes: int
@@ -30,19 +30,19 @@ class Project(Form, frozen=True, kw_only=True):
     """A project, its settings and its use."""
 
     id: Uuid
-    """Of the project."""
+    """Id of the project."""
     name: str
-    """Unique in the tenant."""
+    """Name of the project, unique in the tenant."""
     created_at: Moment | None
-    """When it was made."""
+    """When it was created."""
     gpu_quota: float | None
-    """Devices for non-preemptible workloads; null: no bound."""
+    """GPUs that its non-preemptible workloads may hold. Null: no limit."""
     node_pools: list[str]
-    """Order in which pools are tried where a workload names none; empty: all, by name."""
+    """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None
-    """Pod Security Standard that its pods on Kubernetes keep to at least; null: what the cluster says."""
+    """Least strict Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
     use: ProjectUse | None
-    """What it holds now; null while the lists cannot be read."""
+    """What it uses now. Null while the lists cannot be read."""
 
 
 class Projects(Form, frozen=True, kw_only=True):
@@ -76,9 +76,9 @@ class Me(Form, frozen=True, kw_only=True):
     """Who the token speaks for."""
 
     issuer: str
-    """Of the token."""
+    """Issuer of the token."""
     subject: str
-    """Of the token."""
+    """Subject of the token."""
     tenant_roles: list[str]
     """Roles everywhere."""
     project_roles: dict[str, list[str]]

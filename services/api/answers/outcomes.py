@@ -71,6 +71,6 @@ class Created(Form, frozen=True, kw_only=True):
     """What was made."""
 
     id: Uuid
-    """Of the new thing."""
+    """Id of what was created."""
     name: str
-    """Of the new thing."""
+    """Name of what was created."""

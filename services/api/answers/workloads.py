@@ -203,19 +203,19 @@ class Pod(Form, frozen=True, kw_only=True):
     """One run of one pod."""
 
     name: str
-    """Pod set and index, such as `main-0`."""
+    """Name of the pod: its pod set and index, such as `main-0`."""
     pod_set: str
-    """Which of the workload's sets of like pods."""
+    """Pod set that it belongs to."""
     index: int
-    """Its number in the set, from 0."""
+    """Number of the pod in its pod set, from 0."""
     attempt: int
-    """Of the workload; rises when it is resumed."""
+    """Attempt of the workload. It rises with each resume."""
     run: int
-    """Of the pod in the attempt, from 1."""
+    """Number of the run of this pod in the attempt, from 1."""
     phase: RunPhase
     """What it is doing, or how it ended."""
     node: str | None
-    """Where it is or was."""
+    """Node that it is or was on."""
     node_pool: str | None
     """The pool of that node."""
     devices: list[Device]
@@ -229,11 +229,11 @@ class Pod(Form, frozen=True, kw_only=True):
     finished_at: Moment | None
     """When it ended."""
     exit_code: int | None
-    """Of its process."""
+    """Exit code of its process."""
     reason: str
-    """Why it is so, as a code of the agent; empty where there is nothing to say."""
+    """Code of the reason for the phase. Empty if there is none."""
     message: str
-    """Why it is so, as a sentence."""
+    """The reason for the phase, as a sentence."""
 
 
 class Pods(Form, frozen=True, kw_only=True):
