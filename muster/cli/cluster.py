@@ -309,7 +309,7 @@ def _add_changes(app: typer.Typer) -> None:
             typer.Option(
                 "--ownership-protection",
                 metavar="on|off",
-                help="on: only its owner and administrators may act on a workload.",
+                help="on: only owners, and who may override them, act on workloads.",
             ),
         ] = None,
         idempotency_key: IdempotencyOption = None,

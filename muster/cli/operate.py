@@ -96,13 +96,9 @@ def add_log(root: typer.Typer) -> None:
     )
     def void(
         session: Session,
-        sequence: Annotated[
-            int, typer.Argument(metavar="SEQUENCE", min=1, help="Sequence of the message, as the alarm shows it.")
-        ],
+        sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="The sequence that the alarm shows.")],
         *,
-        reason: Annotated[
-            str, typer.Option("--reason", help="Why it is declared void. The reason stays in the log for ever.")
-        ],
+        reason: Annotated[str, typer.Option("--reason", help="Why. The reason stays in the log for ever.")],
     ) -> None:
         """Declare a message void that cannot be read, so that every reader skips it. For administrators."""
         session.api.mutate("POST", "/events/voids", {"sequence": sequence, "reason": reason})

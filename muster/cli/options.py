@@ -24,7 +24,7 @@ WorkloadsArgument = Annotated[
         metavar="WORKLOAD...", help="Names, ids, unique beginnings of ids, or @latest.", autocompletion=workload_names
     ),
 ]
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Keep showing changes until Ctrl-C.")]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Keep showing changes as they happen.")]
 WaitOption = Annotated[
     bool, typer.Option("--wait", help="Wait until it is done: exit 7 on timeout, 8 if it can no longer happen.")
 ]

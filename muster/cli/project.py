@@ -71,7 +71,7 @@ SecurityOption = Annotated[
     SecurityLevel | None,
     typer.Option(
         "--pod-security",
-        help="Least strict Pod Security Standard for its pods on Kubernetes. none: the cluster decides.",
+        help="Minimum Pod Security Standard for its pods on Kubernetes. none: the cluster decides.",
     ),
 ]
 
@@ -146,7 +146,7 @@ def _add_changes(app: typer.Typer) -> None:
         yes: YesOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Delete a project that has no workloads, with its roles and service accounts. Its history stays."""
+        """Delete a project that has no living workloads, with its roles and service accounts. Its history stays."""
         row = find_project(session.api, project)
         name = text_of(row, "name")
         confirm(f"delete project {name}, with its roles and service accounts?", yes=yes)

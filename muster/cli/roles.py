@@ -113,7 +113,7 @@ def _add_changes(app: typer.Typer) -> None:
         everywhere: EverywhereOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Give a user a role. Their other roles stay."""
+        """Give a user a role. If they have it already, nothing changes."""
         where = _where(session, role, project, everywhere=everywhere)
         give(session.api, user, role, where, idempotency_key)
         session.out.talk(f"{user} is {role} {told(where)}")
@@ -137,7 +137,7 @@ def _add_changes(app: typer.Typer) -> None:
         yes: YesOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Take a role away from a user. It takes effect within seconds, also for open connections."""
+        """Take a role away from a user. It takes effect within seconds."""
         where = _where(session, role, project, everywhere=everywhere)
         confirm(f"take the role {role} {told(where)} away from {user}?", yes=yes)
         session.api.mutate("DELETE", _RULES, _rule(user, role, where), idempotency_key=idempotency_key)

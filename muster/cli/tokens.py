@@ -66,7 +66,7 @@ def add_token(root: typer.Typer) -> None:
         """Print a token. With --role or --project also bind the role: administrator everywhere, others in a project.
 
         The role is bound through the API, so that the log records it. This uses an administrator's token that is valid
-        for a minute. Anybody who can read the key can act as any user: only the owner can read its file.
+        for a minute. Anybody who can read the key can act as any user, so only its owner can read the file.
         """
         wanted = wanted_role(role, project)
         signer = Signer(key_file(session, data_dir))

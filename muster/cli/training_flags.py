@@ -51,7 +51,7 @@ _METAVAR: Final[dict[FlagKind, str]] = {
 _MORE_HELP: Final[dict[FlagKind, str]] = {
     "list": " Comma separated.",
     "pairs": " Repeatable.",
-    "duration": " Such as 30s, 5m, 2h or 7d.",
+    "duration": " Write 30s, 5m, 2h or 7d.",
 }
 
 

@@ -67,6 +67,12 @@ _SelectorOption = Annotated[
         autocompletion=labels,
     ),
 ]
+_SearchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--search", metavar="TEXT", help="Only with this text in a name, id, owner, project, cluster, phase or image."
+    ),
+]
 
 
 def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
@@ -89,19 +95,12 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         *,
         project: ProjectOption = None,
         everything: Annotated[
-            bool, typer.Option("--all", "-A", help="List workloads of all projects that you may see.")
+            bool, typer.Option("--all", "-A", help="List those of all projects you may see.")
         ] = False,
         status: _StatusOption = None,
         conditions: _FilterOption = None,
         selector: _SelectorOption = None,
-        search: Annotated[
-            str | None,
-            typer.Option(
-                "--search",
-                metavar="TEXT",
-                help="Only with this text in a name, id, owner, project, cluster, phase or image.",
-            ),
-        ] = None,
+        search: _SearchOption = None,
         deleted: Annotated[bool, typer.Option("--deleted", help="List deleted workloads instead.")] = False,
         sort_by: Annotated[
             str | None,

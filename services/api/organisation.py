@@ -64,7 +64,7 @@ class ProjectCreation(Body, frozen=True, kw_only=True):
     node_pools: Pools = ()
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None = None
-    """Least strict Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
 
 
 class ProjectSettings(Body, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class ProjectSettings(Body, frozen=True, kw_only=True):
     node_pools: Pools = ()
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None = None
-    """Least strict Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
 
 
 class AccessRule(Body, frozen=True, kw_only=True):

@@ -16,11 +16,11 @@ class ComputeSpec(Section, frozen=True, kw_only=True):
     cpu_core_request: Annotated[NaturalNumber, About(rows="S035", unit="cores", flag="--cpu-core-request")] = 0.0
     """CPU cores reserved for the pod. Fractions are rounded up to a thousandth."""
     cpu_core_limit: Annotated[NaturalNumber | None, About(rows="S035", unit="cores", flag="--cpu-core-limit")] = None
-    """CPU cores that the pod cannot exceed. It is not less than the request."""
+    """CPU cores that the pod cannot exceed. At least the request."""
     cpu_memory_request: Annotated[Quantity, About(rows="S035 C9", unit="bytes", flag="--cpu-memory-request")] = "0"
     """Memory reserved for the pod, such as 512Mi, 1.5Gi or 2G."""
     cpu_memory_limit: Annotated[Quantity | None, About(rows="S035 C9", unit="bytes", flag="--cpu-memory-limit")] = None
-    """Memory that the pod cannot exceed. It is not less than the request."""
+    """Memory that the pod cannot exceed. At least the request."""
     gpu_devices_request: Annotated[
         NaturalInt32, About(rows="S036 R6 C4", unit="devices", flag="--gpu-devices-request", aliases=("-g",))
     ] = 0
@@ -28,7 +28,7 @@ class ComputeSpec(Section, frozen=True, kw_only=True):
     gpu_request_type: Annotated[
         Literal["portion", "memory"] | None, About(rows="S036 R1 R2", flag="--gpu-request-type")
     ] = None
-    """Unit in which a share of each GPU is requested. Default: none; whole GPUs."""
+    """Unit in which a share of each GPU is requested. Default: whole GPUs."""
     gpu_portion_request: Annotated[
         NaturalNumber | None, About(rows="S036 R1 R3", unit=SHARE, flag="--gpu-portion-request")
     ] = None

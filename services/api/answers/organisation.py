@@ -40,7 +40,7 @@ class Project(Form, frozen=True, kw_only=True):
     node_pools: list[str]
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None
-    """Least strict Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
     use: ProjectUse | None
     """What it uses now. Null while the lists cannot be read."""
 
