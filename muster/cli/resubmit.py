@@ -43,7 +43,7 @@ def add_resubmit(app: typer.Typer) -> None:
         ] = None,
         changes: Annotated[
             list[str] | None,
-            typer.Option("--set", metavar="FIELD=VALUE", help="Change a field. FIELD=none removes it. Repeatable."),
+            typer.Option("--set", metavar="FIELD=VALUE", help="Change a field; FIELD= with no value removes it."),
         ] = None,
         wait: Annotated[
             bool,

@@ -109,14 +109,14 @@ class NodePoolCreation(Body, frozen=True, kw_only=True):
     """Value of that label on the nodes of this pool."""
 
 
-@reads(CLUSTERS, tag="Clusters", summary="Clusters", query=(REMOVED, MIN_SEQ), errors=(403,))
+@reads(CLUSTERS, tag="Clusters", summary="List clusters", query=(REMOVED, MIN_SEQ), errors=(403,))
 async def list_clusters(call: Call) -> Answer[answers.Clusters]:
     headers = await directory_fresh(call)
     clusters = [_cluster_answer(cluster) for cluster in _clusters(call, removed=call.values["removed"])]
     return read_answer(answers.Clusters(clusters=clusters), call.api.directory.seq, headers)
 
 
-@reads(CLUSTER, tag="Clusters", summary="One cluster", query=(MIN_SEQ,), errors=(403, 404))
+@reads(CLUSTER, tag="Clusters", summary="Get a cluster", query=(MIN_SEQ,), errors=(403, 404))
 async def get_cluster(call: Call) -> Answer[answers.Cluster]:
     headers = await directory_fresh(call)
     chain = await _cluster(call, call.id)
@@ -159,7 +159,7 @@ async def add_cluster(call: Call) -> Answer[answers.Created]:
     "PATCH",
     CLUSTER,
     tag="Clusters",
-    summary="Switch ownership protection",
+    summary="Turn ownership protection on or off",
     body=ClusterChange,
     example={"ownershipProtection": True},
     errors=(403, 404),
@@ -172,14 +172,14 @@ async def change_cluster(call: Call) -> Answer[answers.HttpResponse]:
     return call.accepted(reply, f"ownership protection of cluster {call.id} is {word}")
 
 
-@changes("DELETE", CLUSTER, tag="Clusters", summary="Forget a cluster", errors=(403, 404))
+@changes("DELETE", CLUSTER, tag="Clusters", summary="Remove a cluster", errors=(403, 404))
 async def remove_cluster(call: Call) -> Answer[answers.HttpResponse]:
     reply = await call.send(RemoveCluster(cluster_id=call.id))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"cluster {call.id} is removed")
 
 
-@reads(NODE_POOLS, tag="Clusters", summary="Node pools", query=(CLUSTER_FILTER,), errors=(403, 404))
+@reads(NODE_POOLS, tag="Clusters", summary="List node pools", query=(CLUSTER_FILTER,), errors=(403, 404))
 async def list_node_pools(call: Call) -> Answer[answers.NodePools]:
     wanted: str | None = call.values["clusterId"]
     clusters = _clusters(call) if wanted is None else [(await _cluster(call, wanted)).state]
@@ -192,7 +192,7 @@ async def list_node_pools(call: Call) -> Answer[answers.NodePools]:
     "POST",
     NODE_POOLS,
     tag="Clusters",
-    summary="Make or change a node pool",
+    summary="Create or change a node pool",
     body=NodePoolCreation,
     example={
         "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
@@ -235,7 +235,7 @@ async def remove_node_pool(call: Call) -> Answer[answers.HttpResponse]:
 @reads(
     NODES,
     tag="Clusters",
-    summary="Nodes, what they have and what is reserved",
+    summary="List nodes, their capacity and what is reserved",
     query=(CLUSTER_FILTER, MIN_SEQ),
     errors=(403,),
 )
@@ -252,7 +252,7 @@ async def list_nodes(call: Call) -> Answer[answers.Nodes]:
     "POST",
     f"{NODE}/cordon",
     tag="Clusters",
-    summary="Keep new pods away from a node; what runs there stays",
+    summary="Cordon a node: keep new pods off it. Running pods stay",
     errors=(403, 404),
 )
 async def cordon_node(call: Call) -> Answer[answers.HttpResponse]:
@@ -261,7 +261,9 @@ async def cordon_node(call: Call) -> Answer[answers.HttpResponse]:
     return call.accepted(reply, f"node {name} {'is' if reply.changed else 'was already'} cordoned")
 
 
-@changes("POST", f"{NODE}/uncordon", tag="Clusters", summary="Let new pods on a node again", errors=(403, 404))
+@changes(
+    "POST", f"{NODE}/uncordon", tag="Clusters", summary="Uncordon a node: allow new pods on it again", errors=(403, 404)
+)
 async def uncordon_node(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = _node(call)
     reply = await call.send(UncordonNode(cluster_id=cluster_id, name=name))

@@ -63,7 +63,7 @@ class CodePart(Body, frozen=True, kw_only=True):
 @reads(
     CODE,
     tag="Trainings",
-    summary="How much code may be sent, and whether this is kept already",
+    summary="Get the size limits of code, and whether an archive is stored already",
     query=LIMITS,
     errors=(403,),
 )
@@ -77,7 +77,7 @@ async def code_limits(call: Call) -> Answer[answers.CodeLimits]:
     "POST",
     CODE,
     tag="Trainings",
-    summary="Send a part of an archive of code, for workloads to run",
+    summary="Upload a part of an archive of code that workloads can run",
     body=CodePart,
     example={
         "projectId": "8f3b1c52-7d0e-8a61-b1f4-0a5c9e2d7713",

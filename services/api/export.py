@@ -46,7 +46,7 @@ _FORMULA_STARTS: Final = frozenset("=+-@\t\r\x00")
 @reads(
     f"{WORKLOADS}/export",
     tag="Workloads",
-    summary="All of them as a file",
+    summary="Export workloads as a file",
     media=("text/csv", "application/jsonl"),
     query=(*EXPORT, *ORDER, *SELECTION, MIN_SEQ),
     rules=selection_rules,

@@ -54,7 +54,7 @@ def run_rules(values: Mapping[str, Any], _: AbstractSet[str]) -> Iterator[Issue]
 @reads(
     f"{WORKLOAD}/logs",
     tag="Workloads",
-    summary="What its pods wrote",
+    summary="Get the output of a workload's pods",
     media=("text/plain",),
     query=LOGS,
     rules=run_rules,

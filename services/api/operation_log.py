@@ -112,7 +112,7 @@ class VoidDeclaration(Body, frozen=True, kw_only=True):
     "POST",
     f"{EVENTS}/voids",
     tag="Log",
-    summary="Declare a message of the log void that cannot be read",
+    summary="Declare a message void that cannot be read",
     body=VoidDeclaration,
     example={"sequence": 4711, "reason": "a disk wrote it wrong; nothing is lost"},
     errors=(403, 404),
@@ -128,7 +128,7 @@ async def void_message(call: Call) -> Answer[answers.HttpResponse]:
 @reads(
     EVENTS,
     tag="Log",
-    summary="The log itself",
+    summary="List or follow the commits of the log",
     media=(JSON, "application/x-ndjson"),
     query=EVENTS_QUERY,
     rules=follow_rules,
@@ -255,7 +255,13 @@ async def commit_answer(call: Call, commit: Commit, names: Mapping[str, str]) ->
     )
 
 
-@reads(f"{V1}/audit", tag="Log", summary="Refusals and administrative acts, newest first", query=AUDIT, errors=(403,))
+@reads(
+    f"{V1}/audit",
+    tag="Log",
+    summary="List administrative acts and refused requests, newest first",
+    query=AUDIT,
+    errors=(403,),
+)
 async def list_audit(call: Call) -> Answer[answers.Audit]:
     """The newest administrative acts and refusals, newest first."""
     call.require(Permission.READ_AUDIT, None)
@@ -335,7 +341,7 @@ def _audited(stored: StoredMessage) -> answers.AuditEntry:
         )
 
 
-@reads(f"{V1}/projections", tag="Log", summary="How far the lists have come")
+@reads(f"{V1}/projections", tag="Log", summary="Get how far the projections have followed the log")
 async def projection_status(call: Call) -> Answer[answers.ProjectionStatus]:
     status = await call.queries.status()
     log_seq = await call.api.store.last_seq()
@@ -358,7 +364,7 @@ async def projection_status(call: Call) -> Answer[answers.ProjectionStatus]:
 @reads(
     f"{V1}/streams",
     tag="Log",
-    summary="How full the streams are that take nothing more once they are full",
+    summary="Get how full the streams are. A full stream accepts nothing more",
     errors=(403,),
 )
 async def stream_status(call: Call) -> Answer[answers.Streams]:

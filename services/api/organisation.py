@@ -89,7 +89,7 @@ class AccessRule(Body, frozen=True, kw_only=True):
     """Of the project."""
 
 
-@reads(PROJECTS, tag="Organisation", summary="Projects that you may read, and their use", query=(MIN_SEQ,))
+@reads(PROJECTS, tag="Organisation", summary="List the projects that you may read, and what they use", query=(MIN_SEQ,))
 async def list_projects(call: Call) -> Answer[answers.Projects]:
     headers = await directory_fresh(call)
     readable = call.grants.readable_projects
@@ -99,7 +99,7 @@ async def list_projects(call: Call) -> Answer[answers.Projects]:
     return read_answer(answers.Projects(projects=told), call.api.directory.seq, headers)
 
 
-@reads(PROJECT, tag="Organisation", summary="One project", query=(MIN_SEQ,), errors=(404,))
+@reads(PROJECT, tag="Organisation", summary="Get a project", query=(MIN_SEQ,), errors=(404,))
 async def get_project(call: Call) -> Answer[answers.Project]:
     headers = await directory_fresh(call)
     chain = await _readable(call)
@@ -113,7 +113,7 @@ async def get_project(call: Call) -> Answer[answers.Project]:
     "POST",
     PROJECTS,
     tag="Organisation",
-    summary="Make a project",
+    summary="Create a project",
     body=ProjectCreation,
     example={"name": "vision", "gpuQuota": 16, "nodePools": ["h100", "default"]},
     errors=(403,),
@@ -146,7 +146,7 @@ async def create_project(call: Call) -> Answer[answers.Created]:
     "PUT",
     PROJECT,
     tag="Organisation",
-    summary="Set a project's quota and node pools",
+    summary="Set the GPU quota, node pools and Pod Security of a project",
     body=ProjectSettings,
     example={"gpuQuota": 16, "nodePools": ["h100", "default"], "podSecurity": "restricted"},
     errors=(403, 404),
@@ -172,7 +172,7 @@ async def set_project(call: Call) -> Answer[answers.HttpResponse]:
     "DELETE",
     PROJECT,
     tag="Organisation",
-    summary="Delete a project in which no workload lives; what happened in it stays",
+    summary="Delete a project that has no living workloads. Its history stays",
     errors=(403, 404),
 )
 async def delete_project(call: Call) -> Answer[answers.HttpResponse]:
@@ -181,7 +181,7 @@ async def delete_project(call: Call) -> Answer[answers.HttpResponse]:
     return call.accepted(reply, f"project {call.id} is deleted, with its roles and service accounts")
 
 
-@reads(RULES, tag="Organisation", summary="Who has which role where", query=(MIN_SEQ,), errors=(403,))
+@reads(RULES, tag="Organisation", summary="List who has which role where", query=(MIN_SEQ,), errors=(403,))
 async def list_access_rules(call: Call) -> Answer[answers.AccessRules]:
     headers = await directory_fresh(call)
     allowed = {
@@ -204,7 +204,7 @@ async def list_access_rules(call: Call) -> Answer[answers.AccessRules]:
     "POST",
     RULES,
     tag="Organisation",
-    summary="Give somebody a role",
+    summary="Give a user a role",
     body=AccessRule,
     example=_A_RULE,
     errors=(403, 404),
@@ -223,7 +223,7 @@ async def grant_role(call: Call) -> Answer[answers.HttpResponse]:
     "DELETE",
     RULES,
     tag="Organisation",
-    summary="Take a role away; given by query or body",
+    summary="Take a role away from a user. The query or the body names it",
     query=RULE,
     body=AccessRule,
     example=_A_RULE,
@@ -243,7 +243,7 @@ async def revoke_role(call: Call) -> Answer[answers.HttpResponse]:
     return await _send(call, rule, command, "no longer has", "no longer has")
 
 
-@reads(f"{V1}/me", tag="Organisation", summary="Who the token speaks for")
+@reads(f"{V1}/me", tag="Organisation", summary="Get the user of the token, and their roles")
 async def who_am_i(call: Call) -> Answer[answers.Me]:
     me = answers.Me(
         issuer=call.identity.iss,

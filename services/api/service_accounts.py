@@ -44,7 +44,7 @@ class ServiceAccountCreation(Body, frozen=True, kw_only=True):
 @reads(
     SERVICE_ACCOUNTS,
     tag="Organisation",
-    summary="Service accounts of the projects in which you may give roles",
+    summary="List the service accounts of the projects in which you may grant roles",
     query=(PROJECT_FILTER, MIN_SEQ),
     errors=(403, 404),
 )
@@ -76,7 +76,7 @@ async def _administered(call: Call, wanted: str | None) -> list[Project]:
     return projects
 
 
-@reads(SERVICE_ACCOUNT, tag="Organisation", summary="One service account", query=(MIN_SEQ,), errors=(404,))
+@reads(SERVICE_ACCOUNT, tag="Organisation", summary="Get a service account", query=(MIN_SEQ,), errors=(404,))
 async def get_service_account(call: Call) -> Answer[answers.ServiceAccount]:
     headers = await directory_fresh(call)
     project, account = await _account(call)
@@ -89,7 +89,7 @@ async def get_service_account(call: Call) -> Answer[answers.ServiceAccount]:
     "POST",
     SERVICE_ACCOUNTS,
     tag="Organisation",
-    summary="Make a service account; its token is in this answer alone",
+    summary="Create a service account. Only this answer holds its token",
     body=ServiceAccountCreation,
     example={"name": "ci", "projectId": "7d1c2b3a-0000-8000-8000-000000000000", "roleName": "researcher"},
     errors=(403, 404, 409),
@@ -108,7 +108,7 @@ async def create_service_account(call: Call) -> Answer[answers.ServiceAccountTok
     "POST",
     f"{SERVICE_ACCOUNT}/rotate",
     tag="Organisation",
-    summary="Give a service account a new token; the one before ends at once",
+    summary="Give a service account a new token. The old token stops working at once",
     errors=(403, 404),
 )
 async def rotate_service_account(call: Call) -> Answer[answers.ServiceAccountToken]:
@@ -122,7 +122,7 @@ async def rotate_service_account(call: Call) -> Answer[answers.ServiceAccountTok
     "DELETE",
     SERVICE_ACCOUNT,
     tag="Organisation",
-    summary="Delete a service account; its token ends at once",
+    summary="Delete a service account. Its token stops working at once",
     errors=(403, 404),
 )
 async def delete_service_account(call: Call) -> Answer[answers.HttpResponse]:

@@ -7,12 +7,12 @@ from services.api.operations import Answer, reads
 from services.runtime.log.log_state import log_trouble
 
 
-@reads("/healthz", tag="System", summary="Whether the process lives", public=True)
+@reads("/healthz", tag="System", summary="Check whether the process is alive", public=True)
 async def alive(_: Call) -> Answer[Health]:
     return Answer(Health(status="alive"))
 
 
-@reads("/readyz", tag="System", summary="Whether it serves", public=True, errors=(503,))
+@reads("/readyz", tag="System", summary="Check whether it can serve requests", public=True, errors=(503,))
 async def ready(call: Call) -> Answer[Health]:
     """Whether what is sent here can be carried out: also the log must be one that can be written."""
     away = "not serving yet" if not call.api.ready() else await log_trouble(call.api.requests)

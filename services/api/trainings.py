@@ -30,7 +30,7 @@ from services.runtime.log.floors import StaleLogError
     TRAININGS,
     id="create_training1",
     tag="Trainings",
-    summary="Submit a training; 202 once it is stored",
+    summary="Submit a training. The answer is 202 once it is stored",
     body=TrainingCreation,
     example={
         "name": "bert",
@@ -66,13 +66,13 @@ async def create_training(call: Call) -> Answer[Training1]:
     return _created(call, checked, command, reply)
 
 
-@reads(TRAINING, tag="Trainings", summary="One training, as the log has it now", query=(MIN_SEQ,), errors=(403, 404))
+@reads(TRAINING, tag="Trainings", summary="Get a training in its newest state", query=(MIN_SEQ,), errors=(403, 404))
 async def get_training(call: Call) -> Answer[Training1]:
     chain, headers = await newest_workload(call)
     return Answer(await training_answer(call, chain.state), headers=sequence_headers(chain.version) | headers)
 
 
-@changes("DELETE", TRAINING, tag="Trainings", summary="Delete a training; its record stays", errors=(403, 404))
+@changes("DELETE", TRAINING, tag="Trainings", summary="Delete a training. Its record stays", errors=(403, 404))
 async def delete_training(call: Call) -> Answer[HttpResponse]:
     return await act(call, DeleteWorkload(workload_id=call.id), "is being deleted", "is deleted already")
 

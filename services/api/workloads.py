@@ -153,7 +153,7 @@ class WorkloadChange(Body, frozen=True, kw_only=True):
 @reads(
     WORKLOADS,
     tag="Workloads",
-    summary="Workloads of all kinds",
+    summary="List workloads of all kinds",
     query=(*PAGE, *ORDER, *SELECTION, MIN_SEQ),
     rules=selection_rules,
 )
@@ -167,7 +167,7 @@ async def list_workloads(call: Call) -> Answer[WorkloadList]:
 @reads(
     f"{WORKLOADS}/count",
     tag="Workloads",
-    summary="How many there are",
+    summary="Count workloads",
     query=(*SELECTION, MIN_SEQ),
     rules=selection_rules,
 )
@@ -233,7 +233,7 @@ async def whole_workload(call: Call, chain: Chain[Workload]) -> tuple[Chain[Work
     return chain, await call.api.rows.of(chain)
 
 
-@reads(WORKLOAD, tag="Workloads", summary="One workload", query=(MIN_SEQ,), errors=(404,))
+@reads(WORKLOAD, tag="Workloads", summary="Get a workload", query=(MIN_SEQ,), errors=(404,))
 async def get_workload(call: Call) -> Answer[WorkloadAnswer]:
     """As of the log's newest commit of it, so that a read after a 202 sees it; all of it as of that one commit."""
     chain, headers = await newest_workload(call)
@@ -250,7 +250,7 @@ async def get_workload(call: Call) -> Answer[WorkloadAnswer]:
     "PATCH",
     WORKLOAD,
     tag="Workloads",
-    summary="Change priority class or auto-deletion",
+    summary="Change the priority of a workload, or when it is deleted automatically",
     body=WorkloadChange,
     example={"priorityClass": "high", "autoDeletionTimeAfterCompletionSeconds": 86400},
     errors=(403, 404),
@@ -272,7 +272,7 @@ async def change_workload(call: Call) -> Answer[HttpResponse]:
 @reads(
     f"{WORKLOAD}/history",
     tag="Workloads",
-    summary="What happened to it, in sentences",
+    summary="Get what happened to a workload, in sentences",
     query=(*PAGE, MIN_SEQ),
     errors=(404,),
 )
@@ -285,7 +285,13 @@ async def workload_history(call: Call) -> Answer[History]:
     return read_answer(History(records=records, next=page.next), page.seq, headers)
 
 
-@reads(f"{WORKLOAD}/pods", tag="Workloads", summary="Every run of every pod", query=(MIN_SEQ,), errors=(404,))
+@reads(
+    f"{WORKLOAD}/pods",
+    tag="Workloads",
+    summary="List every run of every pod of a workload",
+    query=(MIN_SEQ,),
+    errors=(404,),
+)
 async def workload_pods(call: Call) -> Answer[Pods]:
     chain = await load_workload(call, call.id)
     headers = await call.fresh(chain.version)
@@ -296,7 +302,7 @@ async def workload_pods(call: Call) -> Answer[Pods]:
 @reads(
     f"{WORKLOAD}/metrics",
     tag="Workloads",
-    summary="What its pods used over time",
+    summary="Get what a workload's pods used over time",
     query=METRICS,
     rules=metrics_rules,
     errors=(404,),
