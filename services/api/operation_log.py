@@ -103,7 +103,7 @@ def follow_rules(values: Mapping[str, Any], given: AbstractSet[str]) -> Iterator
 
 class VoidDeclaration(Body, frozen=True, kw_only=True):
     sequence: Annotated[int, Limits(least=1, most=MAX_BIGINT)]
-    """Of the message, as the alarm names it."""
+    """Sequence of the message, as the alarm shows it."""
     reason: Annotated[str, Limits(shortest=1, longest=500)]
     """Your words, kept in the log for ever."""
 

@@ -86,7 +86,7 @@ class AccessRule(Body, frozen=True, kw_only=True):
     scope_type: Literal["tenant", "project"]
     """Everywhere, or in one project."""
     scope_id: str | None = None
-    """Of the project."""
+    """Id of the project."""
 
 
 @reads(PROJECTS, tag="Organisation", summary="List the projects that you may read, and what they use", query=(MIN_SEQ,))

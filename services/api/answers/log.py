@@ -105,39 +105,39 @@ class Rebuild(Form, frozen=True, kw_only=True):
     """Tables that are being made anew."""
 
     schema: str
-    """Where they are made."""
+    """Schema in which the new tables are made."""
     sequence: int | None
-    """How far they have come."""
+    """Last sequence that they have followed."""
     target_sequence: int | None
-    """Where they will take over."""
+    """Sequence at which they replace the old tables."""
 
 
 class ProjectionStatus(Form, frozen=True, kw_only=True):
     """How far the lists have followed the log."""
 
     schema: str
-    """Where the tables are."""
+    """Schema that holds the tables."""
     sequence: int
-    """How far they have come."""
+    """Last sequence that they have followed."""
     log_sequence: int
-    """The log's end."""
+    """Last sequence of the log."""
     lag: int
     """Commits between the two."""
     halted: str | None
-    """Why they stand still; null while they do not."""
+    """Why they stopped. Null if they did not."""
     rebuilding: Rebuild | None
-    """What is being made anew."""
+    """The rebuild in progress, if any."""
 
 
 class Stream(Form, frozen=True, kw_only=True):
     """A stream that takes nothing more once it is full."""
 
     name: str
-    """Of the stream."""
+    """Name of the stream."""
     bytes: int
-    """What it holds."""
+    """Bytes that it holds."""
     max_bytes: int
-    """What it can hold."""
+    """Bytes that it can hold."""
     fullness: float
     """From 0 to 1."""
     nearly_full: bool

@@ -91,19 +91,19 @@ class ServiceAccount(Form, frozen=True, kw_only=True):
     name: str
     """Unique in the project."""
     project_id: Uuid
-    """Of the project that it acts in."""
+    """Id of the project that it acts in."""
     project_name: str
     """Name of that project."""
     subject: str
-    """What it is called where people are called by their subject."""
+    """Its subject: what other answers call it."""
     role_name: AccountRole
     """What it may do in the project."""
     created_by: str
-    """Subject of who made it."""
+    """Subject of its creator."""
     created_at: Moment
-    """When it was made."""
+    """When it was created."""
     rotated_at: Moment | None
-    """When it got its present token, where that is not its first."""
+    """When it got its current token. Null if that is its first."""
     last_used: date | None
     """The last day, UTC, on which its token was used; null where it never was."""
 
@@ -119,9 +119,9 @@ class ServiceAccountToken(Form, frozen=True, kw_only=True):
     """The token of a service account, shown this once."""
 
     project_id: Uuid
-    """Of the project."""
+    """Id of the project."""
     name: str
-    """Of the account."""
+    """Name of the account."""
     token: str | None
     """For `Authorization: Bearer`; null where this request was carried out before, since no token is kept."""
     message: str

@@ -34,7 +34,7 @@ class Training1(Form, frozen=True, kw_only=True):
     requested_name: str
     """Name or prefix of a name that was asked for."""
     workload_id: Uuid
-    """Of this incarnation of the name."""
+    """Id of the workload. A later workload of the same name has another id."""
     project_id: str
     """UUID of its project."""
     department_id: Name | UnsetType = UNSET
