@@ -39,7 +39,10 @@ MAX_SIMULATED_NODES: Final = 5000
 """Of one cluster: their names stand in one record of the log."""
 MAX_NODE_CPU_CORES: Final = MAX_CPU_MILLI // 1000
 REMOVED: Final = Query(
-    name="removed", type="boolean", default=False, help="What was removed, instead: of each name that is free the last."
+    name="removed",
+    type="boolean",
+    default=False,
+    help="Removed clusters instead: for each name that is free, the last one.",
 )
 CLUSTER_FILTER: Final = Query(name="clusterId", help="Only of this cluster.")
 

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 LIMITS: Final = (
     Query(name="projectId", help="Project that the workload is for."),
-    Query(name="clusterId", help="Cluster that it shall run on."),
+    Query(name="clusterId", help="Cluster that the workload will run on."),
     Query(name="digest", help="SHA-256 of an archive, in hexadecimal digits: whether it is kept already."),
 )
 

@@ -36,7 +36,7 @@ def _columns(given: str) -> tuple[str, ...]:
 
 
 EXPORT: Final = (
-    Query(name="format", type="choice", options=("csv", "jsonl"), default="csv", help="Of the file."),
+    Query(name="format", type="choice", options=("csv", "jsonl"), default="csv", help="Format of the file."),
     Query(name="columns", read=_columns, help="Names of columns, with commas. Default: all."),
 )
 _FORMULA_STARTS: Final = frozenset("=+-@\t\r\x00")

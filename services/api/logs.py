@@ -29,10 +29,13 @@ LOGS: Final = (
     Query(name="follow", type="boolean", default=False, help="Go on until the workload's pods have ended."),
     Query(name="tail", type="integer", most=MAX_TAIL_LINES, help="Only the last lines of each pod."),
     SINCE,
-    Query(name="pod", help="Only of this pod, such as main-0. Default: all, each line with its pod's name."),
-    Query(name="timestamps", type="boolean", default=False, help="Each line after its time."),
-    Query(name="previous", type="boolean", default=False, help="Of each pod the run before its newest one."),
-    Query(name="attempt", type="integer", least=1, help="Of each pod the newest run of this attempt."),
+    Query(
+        name="pod",
+        help="Only lines of this pod, such as main-0. Default: all pods; each line then begins with the pod's name.",
+    ),
+    Query(name="timestamps", type="boolean", default=False, help="Print the time before each line."),
+    Query(name="previous", type="boolean", default=False, help="The run before the newest one of each pod."),
+    Query(name="attempt", type="integer", least=1, help="The newest run of each pod in this attempt."),
     Query(name="run", type="integer", least=1, help="With attempt: this run of it, from 1."),
 )
 

@@ -43,7 +43,7 @@ from services.runtime.identity.actors import Actors
 
 PAGE: Final = (
     Query(name="offset", type="integer", default=0, most=MAX_OFFSET, help="Rows to skip."),
-    Query(name="limit", type="integer", default=50, least=1, most=MAX_LIMIT, help="Rows to give, 1 to 500."),
+    Query(name="limit", type="integer", default=50, least=1, most=MAX_LIMIT, help="Maximum number of rows, 1 to 500."),
 )
 
 
@@ -85,7 +85,7 @@ SELECTION: Final = (
 )
 ORDER: Final = (
     Query(name="sortBy", default="createdAt", help="A field of the rows."),
-    Query(name="sortOrder", type="choice", options=("asc", "desc"), default="desc", help="Direction."),
+    Query(name="sortOrder", type="choice", options=("asc", "desc"), default="desc", help="Sort direction."),
 )
 
 METRIC_TYPES: Final[tuple[MetricType, ...]] = get_args(MetricType)
