@@ -6,6 +6,7 @@ through and refuses units with a B, so this parser decides (C9).
 
 import re
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 from typing import Final
 
 _QUANTITY = re.compile(r"^\+?(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?P<suffix>[eE][-+]?[0-9]{1,3}|[a-zA-Z]{0,3})$")
@@ -32,6 +33,11 @@ _FACTORS: Final[dict[str, Decimal]] = {
 MAX_QUANTITY: Final = 2**63 - 1
 """The largest value Kubernetes keeps; also what fits a Postgres bigint."""
 
+KEPT_QUANTITIES: Final = 1_000
+"""Answers that are remembered: every fold of a workload asks the same few again."""
+MAX_KEPT_CHARACTERS: Final = 40
+"""Of a text whose answer is remembered, so that nobody's long ones fill the memory."""
+
 
 class QuantityError(ValueError):
     """The text is no quantity; the message says what would be."""
@@ -56,9 +62,15 @@ def parse_quantity(text: str) -> Decimal:
 
 def parse_bytes(text: str) -> int:
     """Bytes, rounded up to a whole one as Kubernetes does."""
+    return _bytes(text) if len(text) <= MAX_KEPT_CHARACTERS else _bytes.__wrapped__(text)
+
+
+@lru_cache(maxsize=KEPT_QUANTITIES)
+def _bytes(text: str) -> int:
     return int(parse_quantity(text).to_integral_value(rounding=ROUND_CEILING))
 
 
+@lru_cache(maxsize=KEPT_QUANTITIES)
 def cores_to_milli(cores: float) -> int:
     """CPU cores to thousandths, rounded up: 0.0001 cores still ask for something."""
     return int((Decimal(str(cores)) * 1000).to_integral_value(rounding=ROUND_CEILING))

@@ -1,11 +1,13 @@
 """Writes changes to one projection schema, and reads workloads back. The only place that speaks SQL to derived tables.
 
-Rows are written in sets: COPY for the history, and one `INSERT … SELECT unnest … ON CONFLICT` per table for the rest,
-whose names, columns and casts come from projections/tables.py. Nothing is decided here.
+Rows are written in sets: COPY for the history, and one `INSERT … SELECT … ON CONFLICT` per table for the rest, whose
+names, columns and casts come from projections/tables.py. Such a set travels as one JSON text: written by one call, and
+read by Postgres, which has a core of its own. As an array per column, the client looks at each value several times.
+Nothing is decided here.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -39,8 +41,7 @@ RETIRED: Final = 0
 CAUSE_CHARACTERS: Final = 500
 """Of an error's text, which may repeat what stands in the message."""
 
-_UNQUOTED: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
-
+_ENCODER: Final = msgspec.json.Encoder()
 
 REFUSALS: Final = (
     asyncpg.DataError,
@@ -95,8 +96,6 @@ class _Statements:
     put: str
     remove: str
     key_places: tuple[int, ...]
-    convert: tuple[tuple[int, Callable[[Any], Any]], ...]
-    """(place of the column, how its values become text)."""
 
 
 class Writer:
@@ -161,11 +160,7 @@ class Writer:
     async def _put(self, connection: Connection, table: str, put: Collection[msgspec.Struct]) -> None:
         if not put:
             return
-        statements = self._statements[table]
-        columns = list(zip(*map(msgspec.structs.astuple, put), strict=True))
-        for place, convert in statements.convert:
-            columns[place] = tuple(map(convert, columns[place]))
-        await connection.execute(statements.put, *columns)
+        await connection.execute(self._statements[table].put, _ENCODER.encode(list(put)))
 
     async def _remove(self, connection: Connection, table: str, removed: Collection[msgspec.Struct]) -> None:
         if not removed:
@@ -211,22 +206,22 @@ def _statements(table: Table, schema: str) -> _Statements:
     names = [column.name for column in table.columns]
     keys = [column.name for column in table.primary_key.columns]
     target = qualified(table, schema)
-    arrays = ", ".join(f"${n}::{parameter_type(c.type)}[]" for n, c in enumerate(table.columns, start=1))
+    given = ", ".join(f'"{c.name}" {_given_type(c.type)}' for c in table.columns)
     values = ", ".join(f'u."{c.name}"{_cast(c.type)}' for c in table.columns)
     listed = ", ".join(f'"{name}"' for name in names)
     by_key = ", ".join(f'"{name}"' for name in keys)
     key_arrays = ", ".join(f"${n}::{parameter_type(table.columns[k].type)}[]" for n, k in enumerate(keys, start=1))
     matches = " AND ".join(f't."{name}" = u."{name}"' for name in keys)
+    source = f"json_to_recordset(convert_from($1::bytea, 'UTF8')::json) AS u({given})"
     put = (
         f"INSERT INTO {target} AS t ({listed}) SELECT {values} "  # noqa: S608 (our own names, values are parameters)
-        f"FROM unnest({arrays}) AS u({listed}) ON CONFLICT ({by_key}) {_on_conflict(table, keys)}"
+        f"FROM {source} ON CONFLICT ({by_key}) {_on_conflict(table, keys)}"
     )
     remove = f"DELETE FROM {target} AS t USING unnest({key_arrays}) AS u({by_key}) WHERE {matches}"  # noqa: S608
     return _Statements(
         put=put,
         remove=remove,
         key_places=tuple(names.index(name) for name in keys),
-        convert=tuple((n, _array_text) for n, c in enumerate(table.columns) if isinstance(c.type, ARRAY)),
     )
 
 
@@ -241,9 +236,9 @@ def _on_conflict(table: Table, keys: list[str]) -> str:
 
 
 def parameter_type(type_: Any) -> str:
-    """Of a column. Lists and JSON travel as text: unnest would flatten lists of lists."""
+    """Of a column that travels as an array of its values."""
     match type_:
-        case ARRAY() | JSON() | Text():
+        case Text():
             return "text"
         case BigInteger():
             return "bigint"
@@ -259,30 +254,21 @@ def parameter_type(type_: Any) -> str:
             raise AssertionError(f"no parameter type for {type_!r}")
 
 
-def _cast(type_: Any) -> str:
+def _given_type(type_: Any) -> str:
+    """Of a column in the JSON of a set. What is JSON in the table is a text that holds it."""
     match type_:
         case ARRAY():
-            element = "bigint" if isinstance(cast("object", type_.item_type), BigInteger) else "text"
-            return f"::{element}[]"
+            return f"{parameter_type(cast('object', type_.item_type))}[]"
         case JSON():
-            return "::json"
+            return "text"
         case _:
-            return ""
+            return parameter_type(type_)
+
+
+def _cast(type_: Any) -> str:
+    return "::json" if isinstance(type_, JSON) else ""
 
 
 def _as_in_row(value: Any) -> Any:
     """Lists are tuples in rows."""
     return tuple(cast("list[object]", value)) if isinstance(value, list) else value
-
-
-def _array_text(values: Sequence[object]) -> str:
-    """Postgres' text form of a list."""
-    if not values:
-        return "{}"
-    return "{" + ",".join(_element_text(str(value)) for value in values) + "}"
-
-
-def _element_text(text: str) -> str:
-    if text and _UNQUOTED.issuperset(text) and text.upper() != "NULL":
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
