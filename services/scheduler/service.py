@@ -9,6 +9,7 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -160,8 +161,8 @@ class Scheduler:
             size = self._batch_messages * 2 if stored else self._batch_messages // 2
             self._batch_messages = max(SMALLEST_BATCH_MESSAGES, min(size, BATCH_MESSAGES))
             whole = whole and stored and not refused
-        appends = [self._release(node_key, ids, now) for node_key, ids in released.items()]
-        appends += [self._update(update, now) for update in planned.updates]
+        appends = [partial(self._release, node_key, ids, now) for node_key, ids in released.items()]
+        appends += [partial(self._update, update, now) for update in planned.updates]
         return all(await _in_flight(appends)) and whole
 
     async def _release(self, node_key: str, ids: tuple[str, ...], now: datetime) -> bool:
@@ -192,13 +193,16 @@ class Scheduler:
                 return False
 
 
-async def _in_flight(appends: Sequence[Awaitable[bool]]) -> list[bool]:
-    """Run them, a bounded number at a time."""
+async def _in_flight(appends: Sequence[Callable[[], Awaitable[bool]]]) -> list[bool]:
+    """Run them, a bounded number at a time.
+
+    They are begun only in their turn: a coroutine that a stop keeps from ever being awaited would be a warning.
+    """
     room = asyncio.Semaphore(APPENDS_IN_FLIGHT)
 
-    async def one(append: Awaitable[bool]) -> bool:
+    async def one(append: Callable[[], Awaitable[bool]]) -> bool:
         async with room:
-            return await append
+            return await append()
 
     return list(await asyncio.gather(*(one(append) for append in appends)))
 

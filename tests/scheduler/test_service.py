@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import random
 import time
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -13,6 +15,7 @@ from development.checker.log import Report, check
 from development.checker.records import RawMessage
 from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
+from events.aggregate import Draft
 from events.codec import encode_commit
 from events.node import NodeFacts
 from events.subjects import aggregate_subject
@@ -20,12 +23,12 @@ from events.workload.commands import DeleteWorkload, SuspendWorkload
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.memory import MemoryEventStore
-from services.runtime.log.store import EventStore
+from services.runtime.log.store import EventStore, Outcome
 from services.runtime.nats.connection import connect
 from services.runtime.process.host import Health
 from services.scheduler import service
 from services.scheduler.fold import Fold
-from services.scheduler.service import Scheduler
+from services.scheduler.service import APPENDS_IN_FLIGHT, Scheduler
 from tests.support import openb
 from tests.support.people import People, commits_of, in_flight
 
@@ -198,6 +201,43 @@ async def test_killed_in_the_middle_the_next_one_carries_on(log: Log, running: R
     report = await bindings(log, 60)
     assert not report.violations
     assert report.bindings == report.left_reserved == 60
+
+
+class FullDisk(MemoryEventStore):
+    """A log whose disk takes no commit of a scheduler for now, and does not say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = 0
+        self.full = False
+
+    async def append(self, draft: Draft, *, deadline_seconds: float = 5.0) -> Outcome:
+        if self.full:
+            self.waiting += 1
+            await asyncio.Event().wait()
+        return await super().append(draft, deadline_seconds=deadline_seconds)
+
+
+async def test_killed_while_more_commits_wait_than_may_be_in_flight_it_leaves_none_half_begun(running: Running):
+    """A commit that never had its turn was a coroutine that nobody awaited: a warning, which is an error in tests."""
+    store = FullDisk()
+    people = People(store)
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    await in_flight([people.submit(f"w{n}", gpu_devices_request=1) for n in range(APPENDS_IN_FLIGHT + 6)])
+    store.full = True
+    running.start(store)
+
+    async def all_wait() -> bool:
+        return store.waiting == APPENDS_IN_FLIGHT
+
+    await until(all_wait, "as many commits as may be in flight")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        await running.kill()
+        gc.collect()
+    assert [str(one.message) for one in warned if "never awaited" in str(one.message)] == []
 
 
 async def test_a_stop_leaves_a_snapshot_and_the_next_start_folds_only_what_came_after(fresh_log: NatsServer):
