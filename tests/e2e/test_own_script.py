@@ -6,14 +6,13 @@ Every test types what a person types.
 import contextlib
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from development.stack import Api, Part, Stack, running, until
+from development.stack import Api, Stack, running, until
 
 pytestmark = pytest.mark.slow
 
@@ -107,27 +106,6 @@ def test_a_follower_misses_no_run_however_short(stack: Stack, api: Api) -> None:
     with api.http.stream("GET", f"/workloads/{made['workloadId']}/logs", params={"follow": "true"}) as answer:
         lines = list(answer.iter_lines())
     assert lines == ["try 0", "try 1", "try 2"]
-
-
-@pytest.mark.parametrize("part", ["workers", "nats"])
-def test_a_followed_log_outlives_the_death_of_what_brings_it_and_tells_each_line_once(
-    stack: Stack, api: Api, part: Part
-) -> None:
-    program = textwrap.dedent("""
-        import time
-        for number in range(150):
-            print(number, flush=True)
-            time.sleep(0.1)
-    """)
-    made = api.submit(f"counts-{part}", command=sys.executable, args=f'-c "{program}"')
-    api.wait(made["workloadId"], "Running")
-    with typing(stack, "training", "logs", f"counts-{part}", "-f") as following:
-        assert following.stdout is not None
-        first = [following.stdout.readline() for _ in range(10)]
-        assert stack.kill(part)
-        rest = following.stdout.read()
-        assert following.wait(30) == 0, following.stderr and following.stderr.read()
-    assert [*first, *rest.splitlines(keepends=True)] == [f"{number}\n" for number in range(150)]
 
 
 def test_a_suspend_loses_nothing_that_was_written(stack: Stack, api: Api, folder: Path) -> None:
