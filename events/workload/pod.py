@@ -26,9 +26,9 @@ class PodRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
     index: int
     """From 0; the same for every run of this pod (`JOB_COMPLETION_INDEX`)."""
     attempt: int
-    """Rises with the workload: on resume, eviction, a gang's restart."""
+    """Counts the runs of the whole workload, from 1. It rises when the workload is resumed."""
     try_: int = msgspec.field(name="try")
-    """Rises when this pod is run again within an attempt."""
+    """Counts the runs of this pod within the attempt, from 0."""
 
     @property
     def run(self) -> int:
