@@ -15,10 +15,8 @@ def listing(mutants: Sequence[Mutant]) -> str:
         for mutant in sorted(mutants, key=lambda mutant: (mutant.invariant, mutant.name))
     ]
     invariants = [f"| {name} | {words} |" for name, words in INVARIANTS.items()]
-    head = ["| invariant | what it says |", "|---|---|", *invariants, ""]
-    return "\n".join(
-        [*head, "| mutant | takes the place of | invariant | what it does wrong |", "|---|---|---|---|", *rows]
-    )
+    head = ["| invariant | meaning |", "|---|---|", *invariants, ""]
+    return "\n".join([*head, "| mutant | replaces | invariant | the bug |", "|---|---|---|---|", *rows])
 
 
 def page(mutants: Sequence[Mutant]) -> str:

@@ -1,4 +1,4 @@
-"""What a mutant is: a seeded bug, told as another function in the place of one that is named.
+"""What a mutant is: a seeded bug, as a function that replaces a named one.
 
 Read `bugs/` for the list and docs/mutants.md for how to add one.
 """
@@ -17,20 +17,22 @@ NOTHING: Final = "nothing"
 
 
 INVARIANTS: Final = {
-    "whole log": "commits are guarded by the one before, batches are whole, nothing is skipped or read twice",
-    "once": "a command, and a request with one key, is carried out once, and answered as the first time",
-    "true answers": "what is answered is so: 202 is stored, a refusal is not, no read is older than what was told",
-    "life": "a workload goes from phase to phase as is written down; what has ended or shall not run does not run",
-    "completions": "Completed and Failed, when and only when the runs say so; retries are counted and wait",
-    "one run": "one living run of a pod, and only of the newest attempt and try; tokens rise",
-    "room": "CPU, memory, pods and devices of a node are never given out twice, others' and dead ones counted",
-    "asked": "a pod gets what its spec asks for, where it may run",
-    "released": "what a run holds is held until it has ended, and then let go of",
-    "facts": "facts are taken once, in order, of the run that they are about, from the cluster that has it",
-    "due": "deleted by itself when it is due, not before, and not after that was changed",
-    "wanted": "WANTED says what the log wants, and agents do just that, once, and touch nothing of others",
-    "tables": "rows follow from the log, exactly once, whole commits and batches at a time",
-    "who may": "only those who may do and see it do and see it",
+    "whole log": "Every commit is guarded by the one before it. Batches are complete. Nothing is skipped or read "
+    "twice.",
+    "once": "A command, or a request with one key, is carried out once. A repetition gets the first answer.",
+    "true answers": "A 202 is stored and a refusal is not. No read is older than what the caller was told before.",
+    "life": "A workload moves between phases only as the table allows. What has ended or must not run does not run.",
+    "completions": "A workload is Completed or Failed exactly when its runs say so. Retries are counted, and they "
+    "wait.",
+    "one run": "A pod has at most one live run, of the newest attempt and try. Tokens rise.",
+    "room": "CPU, memory, pods and devices of a node are never given twice. Other programs' and dead pods count.",
+    "asked": "A pod gets what its spec requests, on a node where it may run.",
+    "released": "What a run holds is held until the run has ended, and then released.",
+    "facts": "Facts are accepted once, in order, for the run that they name, from the cluster that has it.",
+    "due": "Auto-deletion deletes a workload when it is due: not earlier, and not after the due time was changed.",
+    "wanted": "WANTED says what the log says. Agents do exactly that, once, and touch nothing of others.",
+    "tables": "Rows follow from the log exactly once, in whole commits and batches.",
+    "who may": "Only users who may do or see something can do or see it.",
 }
 """What mutants break; each has at least TWO_EACH."""
 TWO_EACH: Final = 2
@@ -51,7 +53,7 @@ class Mutant:
     bug: str
     """What it does wrong, in a sentence."""
     make: Callable[[Any], Any]
-    """From the function that was there to the one that takes its place. It may call the first. Imports of the product
+    """From the original function to its replacement, which may call the original. Imports of the product
     belong inside it."""
 
     @property

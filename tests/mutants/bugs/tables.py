@@ -56,7 +56,7 @@ TABLES: Final[list[Mutant]] = [
         name="deleted-ones-still-count",
         function="projections.projects.project:use_changes",
         invariant="tables",
-        bug="What a project uses does not go down when a workload is deleted.",
+        bug="The use of a project does not decrease when a workload is deleted.",
         make=_deleted_still_count,
     ),
     Mutant(
@@ -70,7 +70,7 @@ TABLES: Final[list[Mutant]] = [
         name="checkpoint-from-anywhere",
         function="services.projector.writer:Writer.write",
         invariant="tables",
-        bug="A batch is written from wherever the checkpoint is: two projectors write the same commits.",
+        bug="A batch is written without comparing the checkpoint, so two projectors write the same commits.",
         make=_from_wherever_it_is,
     ),
     Mutant(
@@ -84,14 +84,14 @@ TABLES: Final[list[Mutant]] = [
         name="the-old-schema-is-not-retired",
         function="services.projector.rebuild:_swap",
         invariant="tables",
-        bug="After a rebuild the projector goes on with the schema that was replaced.",
+        bug="After a rebuild the projector continues with the replaced schema.",
         make=_not_retired,
     ),
     Mutant(
         name="any-log-is-the-log",
         function="services.projector.service:check_same_log",
         invariant="tables",
-        bug="The tables are carried on from a log that went on differently before their checkpoint.",
+        bug="The tables are continued from a log that differs from theirs before their checkpoint.",
         make=_any_log,
     ),
 ]
