@@ -117,13 +117,23 @@ def decode_commit(subject: str, seq: int, payload: bytes) -> Commit:
     events = tuple(decode_event(event) for event in record.events)
     if not events:
         raise ValueError("a commit without events")
-    check_moment("occurred_at", record.occurred_at)
+    _settle_moment(record, "occurred_at")
     for event in events:
         if type(event) not in known:
             raise UnknownEventError(f"{type(event).__name__} is no event of a {aggregate}")
         for name in _MOMENTS[type(event)]:
-            check_moment(name, getattr(event, name))
+            _settle_moment(event, name)
     return Commit(aggregate=aggregate, key=key, seq=seq, record=record, events=events)
+
+
+def _settle_moment(struct: msgspec.Struct, name: str) -> None:
+    """Check a time of what was just decoded, and make it UTC as all others are: what reads times from text, such as
+    Postgres, knows fewer zones than there can be. Raises ValueError.
+    """
+    moment: datetime | None = getattr(struct, name)
+    check_moment(name, moment)
+    if moment is not None and moment.tzinfo is not UTC:
+        msgspec.structs.force_setattr(struct, name, moment.astimezone(UTC))
 
 
 def check_moment(name: str, moment: datetime | None) -> None:

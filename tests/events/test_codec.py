@@ -3,6 +3,7 @@
 A golden is one file per event type and version. Old ones are never changed; a new version adds a file.
 """
 
+from datetime import UTC, timedelta, timezone
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events import codec
+from events.cluster import ClusterRemoved
 from events.codec import (
     REGISTRY,
     UPCASTERS,
@@ -109,6 +111,24 @@ def test_a_commit_survives_the_way_through_the_log(
     commit = decode_commit("ev.workload.abc", 7, encode_commit(record))
     assert (commit.aggregate, commit.key, commit.seq, commit.events) == ("workload", "abc", 7, (event,))
     assert (commit.record.parent_seq, commit.record.batch, commit.record.about) == (parent, batch, about)
+
+
+@pytest.mark.parametrize("hours", [-23.75, 0, 5.5, 16, 23.75])
+def test_a_time_of_any_zone_is_read_as_that_moment_in_utc(hours: float) -> None:
+    """Postgres, for one, reads no zone beyond 15:59."""
+    said = NOW.astimezone(timezone(timedelta(hours=hours)))
+    event = ClusterRemoved(at=said)
+    record = CommitRecord(
+        commit_id="c",
+        command_id="c",
+        actor=Actor(id="s"),
+        occurred_at=said,
+        parent_seq=0,
+        events=(encode_event(event),),
+    )
+    commit = decode_commit("ev.cluster.abc", 1, encode_commit(record))
+    for read in (commit.record.occurred_at, commit.events[0].at):
+        assert (read, read.tzinfo) == (NOW, UTC)
 
 
 def test_no_event_has_a_field_for_secrets_or_bytes() -> None:

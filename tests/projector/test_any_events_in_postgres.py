@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from datetime import timedelta, timezone
 from typing import Any
 
 import asyncpg
@@ -128,6 +129,11 @@ def absurd() -> dict[str, list[Any]]:
             (*nodes[0][:2], PodsReserved(reservations=(reservation(LONG), reservation(LONG + "x")))),
         ],
         "long texts": [begun],
+        "times of the zones farthest from UTC": [
+            (*begun[:2], replace(named, at=NOW.astimezone(timezone(timedelta(hours=23, minutes=59))))),
+            (*begun[:2], PodsBound(placements=(placed[1],), token=1)),
+            (*begun[:2], PodRunning(pod=placed[1].pod, at=NOW.astimezone(timezone(-timedelta(hours=23, minutes=59))))),
+        ],
         "a workload that is created again under its own id": [begun, (*begun[:2], replace(named, owner="another"))],
         "runs of long and empty pod sets": [
             begun,

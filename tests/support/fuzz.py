@@ -35,7 +35,7 @@ TEXTS = (
 RAWS = (msgspec.Raw(b"{}"), msgspec.Raw(b"[1e400]"), msgspec.Raw(b"null"))
 MOMENTS = (
     datetime(2026, 1, 1, 12, tzinfo=UTC),
-    datetime(2026, 1, 1, 12, 0, 9, 250, tzinfo=timezone(timedelta(hours=-7))),
+    datetime(2026, 1, 1, 12, 0, 9, 250, tzinfo=timezone(-timedelta(hours=23, minutes=59))),
     datetime(2026, 1, 1),  # noqa: DTZ001 (of no zone, on purpose)
     datetime(1, 1, 1, tzinfo=UTC),
     datetime(1, 1, 3, tzinfo=UTC),
