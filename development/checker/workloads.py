@@ -13,6 +13,8 @@ from development.checker.records import Asked, Fields, Place, Record, asked, mom
 
 THIRTY_DAYS: Final = 30 * 24 * 3600
 DEFAULT_BACKOFF_LIMIT: Final = 6
+LONGEST_WAIT: Final = timedelta(minutes=5)
+"""Of a run before it begins again."""
 COUNTED: Final = frozenset({"bound", "starting", "running", "unknown", "stopping"})
 FACTS: Final = {
     # What a run must be in for it to be said.
@@ -288,7 +290,8 @@ class Model:
         if (pod["attempt"], pod["try"]) != (expected.attempt, expected.try_):
             yield "bound", f"{name} is bound, and the next run is {expected.attempt}.{expected.try_}"
         not_before = before.not_before if isinstance(before, Waiting) else None
-        if not_before is not None and self.record.at < not_before:
+        # A wait beyond the longest was begun by a clock that was ahead, and set right since.
+        if not_before is not None and timedelta() < not_before - self.record.at <= LONGEST_WAIT:
             yield "backoff", f"{name} is bound before {not_before}"
         workload.pods[place] = Run(
             name=name,

@@ -39,6 +39,7 @@ from events.workload.pod import (
     pod_id,
 )
 from events.workload.state import (
+    LONGEST_RETRY_WAIT,
     Edit,
     SetProgress,
     Workload,
@@ -59,9 +60,6 @@ from events.workload.state import (
     schedulable,
     take,
 )
-
-MAX_RETRY_WAIT_SECONDS: Final = 300
-"""Failed runs wait 1, 2, 4… s, at most this (architecture.md section 5)."""
 
 MAX_WARNINGS_OF_RUN: Final = 10
 """Different reasons; a history with more of them tells nobody more."""
@@ -112,8 +110,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
 
 
 def retry_wait(earlier: int) -> timedelta:
-    """How long a run waits after `earlier` earlier failures: 1, 2, 4… s, at most MAX_RETRY_WAIT_SECONDS."""
-    return timedelta(seconds=min(2 ** min(earlier, 16), MAX_RETRY_WAIT_SECONDS))
+    """How long a run waits after `earlier` earlier failures: 1, 2, 4… s, at most LONGEST_RETRY_WAIT."""
+    return min(timedelta(seconds=2 ** min(earlier, 16)), LONGEST_RETRY_WAIT)
 
 
 def _not_owner(state: Workload, context: Context) -> Refusal | None:

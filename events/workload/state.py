@@ -9,7 +9,7 @@ has succeeded: ten thousand finished pods cost a workload nothing.
 """
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, assert_never
 
 import msgspec
@@ -206,6 +206,9 @@ def countable(event: WorkloadEvent) -> bool:
 
 # -- state -------------------------------------------------------------------------------------------------------------
 
+LONGEST_RETRY_WAIT: Final = timedelta(seconds=300)
+"""Failed runs wait 1, 2, 4… s, at most this (architecture.md section 5)."""
+
 MOST_PODS: Final = 10_000
 """Of one set at a time: all that the API takes, and further ones wait."""
 
@@ -350,7 +353,8 @@ def new_indexes(state: Workload, pod_set: PodSet) -> range:
 
 
 def _is_due(pod: Pod, now: datetime) -> bool:
-    return pod.not_before is None or pod.not_before <= now
+    """Also where it would wait longer than any run does: a clock that was ahead has said until when."""
+    return pod.not_before is None or not now < pod.not_before <= now + LONGEST_RETRY_WAIT
 
 
 def next_retry_at(state: Workload) -> datetime | None:

@@ -91,6 +91,7 @@ class Fold(LogFold):
         """Heap of (time, workload key): pods that may run again then. An empty key: look at the queues again."""
         self._dirty_workloads: set[str] = set()
         self._dirty_nodes: set[str] = set()
+        self._settled_at: datetime | None = None
 
     # -- following ---------------------------------------------------------------------------------------------------
 
@@ -126,6 +127,9 @@ class Fold(LogFold):
 
     def settle(self, now: datetime) -> None:
         """Bring the indexes up to date with the chains, and with the time."""
+        if self._settled_at is not None and now < self._settled_at:
+            self._clock_was_set_back()
+        self._settled_at = now
         while self._due and self._due[0][0] <= now:
             _, key = heapq.heappop(self._due)
             if key:
@@ -136,6 +140,13 @@ class Fold(LogFold):
         for key in self._dirty_workloads:
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
+
+    def _clock_was_set_back(self) -> None:
+        """What was to happen at a time may be late by as much as the clock was ahead: look at all of it again."""
+        self._dirty_workloads.update(key for _, key in self._due if key)
+        self._due.clear()
+        for queue in self._queues.values():
+            queue.reported_at = None
 
     def _settle_node(self, key: str) -> None:
         before, after = self._settled_nodes.get(key, NODE.initial), self.nodes[key].state

@@ -44,17 +44,31 @@ FIRST_PAUSE_SECONDS: Final = 0.005
 LONGEST_PAUSE_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 1.0
 """How often a follower without news looks around."""
+CLOCK_SECONDS: Final = 2.0
+"""How often who waits for a time looks at the clock, which may have been set meanwhile."""
 
 log = structlog.get_logger(__name__)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 class Scheduler:
     """One scheduler on one log."""
 
-    def __init__(self, store: EventStore, fold: Fold, *, snapshots: FoldSnapshots | None = None) -> None:
+    def __init__(
+        self,
+        store: EventStore,
+        fold: Fold,
+        *,
+        snapshots: FoldSnapshots | None = None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
         self._store = store
         self.fold = fold
         self._snapshots = snapshots
+        self._clock = clock
         self._changed = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._target_seq = 0
@@ -85,7 +99,7 @@ class Scheduler:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if self._snapshots is not None and self._caught_up.is_set():
-            await self._snapshots.save(self.fold.seq, self.fold.chains, _now())
+            await self._snapshots.save(self.fold.seq, self.fold.chains, self._clock())
 
     async def _follow(self, on_reading: Callable[[int, int], None], on_standing: OnStanding) -> None:
         async with contextlib.aclosing(
@@ -100,8 +114,8 @@ class Scheduler:
                     self._caught_up.set()
                 else:
                     on_reading(self.fold.seq, self._target_seq)
-                if self._snapshots is not None and self._snapshots.due(self.fold.seq, _now()):
-                    await self._snapshots.save(self.fold.seq, self.fold.chains, _now())
+                if self._snapshots is not None and self._snapshots.due(self.fold.seq, self._clock()):
+                    await self._snapshots.save(self.fold.seq, self.fold.chains, self._clock())
                 await asyncio.sleep(0)  # a long log must not keep the process from everything else
 
     async def _schedule(self, on_ready: Callable[[], None]) -> None:
@@ -123,14 +137,14 @@ class Scheduler:
 
     async def _wait_for_work(self) -> None:
         due = self.fold.next_due()
-        wait = None if due is None else max((due - _now()).total_seconds(), 0.0)
+        wait = None if due is None else min(max((due - self._clock()).total_seconds(), 0.0), CLOCK_SECONDS)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._changed.wait()
 
     async def cycle(self) -> bool:
         """Plan once and commit the plan. Whether there was anything to do."""
-        now = _now()
+        now = self._clock()
         snapshot = self.fold.snapshot(now)
         planned = plan(snapshot)
         self.fold.note(snapshot, planned)
@@ -205,10 +219,6 @@ async def _in_flight(appends: Sequence[Callable[[], Awaitable[bool]]]) -> list[b
             return await append()
 
     return list(await asyncio.gather(*(one(append) for append in appends)))
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:

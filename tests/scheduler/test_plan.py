@@ -418,6 +418,36 @@ class TestPods:
         assert workload.reason == "backoff"
         assert workload.message.startswith(told)
 
+    def test_a_retry_waits_no_longer_than_the_longest_wait_where_the_clock_was_set_back(self, world: World):
+        """One second, by a clock that was two hours ahead."""
+        world.node("a")
+        key = world.submit("w")
+        world.now += timedelta(hours=2)
+        world.settle()
+        world.fact(key, "failed", exit_code=1)
+        world.settle()
+        assert world.workload(key).reason == "backoff"
+        world.now -= timedelta(hours=2)
+        world.settle()
+        assert world.workload(key).phase == "Initializing"
+        assert world.check().violations == []
+
+    @pytest.mark.parametrize("back", [timedelta(seconds=1), timedelta(minutes=4)])
+    def test_a_retry_keeps_its_time_where_the_clock_was_set_back_a_little(self, world: World, back: timedelta):
+        world.node("a")
+        key = world.submit("w")
+        world.settle()
+        world.fact(key, "failed", exit_code=1)
+        world.settle()
+        due = world.fold.next_due()
+        assert due is not None
+        world.now -= back
+        world.settle()
+        assert world.workload(key).phase == "Pending"
+        world.now = due
+        world.settle()
+        assert world.workload(key).phase == "Initializing"
+
     def test_after_its_time_a_retry_without_room_tells_the_other_reason(self, world: World):
         world.node("a", max_pods=1)
         key = world.submit("w")

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -45,8 +46,14 @@ class Running:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     schedulers: list[Scheduler] = field(default_factory=list)
 
-    def start(self, store: EventStore, *, snapshots: FoldSnapshots | None = None) -> Scheduler:
-        scheduler = Scheduler(store, Fold(), snapshots=snapshots)
+    def start(
+        self,
+        store: EventStore,
+        *,
+        snapshots: FoldSnapshots | None = None,
+        clock: Callable[[], datetime] = service.utc_now,
+    ) -> Scheduler:
+        scheduler = Scheduler(store, Fold(), snapshots=snapshots, clock=clock)
         self.schedulers.append(scheduler)
         self.tasks.append(asyncio.create_task(scheduler.run(asyncio.Event())))
         return scheduler
@@ -201,6 +208,29 @@ async def test_killed_in_the_middle_the_next_one_carries_on(log: Log, running: R
     report = await bindings(log, 60)
     assert not report.violations
     assert report.bindings == report.left_reserved == 60
+
+
+async def test_a_clock_that_is_set_forward_while_a_retry_waits_is_noticed_though_nothing_happens(running: Running):
+    log = Log([], People(MemoryEventStore()))
+    await log.people.cluster()
+    await log.people.connect()
+    await log.people.project()
+    await log.people.node("a", NODE)
+    ahead = timedelta(minutes=10)  # so that the first waits are over at once
+    running.start(log.people.store, clock=lambda: datetime.now(UTC) + ahead)
+    key = await log.people.submit("w")
+    for count in range(1, 11):
+        await bindings(log, count)
+        if count == 10:
+            ahead = timedelta()
+        await log.people.fact(key, "interrupted")
+
+    async def waits() -> bool:
+        return (await log.people.workload(key)).reason == "backoff"
+
+    await until(waits, "the wait of five minutes")
+    ahead = timedelta(minutes=10)
+    await bindings(log, 11)
 
 
 class FullDisk(MemoryEventStore):
