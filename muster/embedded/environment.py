@@ -21,6 +21,8 @@ SET_BY_UP: Final[Mapping[str, str]] = {
     "MUSTER_POSTGRES_READER_PASSWORD_FILE": "",
     "MUSTER_HTTP_HOST": "",
     "MUSTER_HTTP_PORT": "--port",
+    "MUSTER_HTTP_CERTIFICATE_FILE": "",
+    "MUSTER_HTTP_KEY_FILE": "",
     "MUSTER_HEALTH_HOST": "",
     "MUSTER_HEALTH_PORT": "",
     "MUSTER_ISSUER": "",
@@ -41,7 +43,7 @@ takes all others."""
 NO_SETTINGS: Final = frozenset(
     {
         # The command line's own. MUSTER_DATA_DIR it reads, too.
-        *("MUSTER_URL", "MUSTER_TOKEN", "MUSTER_CONTEXT", "MUSTER_PROJECT", "MUSTER_DATA_DIR"),
+        *("MUSTER_URL", "MUSTER_CA_FILE", "MUSTER_TOKEN", "MUSTER_CONTEXT", "MUSTER_PROJECT", "MUSTER_DATA_DIR"),
         # Of tools/.
         *("MUSTER_PYTHON", "MUSTER_KUBE_TOOLS"),
         # What Muster tells a pod: it may run one of its own.

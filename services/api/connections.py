@@ -56,10 +56,10 @@ class ConnectionLimits:
     """Within which a client that is sent something must take LEAST_PROGRESS_BYTES, or all of it."""
 
 
-def bounded(limits: ConnectionLimits) -> type[asyncio.Protocol]:
-    """What uvicorn is to make for each connection."""
+def bounded(limits: ConnectionLimits) -> "Callable[..., BoundedProtocol]":
+    """What makes the protocol of each connection, from what uvicorn gives it."""
     lingering: set[BoundedProtocol] = set()
-    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, lingering))
+    return partial(BoundedProtocol, limits, lingering)
 
 
 class _LingeringTransport(asyncio.Transport):
@@ -136,7 +136,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(_LingeringTransport(transport, self._lingers))
         if len(self.connections) - len(self._lingering) > self._limits.connections:
             message = f"{self._limits.connections} connections are open already; try again"
-            self._end_with(unavailable(message, details="too_many_connections"), "too_many")
+            self.end_with(unavailable(message, details="too_many_connections"), "too_many")
         elif self._are_from_here() > self._limits.per_address:
             message = (
                 f"{self._limits.per_address} connections are open from your address already; close some, or, behind a "
@@ -145,7 +145,7 @@ class BoundedProtocol(HttpToolsProtocol):
             error = ApiError(
                 429, message, details="too_many_connections_of_address", headers={"Retry-After": RETRY_AFTER_SECONDS}
             )
-            self._end_with(error, "too_many_of_address")
+            self.end_with(error, "too_many_of_address")
         else:
             self._expect_head()
 
@@ -213,6 +213,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
         self._watch_writes()
 
+    def eof_received(self) -> None:
+        super().eof_received()
+        # The connection closes, once its client has read what was written; where it does not, the watch ends it.
+        self._watch_writes()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer = _cancelled(self._head_timer)
         self._write_timer = _cancelled(self._write_timer)
@@ -226,7 +231,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _head_did_not_come(self) -> None:
         message = f"the request's head was not there within {self._limits.head_seconds:g} s"
-        self._end_with(ApiError(408, message, details="head_too_slow"), "slow_head")
+        self.end_with(ApiError(408, message, details="head_too_slow"), "slow_head")
 
     def _head_is_too_long(self) -> None:
         if self._serving:
@@ -235,13 +240,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             message = f"the request's head is longer than {MOST_HEAD_BYTES} bytes"
-            self._end_with(ApiError(431, message, details="head_too_large"), "long_head")
+            self.end_with(ApiError(431, message, details="head_too_large"), "long_head")
 
     def send_400_response(self, msg: str) -> None:
         self._more_may_come = True
         super().send_400_response(msg)
 
-    def _end_with(self, error: ApiError, why: str) -> None:
+    def end_with(self, error: ApiError, why: str) -> None:
         """Answer without a request, and end the connection."""
         if self.transport.is_closing():
             return

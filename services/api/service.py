@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Generator
-from typing import Final
+from typing import Final, cast
 
 import uvicorn
 
@@ -19,6 +19,7 @@ from services.api.follows import FOLLOWS
 from services.api.limits import RateLimiter, Slots
 from services.api.node_names import NodeNames
 from services.api.rows import LoggedRows
+from services.api.tls import Certificate, certificate_of, over_tls
 from services.runtime.identity.actors import Actors
 from services.runtime.identity.authentication import authenticator
 from services.runtime.identity.directory import Directory
@@ -46,7 +47,10 @@ class _Server(uvicorn.Server):
 
 
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
-    """Serve until `stop`. Raises what ends the fold of roles and projects, and OSError where the port is taken."""
+    """Serve until `stop`. Raises what ends the fold of roles and projects, OSError where the port is taken, and
+    CertificateError where https is wanted and cannot be served.
+    """
+    certificate = certificate_of(settings)
     connection = await connect(settings, "api")
     queries = Queries(settings.reader_url or settings.database_url)
     verifier = authenticator(settings)
@@ -86,7 +90,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         )
         tidying = asyncio.create_task(tidy(api), name="tidy-code")
         try:
-            await _serve(api, settings, health, stop)
+            await _serve(api, settings, certificate, health, stop)
         finally:
             tidying.cancel()
             await asyncio.gather(tidying, return_exceptions=True)
@@ -99,21 +103,23 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         await connection.close()
 
 
-async def _serve(api: Api, settings: Settings, health: Health, stop: asyncio.Event) -> None:
+async def _serve(
+    api: Api, settings: Settings, certificate: Certificate | None, health: Health, stop: asyncio.Event
+) -> None:
+    limits = ConnectionLimits(
+        connections=settings.http_max_connections,
+        per_address=settings.http_max_connections_per_address,
+        head_seconds=settings.http_max_head_seconds,
+        stalled_seconds=settings.http_max_stalled_seconds,
+    )
+    protocol = bounded(limits) if certificate is None else over_tls(bounded(limits), limits, certificate)
     server = _Server(
         uvicorn.Config(
             build_application(api, origins=[*filter(None, map(str.strip, settings.cors_origins.split(",")))]),
             host=settings.http_host,
             port=settings.http_port,
             loop="none",
-            http=bounded(
-                ConnectionLimits(
-                    connections=settings.http_max_connections,
-                    per_address=settings.http_max_connections_per_address,
-                    head_seconds=settings.http_max_head_seconds,
-                    stalled_seconds=settings.http_max_stalled_seconds,
-                )
-            ),
+            http=cast("type[asyncio.Protocol]", protocol),
             ws="none",
             lifespan="off",
             proxy_headers=False,

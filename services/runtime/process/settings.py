@@ -55,6 +55,11 @@ class Settings(BaseSettings):
     """Where the API listens; loopback unless told otherwise."""
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Of the API; 0 takes a free one."""
+    http_certificate_file: Path | None = None
+    """The API's certificate, in PEM, with those of the authorities between it and one that clients believe behind it:
+    the API then serves https alone (TLS 1.2 or later). Read again when it changes. Plain HTTP where unset."""
+    http_key_file: Path | None = None
+    """The certificate's private key, in PEM, without a passphrase."""
     requests_per_second: float = Field(default=20.0, gt=0)
     """Of one user in the long run, at each `api` process; more is answered 429 with `Retry-After`."""
     requests_burst: int = Field(default=200, ge=1)
@@ -67,7 +72,8 @@ class Settings(BaseSettings):
     """Of these, from one address (of IPv6, one /64); one more is answered 429 and closed. Behind a proxy, all come from
     the proxy's address: give it as many as `http_max_connections`, and have the proxy bound its clients."""
     http_max_head_seconds: float = Field(default=10.0, gt=0)
-    """Within which the head of a request must be there, from its first byte or from the connection on."""
+    """Within which the head of a request must be there, from its first byte or from the connection on; over https the
+    handshake has as long before that."""
     http_max_stalled_seconds: float = Field(default=30.0, gt=0)
     """Within which a client must take at least 16 KiB of what it is sent, or all of it; else it is cut off."""
     cors_origins: str = ""
