@@ -15,7 +15,7 @@ from typing import Final
 from uuid import uuid4
 
 from muster.cli.exits import ExitCode, Problem
-from muster.cli.http import BadUrlError, Http, Parameters, Response, Stream, TransportError
+from muster.cli.http import BadUrlError, Http, Parameters, Response, Stream, TlsError, TransportError
 from muster.cli.values import Json, Row, text_of
 
 API_PREFIX: Final = "/api/v1"
@@ -60,6 +60,7 @@ class Api:
         url: str,
         token: str,
         *,
+        ca_file: str = "",
         talk: Callable[[str], None] = lambda _text: None,
         waits_seconds: Sequence[float] = RETRY_WAITS_SECONDS,
     ) -> None:
@@ -70,7 +71,7 @@ class Api:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         try:
-            self._http = Http(url, headers)
+            self._http = Http(url, headers, ca_file=ca_file)
         except BadUrlError as error:
             raise self._no_url(error) from error
 
@@ -174,6 +175,8 @@ class Api:
                 response = self._http.request(
                     method, path, parameters=parameters, body=content, headers={**more, **(headers or {})}
                 )
+            except TlsError as error:
+                raise self._unreachable(error) from error
             except TransportError as error:
                 lost, response = error, None
             except BadUrlError as error:
@@ -208,6 +211,9 @@ class Api:
 
     def _unreachable(self, error: TransportError, idempotency_key: str | None = None) -> Problem:
         why = [str(error)]
+        if isinstance(error, TlsError):
+            # Not UNREACHABLE: whoever waits for a server that is away would ask again and again.
+            return Problem(f"cannot reach Muster at {self.url}", why=tuple(why), todo=error.todo, code=ExitCode.FAILURE)
         if idempotency_key is not None and error.sent:
             why.append("the request may have been carried out")
         todo = "is it running? `muster up` starts one here; `muster context list` shows which one is asked"
@@ -256,12 +262,12 @@ def problem_of(response: Response, idempotency_key: str | None = None) -> Proble
     if isinstance(issues, list) and len(issues) == 1 and why and _is_whole(message, issues[0]):
         # What is wrong with one field is the whole message: once is enough, in the words that name the flag.
         message, why = why[0], []
-    code = _STATUS_EXIT.get(status, ExitCode.FAILURE)
+    code = ExitCode.FAILURE if details == "https_needed" else _STATUS_EXIT.get(status, ExitCode.FAILURE)
     if code is ExitCode.REJECTED and _is_name_conflict(body):
         code = ExitCode.CONFLICT
     if code is ExitCode.UNREACHABLE:
         why.append(f"so says {response.base}")
-    todo = _todo(status, details, response.path)
+    todo = _todo(status, details, response)
     if idempotency_key is not None and code is ExitCode.UNREACHABLE and status != TOO_MANY:
         todo = _repeat(idempotency_key)
     return Problem(
@@ -278,12 +284,14 @@ def _repeat(idempotency_key: str) -> str:
     return f"repeat with --idempotency-key {quote(idempotency_key)}: it is then done once at most"
 
 
-def _todo(status: int, details: str, path: str) -> str | None:
+def _todo(status: int, details: str, response: Response) -> str | None:
+    if details == "https_needed":
+        return f"--url https://{response.base.partition('://')[2]}; the token went over the line in plain text"
     if details == "too_many_workloads":
         return "`muster workload list -p PROJECT` shows them: delete what is not needed, or wait until some have ended"
     if details == "no_such_run":
         return "`muster workload pods NAME` lists attempts and runs"
-    if status == NOT_FOUND and "/workloads" not in path:
+    if status == NOT_FOUND and "/workloads" not in response.path:
         return None
     return _STATUS_TODO.get(status)
 

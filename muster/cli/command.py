@@ -63,6 +63,15 @@ TokenOption = Annotated[
         rich_help_panel=CONNECTION_PANEL,
     ),
 ]
+CaFileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        help="Believe the certificates of this authority (PEM), and no others. [env MUSTER_CA_FILE]",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+]
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show request ids and stack traces.", rich_help_panel=CONNECTION_PANEL)
 ]
@@ -98,6 +107,7 @@ _CONNECTION: Final[dict[str, Any]] = {
     "context": ContextOption,
     "url": UrlOption,
     "token": TokenOption,
+    "ca_file": CaFileOption,
     "debug": DebugOption,
     "quiet": QuietOption,
     "no_color": NoColorOption,
@@ -119,6 +129,7 @@ class Connection:
     context: str | None = None
     url: str | None = None
     token: str | None = None
+    ca_file: str | None = None
     debug: bool = False
     quiet: bool = False
     no_color: bool = False
@@ -129,6 +140,7 @@ class Connection:
             context=self.context or outer.context,
             url=self.url or outer.url,
             token=self.token or outer.token,
+            ca_file=self.ca_file or outer.ca_file,
             debug=self.debug or outer.debug,
             quiet=self.quiet or outer.quiet,
             no_color=self.no_color or outer.no_color,
@@ -151,7 +163,14 @@ class Session:
         """Which Muster. Its URL may be empty: `api` insists on one."""
         flags = self.connection
         return _contexts_or_problem(
-            lambda: resolve(self.contexts, os.environ, context=flags.context, url=flags.url, token=flags.token)
+            lambda: resolve(
+                self.contexts,
+                os.environ,
+                context=flags.context,
+                url=flags.url,
+                token=flags.token,
+                ca_file=flags.ca_file,
+            )
         )
 
     @property
@@ -170,7 +189,7 @@ class Session:
                 todo="start one here with `muster up`, or name one with `muster context add NAME --url URL`",
                 code=ExitCode.UNREACHABLE,
             )
-        return Api(self.target.url, self.target.token, talk=self.out.talk)
+        return Api(self.target.url, self.target.token, ca_file=self.target.ca_file, talk=self.out.talk)
 
     def patience(self, timeout: str | None = None, *, waits: bool = True, flags: str = "--watch") -> "Patience":
         """With a server that is away while this command waits; `timeout`: of --timeout. Raises Problem (usage)."""

@@ -223,7 +223,7 @@ def _ask(path: str, key: str) -> list[Row]:
     if target is None or not target.url:
         return []
     try:
-        connection, base = _connection(target.url)
+        connection, base = _connection(target.url, target.ca_file)
         try:
             headers = {"Authorization": f"Bearer {target.token}", "Accept": "application/json"}
             connection.request("GET", f"{base}/api/v1{path}", headers=headers)
@@ -235,7 +235,7 @@ def _ask(path: str, key: str) -> list[Row]:
     return rows_of(body, key) if isinstance(body, dict) else []
 
 
-def _connection(url: str) -> "tuple[HTTPConnection, str]":
+def _connection(url: str, ca_file: str) -> "tuple[HTTPConnection, str]":
     from http.client import HTTPConnection
     from urllib.parse import urlsplit
 
@@ -245,7 +245,12 @@ def _connection(url: str) -> "tuple[HTTPConnection, str]":
         return HTTPConnection(host, port, timeout=ANSWER_SECONDS), base
     from http.client import HTTPSConnection
 
-    return HTTPSConnection(host, port, timeout=ANSWER_SECONDS), base
+    from muster.cli.http import TlsError, trusted
+
+    try:
+        return HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=trusted(ca_file)), base
+    except TlsError as error:
+        raise OSError(str(error)) from error
 
 
 def _asked(environ: Mapping[str, str], shell: str) -> tuple[list[str], str]:

@@ -23,6 +23,7 @@ CONTEXT_COLUMNS: Final = (
     Column("PROJECT", "project"),
     Column("CLUSTER", "cluster"),
     Column("TOKEN", "token"),
+    Column("CA-FILE", "caFile", wide=True),
     Column("DATA-DIR", "dataDir", wide=True),
 )
 
@@ -63,6 +64,7 @@ def _add_reads(app: typer.Typer) -> None:
             "token": "set" if target.token else None,
             "project": target.project or None,
             "cluster": target.cluster or None,
+            "caFile": target.ca_file or None,
             "dataDir": target.data_dir or None,
             "file": str(config_file(os.environ)),
         }
@@ -86,6 +88,7 @@ def _add_changes(app: typer.Typer) -> None:
         output=False,
         examples="""
         muster context add staging --url https://muster.example.org --token-stdin --use < token
+        muster context add lab --url https://muster.lab:8443 --ca-file ca.crt
         muster context add local --url http://127.0.0.1:8080 --data-dir ~/.local/share/muster --default-project vision
         """,
     )
@@ -106,20 +109,21 @@ def _add_changes(app: typer.Typer) -> None:
         ] = None,
         use_it: Annotated[bool, typer.Option("--use", help="Make it the current context.")] = False,
     ) -> None:
-        """Add a context with --url and --token, or change one. What you do not give stays as it is."""
+        """Add a context with --url, --token and --ca-file, or change one. What you do not give stays as it is."""
         known = session.contexts.contexts.get(name, Context())
         given_token = _token_of_stdin() if token_stdin else session.connection.token
         context = Context(
             url=session.connection.url or known.url,
             token=given_token or known.token,
-            data_dir=str(data_dir.expanduser().absolute()) if data_dir else known.data_dir,
+            ca_file=_absolute(session.connection.ca_file) if session.connection.ca_file else known.ca_file,
+            data_dir=_absolute(data_dir) if data_dir else known.data_dir,
             project=default_project or known.project,
             cluster=default_cluster or known.cluster,
         )
         if not context.url:
             raise usage("a context needs a URL", todo=f"muster context add {quote(name)} --url http://127.0.0.1:8080")
         if not context.url.startswith(("http://", "https://")):
-            raise usage(f"--url: {context.url!r} is no URL", todo="write it as http://HOST:PORT")
+            raise usage(f"--url: {context.url!r} is no URL", todo="write it as http://HOST:PORT or https://HOST")
         if CONTEXT_NAME.match(name) is None:
             raise usage(f"{name!r} is no name for a context", todo="letters, digits, '-', '_' and '.', at most 63")
         _save(with_context(session.contexts, name, context, use=use_it))
@@ -146,8 +150,14 @@ def _row(session: Session, name: str, context: Context) -> Row:
         "project": context.project,
         "cluster": context.cluster,
         "token": "set" if context.token else "",
+        "caFile": context.ca_file,
         "dataDir": context.data_dir,
     }
+
+
+def _absolute(path: str | Path) -> str:
+    """Also where a command is typed in another folder."""
+    return str(Path(path).expanduser().absolute())
 
 
 def _known(contexts: Contexts, name: str) -> None:

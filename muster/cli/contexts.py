@@ -33,6 +33,8 @@ class Context:
 
     url: str = ""
     token: str = ""
+    ca_file: str = ""
+    """Of the authorities whose certificates alone are believed; empty for those that this machine believes."""
     data_dir: str = ""
     """Where `muster up` keeps it, on this machine; empty for one elsewhere."""
     project: str = ""
@@ -57,6 +59,7 @@ class Target:
     """Of the context; empty where flags and environment said everything."""
     url: str
     token: str
+    ca_file: str
     data_dir: str
     project: str
     cluster: str
@@ -141,6 +144,7 @@ def resolve(
     context: str | None = None,
     url: str | None = None,
     token: str | None = None,
+    ca_file: str | None = None,
 ) -> Target:
     """Flag over environment over file. A context's token goes to that context's URL only, never to another.
 
@@ -161,6 +165,7 @@ def resolve(
         name=name if name in contexts.contexts else "",
         url=chosen_url,
         token=token or environ.get("MUSTER_TOKEN") or ours.token,
+        ca_file=ca_file or environ.get("MUSTER_CA_FILE") or ours.ca_file,
         data_dir=environ.get("MUSTER_DATA_DIR") or ours.data_dir,
         project=environ.get("MUSTER_PROJECT") or ours.project,
         cluster=ours.cluster,

@@ -46,6 +46,15 @@ class TransportError(Exception):
         """Whether the request may have arrived."""
 
 
+class TlsError(TransportError):
+    """No connection over TLS, for a cause that does not pass by itself: nothing was sent."""
+
+    def __init__(self, why: str, *, todo: str) -> None:
+        super().__init__(ConnectionError(why), sent=False)
+        self.todo = todo
+        """What the user can do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
     """The answer to one request, whole."""
@@ -110,8 +119,8 @@ class Stream:
 class Http:
     """One server. Its connection is made with the first request, and kept."""
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        """Raises BadUrlError."""
+    def __init__(self, url: str, headers: Mapping[str, str], *, ca_file: str = "") -> None:
+        """`ca_file`: whose certificates alone are believed (`trusted`). Raises BadUrlError."""
         try:
             self._url = urlsplit(url)
             self._port = self._url.port
@@ -122,6 +131,7 @@ class Http:
         except ValueError as error:
             raise BadUrlError(str(error)) from error
         self._headers = dict(headers)
+        self._ca_file = ca_file
         self._connection: HTTPConnection | None = None
         self._proxy = _proxy_of(self._url)
 
@@ -210,7 +220,9 @@ class Http:
             connection.connect()
             _watch_over(connection.sock)
         except (OSError, HTTPException) as error:
-            raise TransportError(error, sent=False) from error
+            # Only who speaks TLS has loaded what its errors are told by.
+            lasting = self._url.scheme == "https" and tls_error(error, self._url)
+            raise lasting or TransportError(error, sent=False) from error
         except ValueError as error:
             raise BadUrlError(str(error)) from error
         self._connection = connection
@@ -228,9 +240,9 @@ class Http:
         from http.client import HTTPSConnection
 
         if self._proxy is None:
-            return HTTPSConnection(self._host, self._port, timeout=CONNECT_SECONDS, context=_trusted())
+            return HTTPSConnection(self._host, self._port, timeout=CONNECT_SECONDS, context=trusted(self._ca_file))
         through = HTTPSConnection(
-            self._proxy.hostname or "", self._proxy.port, timeout=CONNECT_SECONDS, context=_trusted()
+            self._proxy.hostname or "", self._proxy.port, timeout=CONNECT_SECONDS, context=trusted(self._ca_file)
         )
         through.set_tunnel(self._host, self._port, headers=_proxy_authorization(self._proxy))
         return through
@@ -271,12 +283,51 @@ def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:
     return {"Proxy-Authorization": "Basic " + b64encode(login.encode()).decode("ascii")}
 
 
-def _trusted() -> "SSLContext":
-    """Whose certificates are believed: SSL_CERT_FILE or SSL_CERT_DIR, or the authorities that browsers believe."""
+def trusted(ca_file: str = "") -> "SSLContext":
+    """Whose certificates are believed: those of the authorities in a file, and no other. Where none is named,
+    SSL_CERT_FILE or SSL_CERT_DIR, or the authorities that browsers believe. Raises TlsError.
+    """
     import ssl
 
+    if ca_file:
+        try:
+            return ssl.create_default_context(cafile=ca_file)
+        except OSError as error:
+            why = "holds no certificate in PEM" if isinstance(error, ssl.SSLError) else f"{error.strerror}"
+            todo = (
+                "--ca-file, MUSTER_CA_FILE or the context names it: the certificate of the server's authority, in PEM"
+            )
+            raise TlsError(f"the file {ca_file} cannot be used: {why}", todo=todo) from error
     if os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR"):
         return ssl.create_default_context()
     import certifi
 
     return ssl.create_default_context(cafile=certifi.where())
+
+
+_UNKNOWN_AUTHORITY: Final = "--ca-file FILE (or MUSTER_CA_FILE) names the certificate of the authority that signed it"
+_OTHER_NAME: Final = "--url with a name that stands in the certificate; or have this name put into it"
+_CERTIFICATE_TODO: Final[dict[int, str]] = {
+    9: "look at this machine's clock, and at that of whoever made it",
+    10: "have it renewed on the server",
+    **dict.fromkeys((2, 18, 19, 20, 21), _UNKNOWN_AUTHORITY),
+    **dict.fromkeys((62, 64), _OTHER_NAME),
+}
+"""By OpenSSL's code of what verification found (X509_V_ERR_...)."""
+_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
+"""OpenSSL's reasons for words that are none of TLS."""
+
+
+def tls_error(error: Exception, url: SplitResult) -> TlsError | None:
+    """What keeps a client from speaking TLS with this server; None where it may pass."""
+    import ssl
+
+    name = f"https://{url.netloc.rpartition('@')[2]}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        told = f"the certificate of {name} is not believed: {error.verify_message.rstrip('.')}"
+        todo = _CERTIFICATE_TODO.get(error.verify_code, "have another one made for the server")
+        return TlsError(told, todo=todo)
+    if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
+        plain = f"http://{url.netloc.rpartition('@')[2]}"
+        return TlsError(f"what answers at {name} speaks no TLS", todo=f"if it is to speak plain HTTP: --url {plain}")
+    return None

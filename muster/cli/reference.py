@@ -63,6 +63,7 @@ def reference_page() -> str:
         "| `--context` | `MUSTER_CONTEXT` | `current` |",
         "| `--url` | `MUSTER_URL` | `url` |",
         "| `--token` | `MUSTER_TOKEN` | `token` |",
+        "| `--ca-file` | `MUSTER_CA_FILE` | `ca_file` |",
         "| `-p`, `--project` | `MUSTER_PROJECT` | `project` |",
         "| `--data-dir` | `MUSTER_DATA_DIR` | `data_dir` |",
         "",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from muster.cli.command import (
+    CaFileOption,
     Connection,
     ContextOption,
     DebugOption,
@@ -45,11 +46,14 @@ def root_app() -> typer.Typer:
         context: ContextOption = None,
         url: UrlOption = None,
         token: TokenOption = None,
+        ca_file: CaFileOption = None,
         debug: DebugOption = False,
         quiet: QuietOption = False,
         no_color: NoColorOption = False,
     ) -> None:
-        ctx.obj = Connection(context=context, url=url, token=token, debug=debug, quiet=quiet, no_color=no_color)
+        ctx.obj = Connection(
+            context=context, url=url, token=token, ca_file=ca_file, debug=debug, quiet=quiet, no_color=no_color
+        )
 
     root.__doc__ = SUMMARY
     root.examples = EXAMPLES  # pyright: ignore[reportFunctionMemberAccess]

@@ -152,7 +152,7 @@ def bind(session: Session, signer: Signer, user: str, role: str, project: str | 
     from muster.cli.client import Api
 
     token = signer.sign(signer.settings.admin_subject, ADMINISTRATOR_SECONDS)
-    with closing(Api(session.api.url, token, talk=session.out.talk)) as administrator:
+    with closing(Api(session.api.url, token, ca_file=session.target.ca_file, talk=session.out.talk)) as administrator:
         try:
             if role == ADMINISTRATOR:
                 where = None

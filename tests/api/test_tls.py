@@ -290,6 +290,7 @@ def test_a_client_that_still_sends_reads_why_it_was_refused(served: Edge) -> Non
 def test_what_is_not_tls_any_more_ends_the_connection(served: Edge) -> None:
     before = cut("broken_tls")
     with served.secure() as client, contextlib.closing(socket.socket(fileno=client.detach())) as raw:
+        raw.settimeout(PATIENCE_SECONDS)
         raw.sendall(b"\x17\x03\x03\x00\x20" + b"not encrypted with our keys" + b"xxxxx")
         with contextlib.suppress(ConnectionResetError):
             everything(raw)

@@ -12,7 +12,7 @@ from tests.support.shapes import WORKLOAD_ID, Ran, Reply, ShapeServer, workload_
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home: no context, no variables of ours."""
-    for name in ("URL", "TOKEN", "CONTEXT", "PROJECT", "DATA_DIR", "KEY_FILE", "NATS_URL", "POSTGRES_URL"):
+    for name in ("URL", "TOKEN", "CONTEXT", "PROJECT", "DATA_DIR", "CA_FILE", "KEY_FILE", "NATS_URL", "POSTGRES_URL"):
         monkeypatch.delenv(f"MUSTER_{name}", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,4 +1,7 @@
-"""The command line against the real API, gate, commands and projector on NATS and Postgres: what the shapes promise."""
+"""The command line against the real API, gate, commands and projector on NATS and Postgres: what the shapes promise.
+
+Over https, with an authority that nobody knows but who is told: what is sent and streamed is the same as without.
+"""
 
 import asyncio
 import json
@@ -15,7 +18,7 @@ import pytest
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from development.stack import until
 from services.runtime.nats.connection import connect
-from tests.support.api import Served, report_node, serving
+from tests.support.api import Served, certified, report_node, serving
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(nats_server: NatsServer, postgres_server: PostgresServer, folder: Path) -> Iterator[Served]:
-    with serving(nats_server, postgres_server, folder) as running:
+    with serving(nats_server, postgres_server, folder, **certified(folder)) as running:
         yield running
 
 
@@ -33,6 +36,7 @@ def served(nats_server: NatsServer, postgres_server: PostgresServer, folder: Pat
 def admin(served: Served, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     """The administrator's environment."""
     monkeypatch.setenv("MUSTER_URL", served.url)
+    monkeypatch.setenv("MUSTER_CA_FILE", str(served.ca_file))
     monkeypatch.setenv("MUSTER_TOKEN", served.token("admin"))
     monkeypatch.setenv("MUSTER_KEY_FILE", str(folder / "key.json"))
     return served

@@ -26,7 +26,7 @@ TWO = Contexts(
     current="local",
     contexts={
         "local": Context(url="http://127.0.0.1:8080", token="t-local", project="default", data_dir="/data"),
-        "far": Context(url="https://far.example", token="t-far", cluster="big"),
+        "far": Context(url="https://far.example", token="t-far", cluster="big", ca_file="/far.crt"),
     },
 )
 
@@ -49,6 +49,31 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
 ) -> None:
     target = resolve(TWO, environ, **flags)
     assert (target.url, target.token) == (url, token)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "ca_file"),
+    [
+        ({"context": "far"}, {}, "/far.crt"),
+        ({"context": "far"}, {"MUSTER_CA_FILE": "/env.crt"}, "/env.crt"),
+        ({"context": "far", "ca_file": "/flag.crt"}, {"MUSTER_CA_FILE": "/env.crt"}, "/flag.crt"),
+        ({}, {}, ""),
+        ({"context": "far", "url": "https://elsewhere"}, {}, ""),
+    ],
+)
+def test_whose_certificates_are_believed_follows_the_same_order(
+    flags: dict[str, str], environ: dict[str, str], ca_file: str
+) -> None:
+    assert resolve(TWO, environ, **flags).ca_file == ca_file
+
+
+def test_a_context_keeps_its_authority_by_its_whole_path(
+    muster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert muster("context", "add", "lab", "--url", "https://muster.lab", "--ca-file", "ca.crt", "--use").code == 0
+    assert muster("context", "add", "lab", "--default-project", "p").code == 0
+    assert muster("context", "show", "-o", "json").json()["caFile"] == str(tmp_path / "ca.crt")
 
 
 def test_a_token_is_never_sent_to_another_url_than_its_context_s() -> None:

@@ -1,21 +1,33 @@
 """The command line's own HTTP: over TLS, and through proxies as the environment names them."""
 
 import base64
+import datetime as dt
 import http.server
+import re
 import socket
 import ssl
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
-from muster.cli.http import Http, Stream, TransportError
+from muster.cli.complete import offered
+from muster.cli.http import Http, Stream, TlsError, TransportError
 from muster.embedded.certificates import authority_in, server_certificate
+from tests.support.shapes import Ran, Reply, ShapeServer
 
 NAME = "api.muster.test"
 """A name that no resolver knows: only a proxy can lead there."""
+
+
+asked_paths: list[str] = []
+"""Of every server here."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -23,6 +35,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """What was asked, as a proxy or a server sees it."""
+        asked_paths.append(self.path)
         said = f"{self.path}\n{self.headers.get('Host')}\n{self.headers.get('Proxy-Authorization', '-')}\n".encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(said)))
@@ -86,22 +99,123 @@ def secure(tmp_path: Path) -> Generator[int]:
         yield server.server_address[1]
 
 
+@pytest.mark.parametrize("named_by", ["environment", "argument"])
 def test_over_tls_the_authority_that_is_named_is_believed_and_no_other(
-    secure: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
 ) -> None:
     stranger = Http(f"https://localhost:{secure}", {})
-    with pytest.raises(TransportError, match="certificate verify failed") as refused:
+    with pytest.raises(TlsError, match=rf"^the certificate of https://localhost:{secure} is not believed: ") as refused:
         stranger.request("GET", "/a", headers={})
     assert not refused.value.sent
 
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
-    http_ = Http(f"https://localhost:{secure}", {})
+    ca_file = str(tmp_path / "ca.crt")
+    if named_by == "environment":
+        monkeypatch.setenv("SSL_CERT_FILE", ca_file)
+    else:
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "server.key"))
+    http_ = Http(f"https://localhost:{secure}", {}, ca_file="" if named_by == "environment" else ca_file)
     for path in ("/a", "/b"):
         assert http_.request("GET", path, headers={}).text.splitlines()[:2] == [path, f"localhost:{secure}"]
     with http_.stream("/c", (), {}) as answer:
         assert isinstance(answer, Stream)
         assert next(iter(answer.lines())) == "/c"
     http_.close()
+
+
+def self_signed(folder: Path, name: str, *, days: tuple[int, int]) -> ssl.SSLContext:
+    """Of a server whose certificate is valid from so many days from now on, until so many; ca.crt is its own."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)
+    called = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    first, last = (now + dt.timedelta(days=day) for day in days)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(called)
+        .issuer_name(called)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(first)
+        .not_valid_after(last)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    private = serialization.PrivateFormat.PKCS8
+    pem = key.private_bytes(serialization.Encoding.PEM, private, serialization.NoEncryption())
+    (folder / "server.key").write_bytes(pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.crt", folder / "server.key")
+    return context
+
+
+REFUSED: dict[str, tuple[tuple[str, int, int], bool, str, str]] = {
+    "of nobody known": (("localhost", -1, 1), False, "is not believed: self.signed certificate", "--ca-file FILE"),
+    "of another name": (("other.test", -1, 1), True, "Hostname mismatch", "--url with a name that stands in"),
+    "no more": (("localhost", -9, -1), True, "certificate has expired", "have it renewed on the server"),
+    "not yet": (("localhost", 1, 9), True, "certificate is not yet valid", "look at this machine's clock"),
+}
+"""Name, first and last day of the certificate; whether its authority is named; why and what to do."""
+
+
+@pytest.mark.parametrize("certificate", REFUSED)
+def test_a_certificate_that_is_not_believed_is_said_at_once_with_what_to_do(
+    muster: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, certificate: str
+) -> None:
+    (name, first, last), named, why, todo = REFUSED[certificate]
+    with serving(self_signed(tmp_path, name, days=(first, last))) as server:
+        monkeypatch.setenv("MUSTER_URL", f"https://localhost:{server.server_address[1]}")
+        if named:
+            monkeypatch.setenv("MUSTER_CA_FILE", str(tmp_path / "ca.crt"))
+        # Also where it would wait for a server that is away.
+        for command in (("workload", "list"), ("events", "tail"), ("workload", "list", "-w")):
+            ran = muster(*command)
+            assert ran.code == 1, ran.err
+            assert re.search(why, ran.err)
+            assert f"→ {todo}" in ran.err
+            assert "again" not in ran.err
+
+
+def test_plain_http_where_https_is_meant_is_said_so(muster: Callable[..., Ran], home: Path) -> None:
+    with serving() as server:
+        port = server.server_address[1]
+        ran = muster("workload", "list", "--url", f"https://localhost:{port}")
+    assert ran.code == 1
+    assert f"what answers at https://localhost:{port} speaks no TLS" in ran.err
+    assert f"→ if it is to speak plain HTTP: --url http://localhost:{port}" in ran.err
+
+
+def test_https_where_plain_http_is_meant_is_said_so(api: ShapeServer, muster: Callable[..., Ran]) -> None:
+    message = "this port speaks https, and was spoken to in plain HTTP: write the URL with https://"
+    api.on("GET", "/workloads", Reply(400, {"code": 400, "message": message, "details": "https_needed"}))
+    ran = muster("workload", "list")
+    assert ran.code == 1
+    assert message in ran.err
+    assert f"→ --url https://{api.url.removeprefix('http://')}; the token went over the line in plain text" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(None, "No such file or directory"), ("nothing", "holds no certificate in PEM")]
+)
+def test_a_file_of_authorities_that_cannot_be_used_is_named(
+    muster: Callable[..., Ran], home: Path, tmp_path: Path, content: str | None, why: str
+) -> None:
+    file = tmp_path / "ours.crt"
+    if content is not None:
+        file.write_text(content)
+    ran = muster("workload", "list", "--url", "https://localhost:1", "--ca-file", str(file))
+    assert ran.code == 1
+    assert f"the file {file} cannot be used: {why}" in ran.err
+
+
+def test_a_shell_completes_over_tls_by_the_authority_that_is_named(
+    secure: int, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_URL", f"https://localhost:{secure}")
+    for ca_file, reached in ((str(tmp_path / "ca.crt"), True), ("/nowhere", False), ("", False)):
+        monkeypatch.setenv("MUSTER_CA_FILE", ca_file)
+        reached_before = len(asked_paths)
+        list(offered(["cluster", "describe"], "x"))
+        assert (len(asked_paths) > reached_before) is reached
 
 
 def test_tls_goes_through_a_proxy_as_a_tunnel(secure: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Generator
@@ -29,6 +30,7 @@ from events.decision import Context
 from events.ids import TENANT_KEY, node_key
 from events.node import NodeFacts, ReportNode
 from events.tenant import GrantTenantRole
+from muster.embedded.certificates import authority_in, server_certificate
 from projections.migrate import prepare
 from services.runtime.identity.local_keys import load_or_create_key, sign_token, write_jwks
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -48,6 +50,8 @@ class Served:
     settings: Settings
     key: Any
     running: "_Running"
+    ca_file: Path | None
+    """Of the authority that signed its certificate, where it serves https."""
     made: dict[str, str] = field(default_factory=dict[str, str])
 
     def restart(self, away_seconds: float) -> None:
@@ -62,6 +66,8 @@ class Served:
 
     def client(self, subject: str | None = "admin", **options: Any) -> httpx.Client:
         headers = {} if subject is None else {"Authorization": f"Bearer {self.token(subject)}"}
+        if self.ca_file is not None:
+            options["verify"] = ssl.create_default_context(cafile=self.ca_file)
         return httpx.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False, **options)
 
     @property
@@ -83,7 +89,9 @@ class Served:
 def serving(
     nats_server: NatsServer, postgres_server: PostgresServer, folder: Path, **limits: object
 ) -> Generator[Served]:
-    """`limits` are settings; those on use are otherwise raised, since tests send much as one user."""
+    """`limits` are settings; those on use are otherwise raised, since tests send much as one user. Over https with
+    those of `certified`.
+    """
     key = load_or_create_key(folder / "key.json")
     write_jwks(key, folder / "jwks.json")
     database = f"api_{secrets.token_hex(4)}"
@@ -99,13 +107,23 @@ def serving(
     )
     running = _Running(settings)
     running.start()
-    served = Served(url=f"http://127.0.0.1:{port}", settings=settings, key=key, running=running)
+    https = settings.http_certificate_file is not None
+    scheme, ca_file = ("https", folder / "ca.crt") if https else ("http", None)
+    served = Served(url=f"{scheme}://127.0.0.1:{port}", settings=settings, key=key, running=running, ca_file=ca_file)
     try:
         _populate(served)
         yield served
     finally:
         served.running.stop()
         asyncio.run(_drop(postgres_server, database))
+
+
+def certified(folder: Path) -> dict[str, Path]:
+    """Settings of a certificate for loopback, of an authority in the folder."""
+    certificate, key = server_certificate(authority_in(folder), ["localhost"])
+    (folder / "server.crt").write_bytes(certificate)
+    (folder / "server.key").write_bytes(key)
+    return {"http_certificate_file": folder / "server.crt", "http_key_file": folder / "server.key"}
 
 
 class _Running:
