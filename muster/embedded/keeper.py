@@ -1,7 +1,8 @@
 """Looks after a NATS server that runs: one that cannot write is started again, as soon as its disk has room.
 
 A server that met a full disk does not write again by itself, however much room there is later (measured: ADR 0030).
-While the disk is full it is left alone: it still answers what is read, and started anew it could write no more.
+While the disk is full it is left alone: it still answers what is read, and started anew it could write no more. Where
+its disk has damaged the files of a stream that is made again, it is started without them.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from muster.embedded.canary import Look, Room
+from muster.embedded.damaged import can_go, damaged_stream, throw_away
 
 PERIOD_SECONDS: Final = 2.0
 SILENT_LOOKS: Final = 3
@@ -21,9 +23,14 @@ FIRST_PAUSE_SECONDS: Final = 5.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """Between two starts that did not help."""
 
+type Down = Callable[[], None]
+"""What is to be done while the server is down."""
+
 
 class Keeper:
-    """`look` asks the server, `restart` ends it so that it is started again; both have deadlines of their own."""
+    """`look` asks the server, `restart` ends it, does what it is given, and has it started again; both have deadlines
+    of their own.
+    """
 
     def __init__(
         self,
@@ -31,7 +38,7 @@ class Keeper:
         look: Callable[[Room], Awaitable[Look]],
         room: Callable[[], Room],
         store: Path,
-        restart: Callable[[], Awaitable[None]],
+        restart: Callable[[Down], Awaitable[None]],
         say: Callable[[str], None],
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
@@ -74,12 +81,22 @@ class Keeper:
             return
         if time.monotonic() < self._not_before:
             return
-        self._said = f"the event log's server cannot write ({why}): it is started again"
+        down, what_is_done = self._help_for(damaged_stream(why))
+        self._said = f"the event log's server cannot write ({why}): it is started again{what_is_done}"
         self._say(self._said)
         self._not_before = time.monotonic() + self._pause_seconds
         self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
         self._silent = 0
-        await self._restart()
+        await self._restart(down)
+
+    def _help_for(self, damaged: str) -> tuple[Down, str]:
+        """What is done while it is down, and in words; `damaged`: the stream whose files are, empty where none are."""
+        if not damaged:
+            return _nothing, ""
+        if not can_go(damaged):
+            return _nothing, f"; where that does not help: docs/concepts/operating.md, A damaged stream ({damaged})"
+        what = f" without the stream {damaged}, which holds nothing that is not made again; look at the disk"
+        return lambda: throw_away(self._store, damaged), what
 
     def _trouble(self, look: Look) -> str:
         """Why it cannot write; empty where it can, and where that is not known."""
@@ -101,3 +118,7 @@ class Keeper:
         elif self._said:
             self._say("the event log is written to again")
         self._said = what
+
+
+def _nothing() -> None:
+    pass

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from muster.embedded.canary import Server, look_at, room_of
-from muster.embedded.keeper import Keeper
+from muster.embedded.keeper import Down, Keeper
 from muster.embedded.processes import describe_end, say
 from services.runtime.nats.declared import LOG_MAX_BYTES, MAX_FILE_STORE, file_store_bytes
 
@@ -29,10 +29,11 @@ async def run(config: Path, store: Path, port: int) -> int:
     server = await asyncio.create_subprocess_exec(
         PROGRAM, "--config", str(config), env={**os.environ, **environment(passwords)}
     )
-    cannot_write = asyncio.Event()
+    cannot_write: asyncio.Future[Down] = asyncio.get_running_loop().create_future()
 
-    async def end() -> None:
-        cannot_write.set()
+    async def end(down: Down) -> None:
+        if not cannot_write.done():
+            cannot_write.set_result(down)
 
     place = Server(
         port=port,
@@ -49,19 +50,19 @@ async def run(config: Path, store: Path, port: int) -> int:
         loop.add_signal_handler(number, _pass_on, server, number)
     ended = asyncio.create_task(server.wait())
     looking = asyncio.create_task(keeper.run())
-    giving_up = asyncio.create_task(cannot_write.wait())
-    await asyncio.wait([ended, giving_up, looking], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([ended, cannot_write, looking], return_when=asyncio.FIRST_COMPLETED)
     if not ended.done():
         _pass_on(server, signal.SIGTERM)
         await asyncio.wait([ended], timeout=STOP_SECONDS)
     looking.cancel()
-    giving_up.cancel()
-    await asyncio.gather(looking, giving_up, return_exceptions=True)
+    await asyncio.gather(looking, return_exceptions=True)
     if not ended.done():
         server.kill()
     code = await ended
+    if cannot_write.done():
+        cannot_write.result()()
     say(f"{PROGRAM} {describe_end(code)}")
-    return 1 if cannot_write.is_set() or code else 0
+    return 1 if cannot_write.done() or code else 0
 
 
 def environment(passwords: Path) -> dict[str, str]:

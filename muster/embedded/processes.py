@@ -247,11 +247,12 @@ class Child:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
 
-    async def restart(self, grace_seconds: float) -> None:
-        """Have it end, so that it is started again as after a crash."""
+    async def restart(self, grace_seconds: float, down: Callable[[], None] = lambda: None) -> None:
+        """Have it end, do something while it is down, and have it started again as after a crash."""
         process = self._process
         if process is not None and process.returncode is None:
             await self._end(process, grace_seconds)
+            down()  # a crash is followed by a pause, so nothing was started yet
 
     async def _end(self, process: asyncio.subprocess.Process, grace_seconds: float) -> None:
         with contextlib.suppress(ProcessLookupError):

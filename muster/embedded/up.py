@@ -220,7 +220,7 @@ class Up:
             look=lambda room: look_at(server, room),
             room=lambda: room_of(server.store),
             store=server.store,
-            restart=lambda: child.restart(SERVERS_STOP_SECONDS),
+            restart=lambda down: child.restart(SERVERS_STOP_SECONDS, down),
             say=say,
         )
 

@@ -44,7 +44,7 @@ from services.runtime.nats.connection import connect
 from services.runtime.nats.fullness import Alarms, fullness
 from services.runtime.nats.jetstream_api import NOT_FOUND, JetStreamError
 from services.runtime.nats.requests import Requests, UnansweredError
-from services.runtime.nats.streams import StreamError, assert_streams, create_derived_streams
+from services.runtime.nats.streams import StreamError, assert_streams, create_disposable_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
 
@@ -441,7 +441,7 @@ class ClusterSync:
     async def _make_streams(self) -> None:
         """The server came back without what it held in memory: have both streams again, and fill WANTED."""
         try:
-            await create_derived_streams(self._nc, self._replicas)
+            await create_disposable_streams(self._nc, self._replicas)
         except (StreamError, NatsError) as error:
             log.warning("streams_not_made", error=str(error))
             return
@@ -454,7 +454,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     """Run until `stop`."""
     nc = await connect(settings, NAME)
     try:
-        await create_derived_streams(nc, settings.replicas)
+        await create_disposable_streams(nc, settings.replicas)
         await assert_streams(nc, replicas=settings.replicas)
         store = JetStreamEventStore(nc)
 

@@ -36,7 +36,7 @@ from events.subjects import (
     fold_snapshots_filter,
 )
 from services.runtime.nats.calls import call
-from services.runtime.nats.declared import DECLARED, DERIVED_STREAMS
+from services.runtime.nats.declared import DECLARED, DISPOSABLE_STREAMS
 from services.runtime.nats.inboxes import inbox_prefix, logs_inbox
 from services.runtime.nats.permissions import (
     READ_ONE_ACTOR,
@@ -181,7 +181,7 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_WANTED,
             *follow(OBSERVED_STREAM, "cluster_sync"),
             *follow(WANTED_STREAM, "cluster_sync"),
-            *(call("STREAM.CREATE", stream) for stream in DERIVED_STREAMS),
+            *(call("STREAM.CREATE", stream) for stream in DISPOSABLE_STREAMS),
             ALL_AGENT_RECIPES,
             subscribe=(ALL_RECIPES,),
         ),

@@ -15,7 +15,7 @@ from development.servers import EVERYTHING, NatsServer
 from development.streams import delete_streams, recreate_streams
 from events.aggregate import TENANT
 from muster.embedded.canary import Server, look_at, room_of
-from muster.embedded.keeper import Keeper
+from muster.embedded.keeper import Down, Keeper
 from services.commands.counts import Counts
 from services.commands.handle import Commands
 from services.commands.keys import JetStreamKeys
@@ -74,9 +74,10 @@ class Kept:
             say=self.said.append,
         ).once
 
-    async def _restart(self) -> None:
+    async def _restart(self, down: Down) -> None:
         self.restarts += 1
         self._server.stop()
+        down()
         self._server.start()
 
 

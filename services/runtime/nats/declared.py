@@ -199,7 +199,12 @@ def file_store_bytes(log_max_bytes: int) -> int:
     return log_max_bytes + BESIDE_LOG_BYTES
 
 
-DERIVED_STREAMS: Final = (WANTED_STREAM, OBSERVED_STREAM)
-"""In memory: they are gone with the last server that held them, and can be filled again."""
-DISPOSABLE_STREAMS: Final = (*DERIVED_STREAMS, SNAPSHOTS_STREAM)
-"""What a change of their settings drops is said, or made, again."""
+DISPOSABLE_STREAMS: Final = (WANTED_STREAM, OBSERVED_STREAM, SNAPSHOTS_STREAM)
+"""What they held is said, or made, again. The first two are in memory, and gone with the last server that held them;
+the third goes where a disk has damaged it (muster/embedded/damaged.py).
+"""
+
+
+def store_account(stream: str) -> str:
+    """The account on NATS that the stream stands in, and its folder's name."""
+    return f"STORE_{stream}"

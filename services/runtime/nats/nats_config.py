@@ -18,6 +18,7 @@ from services.runtime.nats.declared import (
     SERVER_REPORT_SUBJECT,
     SYNC_TAG,
     file_store_bytes,
+    store_account,
 )
 from services.runtime.nats.inboxes import agent_user, logs_inbox
 from services.runtime.nats.permissions import Permission, agent_permission
@@ -214,10 +215,6 @@ def _of_agents() -> list[_Passage]:
     return _needed((agent_permission("any"),))
 
 
-def _store_account(stream: str) -> str:
-    return f"STORE_{stream}"
-
-
 def _store_accounts(of_services: Sequence[_Passage]) -> list[str]:
     """One account for each stream, and no user in it. Where an answer goes, what a consumer is pushed to, what a stream
     repeats elsewhere: whoever asks may say that, and needs no right for it. Here nothing listens but this one stream.
@@ -225,7 +222,7 @@ def _store_accounts(of_services: Sequence[_Passage]) -> list[str]:
     users = {"MUSTER": set(of_services), "AGENTS": set(_of_agents())}
     lines = ["  # Each stream in an account of its own, that no user is in."]
     for declared in DECLARED:
-        lines += [f"  {_store_account(declared.name)} {{", "    jetstream: enabled", "    exports: ["]
+        lines += [f"  {store_account(declared.name)} {{", "    jetstream: enabled", "    exports: ["]
         for passage in of_services:
             if passage.stream == declared.name:
                 accounts = ", ".join(account for account, passages in users.items() if passage in passages)
@@ -237,7 +234,7 @@ def _store_accounts(of_services: Sequence[_Passage]) -> list[str]:
 
 def _store_imports(passages: Iterable[_Passage]) -> list[str]:
     return [
-        f"      {{ service: {{ account: {_store_account(passage.stream)}, subject: {_text(passage.subject)} }}, "
+        f"      {{ service: {{ account: {store_account(passage.stream)}, subject: {_text(passage.subject)} }}, "
         f"to: {_text(passage.asked_on)} }}"
         for passage in passages
     ]

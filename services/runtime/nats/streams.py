@@ -22,7 +22,7 @@ from events.subjects import EVENTS_STREAM
 from services.runtime.nats.calls import call
 from services.runtime.nats.declared import (
     DECLARED,
-    DERIVED_STREAMS,
+    DISPOSABLE_STREAMS,
     NANOSECONDS,
     SERVER_REPORT_SUBJECT,
     SYNC_TAG,
@@ -133,11 +133,11 @@ async def create_streams(nc: Client, replicas: int, *, log_max_bytes: int = 0) -
     await _create(nc, replicas, streams)
 
 
-async def create_derived_streams(nc: Client, replicas: int) -> None:
-    """Create WANTED and OBSERVED where their servers came back without them. Only cluster_sync, which fills the one and
-    reads the other, calls it. Raises StreamError.
+async def create_disposable_streams(nc: Client, replicas: int) -> None:
+    """Create WANTED, OBSERVED and SNAPSHOTS where their servers came back without them. Only cluster_sync, which fills
+    the first and reads the second, calls it. Raises StreamError.
     """
-    await _create(nc, replicas, [declared for declared in DECLARED if declared.name in DERIVED_STREAMS])
+    await _create(nc, replicas, [declared for declared in DECLARED if declared.name in DISPOSABLE_STREAMS])
 
 
 async def _create(nc: Client, replicas: int, streams: Sequence[Declared]) -> None:

@@ -1,0 +1,117 @@
+"""A disk that has damaged the file of a stream: what is made again is thrown away and goes on, and nothing else is
+touched.
+"""
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from development.servers import EVERYTHING, NatsServer
+from development.streams import recreate_streams
+from muster.embedded.canary import CANARY_BYTES, Server, look_at, room_of
+from muster.embedded.keeper import Down, Keeper
+from services.runtime.log.snapshots import Snapshots
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests, UnansweredError
+from services.runtime.nats.streams import create_disposable_streams, stream_config
+
+pytestmark = pytest.mark.anyio
+
+ROUNDS = 20
+"""Looks within which a keeper must have found out; each takes three seconds at most."""
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    server = NatsServer(tmp_path / "nats")
+    server.start()
+    await recreate_streams(server.settings())
+    yield server
+    server.kill()
+
+
+class Kept:
+    """A keeper of the server, and what it did."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self.said: list[str] = []
+        self._server = server
+        place = Server(port=server.port, password=server.passwords["keeper"], store=server.store_dir)
+        self.look = Keeper(
+            look=lambda room: look_at(place, room),
+            room=lambda: room_of(server.store_dir),
+            store=server.store_dir,
+            restart=self._restart,
+            say=self.said.append,
+        ).once
+
+    async def _restart(self, down: Down) -> None:
+        self._server.kill()  # it does not end by itself any more
+        down()
+        self._server.start()
+
+    async def until_said(self, count: int) -> str:
+        for _ in range(ROUNDS):
+            await self.look()
+            if len(self.said) >= count:
+                return self.said[count - 1]
+        raise AssertionError(self.said)
+
+
+def damage(server: NatsServer, stream: str, message: bytes) -> None:
+    """One byte of a message that stands there."""
+    server.stop()
+    (file,) = server.store_dir.rglob(f"streams/{stream}/msgs/1.blk")
+    content = bytearray(file.read_bytes())
+    content[content.index(message) + 5] ^= 0xFF
+    file.write_bytes(content)
+    server.start()
+
+
+async def fill(server: NatsServer, user: str) -> None:
+    connection = await connect(server.settings(user), user)
+    try:
+        snapshots, chance = Snapshots(connection, Requests(connection)), random.Random(1)
+        for number in range(5):
+            assert await snapshots.save(f"fold.{user}", 1, number, chance.randbytes(200_000))
+    finally:
+        await connection.close()
+
+
+async def pledge(server: NatsServer) -> None:
+    connection = await connect(server.settings(EVERYTHING), EVERYTHING)
+    try:
+        await Requests(connection).ask("key.1", b"pledged", seconds=1)
+    finally:
+        await connection.close()
+
+
+async def test_snapshots_that_a_disk_has_damaged_are_thrown_away_and_made_again(server: NatsServer) -> None:
+    await fill(server, "scheduler")
+    kept = Kept(server)
+    await kept.look()
+    damage(server, "SNAPSHOTS", b"." * CANARY_BYTES)
+    said = await kept.until_said(1)
+    assert "without the stream SNAPSHOTS, which holds nothing that is not made again" in said
+    connection = await connect(server.settings("cluster_sync"), "cluster_sync")
+    try:
+        assert await stream_config(connection, "SNAPSHOTS") is None
+        await create_disposable_streams(connection, 1)
+        assert await stream_config(connection, "SNAPSHOTS") is not None
+    finally:
+        await connection.close()
+    assert await kept.until_said(2) == "the event log is written to again"
+    await fill(server, "scheduler")
+
+
+async def test_what_is_not_made_again_stays_as_the_disk_left_it_and_the_way_out_is_named(server: NatsServer) -> None:
+    await pledge(server)
+    damage(server, "KEYS", b"pledged")
+    with pytest.raises(UnansweredError):  # what it would write over cannot be read
+        await pledge(server)
+    said = await Kept(server).until_said(1)
+    assert "stream 'STORE_KEYS > KEYS'" in said
+    assert "docs/concepts/operating.md, A damaged stream (KEYS)" in said
+    assert list(server.store_dir.rglob("streams/KEYS"))
