@@ -295,9 +295,6 @@ class TlsProtocol(asyncio.Protocol):
         except ssl.SSLWantReadError:
             if self._secure.flush() and self._transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
                 self._cut("long_tls")
-        except ssl.SSLZeroReturnError:
-            self._inner.eof_received()
-            self._secure.close()
         except ssl.SSLError as error:
             self._fail(error)
 
@@ -316,7 +313,13 @@ class TlsProtocol(asyncio.Protocol):
     def _pass_on(self) -> None:
         """What came whole, to the inner protocol. Raises ssl.SSLWantReadError at the end of it."""
         while not self._secure.ended and not self._transport.is_closing():
-            self._inner.data_received(self._tls.read(PIECE_BYTES))
+            piece = self._tls.read(PIECE_BYTES)
+            if not piece:
+                # The client has said that nothing more comes.
+                self._inner.eof_received()
+                self._secure.close()
+                return
+            self._inner.data_received(piece)
 
     def _refuse_plain(self) -> None:
         self._phase = _Phase.PLAIN

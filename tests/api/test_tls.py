@@ -310,6 +310,16 @@ def test_a_reader_that_stands_still_is_cut(folder: Path) -> None:
             everything(client)
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_client_that_says_its_end_is_answered_with_ours(served: Edge, asked: bool) -> None:
+    with served.secure() as client:
+        if asked:
+            ask(client, b"before")
+            assert _until(client, b"before").startswith(b"HTTP/1.1 200 ")
+        client.unwrap().close()
+    _until_served(served)
+
+
 def test_a_client_that_does_not_take_the_certificate_leaves_nothing_behind(served: Edge) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         served.secure(context=ssl.create_default_context()).close()
