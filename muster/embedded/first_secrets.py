@@ -1,7 +1,7 @@
 """One-shot of docker-compose, before everything else: passwords and certificates, made at the first start.
 
 Runs as root, because each password is for one service's user and for the server's. What is there already stays; only
-the server's certificate is made anew, since the names in it may have changed.
+certificates are made anew, since the names in them may have changed.
 """
 
 import os
@@ -16,26 +16,56 @@ SECRET_BYTES: Final = 24
 """192 bits: not to be guessed."""
 
 
-def main(root: Path, names: tuple[str, ...]) -> None:
-    """Make everything below `root`; `names` are those by which agents of other machines call the server."""
+def main(root: Path, nats_names: tuple[str, ...], http_name: str = "") -> None:
+    """Make everything below `root`. The names are those by which agents of other machines call NATS, and clients the
+    API, which gets a certificate where a folder for it is there. Raises SystemExit where given certificates lack one.
+    """
     passwords = root / "nats"
     for user, service in SERVICES.items():
         _secret(passwords / user, service.uid, SERVER_UID, 0o440)
     # Whoever mounts its folder may read it.
     _secret(root / "postgres" / "password", 0, 0, 0o444)
     _secret(root / "postgres-reader" / "password", 0, 0, 0o444)
-    tls, authority, public = root / "tls", root / "authority", root / "public"
-    if (tls / "server.key").exists() and not (authority / "ca.key").exists():
-        _write(public / "ca.crt", (tls / "ca.crt").read_bytes(), 0, 0, 0o444)  # certificates that were given
+    public = root / "public"
+    _certify(root, "tls", public / "ca.crt", ("nats", "localhost", *nats_names), SERVER_UID)
+    if (root / "api-tls").is_dir():
+        names = ("api", "localhost", *filter(None, (http_name,)))
+        _certify(root, "api-tls", public / "api-ca.crt", names, SERVICES["api"].uid)
+
+
+def _certify(root: Path, name: str, ca_file: Path, names: tuple[str, ...], owner: int) -> None:
+    """A certificate and its key in the folder `name`, and the authority's where others see it."""
+    folder, authority = root / name, root / "authority"
+    if _is_given(folder, authority):
+        if not (folder / "ca.crt").exists():
+            sys.exit(f"{folder} has a server.key and no ca.crt: add the certificate of the authority that signed it")
+        _write(ca_file, (folder / "ca.crt").read_bytes(), 0, 0, 0o444)
         return
     # Imports a library that takes longer than all the rest.
     from muster.embedded.certificates import authority_in, server_certificate
 
     ca = authority_in(authority)
-    certificate, key = server_certificate(ca, ("nats", "localhost", *names))
-    _write(tls / "server.crt", certificate, SERVER_UID, SERVER_UID, 0o444)
-    _write(tls / "server.key", key, SERVER_UID, SERVER_UID, 0o400)
-    _write(public / "ca.crt", (authority / "ca.crt").read_bytes(), 0, 0, 0o444)
+    certificate, key = server_certificate(ca, names)
+    _write(folder / "server.crt", certificate, owner, owner, 0o444)
+    _write(folder / "server.key", key, owner, owner, 0o400)
+    _write(ca_file, (authority / "ca.crt").read_bytes(), 0, 0, 0o444)
+
+
+def _is_given(folder: Path, authority: Path) -> bool:
+    """Whether the certificate in the folder is somebody's own: our authority has not signed it."""
+    if not (folder / "server.key").exists():
+        return False
+    if not (authority / "ca.key").exists():
+        return True
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        ours = x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes())
+        x509.load_pem_x509_certificate((folder / "server.crt").read_bytes()).verify_directly_issued_by(ours)
+    except (OSError, ValueError, TypeError, InvalidSignature):
+        return True
+    return False
 
 
 def _secret(path: Path, owner: int, group: int, mode: int) -> None:
@@ -58,4 +88,8 @@ def _write(path: Path, content: bytes, owner: int, group: int, mode: int) -> Non
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), tuple(os.environ.get("MUSTER_NATS_NAMES", "").replace(",", " ").split()))
+    main(
+        Path(sys.argv[1]),
+        tuple(os.environ.get("MUSTER_NATS_NAMES", "").replace(",", " ").split()),
+        os.environ.get("MUSTER_HTTP_NAME", ""),
+    )

@@ -1,6 +1,11 @@
-"""docker-compose.yml, as a document: who sees which secret. That it starts is tried by hand, with an engine."""
+"""docker-compose.yml and its overlay for production, as documents: who sees which secret, and what each container may.
+
+Where docker-compose is installed, in either version, it merges them itself. That they start is tried by hand, with an
+engine.
+"""
 
 import os
+import shutil
 import socket
 import ssl
 import stat
@@ -16,8 +21,14 @@ from muster.embedded import first_secrets
 from services.runtime.services import SERVER_UID, of_group
 from services.runtime.services import SERVICES as TABLE
 
-COMPOSE: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text())
+ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+PRODUCTION: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.production.yml").read_text())
+OVERLAID: dict[str, dict[str, Any]] = PRODUCTION["services"]
+FILES = ("docker-compose.yml", "docker-compose.production.yml", "docker-compose.agents.yml")
+HEALTHY = {name for name, service in SERVICES.items() if "8081" in str(service.get("healthcheck", ""))}
+"""Those that serve health and figures."""
 
 
 def sees(volume: str) -> set[str]:
@@ -102,13 +113,133 @@ def test_secrets_are_made_once_and_for_one_user_each(tmp_path: Path) -> None:
 
 
 def test_certificates_that_were_given_stay(tmp_path: Path) -> None:
-    (tmp_path / "tls").mkdir()
-    for name in ("server.crt", "server.key", "ca.crt"):
-        (tmp_path / "tls" / name).write_text(name)
+    given(tmp_path / "tls")
     first_secrets.main(tmp_path, ())
     assert (tmp_path / "tls" / "server.key").read_text() == "server.key"
     assert (tmp_path / "public" / "ca.crt").read_text() == "ca.crt"
     assert not (tmp_path / "authority").exists()
+
+
+def given(folder: Path) -> None:
+    folder.mkdir()
+    for name in ("server.crt", "server.key", "ca.crt"):
+        (folder / name).write_text(name)
+
+
+def test_the_api_has_a_certificate_where_a_folder_for_it_is_there(tmp_path: Path) -> None:
+    first_secrets.main(tmp_path, ())
+    assert not (tmp_path / "api-tls").exists()
+    assert not (tmp_path / "public" / "api-ca.crt").exists()
+
+    (tmp_path / "api-tls").mkdir()
+    first_secrets.main(tmp_path, (), "muster.example.org")
+    names = x509.load_pem_x509_certificate((tmp_path / "api-tls" / "server.crt").read_bytes()).extensions
+    alternative = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert alternative.get_values_for_type(x509.DNSName) == ["api", "localhost", "muster.example.org"]
+    assert (tmp_path / "public" / "api-ca.crt").read_bytes() == (tmp_path / "authority" / "ca.crt").read_bytes()
+    status = (tmp_path / "api-tls" / "server.key").stat()
+    assert stat.S_IMODE(status.st_mode) == 0o400
+    if os.geteuid() == 0:
+        assert status.st_uid == TABLE["api"].uid
+
+
+def test_a_certificate_that_the_api_was_given_stays_beside_those_that_are_made(tmp_path: Path) -> None:
+    given(tmp_path / "api-tls")
+    for _ in range(2):
+        first_secrets.main(tmp_path, ())
+        assert (tmp_path / "api-tls" / "server.key").read_text() == "server.key"
+        assert (tmp_path / "public" / "api-ca.crt").read_text() == "ca.crt"
+        ssl.create_default_context(cafile=str(tmp_path / "public" / "ca.crt"))
+
+    (tmp_path / "api-tls" / "ca.crt").unlink()
+    with pytest.raises(SystemExit, match=r"has a server\.key and no ca\.crt"):
+        first_secrets.main(tmp_path, ())
+
+
+# -- in production -----------------------------------------------------------------------------------------------------
+
+
+def test_in_production_every_container_is_confined_and_limited() -> None:
+    assert OVERLAID.keys() == SERVICES.keys()
+    for name, service in OVERLAID.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["mem_limit"], name
+        assert service["pids_limit"], name
+        assert service["logging"]["options"] == {"max-size": "10m", "max-file": "5"}, name
+        assert ("cpus" in service) is ("restart" in SERVICES[name]), name
+    # Those who become, or write for, another user.
+    assert {name for name, service in OVERLAID.items() if "cap_add" in service} == {"secrets", "postgres"}
+
+
+def test_in_production_the_memory_that_nats_may_use_fits_its_limit() -> None:
+    default = str(SERVICES["nats"]["environment"]["GOMEMLIMIT"]).partition(":-")[2].removesuffix("MiB}")
+    assert int(default) < int(OVERLAID["nats"]["mem_limit"].removesuffix("m")) * 3 / 4
+
+
+def test_in_production_the_api_alone_is_published_and_serves_https() -> None:
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["api"]
+    assert not [name for name, service in OVERLAID.items() if "ports" in service]
+    assert OVERLAID["api"]["environment"].keys() >= {"MUSTER_HTTP_CERTIFICATE_FILE", "MUSTER_HTTP_KEY_FILE"}
+    assert OVERLAID["cli"]["environment"]["MUSTER_URL"].startswith("https://")
+    key = {
+        name for name, one in OVERLAID.items() if any("/run/muster/api-tls" in str(v) for v in one.get("volumes", ()))
+    }
+    assert key == {"secrets", "api"}
+
+
+def test_in_production_what_leads_outside_is_the_api_and_who_asks_the_issuer() -> None:
+    networks = {name: set(service.get("networks", ["default"])) for name, service in OVERLAID.items()}
+    assert {name for name, joined in networks.items() if "outside" in joined} == {"api", "ownership"}
+    assert PRODUCTION["networks"]["default"] == PRODUCTION["networks"]["monitoring"] == {"internal": True}
+    # A scraper meets neither NATS nor Postgres.
+    assert {name for name, joined in networks.items() if "monitoring" in joined} == HEALTHY
+    assert {name for name in OVERLAID if "default" not in networks[name]} == set()
+
+
+def test_prometheus_scrapes_every_service_that_has_figures() -> None:
+    (job,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())["scrape_configs"]
+    (targets,) = job["static_configs"]
+    assert set(targets["targets"]) == {f"{name}:8081" for name in HEALTHY}
+    for name in HEALTHY:
+        assert OVERLAID[name]["environment"]["MUSTER_HEALTH_HOST"] == "0.0.0.0", name
+        assert OVERLAID[name]["environment"]["MUSTER_METRICS"] == "true", name
+
+
+COMMANDS = [
+    pytest.param(command, marks=pytest.mark.skipif(shutil.which(command[0]) is None, reason="it is not installed"))
+    for command in (("docker-compose",), ("docker", "compose"))
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_docker_compose_merges_the_files(command: tuple[str, ...], count: int) -> None:
+    files = [word for file in FILES[:count] for word in ("-f", file)]
+    asked = subprocess.run(
+        [*command, *files, "--profile", "cli", "--profile", "migrate", "config"],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith(("MUSTER_", "COMPOSE_"))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if "is not a docker command" in asked.stderr or "unknown" in asked.stderr:
+        pytest.skip("this engine's program has no compose")
+    assert asked.returncode == 0, asked.stderr
+    merged: dict[str, dict[str, Any]] = yaml.safe_load(asked.stdout)["services"]
+    assert merged.keys() == SERVICES.keys()
+    published = {name for name, service in merged.items() if service.get("ports")}
+    assert published == ({"api"} if count < 3 else {"api", "nats"})
+    api = merged["api"]
+    assert len(api["ports"]) == 1
+    # What the first file says stays, beside what the second adds.
+    assert api["environment"]["MUSTER_HTTP_HOST"] == "0.0.0.0"
+    assert ("MUSTER_HTTP_KEY_FILE" in api["environment"]) is (count > 1)
+    assert len(api["volumes"]) == (3 if count == 1 else 4)
+    assert set(merged["nats"].get("networks") or {"default"}) == ({"default"} if count < 3 else {"default", "agents"})
 
 
 @pytest.mark.parametrize(("answer", "healthy"), [("200 OK", True), ("503 Service Unavailable", False), (None, False)])

@@ -19,9 +19,9 @@ _ORIGIN: Final = re.compile(r"^https?://[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?(:[1
 
 
 class Settings(BaseSettings):
-    """Settings; each is the environment variable `MUSTER_<NAME>`."""
+    """Settings; each is the environment variable `MUSTER_<NAME>`. An empty one counts as unset."""
 
-    model_config = SettingsConfigDict(env_prefix="MUSTER_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="MUSTER_", env_ignore_empty=True, extra="ignore", frozen=True)
 
     nats_url: str = "nats://127.0.0.1:4222"
     """One or more servers, separated by commas."""
