@@ -1,8 +1,8 @@
-"""What an agent may say: bounds of every number, text and list in its messages, and why each is what it is. Pure.
+"""What an agent may report: bounds of every number, text and list in its messages, with reasons. Pure.
 
-An agent runs where others administrate, and what it says becomes events that stay for ever and that every service
-reads. So each field of each message has a bound here; a test fails where one has none. They are far above what real
-clusters have, and below what numbers of 64 bits, columns, records and the scheduler's time can take.
+Other people administer the machine of an agent, and its reports become events that every service reads and that stay
+for ever. So each field of each message has a bound here, and a test fails if one has none. The bounds are far above the
+values of real clusters, and below what 64-bit numbers, columns, records and the scheduler's time allow.
 """
 
 from collections.abc import Iterator, Sized
@@ -55,7 +55,7 @@ class Text:
     why: str
     least: int = 0
     key: bool = False
-    """Whether it must be fit for a subject."""
+    """Whether it becomes a part of a subject."""
 
     @property
     def rule(self) -> str:
@@ -100,8 +100,8 @@ class Many:
 Bound = Number | Text | Moment | Many
 
 _CODE: Final = Text(most=253, why="codes are short; a Kubernetes reason has at most 128 characters")
-_SENTENCE: Final = Text(most=4_096, why="agents cut what clusters say at 1,000 characters")
-_KEY: Final = Text(least=1, most=64, key=True, why="it stands in subjects")
+_SENTENCE: Final = Text(most=4_096, why="agents cut texts of clusters at 1,000 characters")
+_KEY: Final = Text(least=1, most=64, key=True, why="it is part of subjects")
 _NAME: Final = Text(least=1, most=253, why="Kubernetes allows 253 characters in a name")
 _LABEL_KEY: Final = Text(most=317, why="Kubernetes: a prefix of 253 characters, a slash, a name of 63")
 _LABEL_VALUE: Final = Text(most=63, why="Kubernetes allows 63 characters")
@@ -109,20 +109,22 @@ _CPU: Final = Number(most=MAX_CPU_MILLI, why="100,000 cores; the largest machine
 _BYTES: Final = Number(most=MAX_BYTES, why="1 EiB; the largest machines have some 64 TiB")
 _GPUS: Final = Number(most=MAX_GPUS, why="the scheduler keeps a column for each; the largest machines have 16 to 72")
 _PODS: Final = Number(most=MAX_PODS, why="kubelets take 110 by default, large machines some 1,000")
-_RUN: Final = Number(most=2**31 - 1, why="attempts and tries are counted one by one")
-_MOMENT: Final = Moment(why="times are compared and subtracted; a clock that was never set says 1970")
+_RUN: Final = Number(most=2**31 - 1, why="attempts and tries rise by one")
+_MOMENT: Final = Moment(why="times are compared and subtracted; a clock that was never set shows 1970")
 
 BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
     PodRef: {
-        "pod_set": Text(least=1, most=63, why="a label of Kubernetes"),
-        "index": Number(most=2**31 - 1, why="completions are at most a million"),
+        "pod_set": Text(least=1, most=63, why="it becomes a label on Kubernetes"),
+        "index": Number(most=2**31 - 1, why="a workload has at most a million completions"),
         "attempt": _RUN,
         "try_": _RUN,
     },
     PodWarning: {"reason": _CODE, "message": _SENTENCE, "at": _MOMENT},
     ObservedPod: {
         "pod_key": _KEY,
-        "token": Number(most=2**53, why="a sequence of the log; larger ones are no exact numbers in all JSON"),
+        "token": Number(
+            most=2**53, why="it is a sequence of the log; some JSON readers cannot read larger numbers exactly"
+        ),
         "workload_id": _KEY,
         "at": _MOMENT,
         "node_name": Text(most=253, why=_NAME.why),
@@ -131,19 +133,19 @@ BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
         "message": _SENTENCE,
         "note": _SENTENCE,
         "started_at": _MOMENT,
-        "warnings": Many(most=100, why="each reason is told once; ten of them reach the history"),
+        "warnings": Many(most=100, why="each reason is reported once, and ten of them reach the history"),
     },
     Taint: {"key": _LABEL_KEY, "value": _LABEL_VALUE, "effect": _LABEL_VALUE},
     NodeFacts: {
         "cpu_milli": _CPU,
         "memory_bytes": _BYTES,
         "gpu_count": _GPUS,
-        "gpu_model": Text(most=253, why="a label's value, or what the driver says"),
-        "gpu_memory_bytes": Number(most=MAX_BYTES, why="as the node's own memory"),
+        "gpu_model": Text(most=253, why="it is the value of a label, or comes from the driver"),
+        "gpu_memory_bytes": Number(most=MAX_BYTES, why="like the memory of a node"),
         "max_pods": _PODS,
-        "pool": Text(most=63, why="filled in by cluster_sync, from the labels"),
-        "labels": Many(most=1_000, keys=_LABEL_KEY, of=_LABEL_VALUE, why="feature discovery makes some 200"),
-        "taints": Many(most=100, why="nodes have a handful"),
+        "pool": Text(most=63, why="cluster_sync sets it from the labels"),
+        "labels": Many(most=1_000, keys=_LABEL_KEY, of=_LABEL_VALUE, why="feature discovery adds some 200"),
+        "taints": Many(most=100, why="nodes have a few"),
         "foreign_cpu_milli": _CPU,
         "foreign_memory_bytes": _BYTES,
         "foreign_gpus": _GPUS,
@@ -152,37 +154,39 @@ BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
     ObservedNode: {"name": _NAME},
     ObservedCluster: {
         "at": _MOMENT,
-        "agent_version": Text(most=63, why="a version"),
-        "nodes": Number(most=1_000_000, why="only counted; how many are taken is another rule"),
+        "agent_version": Text(most=63, why="it is a version number"),
+        "nodes": Number(most=1_000_000, why="it is only a count; the number of accepted nodes has its own limit"),
         "problem": _SENTENCE,
-        "orphans": Many(most=100, of=Text(most=100, why="a pod key and a token"), why="agents show a hundred"),
+        "orphans": Many(
+            most=100, of=Text(most=100, why="each is a pod key and a token"), why="agents list at most a hundred"
+        ),
     },
     UsageSample: {
         "workload_id": _KEY,
         "at": _MOMENT,
         "cpu_milli": _CPU,
         "memory_bytes": _BYTES,
-        "gpu_utilization_percent": Number(most=102_400, why="a hundred for each of a node's devices"),
-        "gpu_memory_bytes": Number(most=MAX_BYTES, why="of all of a pod's devices together"),
+        "gpu_utilization_percent": Number(most=102_400, why="100 for each device of a node"),
+        "gpu_memory_bytes": Number(most=MAX_BYTES, why="the sum over all devices of a pod"),
     },
-    UsageReport: {"samples": Many(most=1_000, why="agents send 500 in a message")},
+    UsageReport: {"samples": Many(most=1_000, why="agents send 500 per message")},
 }
 """By message and field. Yes or no, and words of a closed list, are bounded by being decoded."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that is not taken."""
+    """A value that is refused."""
 
     field: str
     """Path within the message."""
     rule: str
-    """What would do."""
+    """What would be accepted."""
     value: str
-    """What was said, cut."""
+    """The given value, cut."""
 
 
 def refused(message: msgspec.Struct) -> Refused | None:
-    """The first value of a message that is out of its bounds; None where it can be taken."""
+    """The first value of a message that is out of its bounds; None if there is none."""
     return next(_refused(message, ""), None)
 
 

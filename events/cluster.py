@@ -29,46 +29,47 @@ MAX_NAME_SHOWN: Final = 63
 
 
 class SimulatedNodes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Nodes of a simulated cluster that are alike."""
+    """Nodes of a simulated cluster with the same properties."""
 
     names: tuple[str, ...]
-    """One node each."""
+    """Names of the nodes."""
     cpu_milli: int
-    """Of each, in thousandths of a core."""
+    """CPU of each node, in thousandths of a core."""
     memory_bytes: int
-    """Of each."""
+    """Memory of each node."""
     gpu_count: int = 0
-    """Devices of each."""
+    """Devices of each node."""
     gpu_model: str = ""
-    """Any word; shown, and the value of its nodes' label `nvidia.com/gpu.product`, without what labels cannot hold."""
+    """Any text. It is shown, and is the value of the node label `nvidia.com/gpu.product`, without characters that
+    labels cannot hold."""
     gpu_memory_bytes: int = 0
-    """Of one device; 0 where unknown."""
+    """Memory of one device; 0 if unknown."""
 
 
 class NodePool(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes that carry this label; a node that carries none of them is in the pool `default`."""
+    """The nodes that have this label. A node that is in no other pool is in the pool `default`."""
 
     name: str
-    """What workloads and projects call it."""
+    """Name that workloads and projects use."""
     label_key: str
-    """Of the nodes in it."""
+    """Key of the label."""
     label_value: str
-    """Of the nodes in it."""
+    """Value of the label."""
 
 
 class RefusedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that an agent said and that was not taken, since it breaks a rule."""
+    """A value in an agent's report that was refused because it breaks a rule."""
 
     about: Literal["node", "pod", "cluster"]
-    """What it was said of."""
+    """What the report was about."""
     name: str
-    """Of one of those that it was said of, cut."""
+    """Name of one of the things that the report was about, cut."""
     field: str
-    """Path of the value within the agent's message; empty where it is about the message as a whole."""
+    """Path of the value in the agent's message; empty if the whole message is wrong."""
     rule: str
-    """What would do."""
+    """What would be accepted."""
     value: str
-    """What was said, cut."""
+    """The given value, cut."""
 
     @property
     def kind(self) -> tuple[str, str, str]:
@@ -81,80 +82,81 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ClusterAdded(_Event, frozen=True, kw_only=True):
-    """An administrator made a cluster known."""
+    """An administrator added a cluster."""
 
     cluster_id: str
     """UUID."""
     name: str
-    """Unique among the tenant's clusters."""
+    """Unique in the tenant."""
     kind: ClusterKind
     """How its pods are run."""
     at: datetime
     """When it was decided."""
     simulated_nodes: tuple[SimulatedNodes, ...] = ()
-    """Of a simulated cluster; empty for others."""
+    """Nodes of a simulated cluster; empty for other clusters."""
 
 
 class ClusterConnected(_Event, frozen=True, kw_only=True):
-    """Its agent was heard again."""
+    """Its agent reports again."""
 
     at: datetime
     """When it was decided."""
     agent_version: str = ""
-    """As the agent says."""
+    """Version that the agent reports."""
 
 
 class ClusterDisconnected(_Event, frozen=True, kw_only=True):
-    """Its agent was not heard for the short timeout, or says that it cannot work with the cluster: nothing new is
-    placed there, what runs keeps running.
-    """
+    """Its agent did not report in time, or reports that it cannot work with the cluster. Nothing new is placed there,
+    and pods that run keep running."""
 
     at: datetime
     """When it was decided."""
     silent_seconds: int
-    """Since when nothing was heard; 0 where the agent speaks."""
+    """Seconds without a report; 0 if the agent reports."""
     reason: str = ""
-    """What the agent says is wrong, in words; empty where it is not heard."""
+    """The problem that the agent reports; empty if it does not report."""
 
 
 class ClusterReportsRefused(_Event, frozen=True, kw_only=True):
-    """What of the words of its agent is not taken is different now: other rules are broken, or none any more."""
+    """The refused reports of its agent changed: they break other rules, or none any more."""
 
     at: datetime
     """When it was decided."""
     refused: tuple[RefusedReport, ...] = ()
-    """One for each rule that is broken, at most ten; empty: all is taken."""
+    """One for each broken rule, at most ten. Empty if no report is refused."""
 
 
 class OwnershipProtectionSet(_Event, frozen=True, kw_only=True):
-    """From now on only owners, and who may override them, act on the cluster's workloads; or no longer."""
+    """Ownership protection was turned on or off: whether only owners and administrators may change the cluster's
+    workloads."""
 
     enabled: bool
     """Whether it is on."""
     source: SettingSource
-    """The cluster's own word wins over an administrator's."""
+    """Who set it. The cluster's own configuration takes precedence over an administrator."""
 
 
 class OwnershipProtectionUnset(_Event, frozen=True, kw_only=True):
-    """The cluster's own configuration no longer speaks of it: the administrator's word counts again."""
+    """The cluster's own configuration no longer sets ownership protection, so the administrator's setting applies
+    again."""
 
 
 class NodePoolSet(_Event, frozen=True, kw_only=True):
-    """A node pool was made or changed."""
+    """A node pool was added or changed."""
 
     pool: NodePool
-    """As it is now."""
+    """The node pool after the change."""
 
 
 class NodePoolRemoved(_Event, frozen=True, kw_only=True):
-    """Its nodes belong to `default` again."""
+    """A node pool was removed. Its nodes are in the pool `default` again."""
 
     name: str
-    """Of the pool."""
+    """Name of the pool."""
 
 
 class ClusterRemoved(_Event, frozen=True, kw_only=True):
-    """An administrator took it out; its nodes go with it."""
+    """An administrator removed the cluster, and its nodes with it."""
 
     at: datetime
     """When it was decided."""

@@ -14,10 +14,11 @@ from events.actors import SERVICE_PREFIX
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who caused a commit: an id of Muster's own, which says nothing about the person."""
+    """Who caused a commit, as an id of Muster's own that says nothing about the person."""
 
     id: str
-    """Id of a person or program with a token, which the stream ACTORS knows; `muster.<service>` for a service."""
+    """Id of a person or program with a token, which the stream ACTORS maps to them; `muster.<service>` for a
+    service."""
     kind: Literal["user", "service"] = "user"
     """A person or program with a token, or a service of Muster."""
 
@@ -27,65 +28,65 @@ def service_actor(service: str) -> Actor:
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the gate must know to decide on the aggregate's next command, without its history."""
+    """What the gate must know about the aggregate to decide on the next command, without reading its history."""
 
     id: str | None = None
-    """Id of the thing as it is after this commit (a workload's newest incarnation)."""
+    """Id of the thing after this commit; for a workload, of its newest incarnation."""
     owner: str | None = None
     """Actor id of the creator."""
     project_id: str | None = None
-    """UUID of the project that it stands in."""
+    """UUID of its project."""
     cluster_id: str | None = None
-    """UUID of the cluster that it runs on, or is."""
+    """UUID of the cluster that it runs on, or of the cluster itself."""
 
 
 class BatchPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which part of an atomic batch this message is."""
+    """The place of this message in an atomic batch."""
 
     id: str
-    """The same for all parts."""
+    """Id of the batch, the same for all of its parts."""
     index: int
-    """1..count."""
+    """Number of this part, from 1."""
     count: int
-    """Parts of the batch."""
+    """Number of parts in the batch."""
 
 
 class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One event as it is stored: its registered name, the version of its shape, its fields."""
+    """One event as it is stored: its registered name, the version of its shape, and its fields."""
 
     type: str
     """Its registered name."""
     data: msgspec.Raw
     """Its fields."""
     version: int = 1
-    """Of its shape."""
+    """Version of its shape."""
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The stored message. `Commit` is the same with decoded events and its place in the log."""
 
     commit_id: str
-    """Of this commit alone: how its writer finds it again where the answer was lost."""
+    """Id of this commit. Its writer finds the commit by it if the answer was lost."""
     command_id: str
-    """Of the command that made it; the same command again makes no second commit."""
+    """Id of the command that caused it. The same command again makes no second commit."""
     actor: Actor
     """Who gave the command."""
     occurred_at: datetime
-    """When it was decided, by the decider's clock, UTC."""
+    """When it was decided, by the clock of the decider, in UTC."""
     parent_seq: int
-    """Sequence of the aggregate's commit before this one; 0 for its first. Also the guard of the append."""
+    """Sequence of the aggregate's commit before this one; 0 for the first. It is also the guard of the append."""
     events: tuple[EventRecord, ...]
-    """What was decided, in order; at least one."""
+    """What was decided, in order. At least one."""
     body_hash: str = ""
-    """Hash of the request that the command came with; empty for the services' own commands."""
+    """Hash of the request that the command came from; empty for commands of services."""
     correlation_id: str = ""
-    """The request id of the API that all of it goes back to."""
+    """Id of the API request that this commit goes back to."""
     causation_id: str = ""
-    """What caused it directly."""
+    """What directly caused this commit."""
     batch: BatchPart | None = None
-    """Where it is part of an atomic batch."""
+    """The place in an atomic batch, if it is part of one."""
     about: About = About()
-    """What the gate needs to know of the aggregate."""
+    """What the gate must know about the aggregate."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ MOST_RESERVED: Final = 2**62
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Keeps pods away that do not tolerate it, as in Kubernetes."""
+    """Keeps off pods that do not tolerate it, as in Kubernetes."""
 
     key: str
     """Key of the taint."""
@@ -41,55 +41,55 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a cluster says of a node."""
+    """What a cluster reports about a node."""
 
     cpu_milli: int
     """Allocatable, in thousandths of a core."""
     memory_bytes: int
     """Allocatable."""
     gpu_count: int = 0
-    """Devices that work."""
+    """Number of working devices."""
     gpu_model: str = ""
-    """Of all its devices; empty where unknown."""
+    """Model of all devices; empty if unknown."""
     gpu_memory_bytes: int = 0
-    """Of one device; 0 where unknown, and then requests by GPU memory do not fit."""
+    """Memory of one device; 0 if unknown. Then pods that request GPU memory do not fit."""
     max_pods: int = DEFAULT_MAX_PODS
-    """How many pods it takes at a time, others' included."""
+    """How many pods the node accepts at a time, including pods of other programs."""
     pool: str = "default"
-    """Node pool that its labels put it in."""
+    """Node pool, from its labels."""
     labels: dict[str, str] = {}
-    """As on the node."""
+    """Labels of the node."""
     taints: tuple[Taint, ...] = ()
-    """As on the node."""
+    """Taints of the node."""
     ready: bool = True
-    """Whether it takes part at all."""
+    """Whether the node is ready."""
     unschedulable: bool = False
-    """Cordoned: what runs stays, nothing new comes."""
+    """Whether the cluster keeps new pods off it."""
     foreign_cpu_milli: int = 0
-    """Requests of pods that are not ours; likewise the three below."""
+    """What pods of other programs request, in thousandths of a core."""
     foreign_memory_bytes: int = 0
-    """As `foreign_cpu_milli`."""
+    """What pods of other programs request."""
     foreign_gpus: int = 0
-    """As `foreign_cpu_milli`, whole devices."""
+    """Devices that pods of other programs request."""
     foreign_pods: int = 0
-    """How many pods those are."""
+    """Number of pods of other programs."""
     stand_in: bool = False
-    """Whether its GPUs are declared, not real (`--gpus N`, or a simulated node)."""
+    """Whether its GPUs are declared and not real (`--gpus N`, or a simulated node)."""
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One pod's hold on a node, released as a whole."""
+    """What one pod holds on a node. It is released as a whole."""
 
     id: str
     """`reservation_id` of the run."""
     workload_id: str
     """UUID."""
     workload_key: str
-    """Aggregate key of the workload, where its run can be looked up."""
+    """Aggregate key of the workload, to look up the run."""
     cpu_milli: int = 0
     """Thousandths of a core."""
     memory_bytes: int = 0
-    """Of the node's memory."""
+    """Memory of the node."""
     devices: tuple[DeviceShare, ...] = ()
     """Which devices, and how much of each."""
 
@@ -99,52 +99,53 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeRegistered(_Event, frozen=True, kw_only=True):
-    """A cluster has a node that was not there before."""
+    """A cluster has a new node."""
 
     cluster_id: str
     """UUID."""
     name: str
-    """As its cluster calls it."""
+    """Name of the node in its cluster."""
     facts: NodeFacts
     """What it has."""
 
 
 class NodeChanged(_Event, frozen=True, kw_only=True):
-    """Something of the facts is different now; they are given whole."""
+    """The facts of the node changed. The event holds all of them."""
 
     facts: NodeFacts
     """What it has now."""
 
 
 class NodeRemoved(_Event, frozen=True, kw_only=True):
-    """The node object is gone from its cluster, and its pods with it."""
+    """The node was removed from its cluster, with its pods."""
 
 
 class PodsReserved(_Event, frozen=True, kw_only=True):
-    """Runs hold parts of the node from now on; together never more than it had at that moment."""
+    """Runs reserve parts of the node. All reservations together never exceed what it has at that time."""
 
     reservations: tuple[Reservation, ...]
     """One per run."""
 
 
 class ReservationsReleased(_Event, frozen=True, kw_only=True):
-    """Runs that are over hold nothing any more."""
+    """Ended runs release their reservations."""
 
     ids: tuple[str, ...]
-    """Of the reservations."""
+    """Ids of the reservations."""
 
 
 class NodeCordoned(_Event, frozen=True, kw_only=True):
-    """An administrator keeps new pods away; what runs there stays. A mark of Muster's own: no agent reports it."""
+    """An administrator keeps new pods off the node. Pods that run there stay. It is a mark of Muster, not of the
+    cluster."""
 
     actor: str
-    """Id of who did."""
+    """Id of the administrator."""
     at: datetime
     """When it was decided."""
 
 
 class NodeUncordoned(_Event, frozen=True, kw_only=True):
-    """The node takes new pods again, as far as its cluster says so."""
+    """The node accepts new pods again, unless its cluster says otherwise."""
 
 
 NodeEvent = (

@@ -25,7 +25,7 @@ class Phase(StrEnum):
 
 
 class DesiredPhase(StrEnum):
-    """What its people want of a workload (S095)."""
+    """The phase that its users want (S095)."""
 
     RUNNING = "Running"
     STOPPED = "Stopped"
@@ -36,17 +36,17 @@ class PodPhase(StrEnum):
     """What one pod of a workload is doing, as far as the log knows."""
 
     PENDING = "Pending"
-    """Waits for a node: never placed, or to be run again."""
+    """It waits for a node, for its first run or for another one."""
     BOUND = "Bound"
-    """Has a node and devices; its cluster has not said anything yet."""
+    """It has a node and devices. Its cluster has not reported it yet."""
     STARTING = "Starting"
-    """Its cluster has it and is getting it ready."""
+    """Its cluster is preparing it."""
     RUNNING = "Running"
-    """Its process runs."""
+    """Its process is running."""
     UNKNOWN = "Unknown"
-    """Nobody knows whether it still runs: its node has not answered for long. The node is still held."""
+    """Its node has not answered for long, so nobody knows whether it runs. Its place on the node stays reserved."""
     STOPPING = "Stopping"
-    """Told to go; its node is still held."""
+    """It was told to end. Its place on the node stays reserved until it has."""
 
 
 FINISHED: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
@@ -56,11 +56,11 @@ UNQUEUED: Final = frozenset({Phase.CREATING, Phase.RESUMING})
 """Phases of an attempt that the scheduler has not taken up yet."""
 
 UNBUILT_PHASES: Final[dict[Phase, str]] = {
-    Phase.DEGRADED: "some pods of a gang are gone, and the rest goes on",
-    Phase.UPDATING: "what runs is being changed",
-    Phase.TERMINATING: "a limit of its running time was reached",
+    Phase.DEGRADED: "some pods of a gang are gone, and the others continue",
+    Phase.UPDATING: "a running workload is being changed",
+    Phase.TERMINATING: "the limit on its running time was reached",
 }
-"""Named by the contract, and entered by nothing yet: what each will say."""
+"""Phases of the contract that no workload enters yet, and what each will mean."""
 
 TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
     Phase.CREATING: frozenset({Phase.PENDING, Phase.INITIALIZING, Phase.STOPPED, Phase.DELETING}),
@@ -127,37 +127,37 @@ def nodes_unreachable(nodes: Iterable[str]) -> str:
 
 
 class WaitingReason(StrEnum):
-    """Why a workload has no node yet: one dominant code, each with numbers in its message.
+    """Why a workload has no node yet. A workload shows one code, with numbers in its message.
 
-    The first three are *cannot ever fit as written*, the others *waiting*.
+    With the first three it can never be placed as it is. With the others it may be placed later.
     """
 
     NO_SUCH_NODE_POOL = "no_such_node_pool"
-    """None of the pools that it may use is there."""
+    """None of the node pools that it may use exists."""
     NO_MATCHING_NODE = "no_matching_node"
-    """No node is large enough even when empty."""
+    """No node is large enough, even when it is empty."""
     QUOTA_TOO_SMALL = "quota_too_small"
-    """Non-preemptible, and larger than the project's whole quota."""
+    """It is non-preemptible and needs more than the whole quota of its project."""
     PROJECT_DELETED = "project_deleted"
-    """It came in while its project was deleted: it is deleted, too."""
+    """It was created while its project was being deleted, so it will be deleted too."""
     CLUSTER_DISCONNECTED = "cluster_disconnected"
-    """Its cluster's agent is not heard from, or the cluster was removed."""
+    """The agent of its cluster does not report, or the cluster was removed."""
     NO_NODES = "no_nodes"
-    """The pools have no nodes, or those that are large enough take no new pods."""
+    """The node pools have no nodes, or every node that is large enough accepts no new pods."""
     QUOTA_USED = "quota_used"
-    """Non-preemptible, and what others of the project hold leaves too little of its quota."""
+    """It is non-preemptible, and other workloads of the project leave too little of the quota."""
     INSUFFICIENT_GPU = "insufficient_gpu"
-    """No node has that much GPU free."""
+    """No node has enough free GPUs."""
     INSUFFICIENT_CPU = "insufficient_cpu"
-    """No node has that much CPU free."""
+    """No node has enough free CPU."""
     INSUFFICIENT_MEMORY = "insufficient_memory"
-    """No node has that much memory free."""
+    """No node has enough free memory."""
     INSUFFICIENT_PODS = "insufficient_pods"
-    """Every node holds as many pods as it may."""
+    """Every node already runs as many pods as it may."""
     INSUFFICIENT_RESOURCES = "insufficient_resources"
     """Each resource is free somewhere, but no node has all of them at once."""
     BACKOFF = "backoff"
-    """A failed pod waits before it is run again."""
+    """A pod has failed and waits before it runs again."""
 
 
 BACKOFF_LIMIT_EXCEEDED: Final = "backoff_limit_exceeded"

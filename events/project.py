@@ -38,7 +38,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProjectCreated(_Event, frozen=True, kw_only=True):
-    """An administrator made a project."""
+    """An administrator created a project."""
 
     project_id: str
     """UUID."""
@@ -47,15 +47,15 @@ class ProjectCreated(_Event, frozen=True, kw_only=True):
     at: datetime
     """When it was decided."""
     gpu_quota_milli: int | None = None
-    """Bounds non-preemptible work, in thousandths of a GPU; None: no bound."""
+    """Limit on non-preemptible workloads, in thousandths of a GPU. None: no limit."""
     node_pools: tuple[str, ...] = ()
-    """Order in which pools are tried where the workload names none; empty: all, by name."""
+    """The order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None = None
-    """What its pods on Kubernetes keep to at least; None: what the cluster says."""
+    """The loosest Pod Security Standard of its pods on Kubernetes. None: the setting of the cluster."""
 
 
 class ProjectChanged(_Event, frozen=True, kw_only=True):
-    """The settings as they are now."""
+    """The settings after a change."""
 
     gpu_quota_milli: int | None = None
     """As in ProjectCreated."""
@@ -66,25 +66,26 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
 
 
 class ProjectRoleGranted(_Event, frozen=True, kw_only=True):
-    """Somebody has this role in the project."""
+    """Somebody was given this role in the project."""
 
     actor: str
-    """Id of who has it."""
+    """Id of the person or program."""
     role: ProjectRole
     """What they may do."""
 
 
 class ProjectRoleRevoked(_Event, frozen=True, kw_only=True):
-    """Somebody no longer has this role in the project."""
+    """This role in the project was revoked."""
 
     actor: str
-    """Id of who had it."""
+    """Id of the person or program."""
     role: ProjectRole
-    """The one that is gone."""
+    """The revoked role."""
 
 
 class ProjectDeleted(_Event, frozen=True, kw_only=True):
-    """Its roles, service accounts and settings end with it. What happened in it stays, and its name is free."""
+    """The project was deleted, with its roles, service accounts and settings. Its history stays, and its name is
+    free."""
 
     at: datetime
     """When it was decided."""

@@ -16,21 +16,21 @@ TenantRole = Literal["administrator", "researcher", "viewer"]
 
 
 class TenantRoleGranted(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody has this role everywhere."""
+    """Somebody was given this role in all projects."""
 
     actor: str
-    """Id of who has it."""
+    """Id of the person."""
     role: TenantRole
     """What they may do."""
 
 
 class TenantRoleRevoked(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody no longer has this role everywhere."""
+    """This role in all projects was revoked."""
 
     actor: str
-    """Id of who had it."""
+    """Id of the person."""
     role: TenantRole
-    """The one that is gone."""
+    """The revoked role."""
 
 
 TenantEvent = TenantRoleGranted | TenantRoleRevoked

@@ -18,20 +18,20 @@ from events.subjects import split_aggregate_subject
 
 
 class MessageVoided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message of the log cannot be read, and says nothing from now on: every reader passes it by."""
+    """An administrator declared a message void that cannot be read. Every reader skips it."""
 
     seq: int
-    """Of the message."""
+    """Sequence of the message."""
     subject: str
-    """Of the message."""
+    """Subject of the message."""
     cause: str
     """Why it cannot be read."""
     reason: str
-    """The administrator's words."""
+    """Reason that the administrator gave."""
     parent_seq: int = 0
-    """Sequence of the message before it on its subject; 0 where there is none. Readers look themselves."""
+    """Sequence of the message before it on its subject; 0 if there is none. Each reader checks that itself."""
     about: About = About()
-    """What its aggregate was about before it, and still is."""
+    """What is known of its aggregate from the commits before it."""
 
 
 VoidEvent = MessageVoided

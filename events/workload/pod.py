@@ -19,12 +19,12 @@ PodId = tuple[str, int]
 
 
 class PodRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """One run of one pod. Attempt and try order the runs: a fact that names an older pair changes nothing."""
+    """One run of one pod. Attempt and try order the runs. A fact about an earlier run changes nothing."""
 
     pod_set: str
     """Name of its pod set; `main` for a training."""
     index: int
-    """From 0; the same for every run of this pod (`JOB_COMPLETION_INDEX`)."""
+    """From 0. It is the same for every run of this pod (`JOB_COMPLETION_INDEX`)."""
     attempt: int
     """Counts the runs of the whole workload, from 1. It rises when the workload is resumed."""
     try_: int = msgspec.field(name="try")
@@ -44,18 +44,18 @@ class DeviceShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pod's node and devices."""
+    """The node and the devices of a pod."""
 
     pod: PodRef
     """The run that is placed."""
     node_key: str
     """Aggregate key of the node."""
     node_name: str
-    """As its cluster calls it."""
+    """Name of the node in its cluster."""
     pool: str
     """Node pool that the node was in."""
     devices: tuple[DeviceShare, ...] = ()
-    """Empty where no GPU was asked for."""
+    """Empty if no GPU was requested."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,27 +66,27 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PodsBound(_Event, frozen=True, kw_only=True):
-    """The scheduler gave runs their nodes and devices, in one batch with what the nodes reserved for them."""
+    """The scheduler gave runs their nodes and devices. The reservations on the nodes are in the same batch."""
 
     placements: tuple[Placement, ...]
     """One per run."""
     token: int
-    """Version of the workload when this was decided: rises with every commit of the name."""
+    """Version of the workload when this was decided. It rises with every commit of the name."""
 
 
 class PodStarting(_Event, frozen=True, kw_only=True):
-    """The cluster has it, and is getting it ready."""
+    """The cluster has accepted the pod and prepares it."""
 
     pod: PodRef
     """The run."""
     at: datetime
     """When the agent saw it."""
     message: str = ""
-    """What the cluster says of it, such as which image is recorded but not pulled."""
+    """What the cluster says about it, for example which image is recorded but not pulled."""
 
 
 class PodRunning(_Event, frozen=True, kw_only=True):
-    """Its process runs."""
+    """Its process is running."""
 
     pod: PodRef
     """The run."""
@@ -95,29 +95,29 @@ class PodRunning(_Event, frozen=True, kw_only=True):
 
 
 class PodUnreachable(_Event, frozen=True, kw_only=True):
-    """Its node has not answered for long: whether it runs is not known, so what it holds stays held."""
+    """Its node has not answered for long, so nobody knows whether it runs. Its reservation stays."""
 
     pod: PodRef
     """The run."""
     at: datetime
-    """When the agent gave up on hearing of it soon."""
+    """When the agent stopped expecting news soon."""
     reason: str = ""
     """Code, such as `node_unreachable`."""
     message: str = ""
-    """The same as a sentence."""
+    """The same in a sentence."""
 
 
 class PodWarned(_Event, frozen=True, kw_only=True):
-    """Its cluster warned of something that keeps the run from coming up, or endangers it; once per run and reason."""
+    """Its cluster warned of something that prevents the run from starting or endangers it. Once per run and reason."""
 
     pod: PodRef
     """The run."""
     at: datetime
-    """When the cluster said it."""
+    """When the cluster reported it."""
     reason: str
     """Code, such as `image_pull`."""
     message: str
-    """The cluster's words."""
+    """The text of the cluster."""
 
 
 class PodSucceeded(_Event, frozen=True, kw_only=True):
@@ -130,24 +130,24 @@ class PodSucceeded(_Event, frozen=True, kw_only=True):
 
 
 class PodFailed(_Event, frozen=True, kw_only=True):
-    """A run ended badly and spent one of the retries."""
+    """A run failed and used one retry."""
 
     pod: PodRef
     """The run."""
     at: datetime
     """When it ended."""
     exit_code: int | None = None
-    """128 + n where signal n ended it; absent where there was no process."""
+    """128 + n if signal n ended it. Absent if there was no process."""
     reason: str = "exit_code"
-    """`exit_code`, or what kept it from running."""
+    """`exit_code`, or what prevented it from running."""
     message: str = ""
-    """The cluster's words, where it had any."""
+    """The text of the cluster, if there was one."""
     retry_at: datetime | None = None
-    """When it may run again; None where nothing is left of the budget."""
+    """When it may run again. None if no retry is left."""
 
 
 class PodInterrupted(_Event, frozen=True, kw_only=True):
-    """A run ended through no fault of its own (shutdown, lost node, refused placement): spends no retry."""
+    """A run ended for a reason outside of it (shutdown, lost node, refused placement). It uses no retry."""
 
     pod: PodRef
     """The run."""
@@ -156,20 +156,20 @@ class PodInterrupted(_Event, frozen=True, kw_only=True):
     reason: str
     """What ended it, such as `shutdown` or `node_lost`."""
     message: str = ""
-    """The same as a sentence."""
+    """The same in a sentence."""
     retry_at: datetime | None = None
     """When it may run again."""
 
 
 class PodStopped(_Event, frozen=True, kw_only=True):
-    """A pod that was told to go is gone."""
+    """A pod that was told to end is gone."""
 
     pod: PodRef
     """The run."""
     at: datetime
     """When it was gone."""
     exit_code: int | None = None
-    """Of the process, where it had begun."""
+    """Exit code of the process, if one had started."""
 
 
 PodEvent = (

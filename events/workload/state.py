@@ -59,14 +59,14 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WorkloadCreated(_Event, frozen=True, kw_only=True):
-    """Somebody submitted a workload, and it was taken."""
+    """Somebody submitted a workload, and it was accepted."""
 
     workload_id: str
     """UUID of this incarnation of the name."""
     name: str
     """Unique among the living workloads of the project."""
     requested_name: str
-    """What was asked; differs from `name` only where the name was given as a prefix (R38)."""
+    """The name in the request. It differs from `name` only if it was given as a prefix (R38)."""
     kind: str
     """One of the registered kinds, such as `Training`."""
     project_id: str
@@ -74,11 +74,11 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
     cluster_id: str
     """UUID of the cluster that runs it."""
     owner: str
-    """Actor id of who submitted it; ownership protection asks for it."""
+    """Actor id of the user who submitted it. Ownership protection compares it."""
     at: datetime
     """When it was decided."""
     spec: TrainingSpec
-    """What was asked, every default written out."""
+    """The spec, with every default filled in."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where nobody could run it: whoever reads it would fail, each in another place."""
@@ -88,82 +88,82 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
 
 
 class WorkloadQueued(_Event, frozen=True, kw_only=True):
-    """The scheduler took it into its queue: Creating or Resuming becomes Pending."""
+    """The scheduler added it to its queue: Creating or Resuming becomes Pending."""
 
 
 class WorkloadWaiting(_Event, frozen=True, kw_only=True):
-    """Nothing could be placed, for a reason that was not the last one told."""
+    """The workload could not be placed, for another reason than before."""
 
     reason: str
     """A waiting reason, such as `insufficient_gpu` (refusals.md)."""
     message: str
-    """The same as a sentence, with numbers."""
+    """The same in a sentence, with numbers."""
 
 
 class WorkloadSuspended(_Event, frozen=True, kw_only=True):
-    """Somebody wants it stopped; it is Stopped once its pods are gone."""
+    """Somebody suspended it. It becomes Stopped when its pods are gone."""
 
 
 class WorkloadStopped(_Event, frozen=True, kw_only=True):
     """It was suspended, and its last pod is gone."""
 
     at: datetime
-    """When the last one was gone."""
+    """When the last pod was gone."""
 
 
 class WorkloadResumed(_Event, frozen=True, kw_only=True):
-    """Somebody wants it to run again."""
+    """Somebody resumed it."""
 
     attempt: int
-    """The attempt that begins: pods of older ones are fenced off."""
+    """The new attempt. Pods of earlier attempts must not start any more."""
 
 
 class WorkloadCompleted(_Event, frozen=True, kw_only=True):
-    """As many runs succeeded as were asked for."""
+    """As many runs have succeeded as the spec requires."""
 
     at: datetime
-    """When the last one ended."""
+    """When the last run ended."""
     succeeded: int
-    """How many did."""
+    """How many runs succeeded."""
     delete_at: datetime
     """When auto-deletion is due."""
 
 
 class WorkloadFailed(_Event, frozen=True, kw_only=True):
-    """It ended badly and will not run again."""
+    """It failed and will not run again."""
 
     at: datetime
     """When it ended."""
     reason: str
-    """`backoff_limit_exceeded` so far."""
+    """Code: `backoff_limit_exceeded`."""
     message: str
-    """The same as a sentence."""
+    """The same in a sentence."""
     delete_at: datetime
     """When auto-deletion is due."""
     exit_code: int | None = None
-    """Of the last failed run."""
+    """Exit code of the last failed run."""
 
 
 class WorkloadChanged(_Event, frozen=True, kw_only=True):
-    """Somebody changed what may change; absent fields stay."""
+    """Somebody changed it. Absent fields are unchanged."""
 
     priority_class: PriorityClass | None = None
-    """One of the seven."""
+    """One of the seven classes."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Counted from the end of the workload."""
     delete_at: datetime | None = None
-    """New due time of the auto-deletion, where the workload has already ended."""
+    """New time of the auto-deletion, if the workload has already ended."""
 
 
 class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
-    """Somebody, or auto-deletion, wants it gone; it is, once its pods are."""
+    """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
     reason: str
     """`user`, `auto_deletion` or `project_deleted`."""
 
 
 class WorkloadDeleted(_Event, frozen=True, kw_only=True):
-    """All pods are gone; the name is free again."""
+    """All pods are gone, and the name is free again."""
 
     at: datetime
     """When the last pod was gone."""

@@ -24,29 +24,29 @@ class ExitCode(IntEnum):
 
 
 EXIT_CODE_MEANING: Final[dict[ExitCode, str]] = {
-    ExitCode.OK: "done",
-    ExitCode.FAILURE: "failed in a way that no other code names (also: verify found differences)",
-    ExitCode.USAGE: "the command line is wrong; nothing was sent",
-    ExitCode.NOT_FOUND: "there is no such thing, or it is not yours to see",
-    ExitCode.DENIED: "not authenticated, or not permitted",
-    ExitCode.CONFLICT: "the name exists, the version moved, or it is already finished",
+    ExitCode.OK: "success",
+    ExitCode.FAILURE: "any other failure; also: `muster log verify` or `muster doctor` found a problem",
+    ExitCode.USAGE: "the command line is wrong, and nothing was sent",
+    ExitCode.NOT_FOUND: "it does not exist, or you may not see it",
+    ExitCode.DENIED: "you are not logged in, or not allowed to do this",
+    ExitCode.CONFLICT: "the name is taken, the version has changed, or the workload has already ended",
     ExitCode.REJECTED: "a value breaks a rule or a policy",
-    ExitCode.TIMED_OUT: "the time of --timeout is over",
-    ExitCode.WORKLOAD_FAILED: "the workload that was waited for did not complete",
-    ExitCode.UNREACHABLE: "the server cannot be reached, or cannot answer now",
+    ExitCode.TIMED_OUT: "--timeout has passed",
+    ExitCode.WORKLOAD_FAILED: "the workload that the command waited for did not complete",
+    ExitCode.UNREACHABLE: "the server cannot be reached, or cannot answer at the moment",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
 }
 
 
 class Problem(Exception):
-    """Ends the command.
+    """Ends the command with a message.
 
     Attributes:
-        what: one sentence: what could not be done.
-        why: lines that say why, such as one per field.
-        todo: what to do next, a sentence or a command to type.
-        request_id: of the API's answer, shown with --debug.
-        refusal: the code by which the API refused, such as `version_moved`; empty where it was something else.
+        what: one sentence that says what could not be done.
+        why: lines that say why, for example one per field.
+        todo: what to do next: a sentence, or a command to type.
+        request_id: the request id of the API's answer, shown with --debug.
+        refusal: the code of the API's refusal, such as `version_moved`. Empty if the API did not refuse.
     """
 
     def __init__(

@@ -24,161 +24,167 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MUSTER_", env_ignore_empty=True, extra="ignore", frozen=True)
 
     nats_url: str = "nats://127.0.0.1:4222"
-    """One or more servers, separated by commas."""
+    """Addresses of the NATS servers, separated by commas."""
     nats_password: str = ""
-    """Of the service's user; better a file."""
+    """Password of the service's NATS user. A file is safer."""
     nats_password_file: Path | None = None
-    """A file that holds the password; the user's name is the service's."""
+    """File that holds that password. The name of the NATS user is the name of the service."""
     nats_password_dir: Path | None = None
-    """A folder with one file per service, where several services share a process."""
+    """Folder with one password file per service, for a process that runs several services."""
     nats_ca_file: Path | None = None
-    """Certificate authority of the servers, where the connection is TLS."""
+    """Certificate authority of the NATS servers, for TLS."""
 
     replicas: Literal[1, 3] = 1
-    """Copies of every stream: 3 needs three servers in a cluster."""
+    """Copies of every stream. 3 needs a cluster of three NATS servers."""
 
     log_max_bytes: int = Field(default=8 * 1024**3, ge=64 * 1024**2, le=2**60)
-    """Up to which the event log grows; setup makes the stream so large, `python -m services.setup
-    migrate` makes it larger, and nothing makes it smaller. At nine tenths of it nothing new is taken (`log_full`)."""
+    """Size limit of the event log. Setup creates the stream with it, and `python -m services.setup migrate` makes the
+    stream larger. Nothing makes it smaller. At 90 % of it new work is refused (`log_full`)."""
 
     postgres_url: str = ""
     """`postgresql://user:password@host:port/database`, as the owner of the tables."""
     postgres_password_file: Path | None = None
-    """A file that holds the password, where it shall stand in no environment."""
+    """File that holds the password, to keep it out of the environment."""
     postgres_reader_url: str = ""
-    """The same as the role that the api reads as; setup makes it. Unset, the api connects as the owner, and gives up
-    its rights at the beginning of each transaction."""
+    """The same URL with the role that the api reads with, which setup creates. If unset, the api connects as the owner
+    and drops its rights at the beginning of each transaction."""
     postgres_reader_password_file: Path | None = None
-    """A file that holds the reader's password."""
+    """File that holds the reader's password."""
 
     http_host: str = "127.0.0.1"
-    """Where the API listens; loopback unless told otherwise."""
+    """Address that the API listens on."""
     http_port: int = Field(default=8080, ge=0, le=65535)
-    """Of the API; 0 takes a free one."""
+    """Port of the API. 0 takes a free port."""
     http_certificate_file: Path | None = None
-    """The API's certificate, in PEM, with those of the authorities between it and one that clients believe behind it:
-    the API then serves https alone (TLS 1.2 or later). Read again when it changes. Plain HTTP where unset."""
+    """The API's certificate in PEM, followed by the certificates of intermediate authorities. With it the API serves
+    only https (TLS 1.2 or later). It is read again when it changes. If unset, the API serves plain HTTP."""
     http_key_file: Path | None = None
-    """The certificate's private key, in PEM, without a passphrase."""
+    """The private key of that certificate, in PEM, without a passphrase."""
     requests_per_second: float = Field(default=20.0, gt=0)
-    """Of one user in the long run, at each `api` process; more is answered 429 with `Retry-After`."""
+    """Requests per second of one user in the long run, for each `api` process. More are answered 429 with
+    `Retry-After`."""
     requests_burst: int = Field(default=200, ge=1)
-    """Requests that one user may send at once, at each `api` process."""
+    """Requests that one user may send at once, for each `api` process."""
     follows_per_user: int = Field(default=10, ge=1)
-    """Open `logs?follow` and `events?follow` of one user, at each `api` process."""
+    """Open `logs?follow` and `events?follow` requests of one user, for each `api` process."""
     http_max_connections: int = Field(default=1_000, ge=1)
-    """Connections of clients that an `api` process keeps open; one more is answered 503 and closed."""
+    """Client connections that an `api` process keeps open. One more is answered 503 and closed."""
     http_max_connections_per_address: int = Field(default=200, ge=1)
-    """Of these, from one address (of IPv6, one /64); one more is answered 429 and closed. Behind a proxy, all come from
-    the proxy's address: give it as many as `http_max_connections`, and have the proxy bound its clients."""
+    """Client connections from one address (for IPv6, one /64). One more is answered 429 and closed. Behind a proxy all
+    connections come from one address: set this to `http_max_connections`, and limit clients in the proxy."""
     http_max_head_seconds: float = Field(default=10.0, gt=0)
-    """Within which the head of a request must be there, from its first byte or from the connection on; over https the
-    handshake has as long before that."""
+    """Time in which the head of a request must arrive, from the opening of the connection or from its first byte. Over
+    https, the handshake has the same time before that."""
     http_max_stalled_seconds: float = Field(default=30.0, gt=0)
-    """Within which a client must take at least 16 KiB of what it is sent, or all of it; else it is cut off."""
+    """Time in which a client must read at least 16 KiB of its answer, or all of it. Otherwise the connection is
+    closed."""
     cors_origins: str = ""
-    """Origins whose pages may read the API's answers in a browser, such as `https://console.example.org`, separated by
-    commas; none where unset. Each is exact: scheme, host and port, without wildcards. Cookies are never asked for."""
+    """Origins whose pages may read answers of the API in a browser, separated by commas, such as
+    `https://console.example.org`. If unset, none may. Each is scheme, host and port, without wildcards. The API uses no
+    cookies."""
     project_max_living_workloads: int = Field(default=10_000, ge=1)
-    """Of one project: workloads that are neither Completed nor Failed nor deleted. At it, creations are refused
-    (`too_many_workloads`)."""
+    """Workloads of one project that are not Completed, Failed or Deleted. More are refused (`too_many_workloads`)."""
     project_max_creations_per_hour: int = Field(default=5_000, ge=1)
-    """Workloads that one project may create within 60 minutes; more are refused (`too_many_creations`)."""
+    """Workloads that one project may create in 60 minutes. More are refused (`too_many_creations`)."""
     project_max_bytes_per_hour: int = Field(default=64 * 1024**2, ge=2**20)
-    """What the creations of one project may take of the log within 60 minutes, in bytes; more are refused
-    (`too_many_bytes`)."""
+    """Bytes of the log that the creations of one project may use in 60 minutes. More are refused (`too_many_bytes`)."""
     user_max_bytes_per_hour: int = Field(default=64 * 1024**2, ge=2**20)
-    """The same of one user or program, in whichever projects."""
+    """Bytes of the log that the creations of one user or program may use in 60 minutes, in all projects together."""
     code_max_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
-    """Of one folder that is sent along with a workload (`muster training submit --code`)."""
+    """Size limit of one folder that is sent with a workload (`muster training submit --code`)."""
     code_project_max_bytes: int = Field(default=512 * 1024 * 1024, ge=1024)
-    """Of all code of one project that is kept."""
+    """Size limit of all stored code of one project."""
     code_retention_hours: float = Field(default=24.0, ge=1)
     """How long code is kept that no living workload uses."""
     health_host: str = "127.0.0.1"
-    """Where health and figures are served."""
+    """Address that health and figures are served on."""
     health_port: int | None = Field(default=None, ge=0, le=65535)
-    """Where `/healthz`, `/readyz` and, where wanted, `/metrics` are served; none where unset."""
+    """Port of `/healthz`, `/readyz` and, with `MUSTER_METRICS`, `/metrics`. If unset, none of them is served."""
     metrics: bool = False
-    """Whether `/metrics` is served, on the health port: it tells how much is done here to whoever reaches that."""
+    """Whether `/metrics` is served on the health port. Everybody who can reach that port can read the figures."""
 
     issuer: str = "muster"
-    """Whose tokens are taken."""
+    """Issuer whose tokens are accepted."""
     audience: str = "muster"
-    """For whom a token must be."""
+    """Audience that a token must name."""
     jwks_file: Path | None = None
-    """Public keys that tokens are checked with, as a file; read again when it changes."""
+    """File with the public keys that check tokens. It is read again when it changes."""
     jwks_url: str = ""
-    """The same by HTTPS, from the issuer."""
+    """HTTPS address of those keys, at the issuer."""
     key_file: Path | None = None
-    """The local signing key of `muster up` and compose; never in production."""
+    """Signing key for local tokens, for `muster up` and docker-compose. Never use it in production."""
     admin_subject: str = Field(default="admin", min_length=1, max_length=256)
-    """Who setup makes the tenant's administrator where it has none."""
+    """User whom setup makes administrator if there is none."""
     first_cluster: str = Field(default="", pattern=r"^([1-9][0-9]{0,3}x(0|[1-9][0-9]?))?$")
-    """NODESxGPUS: at the first start, setup adds a simulated cluster `simulated` of that size, and a project `default`;
-    neither where unset."""
+    """NODESxGPUS: at the first start, setup adds a simulated cluster `simulated` of that size and a project `default`.
+    If unset, it adds neither."""
 
     data_dir: Path | None = None
-    """Where services that keep files do so: pods' working folders and logs of the local cluster."""
+    """Folder for files of services: working folders and logs of the pods of the local cluster."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level that is logged, to stderr as JSON."""
+    """Lowest level that is logged. The log is JSON on stderr."""
 
     facts_per_cluster_minute: int = Field(default=6_000, ge=60)
-    """How many facts of one cluster become commits in a minute, in the long run; 20 minutes' worth may come at once. A
-    fact of more than 512 bytes counts as several. What is more waits, with the newest word of each pod and node."""
+    """Facts of one cluster that become commits per minute, in the long run. Up to 20 minutes' worth may come at once. A
+    fact of more than 512 bytes counts as several. Further facts wait, and only the newest of each pod and node is
+    kept."""
     local_gpus: int = Field(default=0, ge=0, le=64)
-    """Stand-in devices that the local cluster declares."""
+    """Stand-in GPUs that the local cluster declares."""
     local_pods: Literal["isolated", "shared", "shared-accepted"] = "isolated"
-    """Whether pods of the local cluster are shut off from Muster's data, keys and processes. Where they are not
-    (`shared`), whoever may submit can become anybody: the gate refuses to give roles to others, unless that is
-    accepted."""
+    """Whether pods of the local cluster are isolated from Muster's data, keys and processes. With `shared`, anybody who
+    may submit can act as any user, so roles for other people are refused. `shared-accepted` allows them."""
     local_hidden_folders: str = ""
-    """What else the pods of the local cluster do not see, separated by colons: where backups are. `muster up` adds
-    where the command line keeps tokens. Copies of the data folder that lie beside it are hidden without that."""
+    """Further folders that pods of the local cluster cannot see, such as backups, separated by colons. `muster up` adds
+    the folder where the command line keeps tokens. Copies beside the data folder are always hidden."""
     agent_kinds: str = Field(
         default="local,simulated", pattern=r"^(local|simulated|kubernetes)(,(local|simulated|kubernetes))*$"
     )
-    """Kinds of clusters that the agent service runs agents for, separated by commas."""
+    """Kinds of clusters that the agent service serves, separated by commas."""
     agent_cluster: str = Field(default="", pattern=r"^[A-Za-z0-9_-]{0,64}$")
-    """Id of the one cluster that the agent service serves, as the NATS user `agent-ID`; unset, all of its kinds."""
+    """Id of the one cluster that the agent service serves, as the NATS user `agent-ID`. If unset, it serves all
+    clusters of its kinds."""
     pod_log_max_bytes: int = Field(default=16 * 1024 * 1024, ge=64 * 1024)
-    """Of one pod's log; what is older is dropped."""
+    """Size limit of the log of one pod. Older lines are dropped."""
     pod_log_retention_days: float = Field(default=7.0, ge=0)
     """How long the logs of pods that are gone are kept."""
     pod_logs_total_max_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
-    """Of all logs of pods that are gone; the oldest go first."""
+    """Size limit of all logs of pods that are gone. The oldest are deleted first."""
 
     pod_log_followers: int = Field(default=200, ge=0)
-    """Of how many pods on Kubernetes the log is followed at once; those of others are read when asked for, and at their
-    end."""
+    """Number of pods on Kubernetes whose logs are followed at the same time. Other logs are read on request and when
+    the pod ends."""
     kubeconfig: Path | None = None
-    """How to reach the agent's Kubernetes cluster; unset, the agent runs in that cluster, as its ServiceAccount."""
+    """File with the address and credentials of the agent's Kubernetes cluster. If unset, the agent runs in that cluster
+    and uses its ServiceAccount."""
     kube_context: str = ""
-    """Which context of the kubeconfig; its current one where unset."""
+    """Context of the kubeconfig. If unset, its current context."""
     kubernetes_namespace: str = Field(default="muster-system", pattern=_NAMESPACE)
-    """Namespace of the agent itself, for its fences, its settings and the pods that hold shared devices."""
+    """Namespace of the agent, its fences, its settings and the reservation pods."""
     kubernetes_project_namespace: str = Field(default="muster-{project}", pattern=r"^[-a-z0-9]*\{project\}[-a-z0-9]*$")
-    """Namespace of a project's pods; `{project}` stands for its name. deploy/kubernetes/policy.yaml names it, too."""
+    """Namespace of a project's pods. `{project}` stands for the project's name. If you change it, change
+    deploy/kubernetes/policy.yaml too."""
     kubernetes_pod_security: Literal["restricted", "baseline", "privileged"] = "baseline"
-    """Pod Security Standard that the agent enforces in namespaces it makes, or the project's where that is stricter;
-    existing ones keep theirs. With deploy/kubernetes/policy.yaml, administrators alone make privileged ones."""
+    """Pod Security Standard of namespaces that the agent creates, unless the project's is stricter. Existing namespaces
+    keep theirs. With deploy/kubernetes/policy.yaml only administrators can create privileged ones."""
     kubernetes_reservation_image: str = "muster"
-    """Image of the pods that hold shared devices: this program's own."""
+    """Image of reservation pods: the image of Muster."""
     kubernetes_not_ready_seconds: float = Field(default=5.0, ge=0)
-    """How long a node may be not ready until nothing more is placed on it."""
+    """How long a node may be not ready before no new pod is placed on it."""
     kubernetes_node_lost_seconds: float = Field(default=3600.0, ge=0)
-    """How long a node may be not ready until its pods are said to be unreachable. Their GPUs stay reserved."""
+    """How long a node may be not ready before its pods become Unknown. Their GPUs stay reserved."""
     kubernetes_replace_lost_pods: bool = False
-    """Whether unreachable pods are then given up and placed anew: they may still run on the node that is away."""
+    """Whether pods of a lost node are then placed on other nodes. The old ones may still run, so a program may run
+    twice."""
     kubernetes_watch_silence_seconds: float = Field(default=60.0, gt=0)
-    """After that long without a word, a watch is taken for dead, and everything is listed again."""
+    """A watch without any message for so long counts as broken, and everything is listed again."""
     kubernetes_call_seconds: float = Field(default=30.0, gt=0)
-    """Within which the API server must answer a call."""
+    """Time in which the API server must answer a call."""
     kubernetes_list_again_seconds: float = Field(default=300.0, gt=0)
-    """How often everything is listed again, whatever the watch says."""
+    """How often everything is listed again, even if the watch works."""
 
     failpoint: str = ""
-    """For tests only: where the process ends itself as a crash would (services/runtime/process/failpoints.py)."""
+    """For tests only: a point where the process ends itself as if it had crashed
+    (services/runtime/process/failpoints.py)."""
 
     @field_validator("cors_origins")
     @classmethod
