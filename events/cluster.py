@@ -107,7 +107,8 @@ class ClusterConnected(_Event, frozen=True, kw_only=True):
 
 class ClusterDisconnected(_Event, frozen=True, kw_only=True):
     """Its agent did not report in time, or reports that it cannot work with the cluster. Nothing new is placed there,
-    and pods that run keep running."""
+    and pods that run keep running.
+    """
 
     at: datetime
     """When it was decided."""
@@ -128,7 +129,8 @@ class ClusterReportsRefused(_Event, frozen=True, kw_only=True):
 
 class OwnershipProtectionSet(_Event, frozen=True, kw_only=True):
     """Ownership protection was turned on or off: whether only owners and administrators may change the cluster's
-    workloads."""
+    workloads.
+    """
 
     enabled: bool
     """Whether it is on."""
@@ -138,7 +140,8 @@ class OwnershipProtectionSet(_Event, frozen=True, kw_only=True):
 
 class OwnershipProtectionUnset(_Event, frozen=True, kw_only=True):
     """The cluster's own configuration no longer sets ownership protection, so the administrator's setting applies
-    again."""
+    again.
+    """
 
 
 class NodePoolSet(_Event, frozen=True, kw_only=True):

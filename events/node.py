@@ -136,7 +136,8 @@ class ReservationsReleased(_Event, frozen=True, kw_only=True):
 
 class NodeCordoned(_Event, frozen=True, kw_only=True):
     """An administrator keeps new pods off the node. Pods that run there stay. It is a mark of Muster, not of the
-    cluster."""
+    cluster.
+    """
 
     actor: str
     """Id of the administrator."""

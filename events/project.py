@@ -85,7 +85,8 @@ class ProjectRoleRevoked(_Event, frozen=True, kw_only=True):
 
 class ProjectDeleted(_Event, frozen=True, kw_only=True):
     """The project was deleted, with its roles, service accounts and settings. Its history stays, and its name is
-    free."""
+    free.
+    """
 
     at: datetime
     """When it was decided."""

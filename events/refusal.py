@@ -22,7 +22,8 @@ REFUSALS: Final[dict[str, str]] = {
     "name_taken": "A living workload of the project has this name, or a project or cluster has it.",
     "local_taken": "A cluster of kind local exists already. It is this machine, so there can be only one.",
     "not_found": "It does not exist, or you may not see it.",
-    "not_owner": "The cluster has ownership protection. Only the creator of the workload or an administrator may do this.",
+    "not_owner": "The cluster has ownership protection. Only the creator of the workload or an administrator may do "
+    "this.",
     "not_in_project": "The caller has no role in the project.",
     "not_permitted": "The caller's role does not allow this action.",
     "not_authenticated": "The token is missing, has expired or is not trusted.",
@@ -38,7 +39,8 @@ REFUSALS: Final[dict[str, str]] = {
     "not_for_accounts": "A service account has one fixed role and cannot be given another.",
     "role_not_held": "The user does not have the role that should be revoked.",
     "last_administrator": "This is the only administrator, and there must be at least one.",
-    "pods_not_isolated": "Pods of the local cluster could read Muster's keys, so roles cannot be given to other people.",
+    "pods_not_isolated": "Pods of the local cluster could read Muster's keys, so roles cannot be given to other "
+    "people.",
     "invalid": "A value breaks a rule.",
     "stale_placement": "The pod has changed since the plan was made.",
     "placed_twice": "One command places the same run twice.",

@@ -49,7 +49,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     requested_name: Annotated[
         str,
         _Column(lambda w: clean(w.state.requested_name)),
-        Public("requestedName", "REQUESTED-NAME", "Name or prefix of a name that was asked for.", "csv"),
+        Public("requestedName", "REQUESTED-NAME", "Name in the request, or the given prefix of the name.", "csv"),
     ]
     type: Annotated[
         str, _Column(lambda w: clean(w.state.kind)), Public("type", "TYPE", "Kind of the workload, such as Training.")
@@ -78,17 +78,17 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     phase: Annotated[
         str,
         _Column(lambda w: w.state.phase.value),
-        Public("phase", "PHASE", "What it is doing.", "always", 3, values=Phase, searched=True),
+        Public("phase", "PHASE", "Current phase.", "always", 3, values=Phase, searched=True),
     ]
     phase_reason: Annotated[
         str,
         _Column(lambda w: clean(w.state.reason)),
-        Public("phaseReason", "REASON", "Why it is in this phase, as a code.", empty_is_null=True, values=PhaseReason),
+        Public("phaseReason", "REASON", "Code of the reason for the phase.", empty_is_null=True, values=PhaseReason),
     ]
     phase_message: Annotated[
         str,
         _Column(lambda w: clean(w.state.message)),
-        Public("phaseMessage", "WHY", "Why it is in this phase, as a sentence.", "always", 8, empty_is_null=True),
+        Public("phaseMessage", "WHY", "The reason for the phase, as a sentence.", "always", 8, empty_is_null=True),
     ]
     desired_phase: Annotated[
         str,
@@ -96,14 +96,14 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Public(
             "desiredPhase",
             "DESIRED",
-            "What its owner wants of it.",
+            "The phase that its users want.",
             values=DesiredPhase,
         ),
     ]
     phase_updated_at: Annotated[
         datetime,
         _Column(lambda w: w.spent.phase_updated_at),
-        Public("phaseUpdatedAt", "PHASE-SINCE", "Since when it is in this phase.", "csv"),
+        Public("phaseUpdatedAt", "PHASE-SINCE", "When it entered this phase.", "csv"),
     ]
     created_at: Annotated[
         datetime,
@@ -126,7 +126,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority_class: Annotated[
         str,
         _Column(lambda w: w.asked.priority_class),
-        Public("priorityClassName", "PRIORITY", "One of the seven priorities.", values=Priority),
+        Public("priorityClassName", "PRIORITY", "Priority class.", values=Priority),
     ]
     priority_rank: Annotated[
         int,
@@ -139,22 +139,24 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Public("preemptibility", "PREEMPTIBILITY", "Whether the scheduler may preempt it."),
     ]
     category: Annotated[
-        str, _Column(lambda w: w.asked.category), Public("category", "CATEGORY", "As submitted.", empty_is_null=True)
+        str,
+        _Column(lambda w: w.asked.category),
+        Public("category", "CATEGORY", "Category in the spec.", empty_is_null=True),
     ]
     image: Annotated[
         str,
         _Column(lambda w: w.asked.image),
-        Public("image", "IMAGE", "As submitted.", empty_is_null=True, searched=True),
+        Public("image", "IMAGE", "Image in the spec.", empty_is_null=True, searched=True),
     ]
     node_pools: Annotated[
         tuple[str, ...],
         _Column(lambda w: w.asked.node_pools),
-        Public("nodePools", "NODE-POOLS", "As submitted, the first preferred.", "csv"),
+        Public("nodePools", "NODE-POOLS", "Node pools in the spec, the preferred one first.", "csv"),
     ]
     labels: Annotated[
         tuple[str, ...],
         _Column(lambda w: w.asked.labels),
-        Public("labels", "LABELS", "As submitted, each as `key=value`.", "csv"),
+        Public("labels", "LABELS", "Labels in the spec, each as `key=value`.", "csv"),
     ] = ()
     label_keys: Annotated[tuple[str, ...], _Column(lambda w: w.asked.label_keys)] = ()
     current_node_pools: Annotated[
@@ -170,44 +172,48 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     running_pods: Annotated[
         int,
         _Column(lambda w: w.state.pods.running),
-        Public("runningPods", "PODS", "How many pods run now.", "always", 4),
+        Public("runningPods", "PODS", "Number of pods that are running.", "always", 4),
     ] = 0
     live_pods: Annotated[int, _Column(lambda w: w.state.pods.live.size)] = 0
     """Pods that hold a node."""
     requested_pods: Annotated[
         int,
         _Column(lambda w: w.asked.pods),
-        Public("requestedPods", "REQUESTED-PODS", "How many pods may live at a time.", "csv"),
+        Public("requestedPods", "REQUESTED-PODS", "Number of pods that may exist at the same time.", "csv"),
     ]
     completions: Annotated[
         int,
         _Column(lambda w: w.asked.completions),
-        Public("completions", "COMPLETIONS", "How many pods must succeed.", "csv"),
+        Public("completions", "COMPLETIONS", "Number of pods that must succeed.", "csv"),
     ]
     parallelism: Annotated[
         int,
         _Column(lambda w: w.asked.parallelism),
-        Public("parallelism", "PARALLELISM", "As submitted, or its default.", "csv"),
+        Public("parallelism", "PARALLELISM", "Number of pods that may run at the same time.", "csv"),
     ]
     backoff_limit: Annotated[int, _Column(lambda w: w.asked.backoff_limit)]
     auto_deletion_seconds: Annotated[int, _Column(lambda w: w.asked.auto_deletion_seconds)]
     succeeded_pods: Annotated[
-        int, _Column(lambda w: w.state.succeeded), Public("succeededPods", "RUNS", "How many pods have succeeded.")
+        int,
+        _Column(lambda w: w.state.succeeded),
+        Public("succeededPods", "RUNS", "Number of pods that have succeeded."),
     ] = 0
     failed_runs: Annotated[
         int,
         _Column(lambda w: w.state.failures),
-        Public("failedRuns", "FAILED-RUNS", "How many runs failed in this attempt; each spends a retry.", "csv"),
+        Public("failedRuns", "FAILED-RUNS", "Number of failed runs in this attempt. Each uses a retry.", "csv"),
     ] = 0
     attempt: Annotated[
-        int, _Column(lambda w: w.state.attempt), Public("attempt", "ATTEMPT", "1 at first; rises with each resume.")
+        int,
+        _Column(lambda w: w.state.attempt),
+        Public("attempt", "ATTEMPT", "Number of the attempt, from 1. It rises with each resume."),
     ] = 1
     pod_cpu_milli: Annotated[int, _Column(lambda w: w.asked.pod_cpu_milli)]
     pod_memory_bytes: Annotated[int, _Column(lambda w: w.asked.pod_memory_bytes)]
     gpu_request_milli: Annotated[
         int,
         _Column(lambda w: w.asked.gpu_milli),
-        Public("gpuRequest", "GPU-REQUEST", "GPUs of all pods that may live at a time.", "csv"),
+        Public("gpuRequest", "GPU-REQUEST", "GPUs that all pods at the same time request.", "csv"),
     ]
     gpu_allocated_milli: Annotated[
         int,
@@ -220,14 +226,14 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Public(
             "gpuMemoryRequestBytes",
             "GPU-MEMORY",
-            "GPU memory of all pods that may live at a time, where memory was asked for.",
+            "GPU memory that all pods at the same time request.",
             "csv",
         ),
     ]
     cpu_request_milli: Annotated[
         int,
         _Column(lambda w: w.asked.cpu_milli),
-        Public("cpuRequestCores", "CPU", "CPU cores of all pods that may live at a time."),
+        Public("cpuRequestCores", "CPU", "CPU cores that all pods at the same time request."),
     ]
     cpu_allocated_milli: Annotated[
         int,
@@ -237,7 +243,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory_request_bytes: Annotated[
         int,
         _Column(lambda w: w.asked.memory_bytes),
-        Public("cpuMemoryRequestBytes", "MEMORY", "Memory of all pods that may live at a time."),
+        Public("cpuMemoryRequestBytes", "MEMORY", "Memory that all pods at the same time request."),
     ]
     memory_allocated_bytes: Annotated[
         int,
@@ -249,16 +255,16 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     running_micros: Annotated[int, _Column(lambda w: w.spent.running_micros)] = 0
     total_pending_seconds: ClassVar[Column[Any]] = Column(
         type="number",
-        public=Public("totalPendingTimeSeconds", "WAITED", "Time spent waiting, in all attempts, up to now."),
+        public=Public("totalPendingTimeSeconds", "WAITED", "Time that it has waited, in all attempts."),
     )
     total_running_seconds: ClassVar[Column[Any]] = Column(
         type="number",
-        public=Public("totalRunningTimeSeconds", "RAN", "Time spent running, in all attempts, up to now."),
+        public=Public("totalRunningTimeSeconds", "RAN", "Time that it has run, in all attempts."),
     )
     exit_code: Annotated[
         int | None,
         _Column(lambda w: w.spent.exit_code),
-        Public("exitCode", "EXIT", "Of the run that ended it; 0 where it completed."),
+        Public("exitCode", "EXIT", "Exit code of the run that ended it; 0 if it completed."),
     ] = None
     delete_at: Annotated[
         datetime | None,
@@ -270,7 +276,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: Annotated[
         int,
         _Column(lambda w: w.version),
-        Public("version", "VERSION", "Rises with every change; what If-Match compares."),
+        Public("version", "VERSION", "Rises with every change. `If-Match` is compared with it."),
     ]
     """Sequence of its last commit."""
 

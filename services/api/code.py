@@ -1,4 +1,4 @@
-"""Code that is sent along with workloads: taken in parts, checked, kept for as long as a living workload uses it."""
+"""Code that is sent with workloads: received in parts, checked, and kept while a living workload uses it."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ from services.runtime.log.store import LogUnavailableError
 TIDY_SECONDS: Final = 3600.0
 """How often code that nobody uses is looked for."""
 CREATION_SECONDS: Final = 600.0
-"""How long a creation may be under way for which code was marked as used."""
+"""How long a creation may take after its code was marked as used."""
 _MOST_CHARACTERS: Final = -(-PART_BYTES // 3) * 4
 MAX_PARTS: Final = 8192
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -47,17 +47,17 @@ class CodePart(Body, frozen=True, kw_only=True):
     """One part of an archive."""
 
     project_id: Uuid
-    """Whose workloads may run it; whoever may read there may read it."""
+    """Project that may use it. Users who may read workloads there may read it."""
     cluster_id: Uuid
-    """Whose agent may fetch it."""
+    """Cluster whose agent may fetch it."""
     digest: Digest
     """SHA-256 of the whole archive, in hexadecimal digits."""
     part: NaturalInt32
-    """From 0, in this order."""
+    """Number of this part, from 0. Send the parts in order."""
     parts: NaturalInt32
-    """How many there are; the same in each request."""
+    """Number of parts, the same in each request."""
     data: Annotated[str, Limits(longest=_MOST_CHARACTERS)]
-    """Base64; all parts but the last have `partBytes`."""
+    """The part in Base64. Each part but the last has `partBytes` bytes."""
 
 
 @reads(

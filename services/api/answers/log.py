@@ -25,33 +25,33 @@ class Commit(Form, frozen=True, kw_only=True):
     """What one command did to one thing."""
 
     sequence: int
-    """Its place in the log."""
+    """Its position in the log."""
     at: Moment
     """When it was decided."""
     aggregate: Aggregate
-    """The kind of the thing."""
+    """The kind of thing that it changed."""
     id: str | None
-    """Of the thing: a workload, cluster or project; null of the tenant, of nodes, which have none, and of messages."""
+    """Id of the workload, cluster or project. Null for the tenant, for nodes and for void messages."""
     name: str | None
-    """Of the workload, project or cluster; null where it is not known here."""
+    """Name of the workload, project or cluster. Null if it is not known."""
     node: str | None
-    """Name of the node, where the thing is one."""
+    """Name of the node, if it changed a node."""
     cluster_id: str | None
-    """The cluster that it is, or is in."""
+    """Id of the cluster that it changed, or that the thing belongs to."""
     project_id: str | None
-    """The project that it is, or is in."""
+    """Id of the project that it changed, or that the thing belongs to."""
     workload_ids: list[str]
     """Every workload that it concerns."""
     actor: Actor
     """Who gave the command."""
     command_id: str
-    """Of the command."""
+    """Id of the command."""
     correlation_id: str | None
-    """The request id that all of it goes back to."""
+    """Id of the API request that it goes back to."""
     events: list[ShownEvent]
-    """What was decided, in order; none where the message was declared void."""
+    """What was decided, in order. Empty if the message was declared void."""
     batch: BatchPart | None
-    """Where it is part of an atomic batch."""
+    """Its place in an atomic batch, if it is part of one."""
 
 
 class Events(Form, frozen=True, kw_only=True):
@@ -60,49 +60,48 @@ class Events(Form, frozen=True, kw_only=True):
     events: list[Commit]
     """One for each commit."""
     next: int | None
-    """The sequence after which the next page begins; null at the log's end. With order=desc the sequence before which
-    the search goes on, also where this page found less than was asked for; null at the log's beginning.
-    """
+    """The sequence that the next page starts after. Null at the end of the log. With order=desc the next page continues
+    before it, even if this page is not full. Null then means the beginning of the log."""
 
 
 class AuditEntry(Form, frozen=True, kw_only=True, omit_defaults=True):
     """A refusal, or an administrative act."""
 
     sequence: int
-    """In its stream."""
+    """Its position in the audit."""
     at: Moment
-    """When it was."""
+    """When it happened."""
     outcome: Literal["refused", "admitted", "unreadable"]
-    """`unreadable`: a record that nobody can read."""
+    """Whether the gate let the command pass. `unreadable`: the record cannot be read."""
     command: CommandName
-    """What was asked for."""
+    """The command."""
     command_id: str
-    """Of the command."""
+    """Id of the command."""
     actor: Actor | UnsetType = UNSET
-    """Who asked; missing where the token was not trusted."""
+    """Who gave the command. Missing if the token was not trusted."""
     target: str = ""
-    """Id, or the name of what was to be made."""
+    """Id of the thing, or name of what should be created."""
     project_id: str | None = None
-    """The project that it is about."""
+    """Id of its project."""
     code: str = ""
-    """Of the refusal; for what was admitted the right that it took."""
+    """Code of the refusal, or the right that was used."""
     message: str = ""
-    """A sentence."""
+    """Why it was refused, as a sentence."""
     correlation_id: str = ""
-    """The request id."""
+    """Id of the API request."""
 
 
 class Audit(Form, frozen=True, kw_only=True):
     """Refusals and administrative acts, newest first."""
 
     records: list[AuditEntry]
-    """Those that were found."""
+    """The records that match."""
     searched_back_to: Moment | None
-    """How far back was searched; null where nothing older could be among them."""
+    """Time of the oldest record that was searched. Null if every record was searched."""
 
 
 class Rebuild(Form, frozen=True, kw_only=True):
-    """Tables that are being made anew."""
+    """A rebuild in progress."""
 
     schema: str
     """Schema in which the new tables are made."""
@@ -130,7 +129,7 @@ class ProjectionStatus(Form, frozen=True, kw_only=True):
 
 
 class Stream(Form, frozen=True, kw_only=True):
-    """A stream that takes nothing more once it is full."""
+    """A stream that refuses new messages when it is full."""
 
     name: str
     """Name of the stream."""
@@ -139,22 +138,22 @@ class Stream(Form, frozen=True, kw_only=True):
     max_bytes: int
     """Bytes that it can hold."""
     fullness: float
-    """From 0 to 1."""
+    """Used share of its limit, from 0 to 1."""
     nearly_full: bool
-    """Whether an administrator must act."""
+    """Whether it is so full that an administrator should act."""
 
 
 class Streams(Form, frozen=True, kw_only=True):
     """How full the streams are."""
 
     streams: list[Stream]
-    """Those that take nothing more once they are full."""
+    """The streams that refuse new messages when they are full."""
 
 
 class Health(Form, frozen=True, kw_only=True):
-    """Whether the process lives, or serves."""
+    """Whether the process is alive, or ready."""
 
     status: Literal["alive", "ready", "alarm"]
-    """`alarm`: it serves, and a person must mend something."""
+    """`alarm`: it is ready, but a person must repair something."""
     alarms: dict[str, str] | UnsetType = UNSET
-    """What that is, by service."""
+    """What must be repaired, by service."""

@@ -57,14 +57,14 @@ class HttpResponse(Form, frozen=True, kw_only=True):
 
 
 class CodeLimits(Form, frozen=True, kw_only=True):
-    """What may be sent of code."""
+    """Size limits of code."""
 
     max_bytes: int
-    """Of one archive."""
+    """Size limit of an archive."""
     part_bytes: int
-    """Of each of its parts but the last."""
+    """Size of each part but the last."""
     kept: bool
-    """Whether the archive of this digest is there already."""
+    """Whether the archive with this digest is stored already."""
 
 
 class Created(Form, frozen=True, kw_only=True):

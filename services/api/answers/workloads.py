@@ -32,7 +32,7 @@ class Training1(Form, frozen=True, kw_only=True):
     name: Name
     """Unique among the living workloads of its project."""
     requested_name: str
-    """Name or prefix of a name that was asked for."""
+    """Name in the request, or the given prefix of the name."""
     workload_id: Uuid
     """Id of the workload. A later workload of the same name has another id."""
     project_id: str
@@ -48,11 +48,11 @@ class Training1(Form, frozen=True, kw_only=True):
     deleted_at: Moment | None = None
     """When it was deleted."""
     desired_phase: DesiredPhase
-    """What its owner wants of it."""
+    """The phase that its users want."""
     actual_phase: Phase | UnsetType = UNSET
-    """What it is doing."""
+    """Current phase."""
     spec: EffectiveSpec = None
-    """As submitted, with defaults."""
+    """The spec, with defaults filled in."""
 
 
 _TYPES: Final[dict[str, Any]] = {
@@ -213,7 +213,7 @@ class Pod(Form, frozen=True, kw_only=True):
     run: int
     """Number of the run of this pod in the attempt, from 1."""
     phase: RunPhase
-    """What it is doing, or how it ended."""
+    """Its phase, or how it ended."""
     node: str | None
     """Node that it is or was on."""
     node_pool: str | None
