@@ -14,21 +14,22 @@ TITLE: Final = "Muster"
 VERSION: Final = "1"
 
 ERROR_TEXTS: Final[dict[int, str]] = {
-    400: "Something is wrong with the request: complianceIssues says what, field by field",
+    400: "The request is wrong. complianceIssues lists every problem with its field",
     401: "The token is missing, expired or not trusted",
-    403: "The caller's roles, or ownership protection, do not allow it",
-    404: "There is no such thing, or it is not the caller's to see",
-    405: "The path does not know this method; Allow names those that it does",
-    408: "The body came too slowly; nothing was done",
-    409: "It contradicts what is: an Idempotency-Key that came with another body, a workload that has ended",
-    410: "It was there, and is gone for good",
-    412: "If-Match names a version that is no longer the newest",
+    403: "The caller's roles or ownership protection do not allow it",
+    404: "It does not exist, or the caller may not see it",
+    405: "The path does not have this method. The header Allow lists its methods",
+    408: "The body arrived too slowly, and nothing was done",
+    409: "It conflicts with the current state, for example because the workload has ended, or the Idempotency-Key was "
+    "used with another body",
+    410: "It existed, and was deleted for good",
+    412: "The version in If-Match is no longer the newest",
     413: "The body is larger than 512 KiB",
-    415: "The body is no application/json",
-    429: "Too many requests; Retry-After says when to go on",
-    431: "Headers and query are larger than 16 KiB",
-    500: "Something went wrong here",
-    503: "Something needed is away, or the outcome is unknown: repeat with the same Idempotency-Key",
+    415: "The body is not application/json",
+    429: "Too many requests. Retry-After says when to send the next one",
+    431: "The headers and the query are larger than 16 KiB",
+    500: "An error in Muster",
+    503: "A part of Muster is away, or the outcome is unknown. Repeat the request with the same Idempotency-Key",
 }
 ALWAYS: Final = (400, 401, 429, 431, 500, 503)
 """Statuses that every operation with a token may have."""
