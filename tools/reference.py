@@ -442,11 +442,11 @@ def api_page() -> str:
         "  `If-Match` it is carried out only if the version is still the same (`X-Version`). `X-Log-Sequence` in the",
         "  answer is its place in the log. Send that number with a read as `min_seq`, and the read waits for it. Send",
         "  it in the header `X-Log-Sequence` of any request, and the answer is never older than that.",
-        "- `X-Log-Sequence` of a list says how far the list has followed the log. `X-Log-Stale: true` means that it did",
-        "  not reach `min_seq` in time. The answer for one workload is as of its newest commit. Its history and its",
+        "- `X-Log-Sequence` of a list says how far it has followed the log. `X-Log-Stale: true` means that it did not",
+        "  reach `min_seq` in time. The answer for one workload is as of its newest commit. Its history and its",
         "  pods wait for that commit as for a `min_seq`.",
-        "- An error is `{code, message, details?}`. `details` is the [code of a refusal](refusals.md). An error 400 also",
-        "  has `complianceIssues`: `[{field, details, rule?}]`, with everything that is wrong.",
+        "- An error is `{code, message, details?}`. `details` is the [code of a refusal](refusals.md). An error 400",
+        "  also has `complianceIssues`: `[{field, details, rule?}]`, with everything that is wrong.",
         "",
         "## Errors",
         "",
@@ -461,7 +461,7 @@ def api_page() -> str:
             lines += operation_section(op) if op.tag == tag else []
     lines += [*training_section(), *bodies_section(), "## Answers", ""]
     lines += [
-        f"`filterBy` and `sortBy` take the fields of WorkloadRow, and {', '.join(map(code, filters))}. The operators are",
+        f"`filterBy` and `sortBy` take the fields of WorkloadRow, and {', '.join(map(code, filters))}. Operators are",
         f"{' '.join(map(code, OPERATORS))}.",
         "",
     ]
@@ -493,10 +493,10 @@ def agents_page() -> str:
             "",
             "Other people administer the machine of an agent, and its reports become events that stay for ever. So",
             "every field of a report has a bound. A report outside of these bounds is refused.",
-            "`muster cluster describe`, `refusedReports` over HTTP and `muster doctor` show the rule and the value, until",
-            "no such report has come for two minutes.",
+            "`muster cluster describe`, `refusedReports` over HTTP and `muster doctor` show the rule and the value,",
+            "until no such report has come for two minutes.",
             "",
-            f"The report of a node has at most {MAX_NODE_BYTES:,} bytes, and a cluster has at most {MAX_NODES:,} nodes.",
+            f"The report of a node has at most {MAX_NODE_BYTES:,} bytes, and a cluster at most {MAX_NODES:,} nodes.",
             "The subject of a message must match its content, so an agent can only report about its own cluster.",
             "",
             *table("field", "rule", "why", rows=rows()),
