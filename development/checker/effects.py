@@ -21,8 +21,8 @@ import fcntl, json, os, sys, time
 folder, seconds, code = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 at = os.environ
 pod = {"workload": at["MUSTER_WORKLOAD_ID"], "set": at["MUSTER_POD_SET"], "index": int(at["MUSTER_POD_INDEX"])}
-run = pod | {"attempt": int(at["MUSTER_ATTEMPT"]), "try": int(at["MUSTER_TRY"])}
-run["token"] = int(at["MUSTER_RUN"].rsplit("/", 1)[1])
+run = pod | {"attempt": int(at["MUSTER_ATTEMPT"]), "try": int(at["MUSTER_RUN"]) - 1}
+run["token"] = int(at["MUSTER_RUN_ID"].rsplit("/", 1)[1])
 lines = os.open(folder + "/effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 def say(what):
     os.write(lines, (json.dumps(run | {"what": what, "at": time.time()}) + chr(10)).encode())

@@ -210,7 +210,7 @@ def _ended(state: Workload, verb: str) -> Refusal | None:
     if state.phase in FINISHED:
         return Refusal(
             code="workload_finished",
-            message=f"{state.name!r} is {state.phase} and cannot be {verb}; submit it again under a new name",
+            message=f"{state.name!r} is {state.phase} and cannot be {verb}; submit it again as a new workload",
         )
     return None
 

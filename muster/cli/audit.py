@@ -52,7 +52,9 @@ def add_audit(root: typer.Typer) -> None:
             str | None,
             typer.Option("--outcome", metavar="admitted|refused", help="Only acts with this outcome. Default: both."),
         ] = None,
-        limit: Annotated[int, typer.Option("--limit", help="Maximum number of records.", min=1, max=500)] = 100,
+        limit: Annotated[
+            int, typer.Option("--limit", metavar="N", help="Maximum number of records.", min=1, max=500)
+        ] = 100,
     ) -> None:
         """List administrative acts and refused requests, newest first.
 

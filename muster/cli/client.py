@@ -289,6 +289,8 @@ def _todo(status: int, details: str, response: Response) -> str | None:
         return f"--url https://{response.base.partition('://')[2]}; the token went over the line in plain text"
     if details == "too_many_workloads":
         return "`muster workload list -p PROJECT` shows them: delete what is not needed, or wait until some have ended"
+    if details in {"workload_finished", "workload_deleted"}:
+        return "`muster training resubmit NAME` makes a new one of the same request"
     if details == "no_such_run":
         return "`muster workload pods NAME` lists attempts and runs"
     if status == NOT_FOUND and "/workloads" not in response.path:

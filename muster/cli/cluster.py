@@ -1,5 +1,6 @@
 """`muster cluster`."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -276,7 +277,9 @@ def _alike(
         model=(DEFAULT_GPU_MODEL if model is None else model) if gpus else "",
         gpu_memory_bytes=device_bytes if gpus else 0,
     )
-    return kind.group([f"{name}-{number}" for number in range(count)])
+    # A node's name is one that Kubernetes takes; a cluster's may hold spaces and more.
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-") or "node"
+    return kind.group([f"{stem}-{number}" for number in range(count)])
 
 
 def _refuse_idle(given: list[str], simulated: str | None, nodes_csv: Path | None) -> None:

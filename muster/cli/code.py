@@ -67,7 +67,10 @@ def _check_size(folder: Path, given: str, paths: Sequence[str], most: int) -> No
             todo=_LEFT_OUT,
             code=ExitCode.REJECTED,
         )
-    sizes = {path: (folder / path).lstat().st_size for path in paths}
+    try:
+        sizes = {path: (folder / path).lstat().st_size for path in paths}
+    except OSError as error:
+        raise usage(f"--code: {error.filename!r} cannot be read: {error.strerror}", todo=_LEFT_OUT) from None
     total = sum(BLOCK_BYTES + size + -size % BLOCK_BYTES for size in sizes.values()) + 2 * BLOCK_BYTES
     if total > most:
         largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:_SHOWN]
@@ -127,10 +130,13 @@ def listed(folder: Path) -> list[str]:
     paths: list[str] = []
     for path in dict.fromkeys(found):
         place = folder / path
-        if place.is_dir() and not place.is_symlink():  # a repository within this one, with rules of its own
-            paths += [f"{path.rstrip('/')}/{below}" for below in listed(place)]
-        elif os.path.lexists(place):
-            paths.append(path)
+        try:
+            if place.is_dir() and not place.is_symlink():  # a repository within this one, with rules of its own
+                paths += [f"{path.rstrip('/')}/{below}" for below in listed(place)]
+            elif os.path.lexists(place):
+                paths.append(path)
+        except OSError as error:
+            raise usage(f"--code: {str(place)!r} cannot be read: {error.strerror}", todo=_LEFT_OUT) from None
     return paths
 
 

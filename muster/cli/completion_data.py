@@ -66,7 +66,7 @@ COMMANDS: Final[dict[str, str]] = {
     "role revoke": "Take a role away from a user",
     "user list": "List users and those of their roles that you may see",
     "service-account list": "List the service accounts of the projects in which you may grant roles",
-    "service-account show": "Show a service account",
+    "service-account describe": "Show a service account",
     "service-account create": "Create a service account in a project, and print its token once",
     "service-account rotate": "Give a service account a new token, and print it once",
     "service-account delete": "Delete a service account",
@@ -102,10 +102,10 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "up": {
         "--data-dir": ("data_dir", "", "Folder for its data"),
         "--port": ("port", "", "Port of the API; 0 takes a free one"),
-        "--gpus": ("gpus", "", "Number of stand-in GPUs on the cluster `local`"),
+        "--gpus": ("gpus", "", "Number of stand-in GPUs on the cluster `local`, if this machine has no GPU"),
         "--demo": ("demo", "-", "Add a simulated cluster of 32 nodes × 8 GPUs, and some workloads"),
         "--accept-shared-pods": ("accept_shared_pods", "-", "Allow roles for other people even if this machine cannot keep pods away from Muster's keys"),
-        "--log-level": ("log_level", "", "debug, info, warning or error"),
+        "--log-level": ("log_level", "one:debug|info|warning|error", "debug, info, warning or error"),
     },
     "doctor": {
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
@@ -574,7 +574,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
     },
-    "service-account show": {
+    "service-account describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
@@ -757,7 +757,7 @@ ARGUMENTS: Final[dict[str, tuple[tuple[str, str, bool], ...]]] = {
     "role revoke": (("user", "", False), ("role", "one:administrator|project-admin|researcher|viewer", False)),
     "user list": (),
     "service-account list": (),
-    "service-account show": (("name", "", False),),
+    "service-account describe": (("name", "", False),),
     "service-account create": (("name", "", False),),
     "service-account rotate": (("name", "", False),),
     "service-account delete": (("name", "", False),),

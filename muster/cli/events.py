@@ -96,7 +96,9 @@ def _add_list(app: typer.Typer) -> None:
                 min=0,
             ),
         ] = None,
-        limit: Annotated[int, typer.Option("--limit", help="Maximum number of commits; 0 shows all.", min=0)] = 100,
+        limit: Annotated[
+            int, typer.Option("--limit", metavar="N", help="Maximum number of commits; 0 shows all.", min=0)
+        ] = 100,
     ) -> None:
         """List commits of the log, newest first."""
         filters: list[tuple[str, str | int]] = [("type", type_)] if type_ else []

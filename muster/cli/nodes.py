@@ -9,7 +9,7 @@ from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
 from muster.cli.complete import node_pools
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import cluster_id, find_cluster, find_node_pool
+from muster.cli.names import default_cluster, find_cluster, find_node_pool
 from muster.cli.options import ClusterOption, IdempotencyOption, WatchOption, WatchTimeoutOption
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
@@ -205,11 +205,12 @@ def add_pools(root: typer.Typer) -> None:
         key, separator, value = label.partition("=")
         if not key or not separator:
             raise usage(f"--label: {label!r} is not KEY=VALUE")
-        identifier = cluster_id(session, cluster)
+        place = default_cluster(session, cluster)
+        identifier, where = text_of(place, "id"), text_of(place, "name")
         body: Row = {"clusterId": identifier, "name": name, "labelKey": key, "labelValue": value}
         session.api.mutate("POST", "/node-pools", body, idempotency_key=idempotency_key)
         nodes = rows_of(session.api.get("/nodes", [("clusterId", identifier)]), "nodes")
-        session.out.talk(f"node pool {name} set; {_matching(nodes, key, value)}")
+        session.out.talk(f"node pool {name} of cluster {where} set; {_matching(nodes, key, value)}")
 
     @command(pool, "remove", output=False, examples="muster nodepool remove h100 --cluster big")
     def remove_pool(
@@ -222,14 +223,15 @@ def add_pools(root: typer.Typer) -> None:
         """Remove a node pool. Its nodes go back to the pool `default`."""
         from events.cluster import DEFAULT_POOL
 
-        identifier = cluster_id(session, cluster)
+        place = default_cluster(session, cluster)
+        identifier, where = text_of(place, "id"), text_of(place, "name")
         if name == DEFAULT_POOL:
             raise usage(f"the pool {name!r} holds the nodes in no other; it is always there")
         if idempotency_key is None:  # with a key it may come again after the pool is gone
             find_node_pool(session.api, name, identifier)
         path = f"/node-pools/{identifier}/{name}"
         session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
-        session.out.talk(f"node pool {name} removed")
+        session.out.talk(f"node pool {name} of cluster {where} removed")
 
     root.add_typer(pool, name="nodepool")
 

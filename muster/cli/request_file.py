@@ -32,7 +32,12 @@ def read_request(file: str) -> Row:
     known = ["name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec"]
     for key in document:
         if key not in known:
-            raise usage(f"--file: {file}: unknown field {key!r}", todo=did_you_mean(str(key), known))
+            # Here: a file with a wrong field is rare, and the fields are many to import.
+            from muster.cli.training_flags import FLAG_OF_FIELD
+
+            below = f"spec.{key}" in FLAG_OF_FIELD
+            todo = f"it stands in spec: spec.{key}" if below else did_you_mean(str(key), known)
+            raise usage(f"--file: {file}: unknown field {key!r}", todo=todo)
     return document
 
 

@@ -73,6 +73,7 @@ def set_changes(request: Row, changes: list[str]) -> None:
     from muster.cli.training_flags import FLAGS, value_of
 
     flags = {flag.field: flag for flag in FLAGS}
+    given: dict[str, list[str]] = {}
     for change in changes:
         path, separator, text = change.partition("=")
         if not separator:
@@ -82,11 +83,19 @@ def set_changes(request: Row, changes: list[str]) -> None:
             by_end = [one for one in known if one.endswith(f".{path}")]
             hint = f"did you mean {by_end[0]!r}?" if by_end else did_you_mean(path, known)
             raise usage(f"--set: there is no field {path!r}", todo=hint or f"fields: {', '.join(known)}")
-        if not text:
+        given.setdefault(path, []).append(text)
+    for path, texts in given.items():
+        several = path not in _TEXTS and flags[path].kind in {"list", "pairs"}
+        if len(texts) > 1 and (not several or not all(texts)):
+            raise usage(f"--set {path} is given twice", todo="leave one of them out")
+        if not texts[0]:
             _take_out(request, path)
             continue
+        if several and any(text.startswith(("[", "{")) for text in texts):
+            form = "NAME=VALUE, once for each" if flags[path].kind == "pairs" else "A,B"
+            raise usage(f"--set {path} takes no JSON", todo=f"write --set {path}={form}")
         try:
-            value: Json = text if path in _TEXTS else value_of(flags[path], [text])
+            value: Json = texts[0] if path in _TEXTS else value_of(flags[path], texts)
         except ValueProblem as error:
             raise usage(f"--set {path}: {error}") from error
         set_field(request, path, value)
@@ -122,7 +131,11 @@ def _leaves(row: Row, prefix: str = "") -> "Iterator[tuple[str, Json]]":
 
 
 def _shown(value: Json) -> str:
-    return "none" if value is None else plain_text(value)
+    if isinstance(value, list):
+        pairs = [one for one in value if isinstance(one, dict) and one.keys() == {"name", "value"}]
+        if len(pairs) == len(value):
+            return ", ".join(f"{text_of(one, 'name')}={text_of(one, 'value')}" for one in pairs) or "none"
+    return plain_text(value) or "none"
 
 
 def _name_taken(problem: Problem, workload: str, name: str) -> Problem:

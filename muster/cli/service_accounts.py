@@ -52,8 +52,8 @@ def _add_reads(app: typer.Typer) -> None:
         rows = rows_of(session.api.get(PATH, scope), "serviceAccounts")
         session.out.rows(rows, ACCOUNT_COLUMNS, empty="no service accounts")
 
-    @command(app, "show", examples="muster service-account show ci -p vision")
-    def show(session: Session, name: NameArgument, *, project: ProjectOption = None) -> None:
+    @command(app, "describe", examples="muster service-account describe ci -p vision")
+    def describe(session: Session, name: NameArgument, *, project: ProjectOption = None) -> None:
         """Show a service account. Its token is printed only once, when it is created or rotated."""
         row = _find(session, name, project)
         session.out.one(row, lambda: _show(session, row), columns=ACCOUNT_COLUMNS)

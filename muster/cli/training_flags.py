@@ -176,7 +176,7 @@ def _pair(flag: Flag, text: str) -> Row:
     if "=" not in text and "--environment" in flag.names:
         # Newer versions of Run:ai's tool mean a stored environment by the same flag (experience.md section 1).
         raise ValueProblem(
-            f"{text!r} has no '='. Here --environment sets a variable: NAME=VALUE. Where you mean a stored "
+            f"{text!r} has no '='; a variable is NAME=VALUE. Where you mean a stored "
             "environment: those do not exist here, give --image"
         )
     name, value = parse_pair(text, flag.names[0].removeprefix("--"))

@@ -2,12 +2,20 @@
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from muster.cli.command import Session, command
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 def add_up(app: typer.Typer) -> None:
@@ -28,13 +36,27 @@ def add_up(app: typer.Typer) -> None:
         *,
         data_dir: Annotated[
             Path | None,
-            typer.Option("--data-dir", metavar="DIR", help="Folder for its data. [env MUSTER_DATA_DIR]"),
+            typer.Option(
+                "--data-dir",
+                metavar="DIR",
+                help="Folder for its data. Default: muster in XDG_DATA_HOME. [env MUSTER_DATA_DIR]",
+            ),
         ] = None,
         port: Annotated[
-            int | None, typer.Option("--port", help="Port of the API; 0 takes a free one. Default: 8080.")
+            int | None,
+            typer.Option(
+                "--port", metavar="N", min=0, max=65535, help="Port of the API; 0 takes a free one. Default: 8080."
+            ),
         ] = None,
         gpus: Annotated[
-            int | None, typer.Option("--gpus", help="Number of stand-in GPUs on the cluster `local`.")
+            int | None,
+            typer.Option(
+                "--gpus",
+                metavar="N",
+                min=0,
+                max=64,
+                help="Number of stand-in GPUs on the cluster `local`, if this machine has no GPU. Default: 0.",
+            ),
         ] = None,
         demo: Annotated[
             bool, typer.Option("--demo", help="Add a simulated cluster of 32 nodes × 8 GPUs, and some workloads.")
@@ -53,7 +75,8 @@ def add_up(app: typer.Typer) -> None:
             ),
         ] = None,
         log_level: Annotated[
-            str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+            LogLevel | None,
+            typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default: info."),
         ] = None,
     ) -> None:
         """Run everything on this machine, for development, until Ctrl-C."""

@@ -133,9 +133,13 @@ def phase_of(row: Row) -> str:
 
 
 def _tell(out: Output, row: Row, told: str) -> str:
-    """A line on stderr where something is new; answers what was last told."""
-    message = text_of(row, "phaseMessage")
-    state = f"{text_of(row, 'name')}: {phase_of(row)}" + (f": {message}" if message else "")
+    """A line on stderr where something is new; answers what was last told.
+
+    Of what is deleted: only that. How it had ended before is no news.
+    """
+    deleted = text_of(row, "deletedAt")
+    message = "" if deleted else text_of(row, "phaseMessage")
+    state = f"{text_of(row, 'name')}: {'Deleted' if deleted else phase_of(row)}" + (f": {message}" if message else "")
     if state != told:
         out.talk(state)
     return state

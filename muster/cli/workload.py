@@ -107,7 +107,9 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
             typer.Option("--sort-by", metavar="FIELD", help="Field to sort by.", autocompletion=columns),
         ] = None,
         desc: Annotated[bool, typer.Option("--desc", help="Sort in descending order.")] = False,
-        limit: Annotated[int, typer.Option("--limit", help="Maximum number of rows; 0 shows all.", min=0)] = _LIST_ROWS,
+        limit: Annotated[
+            int, typer.Option("--limit", metavar="N", help="Maximum number of rows; 0 shows all.", min=0)
+        ] = _LIST_ROWS,
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
@@ -136,9 +138,9 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         rows, more = session.api.pages("/workloads", "workloads", parameters, most=limit)
         if not rows:
             _check_project(session, scope)
-        session.out.rows(
-            rows, workload_columns(), empty="no workloads; `muster training submit` makes one, -A shows all"
-        )
+        chosen = any((status, conditions, selector, search, deleted))
+        empty = "no such workloads" if chosen else "no workloads; `muster training submit` makes one, -A shows all"
+        session.out.rows(rows, workload_columns(), empty=empty)
         if more:
             session.out.talk(f"the first {limit} are shown; --limit 0 shows all")
 
@@ -249,7 +251,8 @@ def add_logs(app: typer.Typer, noun: str) -> None:
             _tell_what_waits(session, identifier)
         if not (follow_logs(session, patience, path, parameters) if follow else print_logs(session, path, parameters)):
             row = session.api.get(f"/workloads/{identifier}")
-            session.out.talk(f"nothing such was written; {_standing(row)}")
+            chosen = any((tail >= 0, since, since_time, pod, previous, attempt is not None))
+            session.out.talk(f"{'nothing such' if chosen else 'nothing'} was written; {_standing(row)}")
 
 
 def _check_run(*, previous: bool, attempt: int | None, run: int | None, follow: bool) -> None:
@@ -300,7 +303,9 @@ def _add_history(app: typer.Typer) -> None:
         workload: WorkloadArgument,
         *,
         project: ProjectOption = None,
-        limit: Annotated[int, typer.Option("--limit", help="Maximum number of records; 0 shows all.", min=0)] = 0,
+        limit: Annotated[
+            int, typer.Option("--limit", metavar="N", help="Maximum number of records; 0 shows all.", min=0)
+        ] = 0,
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
@@ -377,7 +382,10 @@ def _add_metrics(app: typer.Typer) -> None:
             str, typer.Option("--since", metavar="DURATION", help="Only what is newer than this, such as 10m.")
         ] = "1h",
         samples: Annotated[
-            int, typer.Option("--samples", help="Maximum number of samples per metric and pod.", min=1, max=1000)
+            int,
+            typer.Option(
+                "--samples", metavar="N", help="Maximum number of samples per metric and pod.", min=1, max=1000
+            ),
         ] = 100,
     ) -> None:
         """Show what CPU, memory and GPU a workload used. Tables show a summary; csv and json show every sample."""

@@ -147,6 +147,12 @@ def _devices(row: Row) -> str:
     return ",".join(shown)
 
 
+def _why_of_pod(row: Row) -> str:
+    """The sentence, else the reason in words; of an exit code the column EXIT says all."""
+    reason = text_of(row, "reason")
+    return text_of(row, "message") or ("" if reason == "exit_code" else reason.replace("_", " "))
+
+
 POD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("POD", "name"),
     Column("PHASE", "phase"),
@@ -157,7 +163,7 @@ POD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("STARTED", "startedAt", time=True),
     Column("ENDED", "finishedAt", time=True),
     Column("EXIT", "exitCode"),
-    Column("WHY", "message", show=lambda row: text_of(row, "message") or text_of(row, "reason"), rest=True),
+    Column("WHY", "message", show=_why_of_pod, rest=True),
     Column("SET", "podSet", wide=True),
     Column("INDEX", "index", wide=True),
     Column("POOL", "nodePool", wide=True),

@@ -48,7 +48,14 @@ NO_SETTINGS: Final = frozenset(
         *("MUSTER_PYTHON", "MUSTER_KUBE_TOOLS"),
         # What Muster tells a pod: it may run one of its own.
         *("MUSTER_WORKLOAD_ID", "MUSTER_WORKLOAD_NAME", "MUSTER_PROJECT_ID", "MUSTER_POD_SET", "MUSTER_POD_INDEX"),
-        *("MUSTER_ATTEMPT", "MUSTER_TRY", "MUSTER_RUN", "MUSTER_NODE_NAME", "MUSTER_POD_NAME", "MUSTER_POD_NAMESPACE"),
+        *(
+            "MUSTER_ATTEMPT",
+            "MUSTER_RUN",
+            "MUSTER_RUN_ID",
+            "MUSTER_NODE_NAME",
+            "MUSTER_POD_NAME",
+            "MUSTER_POD_NAMESPACE",
+        ),
     }
 )
 """Variables that begin like settings and are none: nothing is said of them, and no service gets them."""

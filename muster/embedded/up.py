@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn, override
 
 from muster.cli.contexts import CONTEXT, CONTEXT_NAME, Contexts, ContextsError, config_file, read_contexts
 from muster.embedded import linux
@@ -72,11 +72,18 @@ class Options:
     """None: as MUSTER_LOG_LEVEL says."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong as the other commands do, without the list of all flags."""
+
+    @override
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"muster: {message}\n  → muster up --help\n")
+        sys.exit(2)
+
+
 def parse(arguments: Sequence[str]) -> Options:
     """The command line; explains itself and exits where it is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="muster up", description="Run everything on this machine, for development; Ctrl-C stops it."
-    )
+    parser = _Parser(prog="muster up", description="Run everything on this machine, for development; Ctrl-C stops it.")
     parser.add_argument("--data-dir", type=Path, default=default_data_dir(), help="where its data is (%(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="of the API; 0 takes a free one (%(default)s)")
     parser.add_argument("--gpus", type=int, help="stand-in GPUs that the cluster `local` declares")

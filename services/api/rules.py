@@ -170,7 +170,7 @@ SET_BY_MUSTER: Final = frozenset(
         "MUSTER_POD_SET",
         "MUSTER_PROJECT_ID",
         "MUSTER_RUN",
-        "MUSTER_TRY",
+        "MUSTER_RUN_ID",
         "MUSTER_WORKLOAD_ID",
         "MUSTER_WORKLOAD_NAME",
         "NVIDIA_VISIBLE_DEVICES",

@@ -237,7 +237,7 @@ async def test_the_environment_is_clean_and_says_who_the_pod_is(local: Watched, 
     pod = shell(
         local,
         "env; pwd",
-        environment={"MINE": "a b", "MUSTER_TRY": "forged", "HOME": "/tmp"},
+        environment={"MINE": "a b", "MUSTER_RUN": "forged", "HOME": "/tmp"},
         devices=(DeviceShare(device=1, milli=500),),
         gpu_limit_milli=750,
     )
@@ -250,7 +250,7 @@ async def test_the_environment_is_clean_and_says_who_the_pod_is(local: Watched, 
         "LANG=C.UTF-8",
         "PYTHONUNBUFFERED=1",
         "MUSTER_WORKLOAD_ID=w-1",
-        "MUSTER_TRY=1",
+        "MUSTER_RUN=2",  # counted from 1, as the history and the list of pods do
         "JOB_COMPLETION_INDEX=0",
         "CUDA_VISIBLE_DEVICES=1",
         "NVIDIA_VISIBLE_DEVICES=1",
@@ -474,7 +474,7 @@ async def test_a_run_whose_file_the_disk_lost_is_ended_and_its_log_kept(data: Pa
 
 
 def _live_commands(key: str) -> list[int]:
-    mark = f"MUSTER_RUN={CLUSTER}/{key}/1".encode()
+    mark = f"MUSTER_RUN_ID={CLUSTER}/{key}/1".encode()
     return [pid for pid in shim.process_table() if mark in _environ(pid)]
 
 

@@ -241,7 +241,7 @@ def test_a_role_is_taken_away_by_the_query_or_the_body_and_not_by_both(served: S
 
 
 @pytest.mark.parametrize(
-    "name", ["MUSTER_TRY", "JOB_COMPLETION_INDEX", "MUSTER_RUN", "NVIDIA_VISIBLE_DEVICES", "GPU_PORTION"]
+    "name", ["MUSTER_RUN", "JOB_COMPLETION_INDEX", "MUSTER_RUN_ID", "NVIDIA_VISIBLE_DEVICES", "GPU_PORTION"]
 )
 def test_a_variable_that_muster_sets_itself_is_refused_by_name(served: Served, name: str) -> None:
     spec = {"environmentVariables": [{"name": name, "value": "7"}], "compute": {"gpuDevicesRequest": 1}}

@@ -62,8 +62,8 @@ def run(folder: Path, *, code: int = 0, seconds: float = 0, try_: int = 0) -> "s
         "MUSTER_POD_SET": "main",
         "MUSTER_POD_INDEX": "0",
         "MUSTER_ATTEMPT": "1",
-        "MUSTER_TRY": str(try_),
-        "MUSTER_RUN": f"c1/{KEY}-main-0/{TOKEN}",
+        "MUSTER_RUN": str(try_ + 1),
+        "MUSTER_RUN_ID": f"c1/{KEY}-main-0/{TOKEN}",
     }
     program = [sys.executable, "-c", PROGRAM, str(folder), str(seconds), str(code)]
     return subprocess.Popen(program, env=environment)

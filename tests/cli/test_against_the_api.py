@@ -209,7 +209,7 @@ def test_an_operators_day_without_curl(admin: Served, muster: Any, monkeypatch: 
     assert muster("service-account", "create", "ci", "-p", "brief").code == 5
     assert muster("service-account", "create", "x", "--role", "administrator", "-p", "brief").code == 2
     assert muster("service-account", "list", "-p", "brief", "-o", "name").out == "ci\n"
-    assert "service-account:brief/ci" in muster("service-account", "show", "ci", "-p", "brief").out
+    assert "service-account:brief/ci" in muster("service-account", "describe", "ci", "-p", "brief").out
     rotated = muster("service-account", "rotate", "ci", "-p", "brief").out.strip()
     for given, code in ((token, 4), (rotated, 0)):
         monkeypatch.setenv("MUSTER_TOKEN", given)

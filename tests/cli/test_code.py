@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from muster.cli.code import listed
+from muster.cli.exits import ExitCode, Problem
 from tests.support.shapes import Reply, Request, ShapeServer
 
 IGNORED = {
@@ -182,3 +183,21 @@ def test_a_kubernetes_cluster_takes_no_code_and_says_what_does(api: ShapeServer,
 def test_git_is_there() -> None:
     """The tests above mean little without it."""
     assert shutil.which("git")
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_is_no_fault_of_the_program(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of `--code /`, where links below /proc cannot be followed: also by who is root."""
+    look = Path.is_dir
+
+    def is_dir(path: Path, **more: bool) -> bool:
+        if path.name == "né":
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path, **more)
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    monkeypatch.setattr("muster.cli.code._listed_by", lambda *_: ["c.txt", "né"])
+    with pytest.raises(Problem, match="né' cannot be read: Permission denied") as refused:
+        listed(folder)
+    assert refused.value.code is ExitCode.USAGE

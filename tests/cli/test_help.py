@@ -41,8 +41,23 @@ def test_up_offers_all_that_its_supervisor_takes_and_passes_it_on(muster: Any) -
     flags = set(re.findall(r"--[a-z-]+", run("muster.embedded.up", "--help").stdout)) - {"--help"}
     assert "--accept-shared-pods" in flags
     assert flags <= set(re.findall(r"--[a-z-]+", muster("up", "--help").out))
-    ran = run("muster.cli.main", "up", "--demo", "--accept-shared-pods", "--port=70000")
-    assert "--port is 0 to 65535, not 70000" in ran.stderr
+    ran = run("muster.cli.main", "up", "--demo", "--accept-shared-pods", "--context=a b")
+    told = "muster: --context is of letters, digits, '-', '_' and '.', at most 63, not 'a b'\n  → muster up --help\n"
+    assert (ran.returncode, ran.stderr) == (2, told)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("--port=70000", "--port: 70000 is more than 65535"),
+        ("--port=http", "--port: 'http' is not a whole number"),
+        ("--gpus=-1", "--gpus: -1 is less than 0"),
+        ("--log-level=loud", "--log-level: 'loud' is none of debug, info, warning, error"),
+    ],
+)
+def test_what_up_cannot_take_is_told_as_by_every_other_command(muster: Any, given: str, told: str) -> None:
+    ran = muster("up", given)
+    assert (ran.code, ran.err) == (2, f"muster: {told}\n")
 
 
 def test_the_reference_page_and_the_table_of_completions_are_current() -> None:
@@ -222,7 +237,7 @@ def test_the_table_knows_every_flag_of_every_command(path: str, found: Any) -> N
 def test_every_table_offers_its_columns() -> None:
     without = {path for path in FLAGS if "--columns" in FLAGS[path] and not FLAGS[path]["--columns"][1]}
     assert without == {
-        "doctor", "version", "project describe", "cluster describe", "node describe", "service-account show",
+        "doctor", "version", "project describe", "cluster describe", "node describe", "service-account describe",
         "context list", "context show", "log verify",
     }, "what is shown as pairs, or has no columns of its own"  # fmt: skip
 

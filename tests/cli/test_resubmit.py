@@ -64,6 +64,34 @@ def test_it_is_submitted_as_it_was_with_what_is_otherwise_and_that_is_told(api: 
     assert "spec.image" not in ran.err
 
 
+def test_what_may_be_several_is_set_to_all_that_are_given_and_told_as_it_is_typed(
+    api: ShapeServer, muster: Any
+) -> None:
+    ran = muster(
+        "training", "resubmit", "hello",
+        "--set", "spec.environmentVariables=A=1", "--set", "spec.environmentVariables=B=x=y",
+        "--set", "spec.nodePools=a", "--set", "spec.nodePools=b", "--set", "spec.labels=",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert sent(api)["spec"]["environmentVariables"] == [{"name": "A", "value": "1"}, {"name": "B", "value": "x=y"}]
+    assert sent(api)["spec"]["nodePools"] == ["a", "b"]
+    assert "spec.environmentVariables: none → A=1, B=x=y\n" in ran.err
+    assert "spec.labels: team=vision → none\n" in ran.err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [("spec.image=a", "spec.image=b"), ("spec.args=", "spec.args=x"), ("spec.nodePools=a", "spec.nodePools=")],
+)
+def test_a_field_that_is_set_twice_to_different_things_sends_nothing(
+    api: ShapeServer, muster: Any, changes: tuple[str, str]
+) -> None:
+    ran = muster("training", "resubmit", "hello", "--set", changes[0], "--set", changes[1])
+    assert ran.code == ExitCode.USAGE
+    assert f"--set {changes[0].partition('=')[0]} is given twice" in ran.err
+    assert api.asked("POST", "/workloads/trainings") == []
+
+
 def test_a_deleted_one_comes_again_under_its_name(api: ShapeServer, muster: Any) -> None:
     def listed(request: Request) -> Reply:
         rows = [workload_row()] if request.query.get("deleted") == ["true"] else []
@@ -93,6 +121,10 @@ def test_a_name_that_is_taken_is_a_conflict_with_the_line_that_would_do(api: Sha
         ("spec.completions=many", "--set spec.completions: 'many' is not a whole number"),
         ("spec.image", "'spec.image' is not FIELD=VALUE"),
         ("spec.gone=", "there is no field 'spec.gone'"),
+        ('spec.environmentVariables=[{"name": "A", "value": "1"}]', "=NAME=VALUE, once for each"),
+        ("spec.environmentVariables=[A=1]", "--set spec.environmentVariables takes no JSON"),
+        ("spec.environmentVariables=A", "'A' has no '='; a variable is NAME=VALUE"),
+        ('spec.nodePools=["a"]', "write --set spec.nodePools=A,B"),
     ],
 )
 def test_a_change_that_cannot_be_made_sends_nothing(api: ShapeServer, muster: Any, change: str, told: str) -> None:

@@ -424,7 +424,7 @@ def test_settings_of_clusters_projects_and_pools(api: ShapeServer, muster: Any) 
     nodes = [{"labels": {"gpu": "a100"}}, {"labels": {"gpu": "a100", "b": ""}}, {"labels": {"gpu": "t4"}}, {}]
     api.on("GET", "/nodes", Reply(body={"nodes": nodes}))
     ran = muster("nodepool", "add", "fast", "--label", "gpu=a100")
-    assert (ran.code, ran.err) == (0, "node pool fast set; 2 of 4 nodes carry gpu=a100 now\n")
+    assert (ran.code, ran.err) == (0, "node pool fast of cluster local set; 2 of 4 nodes carry gpu=a100 now\n")
     asked = api.asked("POST", "/node-pools")[0].body
     assert asked == {"clusterId": "c-1", "name": "fast", "labelKey": "gpu", "labelValue": "a100"}
     assert api.asked("GET", "/nodes")[0].query["clusterId"] == ["c-1"]
@@ -544,3 +544,86 @@ def test_projection_status_is_told(api: ShapeServer, muster: Any) -> None:
     api.on("GET", "/projections", Reply(body=status))
     assert "5 of 7 in the log" in muster("projections", "status").out
     assert muster("projections", "status", "-o", "json").json() == status
+
+
+@pytest.mark.parametrize(("phase", "message"), [("Completed", None), ("Failed", "pod main-0 ended with exit code 3")])
+def test_a_deletion_that_is_waited_for_tells_that_it_is_gone_and_not_how_it_had_ended(
+    api: ShapeServer, muster: Any, phase: str, message: str | None
+) -> None:
+    def deleted(_request: Request) -> Reply:
+        gone = bool(api.asked("DELETE", f"/workloads/trainings/{WORKLOAD_ID}"))
+        at = "2026-01-02T03:05:00Z" if gone else None
+        return Reply(body=workload_row(phase=phase, phaseMessage=message, deletedAt=at))
+
+    api.on("DELETE", f"/workloads/trainings/{WORKLOAD_ID}", ACCEPTED)
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", deleted)
+    ran = muster("training", "delete", "hello", "-y", "--wait")
+    assert (ran.code, ran.err) == (0, "delete of hello accepted\nhello: Deleted\n")
+
+
+@pytest.mark.parametrize("verb", ["suspend", "resume"])
+def test_what_has_ended_is_done_again_by_resubmit(api: ShapeServer, muster: Any, verb: str) -> None:
+    ended = Reply(409, {"code": 409, "message": "'hello' is Completed", "details": "workload_finished"})
+    api.on("POST", f"/workloads/trainings/{WORKLOAD_ID}/{verb}", ended)
+    ran = muster("training", verb, "hello")
+    assert ran.code == 5
+    assert "→ `muster training resubmit NAME` makes a new one of the same request" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ((), "no workloads; `muster training submit` makes one, -A shows all"),
+        (("--status", "running"), "no such workloads"),
+        (("-l", "team=vision"), "no such workloads"),
+        (("--filter", "gpuAllocated>=1"), "no such workloads"),
+        (("--search", "x"), "no such workloads"),
+        (("--deleted",), "no such workloads"),
+    ],
+)
+def test_an_empty_list_says_that_there_are_none_only_where_all_were_asked_for(
+    api: ShapeServer, muster: Any, given: tuple[str, ...], told: str
+) -> None:
+    api.on("GET", "/workloads", Reply(body={"workloads": [], "next": None}))
+    assert muster("workload", "list", *given).err == f"{told}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [((), "nothing was written"), (("--tail", "3"), "nothing such was written")]
+)
+def test_an_empty_log_is_of_lines_that_were_asked_for_only_where_some_were(
+    api: ShapeServer, muster: Any, given: tuple[str, ...], told: str
+) -> None:
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text=""))
+    assert muster("training", "logs", "hello", *given).err == f"{told}; hello is Running\n"
+
+
+def test_why_a_run_ended_is_words_and_not_what_the_column_beside_says(api: ShapeServer, muster: Any) -> None:
+    pods = [
+        {"name": "main-0", "phase": "Failed", "exitCode": 3, "reason": "exit_code"},
+        {"name": "main-1", "phase": "Interrupted", "reason": "node_unreachable"},
+        {"name": "main-2", "phase": "Failed", "reason": "start", "message": "no such program"},
+    ]
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": pods}))
+    shown = muster("workload", "pods", "hello", "--columns", "name,exitCode,message", "--no-headers").out
+    assert [line.split(maxsplit=2)[1:] for line in shown.splitlines()] == [
+        ["3"], ["node", "unreachable"], ["no", "such program"],
+    ]  # fmt: skip
+
+
+def test_a_pool_that_is_set_or_removed_is_told_with_its_cluster(api: ShapeServer, muster: Any) -> None:
+    """Where there are several clusters and none is named, that of this machine is meant."""
+    clusters = [{"id": "c-1", "name": "local", "kind": "local"}, {"id": "c-2", "name": "demo", "kind": "simulated"}]
+    api.on("GET", "/clusters", Reply(body={"clusters": clusters}))
+    api.on("POST", "/node-pools", ACCEPTED)
+    api.on("DELETE", "/node-pools/c-1/fast", ACCEPTED)
+    api.on("GET", "/node-pools", Reply(body={"nodePools": [{"name": "fast", "clusterId": "c-1"}]}))
+    assert "node pool fast of cluster local set" in muster("nodepool", "add", "fast", "--label", "a=b").err
+    assert "node pool fast of cluster local removed" in muster("nodepool", "remove", "fast").err
+
+
+def test_simulated_nodes_of_a_cluster_have_names_that_nodes_may_have(api: ShapeServer, muster: Any) -> None:
+    api.on("POST", "/clusters", ACCEPTED)
+    assert muster("cluster", "add", "Über uns!", "--simulated", "2x8").code == 0
+    body = api.requests[-1].body
+    assert (body["name"], body["simulatedNodes"][0]["names"]) == ("Über uns!", ["ber-uns-0", "ber-uns-1"])

@@ -101,11 +101,11 @@ def test_a_follower_misses_no_run_however_short(stack: Stack, api: Api) -> None:
     with api.http.stream("GET", f"/workloads/{made['workloadId']}/logs", params={"follow": "true"}) as answer:
         lines = sorted(answer.iter_lines())
     assert lines == [f"main-{index}: run {index}" for index in range(6)]
-    script = "-c 'echo try $MUSTER_TRY; exit 1'"
+    script = "-c 'echo run $MUSTER_RUN; exit 1'"
     made = api.submit("again", command="/bin/sh", args=script, backoffLimit=2)
     with api.http.stream("GET", f"/workloads/{made['workloadId']}/logs", params={"follow": "true"}) as answer:
         lines = list(answer.iter_lines())
-    assert lines == ["try 0", "try 1", "try 2"]
+    assert lines == ["run 1", "run 2", "run 3"]
 
 
 def test_a_suspend_loses_nothing_that_was_written(stack: Stack, api: Api, folder: Path) -> None:

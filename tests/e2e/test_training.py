@@ -53,7 +53,7 @@ def test_a_failing_command_is_retried_up_to_its_backoff_limit_and_ends_failed_wi
     stack: Stack, api: Api
 ) -> None:
     """S071. What each try wrote can be read."""
-    script = 'import os; print("this is try", os.environ["MUSTER_TRY"]); raise SystemExit(7)'
+    script = 'import os; print("this is run", os.environ["MUSTER_RUN"]); raise SystemExit(7)'
     made = api.submit("fails", python=script, backoffLimit=2)
     ended = api.wait(made["workloadId"], "Failed")
     assert ended["actualPhase"] == "Failed"
@@ -67,16 +67,16 @@ def test_a_failing_command_is_retried_up_to_its_backoff_limit_and_ends_failed_wi
         answer = api.http.get(f"/workloads/{made['workloadId']}/logs", params=query)
         return answer.status_code, answer.text
 
-    assert logs() == (200, "this is try 2\n")
-    assert logs(previous=True) == logs(attempt=1, run=2) == (200, "this is try 1\n")
-    assert logs(attempt=1) == (200, "this is try 2\n")
+    assert logs() == (200, "this is run 3\n")
+    assert logs(previous=True) == logs(attempt=1, run=2) == (200, "this is run 2\n")
+    assert logs(attempt=1) == (200, "this is run 3\n")
     status, text = logs(attempt=4)
     assert (status, "no_such_run" in text, "attempt 1 run 1, attempt 1 run 2" in text) == (404, True, True)
     assert logs(previous=True, follow=True)[0] == logs(previous=True, attempt=1)[0] == 400
     told = stack.muster("training", "logs", "fails", "--attempt", "1", "--run", "1")
-    assert (told.returncode, told.stdout) == (0, "this is try 0\n"), told.stderr
+    assert (told.returncode, told.stdout) == (0, "this is run 1\n"), told.stderr
     told = stack.muster("training", "logs", "fails", "--previous")
-    assert (told.returncode, told.stdout) == (0, "this is try 1\n"), told.stderr
+    assert (told.returncode, told.stdout) == (0, "this is run 2\n"), told.stderr
     assert types[-1] == "WorkloadFailed"
 
 

@@ -61,7 +61,7 @@ class Process(Section, frozen=True, kw_only=True):
     """Arguments of the command, split into words as a shell does."""
     working_dir: Annotated[FilePath | None, About(rows="S025", flag="--working-dir")] = None
     """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local, the
-    caller's.
+    caller's, and the command line takes a path relative to it.
     """
     code: Annotated[Digest | None, About(rows="S025")] = None
     """SHA-256 of an archive that POST /code stored. Each run starts in its own folder with the content."""

@@ -34,7 +34,7 @@ class Filter:
     closed: Check | None = None
     """What pods that come and go do not change: the node takes no such pod now. The words say what may be the cause."""
     full: Check | None = None
-    """What pods that end may change. The words follow a number of nodes: "2 without CPU (need 4, most free 1)"."""
+    """What pods that end may change. The words follow a number of nodes: "2 short of CPU (need 4, most free 1)"."""
     reason: WaitingReason = WaitingReason.INSUFFICIENT_RESOURCES
     """The code of a workload that every node refuses as full on this ground."""
 

@@ -21,7 +21,7 @@ TEXTS = st.text(max_size=80)
 KEYS = st.one_of(
     TEXTS,
     st.from_regex(r"\A[a-z0-9.-]{0,20}/[A-Za-z0-9._-]{0,70}\Z"),
-    st.sampled_from([names.CLUSTER, names.TOKEN, names.MANAGED_BY, "kubernetes.io/os", "muster.dev/", "MUSTER_RUN"]),
+    st.sampled_from([names.CLUSTER, names.TOKEN, names.MANAGED_BY, "kubernetes.io/os", "muster.dev/", "MUSTER_RUN_ID"]),
 )
 PLAIN = pod(run())
 

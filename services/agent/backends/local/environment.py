@@ -32,7 +32,7 @@ class LocalMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_mark(machine: LocalMachine, pod_key: str, token: int | str) -> str:
     """The environment entry by which the processes of a run are found when nobody watches them any more."""
-    return f"MUSTER_RUN={machine.cluster_id}/{pod_key}/{token}"
+    return f"MUSTER_RUN_ID={machine.cluster_id}/{pod_key}/{token}"
 
 
 def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu]) -> dict[str, str]:
@@ -54,7 +54,7 @@ def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu]) 
         "MUSTER_POD_SET": pod.pod.pod_set,
         "MUSTER_POD_INDEX": str(pod.pod.index),
         "MUSTER_ATTEMPT": str(pod.pod.attempt),
-        "MUSTER_TRY": str(pod.pod.try_),
+        "MUSTER_RUN": str(pod.pod.try_ + 1),
         "MUSTER_NODE_NAME": pod.node_name,
         # As Kubernetes' indexed Jobs call it.
         "JOB_COMPLETION_INDEX": str(pod.pod.index),

@@ -24,7 +24,7 @@ def full(view: View) -> Booleans:
 
 def need(view: View) -> str:
     most = int(view.room.cpu[view.rows].max())
-    return f"without CPU (need {cores(view.request.cpu_milli)}, most free {cores(most)})"
+    return f"short of CPU (need {cores(view.request.cpu_milli)}, most free {cores(most)})"
 
 
 FILTER: Final = Filter(

@@ -36,7 +36,7 @@ def full(view: View) -> Booleans:
 
 
 def need(view: View) -> str:
-    return f"without free GPU ({_need(view)})"
+    return f"short of GPU ({_need(view)})"
 
 
 def _need(view: View) -> str:

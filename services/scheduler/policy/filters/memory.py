@@ -24,7 +24,7 @@ def full(view: View) -> Booleans:
 
 def need(view: View) -> str:
     most = max(int(view.room.memory[view.rows].max()), 0)
-    return f"without memory (need {format_bytes(view.request.memory_bytes)}, most free {format_bytes(most)})"
+    return f"short of memory (need {format_bytes(view.request.memory_bytes)}, most free {format_bytes(most)})"
 
 
 FILTER: Final = Filter(

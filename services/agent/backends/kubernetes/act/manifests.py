@@ -250,11 +250,11 @@ def _environment(
         "MUSTER_POD_SET": run.pod.pod_set,
         "MUSTER_POD_INDEX": str(run.pod.index),
         "MUSTER_ATTEMPT": str(run.pod.attempt),
-        "MUSTER_TRY": str(run.pod.try_),
+        "MUSTER_RUN": str(run.pod.try_ + 1),
         "MUSTER_NODE_NAME": run.node_name,
         # As Kubernetes' indexed Jobs call it.
         "JOB_COMPLETION_INDEX": str(run.pod.index),
-        "MUSTER_RUN": f"{cluster_id}/{run.pod_key}/{run.token}",
+        "MUSTER_RUN_ID": f"{cluster_id}/{run.pod_key}/{run.token}",
         **({"MUSTER_SERVICE": service} if service else {}),
         **_devices(run, devices, device_memory_bytes),
     }
