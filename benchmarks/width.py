@@ -36,16 +36,18 @@ def _per_pod(api: Api, pods: int) -> tuple[float, float]:
     name = f"wide-{pods}"
     runs = [{"name": "simulation.muster.dev/runtime-seconds", "value": str(RUNS_SECONDS[pods])}]
 
-    def row() -> dict[str, object]:
-        return api.get("/workloads", filterBy=f"name=={name}")["workloads"][0]
+    def told(column: str) -> object:
+        """What the list says of it; None before it has a row."""
+        rows = api.get("/workloads", filterBy=f"name=={name}")["workloads"]
+        return rows[0][column] if rows else None
 
     began = time.perf_counter()
     api.submit(name, cluster="sim", completions=pods, parallelism=pods, annotations=runs)
-    until(lambda: row()["runningPods"] == pods, PATIENCE_SECONDS)
+    until(lambda: told("runningPods") == pods, PATIENCE_SECONDS)
     running = time.perf_counter()
-    until(lambda: row()["runningPods"] != pods, PATIENCE_SECONDS)
+    until(lambda: told("runningPods") != pods, PATIENCE_SECONDS)
     ending = time.perf_counter()
-    until(lambda: row()["phase"] == "Completed", PATIENCE_SECONDS)
+    until(lambda: told("phase") == "Completed", PATIENCE_SECONDS)
     return 1000 * (running - began) / pods, 1000 * (time.perf_counter() - ending) / pods
 
 

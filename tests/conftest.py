@@ -66,13 +66,13 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """`-n auto`: in how many processes: three for two processors, as a test waits about as often as it computes.
+    """`-n auto`: in how many processes: four for two processors, as a test waits at least as long as it computes.
 
     In this one alone where a part of the suite is asked for, which need not pay for their start, and where a person
     looks on (`-s`; xdist itself sees to `--pdb`).
     """
     part = config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.keyword
-    return 0 if part or config.option.capture == "no" else min((os.cpu_count() or 1) * 3 // 2, 8)
+    return 0 if part or config.option.capture == "no" else min((os.cpu_count() or 1) * 2, 8)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
