@@ -290,18 +290,14 @@ async def test_killed_again_and_again_every_submission_completes(plane: Plane):
 
 
 @pytest.mark.slow
-async def test_two_thousand_pods_of_openb_all_complete_within_every_nodes_capacity(plane: Plane):
-    """Issue section 6, item 6, without the API; with two of each service (item 8)."""
-    facts, pods = openb.nodes(), openb.pods(2_000)
-    await plane.begin(facts)
-    began = time.perf_counter()
+async def test_pods_of_openb_all_complete_within_every_nodes_capacity(plane: Plane):
+    """Issue section 6, item 6, without the API; with two of each service (item 8). Two thousand, through the API:
+    tests/faults/test_openb.py.
+    """
+    pods = openb.pods(500)
+    await plane.begin(openb.nodes())
     await plane.both_twice()
     await in_flight([plane.people.submit(name, **compute) for name, compute in pods.items()])
-    submitted = time.perf_counter()
-    report = await all_over(plane, completed=2_000)
-    print(
-        f"\n2,000 pods on {len(facts)} nodes, two schedulers and two cluster_syncs: submitted in "
-        f"{submitted - began:.1f} s, all completed and released {time.perf_counter() - submitted:.1f} s later"
-    )
+    report = await all_over(plane, completed=500)
     assert not report.violations
-    assert report.bindings == report.reservations == report.releases == 2_000
+    assert report.bindings == report.reservations == report.releases == 500
