@@ -41,6 +41,8 @@ class Stack:
         self.port = free_port()
         self.options = options
         self.python = sys.executable
+        self.started_in: Path | None = None
+        """The folder in which it is started; None: ours."""
         self.process: subprocess.Popen[str] | None = None
         self.output: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -65,13 +67,14 @@ class Stack:
 
     def launch(self) -> subprocess.Popen[str]:
         """Start it."""
-        command = [sys.executable, "-m", *self.program, "--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-P", "-m", *self.program, "--data-dir", str(self.data_dir)]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *self.options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env=self.environment,
+            cwd=self.started_in,
             start_new_session=True,
         )
         self._lines = queue.Queue()

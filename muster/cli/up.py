@@ -91,5 +91,5 @@ def add_up(app: typer.Typer) -> None:
         options += ["--demo"] if demo else []
         options += ["--accept-shared-pods"] if accept_shared_pods else []
         session.out.stdout.flush()
-        # Our own interpreter, with arguments that were checked; no shell is wanted.
-        os.execv(sys.executable, [sys.executable, "-m", "muster.embedded.up", *options])  # noqa: S606
+        # Our own interpreter, with arguments that were checked; no shell is wanted, and nothing from this folder (-P).
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "muster.embedded.up", *options])  # noqa: S606

@@ -6,13 +6,12 @@ everything else runs on undisturbed. Imports the standard library and its neighb
 
 import asyncio
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from muster.embedded.datadir import DataDir, Ports
 from muster.embedded.environment import agent_environment
-from muster.embedded.processes import Child, Family, Spec, StartError, say
+from muster.embedded.processes import PYTHON, Child, Family, Spec, StartError, say
 
 LOOK_SECONDS: Final = 1.0
 """How often the folder is looked at."""
@@ -71,7 +70,7 @@ class Agents:
     def _spec(self, cluster_id: str) -> Spec:
         return Spec(
             name=f"agent-{cluster_id}",
-            argv=[sys.executable, "-m", "services.agent"],
+            argv=[*PYTHON, "-m", "services.agent"],
             # Never waited for: its cluster may be away for days, and is then looked for again and again.
             env={**agent_environment(self._data, self._ports, cluster_id, _free_port()), **self._more},
         )

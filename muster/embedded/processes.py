@@ -18,6 +18,10 @@ from typing import Final
 
 from muster.embedded import linux
 
+PYTHON: Final = (sys.executable, "-P")
+"""What runs programs of Muster: without the folder in which we were started on its path, where anybody's `json.py` may
+stand, a pod's too.
+"""
 FIRST_RESTART_SECONDS: Final = 0.2
 """A crash is over before anybody notices…"""
 LAST_RESTART_SECONDS: Final = 5.0

@@ -28,6 +28,7 @@ from muster.embedded.environment import given_settings, service_environment
 from muster.embedded.keeper import Keeper
 from muster.embedded.processes import (
     DENIED,
+    PYTHON,
     READY_POLL_SECONDS,
     AskedToStopError,
     Child,
@@ -46,7 +47,7 @@ SERVICES_STOP_SECONDS: Final = 7.5
 """For services and the pods that their agent interrupts; all must be gone after 10 s, and the servers come last."""
 SERVERS_STOP_SECONDS: Final = 1.8
 """A server that is killed after that loses nothing: it recovers from its own log."""
-CHECK_SETTINGS: Final = (sys.executable, "-m", "muster.embedded.check_settings")
+CHECK_SETTINGS: Final = (*PYTHON, "-m", "muster.embedded.check_settings")
 PROBE_SECONDS: Final = 2.0
 HALTED: Final = "halted"
 """How the reason of a service begins that will not go on by itself (services/projector/service.py)."""
@@ -309,7 +310,7 @@ class Up:
         health = self.ports.control_health if name == "control" else self.ports.workers_health
         return Spec(
             name=name,
-            argv=[sys.executable, "-m", "muster.embedded.process", name],
+            argv=[*PYTHON, "-m", "muster.embedded.process", name],
             env={**self.env, "MUSTER_HEALTH_PORT": str(health)},
             ready=ready,
             progress=lambda: reading_log(health),
@@ -326,7 +327,7 @@ class Up:
         return str(self.port), str(self.data.root)
 
     def _python(self, name: str, module: str, *arguments: str) -> Spec:
-        return Spec(name=name, argv=[sys.executable, "-m", module, *arguments], env=self.env)
+        return Spec(name=name, argv=[*PYTHON, "-m", module, *arguments], env=self.env)
 
     def _serves(self, *ports: int) -> Callable[[int], Awaitable[bool]]:
         async def ready(_pid: int) -> bool:
@@ -369,7 +370,7 @@ def hidden_folders(environ: Mapping[str, str]) -> str:
 
 def local_pods(*, accept_shared: bool) -> str:
     """The setting of that name: whether this machine can shut pods off from us. Says so where it cannot."""
-    probe = [sys.executable, "-m", "services.agent.backends.local.isolation"]
+    probe = [*PYTHON, "-m", "services.agent.backends.local.isolation"]
     try:
         tried = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=PROBE_ISOLATION_SECONDS)
     except subprocess.TimeoutExpired:

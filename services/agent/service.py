@@ -106,11 +106,14 @@ def _this_machine(settings: Settings, cluster: WantedCluster) -> LocalMachine:
 def _isolation(settings: Settings, data_dir: Path) -> Isolation:
     """Muster's data is hidden from pods; the program itself, and the Python that runs it, they cannot change."""
     hidden = [data_dir, *map(Path, filter(None, settings.local_hidden_folders.split(os.pathsep)))]
-    packages = (Path(PACKAGES) / name for name in ("deploy", "events", "muster", "projections", "services"))
-    ours = {*packages, Path(sys.prefix), Path(sys.base_prefix)}
+    root, prefix = Path(PACKAGES), Path(sys.prefix)
+    packages = (root / name for name in ("deploy", "events", "muster", "projections", "services"))
+    ours = {*packages, prefix, Path(sys.base_prefix)}
     return Isolation(
         hidden=tuple(str(folder.absolute()) for folder in hidden),
         read_only=tuple(str(folder) for folder in sorted(ours) if folder.is_dir()),
+        # A checkout stands on Python's path: Muster would run a new `sitecustomize.py` there.
+        closed=() if root.is_relative_to(prefix) else (str(root),),
     )
 
 

@@ -30,12 +30,15 @@ class Machine:
         self.data = folder / "data"
         self.key = self.data / "keys" / "local.json"
         self.program = folder / "program"
+        self.checkout = folder / "checkout"
+        self.examples = self.checkout / "examples"
         self.own = folder / "own"
         self.run = self.data / "local" / "c1" / "pods" / "k" / "1"
-        for path in (self.key.parent, self.program, self.own, self.run / "work"):
+        for path in (self.key.parent, self.program, self.examples, self.own, self.run / "work"):
             path.mkdir(parents=True)
         self.key.write_text("the signing key")
         (self.program / "service.py").write_text("pass")
+        (self.checkout / "Makefile").write_text("up:")
         self._prepare = prepare
 
     def pod(self, script: str, *, working_dir: Path | None = None, python: bool = False) -> tuple[str, dict[str, Any]]:
@@ -49,6 +52,7 @@ class Machine:
             "isolation": {
                 "hidden": [str(self.data)],
                 "read_only": [str(self.program)],
+                "closed": [str(self.checkout)],
                 "kept": [str(self.run / "work")],
             },
         }
@@ -126,15 +130,32 @@ def test_a_pod_has_no_capability_and_gets_none(machine: Machine) -> None:
         "echo x > /proc/sys/kernel/core_pattern",
         "echo x > /proc/sysrq-trigger",
         "touch /etc/cron.d/x",
-        "touch {program}/service.py",
-        "mv {program} {program}2",
     ],
 )
 def test_ways_out_are_closed(machine: Machine, way: str) -> None:
-    way = way.format(data=machine.data, key=machine.key, program=machine.program)
+    way = way.format(data=machine.data, key=machine.key)
     output, end = machine.pod(f"{way} && cat {machine.key}")
     assert end["exit_code"] != 0, output
     assert "the signing key" not in output
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "touch {program}/service.py",
+        "touch {program}/new.py",
+        "mv {program} {program}2",
+        "touch {checkout}/sitecustomize.py",
+        "mkdir {checkout}/uvloop",
+        "echo up: > {checkout}/Makefile",
+        "mv {checkout}/examples {checkout}/uvloop",
+        "mv {checkout} {checkout}2",
+    ],
+)
+def test_a_pod_cannot_have_muster_run_what_it_writes(machine: Machine, change: str) -> None:
+    """The program's folders, and a checkout, which stands on Python's path."""
+    output, end = machine.pod(change.format(program=machine.program, checkout=machine.checkout))
+    assert end["exit_code"] != 0, output
 
 
 @pytest.mark.parametrize("folder", ["{data}/..", "{data}/../..", "{program}/.."])
@@ -151,6 +172,12 @@ def test_a_pod_works_in_its_users_own_folder_as_that_user(machine: Machine) -> N
     assert (output, end["exit_code"]) == (str(os.getuid()), 0)
     assert (machine.own / "made").read_text() == "result\n"
     assert (machine.own / "made").stat().st_uid == os.getuid()
+
+
+def test_a_pod_works_in_the_folders_of_a_checkout(machine: Machine) -> None:
+    output, end = machine.pod("echo result > made", working_dir=machine.examples)
+    assert (output, end["exit_code"]) == ("", 0)
+    assert (machine.examples / "made").read_text() == "result\n"
 
 
 def test_a_pod_cannot_ask_a_program_outside_over_its_socket(machine: Machine, listener: Path) -> None:

@@ -43,7 +43,15 @@ def up(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_runs_a_training_stops_on_ctrl_c_and_starts_again_with_nothing_lost(stack: Stack) -> None:
-    """Issue section 4: a stop leaves no process behind, interrupts what runs, and the next start goes on."""
+    """Issue section 4: a stop leaves no process behind, interrupts what runs, and the next start goes on. Given that it
+    was started in a folder where files have names of Python's own: a user's, or written there by a pod.
+    """
+    stack.started_in = stack.folder / "scripts"
+    stack.started_in.mkdir(parents=True)
+    for name in ("json", "queue", "asyncio", "logging"):
+        (stack.started_in / f"{name}.py").write_text(
+            "raise SystemExit('a program of Muster ran what stood in the folder')"
+        )
     stack.start()
     api = stack.api()
     finished = api.submit("finished", command="true")["workloadId"]

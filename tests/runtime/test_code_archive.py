@@ -131,6 +131,20 @@ def test_no_more_files_than_the_limit_are_taken(tmp_path: Path, monkeypatch: pyt
         unpacked(tar(*files), tmp_path / "place")
 
 
+def test_no_more_folders_than_the_limit_are_made_whatever_few_bytes_name_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MAX_ENTRIES", 5)
+    few = unpacked(tar(member("a/b/c/d/one"), member("a/b/c/d/two"), member("a/b/c/e/one")), tmp_path / "few")
+    assert len([*few.rglob("*")]) == 5 + 3
+    with pytest.raises(ArchiveError, match="more than 5 folders"):
+        unpacked(tar(member("a/b/c/one"), member("d/e/f/one")), tmp_path / "many")
+    (tmp_path / "d" / "e" / "f" / "g" / "h" / "i").mkdir(parents=True)
+    (tmp_path / "d" / "e" / "f" / "g" / "h" / "i" / "file").touch()
+    with pytest.raises(ArchiveError, match="more than 5 folders"):
+        packed(tmp_path, "d/e/f/g/h/i/file")
+
+
 @pytest.mark.parametrize(
     ("path", "link"), [("out", "/etc/passwd"), ("out", "../x"), ("d/out", "../../x"), ("out", "d/../../x")]
 )

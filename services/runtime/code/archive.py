@@ -8,14 +8,14 @@ unpacked is bounded by the archive's own size: nothing in it is compressed. Stan
 import os
 import stat
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 BLOCK_BYTES: Final = 512
 MAX_ENTRIES: Final = 20_000
-"""Files, folders and links of one archive."""
+"""Files, folders and links of one archive; and the folders that are made for them, which need no entry of their own."""
 MAX_NAME_BYTES: Final = 255
 """Of a path: what two fields of a ustar header hold."""
 MAX_DEPTH: Final = 64
@@ -52,6 +52,9 @@ def write_archive(folder: Path, paths: Sequence[str], out: BinaryIO) -> None:
     """Files and links of a folder, by relative paths. The same content gives the same bytes, whoever packs it and when.
     Raises ArchiveError for what cannot be sent, OSError.
     """
+    folders = {str(parent) for path in paths for parent in Path(path).parents} - {"."}
+    if len(folders) > MAX_ENTRIES:
+        raise ArchiveError(f"its files stand in more than {MAX_ENTRIES} folders")
     for path in sorted(paths, key=os.fsencode):
         _write_one(folder, path, out)
     out.write(bytes(2 * BLOCK_BYTES))
@@ -147,21 +150,22 @@ def unpack(archive: Path, target: Path) -> None:
     """
     with archive.open("rb") as file, _opened(str(target), None) as root:
         links: list[Entry] = []
+        folders = _Folders(root)
         for entry in _entries(file):
             if entry.kind == _LINK:
                 links.append(entry)  # once all files are there: nothing is ever written through one
             elif entry.kind == _FOLDER:
-                with _folder_of(root, [*entry.parts, ""]):
+                with folders.of([*entry.parts, ""]):
                     pass
             else:
-                _unpack_file(root, entry, file)
+                _unpack_file(folders, entry, file)
         for entry in links:
-            with _folder_of(root, entry.parts) as folder, _told_apart(entry):
+            with folders.of(entry.parts) as folder, _told_apart(entry):
                 os.symlink(entry.link, entry.parts[-1], dir_fd=folder)
 
 
-def _unpack_file(root: int, entry: Entry, file: BinaryIO) -> None:
-    with _folder_of(root, entry.parts) as folder:
+def _unpack_file(folders: "_Folders", entry: Entry, file: BinaryIO) -> None:
+    with folders.of(entry.parts) as folder:
         mode = 0o755 if entry.executable else 0o644
         with _told_apart(entry):
             made = os.open(entry.parts[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, mode, dir_fd=folder)
@@ -194,23 +198,38 @@ def _opened(path: str, within: int | None) -> Generator[int]:
         os.close(descriptor)
 
 
-@contextmanager
-def _folder_of(root: int, parts: Sequence[str]) -> Generator[int]:
-    """The folder that an entry stands in, made where it is not there; opened part by part."""
-    descriptor = os.dup(root)
-    try:
-        for part in parts[:-1]:
-            with suppress(FileExistsError):
-                os.mkdir(part, 0o755, dir_fd=descriptor)
-            try:
-                below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW, dir_fd=descriptor)
-            except NotADirectoryError:
-                raise ArchiveError(f"{'/'.join(parts)!r} stands below what is no folder") from None
+class _Folders:
+    """Those of one archive, below an opened one; counted, because a path of few bytes may name MAX_DEPTH of them."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._left = MAX_ENTRIES
+
+    @contextmanager
+    def of(self, parts: Sequence[str]) -> Generator[int]:
+        """The folder that an entry stands in, made where it is not there; opened part by part."""
+        descriptor = os.dup(self._root)
+        try:
+            for part in parts[:-1]:
+                self._make(part, descriptor)
+                try:
+                    below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW, dir_fd=descriptor)
+                except NotADirectoryError:
+                    raise ArchiveError(f"{'/'.join(parts)!r} stands below what is no folder") from None
+                os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        finally:
             os.close(descriptor)
-            descriptor = below
-        yield descriptor
-    finally:
-        os.close(descriptor)
+
+    def _make(self, name: str, within: int) -> None:
+        try:
+            os.mkdir(name, 0o755, dir_fd=within)
+        except FileExistsError:
+            return
+        self._left -= 1
+        if self._left < 0:
+            raise ArchiveError(f"its files stand in more than {MAX_ENTRIES} folders")
 
 
 def _entries(file: BinaryIO) -> Iterator[Entry]:

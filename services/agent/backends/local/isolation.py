@@ -89,14 +89,29 @@ class Cell:
             os.close(namespace)
 
 
-def enter(hidden: "Sequence[str]", read_only: "Sequence[str]", kept: "Sequence[str]") -> Cell:
-    """Have all children from now on be born in new namespaces. Raises IsolationError.
+class Walls:
+    """What is different for pods: of all of them folders, by absolute paths."""
 
-    Args:
-        hidden: folders that are empty inside.
-        read_only: folders that cannot be changed inside.
-        kept: folders below a hidden one that are there all the same.
-    """
+    def __init__(
+        self,
+        *,
+        hidden: "Sequence[str]" = (),
+        read_only: "Sequence[str]" = (),
+        closed: "Sequence[str]" = (),
+        kept: "Sequence[str]" = (),
+    ) -> None:
+        self.hidden = hidden
+        """They are empty inside."""
+        self.read_only = read_only
+        """Nothing in them can be changed, at any depth."""
+        self.closed = closed
+        """Files in them cannot be changed, and nothing new be made; but what is in their folders can."""
+        self.kept = kept
+        """Below a hidden one, and there all the same."""
+
+
+def enter(walls: Walls) -> Cell:
+    """Have all children from now on be born in new namespaces. Raises IsolationError."""
     root = os.geteuid() == 0
     try:
         _unshare_processes()
@@ -109,7 +124,7 @@ def enter(hidden: "Sequence[str]", read_only: "Sequence[str]", kept: "Sequence[s
     pid = os.fork()
     if pid == 0:
         os.close(live)
-        _be_init(hidden, (*read_only, *(SYSTEM_FOLDERS if root else ())), kept, root=root, tell=tell, lives=lives)
+        _be_init(walls, root=root, tell=tell, lives=lives)
     os.close(tell)
     os.close(lives)
     with os.fdopen(live, "wb") as go, os.fdopen(told, "rb") as answer:
@@ -155,9 +170,7 @@ def give_up_rights() -> None:
 # -- the first process inside ------------------------------------------------------------------------------------------
 
 
-def _be_init(
-    hidden: "Sequence[str]", read_only: "Sequence[str]", kept: "Sequence[str]", *, root: bool, tell: int, lives: int
-) -> None:
+def _be_init(walls: Walls, *, root: bool, tell: int, lives: int) -> None:
     """Prepare what pods see, then wait for orphans until the kernel ends us. Never returns."""
     step = "start"
     try:
@@ -169,7 +182,7 @@ def _be_init(
         os.unshare(os.CLONE_NEWNS | os.CLONE_NEWIPC)
         step = "mounts"
         _mount(None, "/", None, MS_REC | MS_PRIVATE)
-        _arrange(hidden, read_only, kept, root=root)
+        _arrange(walls, root=root)
         step = "rights"
         give_up_rights()
         # What is open here, or where we stand, could be reached through our entry in /proc.
@@ -187,22 +200,25 @@ def _be_init(
             signal.sigtimedwait([signal.SIGCHLD], 1.0)
 
 
-def _arrange(hidden: "Sequence[str]", read_only: "Sequence[str]", kept: "Sequence[str]", *, root: bool) -> None:
+def _arrange(walls: Walls, *, root: bool) -> None:
     """Every folder as a pod may see it. Opened first what is laid over others: a name leads to the newest mount."""
     resolver = os.path.dirname(os.path.realpath("/etc/resolv.conf"))
     below_run = any(resolver.startswith(f"{folder}/") for folder in RUN_FOLDERS)
     # The names of this machine's name servers often stand below /run.
-    own = [(path, _open(path)) for path in (*kept, *((resolver,) if below_run else ()))]
+    own = [(path, _open(path)) for path in (*walls.kept, *((resolver,) if below_run else ()))]
     sockets = _sockets()
     # A folder that something is mounted on cannot be moved away: what the next pod is to hide must stay in its place.
-    for path in _folders_above((*hidden, *read_only)):
+    read_only = (*walls.read_only, *(SYSTEM_FOLDERS if root else ()))
+    for path in _folders_above((*walls.hidden, *read_only, *walls.closed)):
         _mount(path, path, None, MS_BIND | MS_REC)
+    for path in _real(walls.closed):
+        _close(path)
     for path in _real(read_only):
         _mount(path, path, None, MS_BIND | MS_REC)
         _set_read_only(path)
     _arrange_devices()
     covered: list[str] = []
-    for path in _real((*hidden, *RUN_FOLDERS)):
+    for path in _real((*walls.hidden, *RUN_FOLDERS)):
         if os.path.isdir(path):  # not one below another
             _hide(path)
             covered.append(path)
@@ -223,6 +239,16 @@ def _arrange(hidden: "Sequence[str]", read_only: "Sequence[str]", kept: "Sequenc
 def _hide(path: str) -> None:
     """Lay an empty folder over it."""
     _mount("muster", path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
+
+
+def _close(path: str) -> None:
+    """Make it read-only, but not the folders in it."""
+    with os.scandir(path) as found:
+        folders = [(entry.path, _open(entry.path)) for entry in found if entry.is_dir(follow_symlinks=False)]
+    _mount(path, path, None, MS_BIND | MS_REC)
+    _set_read_only(path)
+    for folder, descriptor in folders:
+        _lay(descriptor, folder)
 
 
 def _lay(descriptor: int, path: str) -> None:
@@ -314,7 +340,7 @@ def _set_read_only(path: str) -> None:
 def main() -> int:
     """Try it, and say what stands in the way."""
     try:
-        cell = enter((), (), ())
+        cell = enter(Walls())
         pid = os.fork()
         if pid == 0:
             try:

@@ -20,6 +20,8 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
 
     hidden: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    """Nothing new can be made in them; their folders are as they are outside."""
     kept: tuple[str, ...] = ()
     """Below a hidden one, and there all the same."""
 

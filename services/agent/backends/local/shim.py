@@ -268,7 +268,7 @@ def cell_for(run: "What") -> "isolation.Cell | None":
     if run.isolation is None:
         return None
     try:
-        return isolation.enter(**run.isolation)
+        return isolation.enter(isolation.Walls(**run.isolation))
     except (isolation.IsolationError, OSError) as error:
         raise StartError(None, "not_isolated", f"this machine cannot shut the pod off from Muster: {error}") from error
 
