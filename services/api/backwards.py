@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from events.codec import EARLIEST
 from events.commit import Commit
 from services.api.shown_events import workload_ids
 from services.runtime.log.store import EventStore
@@ -51,7 +52,9 @@ class Found:
 async def newest_first(store: EventStore, selection: Selection, *, before: int, limit: int, most_bytes: int) -> Found:
     """The newest commits before a sequence. Raises what a follower raises, LogUnavailableError among it."""
     since = selection.since
-    oldest = 1 if since is None else await store.sequence_at(since - CLOCKS_APART) + 1
+    oldest = 1
+    if since is not None and since > EARLIEST:
+        oldest = await store.sequence_at(since - CLOCKS_APART) + 1
     found: list[Commit] = []
     end, step, searched, left_bytes = before, FIRST_STEP, 0, most_bytes
     while end > oldest and searched < MOST_SEARCHED:

@@ -59,6 +59,11 @@ async def test_what_is_older_than_asked_for_ends_the_search() -> None:
     assert (sequences(never), never.next) == ([], None)
 
 
+async def test_a_search_since_the_first_time_of_all_finds_everything() -> None:
+    found = await search(await log_of(3), 4, 10, since=datetime.min.replace(tzinfo=UTC))
+    assert sequences(found) == [3, 2, 1]
+
+
 async def test_a_search_since_a_time_looks_at_nothing_that_was_stored_before_it() -> None:
     """Given one commit a minute, when the last three minutes are asked for, then older ones are not even followed."""
     world, store = World(), Followed()
