@@ -209,7 +209,8 @@ class ClusterSync:
                     self._tell_everything = False
                     log.info("wanted_told", pods=len(self._fold.desired), clusters=len(self._fold.clusters))
                 await self._wanted.tell_clusters(self._fold, sorted(changed.clusters))
-                await self._wanted.tell_pods(self._fold, changed.pods)
+                # What is desired is always the last word.
+                await self._wanted.tell_pods(self._fold, changed.pods | (words.keys() & self._fold.desired.keys()))
             except (UnansweredError, JetStreamError, NatsError, TimeoutError) as error:
                 log.warning("wanted_not_told", error=str(error))
                 # What part of it arrived is not known: compare everything once it can be read again.
@@ -359,7 +360,11 @@ class ClusterSync:
             return  # bound after what we have followed: another instance is ahead, and the agent will say it again
         subject = wanted_subject(cluster_id, key)
         wanted = self._fold.desired.get(subject)
-        if wanted is None or wanted.token <= observed.token:
+        if wanted is not None and wanted.token == observed.token:
+            rule, value = "the run that its token was given to", f"{observed.pod.attempt}.{observed.pod.try_}"
+            report = RefusedReport(about="pod", name=shown(key), field="pod", rule=rule, value=value)
+            raise NotTakenError(cluster_id, report)
+        if wanted is None or wanted.token < observed.token:
             # With a newer run desired, the agent knows by its token that this one is over.
             if self._answers.wait_seconds(cluster_id, time.monotonic()):
                 return  # the agent will say it again

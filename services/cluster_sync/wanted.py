@@ -83,7 +83,7 @@ class Wanted:
         answers = [
             (subject, answer_to_stale(observed))
             for subject, observed in stale.items()
-            if (desired := fold.desired.get(subject)) is None or desired.token <= observed.token
+            if (desired := fold.desired.get(subject)) is None or desired.token < observed.token
         ]
         await self._publish(answers, lasting=False)
 

@@ -44,7 +44,7 @@ from services.cluster_sync.service import run
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.latest import read_latest
 from services.runtime.log.store import Committed
-from services.runtime.nats.jetstream_api import PubAck, decode_ack
+from services.runtime.nats.jetstream_api import PubAck, decode_ack, stream_info
 from services.runtime.nats.requests import Requests
 from services.runtime.process.host import Health
 from services.scheduler.plan import MAX_PODS_PER_PLAN
@@ -146,6 +146,10 @@ class World:
         with contextlib.suppress(*UNDECODABLE):
             return None if payload is None else WANTED.decode(payload)
         return None
+
+    async def wanted_seq(self) -> int:
+        """How many words were said in WANTED."""
+        return (await stream_info(self.requests, WANTED_STREAM, seconds=3)).state.last_seq
 
     async def wanted_is(self, kind: type, pod: str = POD) -> Any:
         async def probe() -> Any:

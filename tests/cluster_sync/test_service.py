@@ -143,6 +143,31 @@ async def test_an_agent_is_not_believed_about_a_pod_that_another_cluster_has(wor
         assert state.phase is Phase.RUNNING
 
 
+@pytest.mark.parametrize("lie", ["another attempt", "a run that was never bound"])
+async def test_whatever_an_agent_says_of_other_runs_what_is_desired_stays_its_last_word(world: World, lie: str) -> None:
+    async def cluster() -> Any:
+        return (await world.store.load(CLUSTER, cluster_key("c"))).state
+
+    async with serving(world.server):
+        await world.heartbeat()
+        await world.create(command="true")
+        await world.bind()
+        word = await world.wanted_is(StartPod)
+        await world.report(word, "running")
+        await world.phase_is(Phase.RUNNING)
+        if lie == "another attempt":
+            await world.report(replace(word, pod=replace(word.pod, attempt=9)), "failed", exit_code=1)
+            state = await eventually(lambda: when(cluster, lambda state: state.refused))
+            assert (state.refused[0].field, state.refused[0].value) == ("pod", "9.0")
+        else:
+            said = await world.wanted_seq()
+            await world.report(replace(word, token=word.token + 1), "running")
+            await eventually(lambda: when(world.wanted_seq, lambda seq: seq > said + 1))
+        assert (await world.wanted_is(StartPod)).token == word.token
+        await world.report(word, "succeeded")
+        await world.phase_is(Phase.COMPLETED)
+
+
 async def test_wanted_that_was_lost_is_told_again(world: World) -> None:
     async with serving(world.server):
         await world.create(command="sleep 60")
