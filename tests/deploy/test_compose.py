@@ -18,6 +18,8 @@ import yaml
 from cryptography import x509
 
 from muster.embedded import first_secrets
+from services.runtime.identity.authentication import authenticator
+from services.runtime.process.settings import Settings
 from services.runtime.services import SERVER_UID, of_group
 from services.runtime.services import SERVICES as TABLE
 
@@ -213,14 +215,13 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_docker_compose_merges_the_files(command: tuple[str, ...], count: int) -> None:
+def merge(command: tuple[str, ...], count: int, **given: str) -> dict[str, dict[str, Any]]:
+    """Services, as the program sees them with the first so many files, and with these variables alone."""
     files = [word for file in FILES[:count] for word in ("-f", file)]
     asked = subprocess.run(
         [*command, *files, "--profile", "cli", "--profile", "migrate", "config"],
         cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if not name.startswith(("MUSTER_", "COMPOSE_"))},
+        env={key: value for key, value in os.environ.items() if not key.startswith(("MUSTER_", "COMPOSE_"))} | given,
         capture_output=True,
         text=True,
         timeout=120,
@@ -229,7 +230,13 @@ def test_docker_compose_merges_the_files(command: tuple[str, ...], count: int) -
     if "is not a docker command" in asked.stderr or "unknown" in asked.stderr:
         pytest.skip("this engine's program has no compose")
     assert asked.returncode == 0, asked.stderr
-    merged: dict[str, dict[str, Any]] = yaml.safe_load(asked.stdout)["services"]
+    return yaml.safe_load(asked.stdout)["services"]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_docker_compose_merges_the_files(command: tuple[str, ...], count: int) -> None:
+    merged = merge(command, count)
     assert merged.keys() == SERVICES.keys()
     published = {name for name, service in merged.items() if service.get("ports")}
     assert published == ({"api"} if count < 3 else {"api", "nats"})
@@ -240,6 +247,30 @@ def test_docker_compose_merges_the_files(command: tuple[str, ...], count: int) -
     assert ("MUSTER_HTTP_KEY_FILE" in api["environment"]) is (count > 1)
     assert len(api["volumes"]) == (3 if count == 1 else 4)
     assert set(merged["nats"].get("networks") or {"default"}) == ({"default"} if count < 3 else {"default", "agents"})
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("given", "url", "file"),
+    [
+        ({}, "", Path("/run/muster/public/jwks.json")),
+        (
+            {"MUSTER_JWKS_URL": "https://issuer.example.org/keys", "MUSTER_JWKS_FILE": ""},
+            "https://issuer.example.org/keys",
+            None,
+        ),
+    ],
+)
+def test_in_production_tokens_are_of_the_issuer_that_is_named(
+    command: tuple[str, ...], given: dict[str, str], url: str, file: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged = merge(command, 2, **given)
+    for name in ("api", "ownership"):
+        for variable, value in merged[name]["environment"].items():
+            monkeypatch.setenv(variable, str(value))
+        settings = Settings()
+        assert (settings.jwks_url, settings.jwks_file) == (url, file)
+        authenticator(settings)  # refuses both, and neither
 
 
 @pytest.mark.parametrize(("answer", "healthy"), [("200 OK", True), ("503 Service Unavailable", False), (None, False)])
