@@ -43,6 +43,14 @@ class PodMap[V](msgspec.Struct, frozen=True):
         chunk = self.chunks.get(_chunk_of(pod_id))
         return None if chunk is None else chunk.get(pod_id[1])
 
+    def first(self) -> tuple[PodId, V] | None:
+        """The one with the least id; None where there are none."""
+        if not self.chunks:
+            return None
+        chunk_id = min(self.chunks)
+        index = min(self.chunks[chunk_id])
+        return (chunk_id[0], index), self.chunks[chunk_id][index]
+
     def items(self) -> Iterator[tuple[PodId, V]]:
         return (((name, index), pod) for (name, _), chunk in self.chunks.items() for index, pod in chunk.items())
 

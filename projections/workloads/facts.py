@@ -101,6 +101,8 @@ class WorkloadFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: Workload
     spent: Spent
     asked: Asked
+    warning: str
+    """What its pods were warned of while none of them runs."""
     current_nodes: tuple[str, ...]
     current_node_pools: tuple[str, ...]
 

@@ -82,6 +82,8 @@ class WorkloadEntry(msgspec.Struct, frozen=True, kw_only=True):
     row: WorkloadRow | None = None
     told: PodMap[Told] = PodMap[Told]()
     """Of runs that hold a node."""
+    warned: PodMap[Told] = PodMap[Told]()
+    """Those of them of which something is told that is no good sign."""
     on_nodes: OnNodes = {}
 
 
@@ -103,15 +105,15 @@ def restored(chain: Chain[Workload], row: WorkloadRow | None, runs: list[PodRow]
         there = "no row" if row is None else f"a row of version {row.version}"
         raise RowsLostError(f"workload {state.workload_id} at {chain.version} has {there}: the tables were changed")
     by_key: dict[RunKey, PodRow] = {(run.pod_set, run.index, run.attempt, run.try_): run for run in runs}
-    told = MapEdit(PodMap[Told]())
+    told, warned = MapEdit(PodMap[Told]()), MapEdit(PodMap[Told]())
     on_nodes: OnNodes = {}
-    for (pod_set, index), pod in state.pods.live.items():
-        run = by_key.get((indexed(pod_set), index, pod.attempt, pod.try_))
+    for id_, pod in state.pods.live.items():
+        run = by_key.get((indexed(id_[0]), id_[1], pod.attempt, pod.try_))
         if run is not None:
-            told.put(
-                (pod_set, index),
-                Told(bound_at=run.bound_at, started_at=run.started_at, reason=run.reason, message=run.message),
-            )
+            was = Told(bound_at=run.bound_at, started_at=run.started_at, reason=run.reason, message=run.message)
+            told.put(id_, was)
+            if was.reason:
+                warned.put(id_, was)
         _count(on_nodes, pod, +1)
     return WorkloadEntry(
         state=state,
@@ -126,6 +128,7 @@ def restored(chain: Chain[Workload], row: WorkloadRow | None, runs: list[PodRow]
         asked=Asked.of(state),
         row=row,
         told=told.value(),
+        warned=warned.value(),
         on_nodes=on_nodes,
     )
 
@@ -149,6 +152,7 @@ class WorkloadWork:
         """What the rows in the tables, or put so far, are made of."""
         self._spent, self._asked = before.spent, before.asked
         self._told = MapEdit(before.told)
+        self._warned = MapEdit(before.warned)
         self._on_nodes, self._counts = before.on_nodes, False
         self._over: dict[RunKey, PodRow] = {}
         """Rows of runs that ended."""
@@ -229,6 +233,7 @@ class WorkloadWork:
                 # Its last stay in a phase ends with it.
                 self._spent = _stayed(spent, self._edit.state.phase, at)
                 self._told = MapEdit(PodMap[Told]())
+                self._warned = MapEdit(PodMap[Told]())
                 self._on_nodes, self._counts = {}, True
             case _:
                 pass
@@ -237,7 +242,9 @@ class WorkloadWork:
         id_ = pod_id(event.pod)
         match event:
             case PodStarting():
-                told = replace(told, reason="", message=clean(event.message))
+                # What was warned of holds on while it starts: a warning comes before the word that it does.
+                if not told.reason or pod.phase is PodPhase.UNKNOWN:
+                    told = replace(told, reason="", message=clean(event.message))
             case PodRunning():
                 spent = self._spent
                 if spent is not None and spent.started_at is None:
@@ -250,9 +257,15 @@ class WorkloadWork:
                 self._over[*id_, pod.attempt, pod.try_] = _over(state.workload_id, event, pod, told)
                 if self._told.get(id_) is not None:
                     self._told.take(id_)
+                if self._warned.get(id_) is not None:
+                    self._warned.take(id_)
                 self._count(pod, -1)
                 return
         self._told.put(id_, told)
+        if told.reason:
+            self._warned.put(id_, told)
+        elif self._warned.get(id_) is not None:
+            self._warned.take(id_)
 
     def _count(self, pod: Pod, sign: int) -> None:
         if not self._counts:
@@ -267,6 +280,7 @@ class WorkloadWork:
         if spent is None or asked is None:
             return WorkloadEntry(state=state, version=self._version)
         nodes, pools = self._where()
+        warned = self._warned.value()
         row = _workload(
             WorkloadFacts(
                 key=self._key,
@@ -274,6 +288,7 @@ class WorkloadWork:
                 state=state,
                 spent=spent,
                 asked=asked,
+                warning=_warning(warned) if state.phase is Phase.INITIALIZING else "",
                 current_nodes=nodes,
                 current_node_pools=pools,
             )
@@ -291,6 +306,7 @@ class WorkloadWork:
             asked=asked,
             row=row,
             told=self._told.value(),
+            warned=warned,
             on_nodes=self._on_nodes,
         )
 
@@ -314,6 +330,16 @@ class WorkloadWork:
                 put.append(_run(RunFacts(workload_id=id_, pod_set=name, index=index, pod=new, told=told)))
         into.add(Put("pods", row) for row in over.values())
         into.add(Put("pods", row) for row in put)
+
+
+def _warning(warned: PodMap[Told]) -> str:
+    """What is told of the first of the pods that were warned of, and of how many others something is."""
+    first = warned.first()
+    if first is None:
+        return ""
+    (pod_set, index), told = first
+    others = f" (and of {warned.size - 1} more)" if warned.size > 1 else ""
+    return f"pod {clean(pod_set)}-{index}: {told.message or told.reason.replace('_', ' ')}{others}"
 
 
 def due_row(row: WorkloadRow | None) -> DueRow | None:

@@ -87,7 +87,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
     phase_message: Annotated[
         str,
-        _Column(lambda w: clean(w.state.message)),
+        _Column(lambda w: clean(w.state.message) or w.warning),
         Public("phaseMessage", "WHY", "The reason for the phase, as a sentence.", "always", 8, empty_is_null=True),
     ]
     desired_phase: Annotated[

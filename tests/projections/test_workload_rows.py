@@ -4,7 +4,15 @@ from typing import Literal
 
 import pytest
 
-from events.workload.commands import CreateWorkload, DeleteWorkload, PlacePods, PodFact, ReportPods, SuspendWorkload
+from events.workload.commands import (
+    CreateWorkload,
+    DeleteWorkload,
+    PlacePods,
+    PodFact,
+    PodWarning,
+    ReportPods,
+    SuspendWorkload,
+)
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import TrainingSpec
 from projections.fold import fold
@@ -106,3 +114,27 @@ def test_a_run_that_has_ended_does_not_show_what_was_said_of_its_start(end: Lite
     _, changes = fold({}, world.commits)
     (row,) = (row for row in changes.put["pods"].values() if row.index == run(7).index and row.finished_at)
     assert (row.reason, row.message) == ("", "")
+
+
+def test_what_hinders_a_pod_from_starting_is_why_its_workload_does_not_run() -> None:
+    """As long as none of its pods runs; of several, the first one's, and of how many more."""
+    world, key = wide_world()
+    workload_id = world.state("workload", key).workload_id
+
+    def why(index: int, kind: Literal["starting", "interrupted", "running"], warned: str = "") -> tuple[str, str]:
+        """After this report; and an entry that is restored from the tables goes on alike."""
+        warnings = (PodWarning(reason="image_pull", message=warned, at=world.now),) if warned else ()
+        fact = PodFact(pod=run(index), kind=kind, at=world.now, warnings=warnings)
+        world.do("workload", key, ReportPods(workload_id=workload_id, facts=(fact,)), CLUSTER_SYNC)
+        after, changes = fold({}, world.commits)
+        row = changes.put["workloads"][workload_id]
+        assert restored(world.chain("workload", key), row, list(changes.put["pods"].values())) == after["workload", key]
+        return row.phase, row.phase_message
+
+    assert why(70, "starting") == ("Initializing", "")
+    assert why(9, "starting", "image not found") == ("Initializing", "pod main-9: image not found")
+    assert why(80, "starting", "disk is full") == ("Initializing", "pod main-9: image not found (and of 1 more)")
+    assert why(7, "starting", "\x00") == ("Initializing", "pod main-7: \N{REPLACEMENT CHARACTER} (and of 2 more)")
+    assert why(7, "interrupted") == ("Initializing", "pod main-9: image not found (and of 1 more)")
+    assert why(9, "interrupted") == ("Initializing", "pod main-80: disk is full")
+    assert why(70, "running") == ("Running", "")
