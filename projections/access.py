@@ -20,7 +20,8 @@ _MINE: Final = "= ANY ((SELECT string_to_array(current_setting('app.projects', t
 """In a subquery, so that it is worked out once for a statement and not once for a row."""
 _OF_A_WORKLOAD: Final = 'EXISTS (SELECT 1 FROM "{schema}".workloads w WHERE w.id = workload_id)'
 """Those that the reader sees: the policy on workloads holds within policies, too."""
-_ASKED_WORKLOAD: Final = "workload_id = (SELECT current_setting('app.workload', true))"
+_SAMPLES: Final = (f"workload_id = (SELECT current_setting('app.workload', true)) OR project_id {_MINE}", "true")
+"""Those of the one workload that is asked for also where they were kept before they named their project."""
 
 POLICIES: Final[Mapping[str, tuple[str, str]]] = {
     tables.workloads.name: (f"project_id {_MINE}", "true"),
@@ -28,6 +29,7 @@ POLICIES: Final[Mapping[str, tuple[str, str]]] = {
     tables.projects.name: (f"id {_MINE}", "true"),
     tables.pods.name: (_OF_A_WORKLOAD, "true"),
     tables.history.name: (_OF_A_WORKLOAD, "true"),
+    tables.reservations.name: (_OF_A_WORKLOAD, "true"),
 }
 """Which rows PROJECT_READER and TENANT_READER see, by derived table."""
 OPEN: Final = (tables.checkpoint.name, tables.nodes.name, tables.clusters.name)
@@ -82,7 +84,9 @@ def scope_values(projects_read: frozenset[str] | None, *, workload: str = "") ->
 
 
 async def guard_lasting(connection: Connection) -> None:
-    """Roles, and rights on the lasting tables. Does nothing the second time."""
+    """Roles, and rights on the lasting tables. Does nothing the second time: a migration that changes a policy drops it,
+    and it is made anew here.
+    """
     await connection.execute(_ROLES.format(readers="','".join(READERS)))
     # Made by a later migration than the rest: said each time, it costs nothing.
     await connection.execute(f"GRANT EXECUTE ON FUNCTION muster.labelled(text) TO {PROJECT_READER}")
@@ -93,7 +97,7 @@ async def guard_lasting(connection: Connection) -> None:
     await connection.execute(
         f"GRANT SELECT ON muster.{tables.current_projection.name}, {samples} TO {', '.join(READERS)}"
     )
-    await _guard(connection, samples, (_ASKED_WORKLOAD, _ASKED_WORKLOAD))
+    await _guard(connection, samples, _SAMPLES)
 
 
 async def guard_schema(connection: Connection, schema: str) -> None:

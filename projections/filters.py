@@ -149,10 +149,15 @@ def _total_seconds(column: ColumnElement[Any], phases: tuple[str, ...]) -> Colum
 _w = workloads.c
 SUBJECTS: Final = "subjects"
 """The parameter of a statement that holds `WorkloadQuery.subjects`."""
-_submitter: Final = func.coalesce(
-    bindparam(SUBJECTS, value={}, type_=JSONB).op("->>", return_type=Text())(_w.submitted_by), _w.submitted_by
-).collate("C")
-"""By name, where the table has an id."""
+
+
+def submitter(actor_id: ColumnElement[Any]) -> ColumnElement[Any]:
+    """By name, where the table has an id."""
+    named = bindparam(SUBJECTS, value={}, type_=JSONB).op("->>", return_type=Text())(actor_id)
+    return func.coalesce(named, actor_id).collate("C")
+
+
+_submitter: Final = submitter(_w.submitted_by)
 total_pending_seconds: Final = _total_seconds(_w.pending_micros, WAITING_PHASES)
 total_running_seconds: Final = _total_seconds(_w.running_micros, (Phase.RUNNING.value,))
 

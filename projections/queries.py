@@ -5,10 +5,10 @@ a rebuild that swaps schemas makes no query fail. The old schema stays until the
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from projections.tables import (
     usage_samples,
     workloads,
 )
+from projections.use_now import UseQuery, use_statement
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
 """No list is worth more of Postgres' time (log.md section 4.3)."""
@@ -119,6 +120,13 @@ class UseAnswer:
     projects: dict[str, ProjectUse]
     """By project id; a project that never had a workload is not there."""
     seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseNow(Page):
+    """A page of `use_statement`, and its sum over everything."""
+
+    total: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +285,16 @@ class Queries:
         async with self._snapshot() as (connection, seq):
             rows = (await connection.execute(statement)).mappings().all()
         return UseAnswer(projects=_use_by_project(rows), seq=seq)
+
+    async def use_now(self, query: UseQuery) -> UseNow:
+        """Who uses what now: one page of sums, and the sum of all."""
+        whole = replace(query, by=None, sort_by="gpu_milli", offset=0)
+        async with self._snapshot() as (connection, seq):
+            rows = (await connection.execute(use_statement(query))).mappings().all()
+            total = (await connection.execute(use_statement(whole))).mappings().first()
+        more = len(rows) > query.limit
+        following = query.offset + query.limit if more else None
+        return UseNow(rows=rows[: query.limit], total=dict(total or {}), next=following, seq=seq)
 
     async def usage(
         self, workload_id: str, start: datetime, end: datetime, *, samples: int = MAX_USAGE_SAMPLES

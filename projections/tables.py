@@ -42,7 +42,7 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 6
+SHAPE: Final = 7
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 
@@ -154,6 +154,7 @@ usage_samples: Final = Table(
     "usage_samples",
     lasting,
     _column("cluster_id", "text"),
+    _column("project_id", "text"),
     _column("workload_id", "text"),
     _column("pod_set", "text"),
     _column("index", "integer"),

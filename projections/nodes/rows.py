@@ -72,3 +72,5 @@ class ReservationRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory_bytes: Annotated[int, _Hold(lambda held: held.reservation.memory_bytes)]
     devices: Annotated[str, _Hold(lambda held: to_json(held.reservation.devices), type="json")]
     """JSON: [{"device", "milli"}]."""
+    gpu_milli: Annotated[int, _Hold(lambda held: fit(sum(share.milli for share in held.reservation.devices)))]
+    """Sum of its devices' shares."""

@@ -178,7 +178,7 @@ async def test_preparing_twice_changes_nothing(postgres_database: str) -> None:
         ("DELETE FROM {s}.history WHERE seq = (SELECT max(seq) FROM {s}.history)", ("history", "count")),
         ("UPDATE {s}.nodes SET used_device_milli = '{{1}}' WHERE name = 'node-0'", ("nodes", "used_device_milli")),
         (
-            "INSERT INTO {s}.reservations SELECT key, 'x', '', '', 0, 0, '[]' FROM {s}.nodes LIMIT 1",
+            "INSERT INTO {s}.reservations SELECT key, 'x', '', '', 0, 0, '[]', 0 FROM {s}.nodes LIMIT 1",
             ("reservations", ""),
         ),
         ("UPDATE {s}.project_use SET workloads = workloads + 1 WHERE workloads > 0", ("project_use", "workloads")),

@@ -1,0 +1,320 @@
+"""Who uses what now, as one statement: sums by project, user, node pool, node or workload. Runs no query.
+
+What is allocated is what the scheduler counts: the reservations that stand in the nodes' own records. A pod that is
+told to go holds its reservation until it is gone and the scheduler has released it; a workload that waits, is suspended
+or has ended holds none. What is really used are the newest samples of the runs that hold one. All three tables hold
+only what is there now, or are read by an index, so nothing here grows with what is over.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    FromClause,
+    Numeric,
+    Select,
+    and_,
+    case,
+    cast,
+    distinct,
+    func,
+    literal,
+    null,
+    select,
+    true,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import distinct_on
+
+from events.phases import Phase
+from projections.filters import MAX_LIMIT, MAX_OFFSET, SUBJECTS, WAITING_PHASES, submitter
+from projections.tables import clusters, nodes, projects, reservations, usage_samples, workloads
+
+MEASURED: Final = timedelta(minutes=2)
+"""How old a sample may be to tell of now: agents send one every ten seconds, and of many runs each is kept less often.
+"""
+PLACED_PHASES: Final = tuple(
+    phase.value for phase in (Phase.INITIALIZING, Phase.RUNNING, Phase.UNKNOWN, Phase.DEGRADED, Phase.UPDATING)
+)
+"""Phases of a workload that counts as running: it has nodes, and is to keep them."""
+MILLI: Final = 1000
+
+
+class By(StrEnum):
+    """What the sums are of."""
+
+    PROJECT = "project"
+    USER = "user"
+    NODE_POOL = "nodePool"
+    NODE = "node"
+    WORKLOAD = "workload"
+
+
+PLACES: Final = frozenset({By.NODE_POOL, By.NODE})
+"""They have a capacity; what waits is in none of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseQuery:
+    """Which sums, in which order."""
+
+    projects: frozenset[str] | None
+    """Ids of the projects that the asker may read; None: all."""
+    by: By | None
+    """None: one sum of everything."""
+    project_id: str | None = None
+    """Only what this one holds."""
+    cluster_id: str | None = None
+    """Only what is in this one."""
+    sort_by: str = "gpu_milli"
+    """A column of the statement."""
+    descending: bool = True
+    subjects: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What people call whom an actor id means: users are named, and put in order, by that."""
+    offset: int = 0
+    limit: int = MAX_LIMIT
+
+    def __post_init__(self) -> None:
+        assert self.sort_by in COLUMNS, self.sort_by
+        assert 0 <= self.offset <= MAX_OFFSET, self.offset
+        assert 1 <= self.limit <= MAX_LIMIT, self.limit
+
+
+_TEXTS: Final = ("name", "project_name", "cluster_name", "submitted_by", "phase")
+_COUNTED: Final = (
+    "running", "pending", "ending", "pods", "gpu_milli", "firm_gpu_milli", "gpu_memory_bytes", "cpu_milli",
+    "memory_bytes", "measured_pods",
+)  # fmt: skip
+"""Of nothing they are 0."""
+_MEASURED: Final = ("used_cpu_milli", "used_memory_bytes", "used_gpu_memory_bytes", "busy_milli", "watched_milli")
+"""Unknown where nothing measures them. The last two: how busy GPUs are, weighted by the shares that are held of them, and
+the sum of those shares.
+"""
+_THERE: Final = tuple(
+    f"{kind}_{what}"
+    for kind in ("capacity", "free")
+    for what in ("gpu_milli", "gpu_memory_bytes", "cpu_milli", "memory_bytes")
+)
+_NUMBERS: Final = (*_COUNTED, *_MEASURED, *_THERE)
+COLUMNS: Final = (*_TEXTS, *_NUMBERS, "gpu_quota_milli", "gpu_utilization_percent")
+"""What a row of the statement has, beside `id` (of the project, user or workload; else of the cluster)."""
+
+_w, _n, _r, _c = workloads.c, nodes.c, reservations.c, clusters.c
+_NOWHERE: Final = literal("")
+
+
+def use_statement(query: UseQuery) -> Select[Any]:
+    """One page, and one row more where another follows."""
+    parts = [_held(query)]
+    if query.by in PLACES or query.by is None:
+        parts.append(_there(query))
+    if query.by not in PLACES:
+        parts.append(_counted(query))
+    if query.by is By.PROJECT:
+        parts.append(_projects(query))
+    merged = union_all(*parts).subquery("merged")
+    sums = (
+        select(
+            merged.c.k1,
+            merged.c.k2,
+            *(func.coalesce(func.sum(merged.c[name]), 0).label(name) for name in _COUNTED),
+            *(func.sum(merged.c[name]).label(name) for name in (*_MEASURED, *_THERE)),
+        )
+        .group_by(merged.c.k1, merged.c.k2)
+        .subquery("sums")
+    )
+    named, source = _named(query.by, sums)
+    busy = cast(sums.c.busy_milli, Double) / func.nullif(cast(sums.c.watched_milli, Double), 0)
+    rows = (
+        select(
+            sums.c.k1.label("id"), *(sums.c[name] for name in _NUMBERS), *named, busy.label("gpu_utilization_percent")
+        )
+        .select_from(source)
+        .subquery("rows")
+    )
+    by = rows.c[query.sort_by].desc() if query.descending else rows.c[query.sort_by].asc()
+    return (
+        select(rows)
+        .order_by(by.nulls_last(), rows.c.name, rows.c.cluster_name, rows.c.project_name, rows.c.id)
+        .offset(query.offset)
+        .limit(query.limit + 1)
+        .params({SUBJECTS: dict(query.subjects)})
+    )
+
+
+def _keys(query: UseQuery, *, of_nodes: bool = True) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    """What a row belongs to; `of_nodes`: whether there are nodes in the query."""
+    match query.by:
+        case By.PROJECT:
+            return _w.project_id, _NOWHERE
+        case By.USER:
+            return _w.submitted_by, _NOWHERE
+        case By.WORKLOAD:
+            return _w.id, _NOWHERE
+        case By.NODE_POOL if of_nodes:
+            return _n.cluster_id, _n.pool
+        case By.NODE if of_nodes:
+            return _n.cluster_id, _n.name
+        case _:
+            return _NOWHERE, _NOWHERE
+
+
+def _part(
+    keys: tuple[ColumnElement[Any], ColumnElement[Any]], given: dict[str, ColumnElement[Any]], source: FromClause
+) -> Select[Any]:
+    """Some of the numbers; the others are another part's."""
+    numbers = (cast(given.get(name, null()), Numeric).label(name) for name in _NUMBERS)
+    return select(keys[0].label("k1"), keys[1].label("k2"), *numbers).select_from(source)
+
+
+def _scope(query: UseQuery) -> ColumnElement[bool]:
+    """Of workloads; a policy of the tables says the same of what may be read (access.py)."""
+    parts: list[ColumnElement[bool]] = [true()]
+    if query.projects is not None:
+        parts.append(_w.project_id.in_(sorted(query.projects)))
+    if query.project_id is not None:
+        parts.append(_w.project_id == query.project_id)
+    if query.cluster_id is not None:
+        parts.append(_w.cluster_id == query.cluster_id)
+    return and_(*parts)
+
+
+def _held(query: UseQuery) -> Select[Any]:
+    """What pods hold, and what the newest samples say of them."""
+    s = _samples()
+    going_on = _w.phase.in_((*PLACED_PHASES, *WAITING_PHASES))
+    firm = case((_w.preemptibility == "non-preemptible", _r.gpu_milli), else_=0)
+    watched = case((s.c.gpu_utilization_percent.is_not(None), _r.gpu_milli))
+    given: dict[str, ColumnElement[Any]] = {
+        "ending": func.count(distinct(_w.id)).filter(~going_on),
+        "pods": func.count(),
+        "gpu_milli": func.sum(_r.gpu_milli),
+        "firm_gpu_milli": func.sum(firm),
+        "gpu_memory_bytes": func.trunc(func.sum(cast(_r.gpu_milli, Numeric) * _n.gpu_memory_bytes / MILLI)),
+        "cpu_milli": func.sum(_r.cpu_milli),
+        "memory_bytes": func.sum(_r.memory_bytes),
+        "measured_pods": func.count(s.c.run),
+        "used_cpu_milli": func.sum(s.c.cpu_milli),
+        "used_memory_bytes": func.sum(s.c.memory_bytes),
+        "used_gpu_memory_bytes": func.sum(s.c.gpu_memory_bytes),
+        "busy_milli": func.sum(s.c.gpu_utilization_percent * cast(watched, Double)),
+        "watched_milli": func.sum(watched),
+    }
+    if query.by in PLACES:
+        given["running"] = func.count(distinct(_w.id)).filter(going_on)
+    keys = _keys(query)
+    source = (
+        reservations.join(nodes, _n.key == _r.node_key)
+        .join(workloads, _w.id == _r.workload_id)
+        .outerjoin(s, and_(s.c.run == _r.id, s.c.cluster_id == _n.cluster_id))
+    )
+    return _part(keys, given, source).where(_scope(query)).group_by(*_grouped(keys))
+
+
+def _samples() -> FromClause:
+    """The newest sample of each run, by the id of its reservation (events.node.reservation_id)."""
+    u = usage_samples.c
+    of_run = (u.workload_id, u.pod_set, u.index, u.attempt, u.try_)
+    run = func.concat(u.workload_id, "/", u.pod_set, "-", u.index, "/", u.attempt, ".", u.try_)
+    return (
+        select(
+            run.label("run"), u.cluster_id, u.cpu_milli, u.memory_bytes, u.gpu_utilization_percent, u.gpu_memory_bytes
+        )
+        .where(u.at >= func.now() - literal(MEASURED))
+        .ext(distinct_on(u.cluster_id, *of_run))
+        .order_by(u.cluster_id, *of_run, u.at.desc())
+        .subquery("samples")
+    )
+
+
+def _counted(query: UseQuery) -> Select[Any]:
+    """How many workloads run, and how many wait: those that are over are in no index that this reads."""
+    keys = _keys(query, of_nodes=False)
+    given: dict[str, ColumnElement[Any]] = {
+        "running": func.count().filter(_w.phase.in_(PLACED_PHASES)),
+        "pending": func.count().filter(_w.phase.in_(WAITING_PHASES)),
+    }
+    going_on = and_(
+        _w.deleted_at.is_(None), _w.completed_at.is_(None), _w.phase.in_((*PLACED_PHASES, *WAITING_PHASES))
+    )
+    return _part(keys, given, workloads).where(going_on, _scope(query)).group_by(*_grouped(keys))
+
+
+def _there(query: UseQuery) -> Select[Any]:
+    """What nodes have, and what of it nobody holds: nothing is free where no new pod may come."""
+    held = func.coalesce(
+        select(func.sum(func.unnest(_n.used_device_milli).column_valued("milli"))).scalar_subquery(), 0
+    )
+    takes_pods = and_(_n.ready, ~_n.unschedulable, _n.cordoned_at.is_(None), _c.connected)
+    gpus = cast(_n.gpu_count, Numeric) * MILLI
+    free_gpus = func.greatest(gpus - cast(_n.foreign_gpus, Numeric) * MILLI - held, 0)
+    free: dict[str, ColumnElement[Any]] = {
+        "free_gpu_milli": free_gpus,
+        "free_gpu_memory_bytes": func.trunc(free_gpus * _n.gpu_memory_bytes / MILLI),
+        "free_cpu_milli": func.greatest(cast(_n.cpu_milli, Numeric) - _n.foreign_cpu_milli - _n.used_cpu_milli, 0),
+        "free_memory_bytes": func.greatest(
+            cast(_n.memory_bytes, Numeric) - _n.foreign_memory_bytes - _n.used_memory_bytes, 0
+        ),
+    }
+    given: dict[str, ColumnElement[Any]] = {
+        "capacity_gpu_milli": func.sum(gpus),
+        "capacity_gpu_memory_bytes": func.sum(cast(_n.gpu_count, Numeric) * _n.gpu_memory_bytes),
+        "capacity_cpu_milli": func.sum(_n.cpu_milli),
+        "capacity_memory_bytes": func.sum(_n.memory_bytes),
+    } | {name: func.sum(case((takes_pods, value), else_=0)) for name, value in free.items()}
+    keys = _keys(query)
+    part = _part(keys, given, nodes.join(clusters, _c.id == _n.cluster_id)).where(_n.present, ~_c.removed)
+    if query.cluster_id is not None:
+        part = part.where(_n.cluster_id == query.cluster_id)
+    return part.group_by(*_grouped(keys))
+
+
+def _projects(query: UseQuery) -> Select[Any]:
+    """All that there are: one that uses nothing is told of, too."""
+    p = projects.c
+    part = _part((p.id, _NOWHERE), {}, projects).where(p.deleted_at.is_(None))
+    if query.projects is not None:
+        part = part.where(p.id.in_(sorted(query.projects)))
+    return part if query.project_id is None else part.where(p.id == query.project_id)
+
+
+def _grouped(keys: tuple[ColumnElement[Any], ColumnElement[Any]]) -> list[ColumnElement[Any]]:
+    return [key for key in keys if key is not _NOWHERE]
+
+
+def _named(by: By | None, sums: FromClause) -> tuple[list[ColumnElement[Any]], FromClause]:
+    """What a row is called, and the tables that know it."""
+    nothing = cast(null(), _w.name.type)
+    texts: dict[str, ColumnElement[Any]] = dict.fromkeys(_TEXTS, nothing)
+    quota: ColumnElement[Any] = cast(null(), Numeric)
+    source: FromClause = sums
+    match by:
+        case By.PROJECT:
+            source = sums.outerjoin(projects, projects.c.id == sums.c.k1)
+            texts["name"], quota = func.coalesce(projects.c.name, sums.c.k1), projects.c.gpu_quota_milli
+        case By.USER:
+            texts["name"] = submitter(sums.c.k1)
+        case By.NODE_POOL | By.NODE:
+            source = sums.outerjoin(clusters, _c.id == sums.c.k1)
+            texts |= {"name": sums.c.k2, "cluster_name": _c.name}
+        case By.WORKLOAD:
+            source = (
+                sums.join(workloads, _w.id == sums.c.k1)
+                .outerjoin(projects, projects.c.id == _w.project_id)
+                .outerjoin(clusters, _c.id == _w.cluster_id)
+            )
+            texts |= {
+                "name": _w.name,
+                "project_name": projects.c.name,
+                "cluster_name": _c.name,
+                "submitted_by": submitter(_w.submitted_by),
+                "phase": _w.phase,
+            }
+        case None:
+            pass
+    return [*(text.label(name) for name, text in texts.items()), quota.label("gpu_quota_milli")], source
