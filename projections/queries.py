@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from projections.tables import (
     usage_samples,
     workloads,
 )
-from projections.use_now import UseQuery, use_statement
+from projections.use_now import SUMMED, UseQuery, use_statement
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
 """No list is worth more of Postgres' time (log.md section 4.3)."""
@@ -287,14 +287,13 @@ class Queries:
         return UseAnswer(projects=_use_by_project(rows), seq=seq)
 
     async def use_now(self, query: UseQuery) -> UseNow:
-        """Who uses what now: one page of sums, and the sum of all."""
-        whole = replace(query, by=None, sort_by="gpu_milli", offset=0)
+        """Who uses what now: one page of sums, and the sum of everything."""
         async with self._snapshot() as (connection, seq):
-            rows = (await connection.execute(use_statement(query))).mappings().all()
-            total = (await connection.execute(use_statement(whole))).mappings().first()
-        more = len(rows) > query.limit
-        following = query.offset + query.limit if more else None
-        return UseNow(rows=rows[: query.limit], total=dict(total or {}), next=following, seq=seq)
+            found = (await connection.execute(use_statement(query))).mappings().all()
+        rows = [row for row in found if row["place"] is not None]
+        following = query.offset + query.limit if len(rows) > query.limit else None
+        total = {name: found[0][f"total_{name}"] for name in SUMMED}
+        return UseNow(rows=rows[: query.limit], total=total, next=following, seq=seq)
 
     async def usage(
         self, workload_id: str, start: datetime, end: datetime, *, samples: int = MAX_USAGE_SAMPLES

@@ -13,9 +13,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import (
+    CTE,
     ColumnElement,
     Double,
     FromClause,
+    Lateral,
     Numeric,
     Select,
     and_,
@@ -27,9 +29,11 @@ from sqlalchemy import (
     null,
     select,
     true,
+    tuple_,
     union_all,
 )
 from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from events.phases import Phase
 from projections.filters import MAX_LIMIT, MAX_OFFSET, SUBJECTS, WAITING_PHASES, submitter
@@ -65,8 +69,7 @@ class UseQuery:
 
     projects: frozenset[str] | None
     """Ids of the projects that the asker may read; None: all."""
-    by: By | None
-    """None: one sum of everything."""
+    by: By
     project_id: str | None = None
     """Only what this one holds."""
     cluster_id: str | None = None
@@ -101,20 +104,24 @@ _THERE: Final = tuple(
     for what in ("gpu_milli", "gpu_memory_bytes", "cpu_milli", "memory_bytes")
 )
 _NUMBERS: Final = (*_COUNTED, *_MEASURED, *_THERE)
-COLUMNS: Final = (*_TEXTS, *_NUMBERS, "gpu_quota_milli", "gpu_utilization_percent")
+SUMMED: Final = (*_NUMBERS, "gpu_utilization_percent")
+COLUMNS: Final = (*_TEXTS, *SUMMED, "gpu_quota_milli")
 """What a row of the statement has, beside `id` (of the project, user or workload; else of the cluster)."""
 
+type Keys = tuple[ColumnElement[Any], ...]
+"""What rows are grouped by: two columns at most."""
+
 _w, _n, _r, _c = workloads.c, nodes.c, reservations.c, clusters.c
-_NOWHERE: Final = literal("")
+_NO_KEY: Final = cast(null(), _w.id.type)
+_KEYS: Final = {By.PROJECT: "project_id", By.USER: "submitted_by", By.WORKLOAD: "id"}
+"""Columns of workloads."""
 
 
 def use_statement(query: UseQuery) -> Select[Any]:
-    """One page, and one row more where another follows."""
-    parts = [_held(query)]
-    if query.by in PLACES or query.by is None:
-        parts.append(_there(query))
-    if query.by not in PLACES:
-        parts.append(_counted(query))
+    """One page, and one row more where another follows, each beside the sum of everything (`total_…`). Where the page is
+    empty there is one row, of which `place` is null.
+    """
+    parts = [_held(query), _counted(query), _there(query)]
     if query.by is By.PROJECT:
         parts.append(_projects(query))
     merged = union_all(*parts).subquery("merged")
@@ -126,50 +133,74 @@ def use_statement(query: UseQuery) -> Select[Any]:
             *(func.sum(merged.c[name]).label(name) for name in (*_MEASURED, *_THERE)),
         )
         .group_by(merged.c.k1, merged.c.k2)
-        .subquery("sums")
+        .cte("sums")
     )
-    named, source = _named(query.by, sums)
-    busy = cast(sums.c.busy_milli, Double) / func.nullif(cast(sums.c.watched_milli, Double), 0)
-    rows = (
-        select(
-            sums.c.k1.label("id"), *(sums.c[name] for name in _NUMBERS), *named, busy.label("gpu_utilization_percent")
-        )
-        .select_from(source)
-        .subquery("rows")
-    )
-    by = rows.c[query.sort_by].desc() if query.descending else rows.c[query.sort_by].asc()
+    total, page = _total(sums), _page(query, sums)
     return (
-        select(rows)
-        .order_by(by.nulls_last(), rows.c.name, rows.c.cluster_name, rows.c.project_name, rows.c.id)
-        .offset(query.offset)
-        .limit(query.limit + 1)
+        select(*page.c, *(total.c[name].label(f"total_{name}") for name in SUMMED))
+        .select_from(total.outerjoin(page, true()))
+        .order_by(page.c.place)
         .params({SUBJECTS: dict(query.subjects)})
     )
 
 
-def _keys(query: UseQuery, *, of_nodes: bool = True) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
-    """What a row belongs to; `of_nodes`: whether there are nodes in the query."""
-    match query.by:
-        case By.PROJECT:
-            return _w.project_id, _NOWHERE
-        case By.USER:
-            return _w.submitted_by, _NOWHERE
-        case By.WORKLOAD:
-            return _w.id, _NOWHERE
-        case By.NODE_POOL if of_nodes:
-            return _n.cluster_id, _n.pool
-        case By.NODE if of_nodes:
-            return _n.cluster_id, _n.name
+def _total(sums: CTE) -> FromClause:
+    return select(*(sums.c[name] for name in _NUMBERS), _busy(sums)).where(sums.c.k1.is_(None)).subquery("total")
+
+
+def _page(query: UseQuery, sums: CTE) -> FromClause:
+    named, source = _named(query.by, sums)
+    rows = (
+        select(sums.c.k1.label("id"), *(sums.c[name] for name in _NUMBERS), *named, _busy(sums))
+        .select_from(source)
+        .where(sums.c.k1.is_not(None))
+        .subquery("found")
+    )
+    by = rows.c[query.sort_by].desc() if query.descending else rows.c[query.sort_by].asc()
+    order = (by.nulls_last(), rows.c.name, rows.c.cluster_name, rows.c.project_name, rows.c.id)
+    return (
+        select(rows, func.row_number().over(order_by=order).label("place"))
+        .order_by("place")
+        .offset(query.offset)
+        .limit(query.limit + 1)
+        .subquery("page")
+    )
+
+
+def _busy(sums: CTE) -> ColumnElement[Any]:
+    weighted, shares = cast(sums.c.busy_milli, Double), cast(sums.c.watched_milli, Double)
+    return (weighted / func.nullif(shares, cast(0, Double))).label("gpu_utilization_percent")
+
+
+def _keys(query: UseQuery, of_workloads: ReadOnlyColumnCollection[str, Any] | None = None) -> Keys:
+    """What a row belongs to; none where the part knows only the sum of everything.
+
+    Args:
+        of_workloads: columns of the workloads in the part, where it has any.
+    """
+    if of_workloads is not None and query.by not in PLACES:
+        return (of_workloads[_KEYS[query.by]],)
+    return () if query.by not in PLACES else (_n.cluster_id, _n.pool if query.by is By.NODE_POOL else _n.name)
+
+
+def _part(keys: Keys, given: dict[str, ColumnElement[Any]], source: FromClause) -> Select[Any]:
+    """Some of the numbers, by key and of everything: there both keys are null. The others are another part's."""
+    match keys:
+        case (one,):
+            names = (one, case((func.grouping(one) == 0, literal("")), else_=null()))
+        case (one, other):
+            names = (one, other)
         case _:
-            return _NOWHERE, _NOWHERE
+            return select(*_columns((_NO_KEY, _NO_KEY), given)).select_from(source)
+    sets = func.grouping_sets(tuple_(*keys), tuple_())
+    return select(*_columns(names, given)).select_from(source).group_by(sets)
 
 
-def _part(
-    keys: tuple[ColumnElement[Any], ColumnElement[Any]], given: dict[str, ColumnElement[Any]], source: FromClause
-) -> Select[Any]:
-    """Some of the numbers; the others are another part's."""
+def _columns(
+    keys: tuple[ColumnElement[Any], ColumnElement[Any]], given: dict[str, ColumnElement[Any]]
+) -> list[ColumnElement[Any]]:
     numbers = (cast(given.get(name, null()), Numeric).label(name) for name in _NUMBERS)
-    return select(keys[0].label("k1"), keys[1].label("k2"), *numbers).select_from(source)
+    return [keys[0].label("k1"), keys[1].label("k2"), *numbers]
 
 
 def _scope(query: UseQuery) -> ColumnElement[bool]:
@@ -186,12 +217,12 @@ def _scope(query: UseQuery) -> ColumnElement[bool]:
 
 def _held(query: UseQuery) -> Select[Any]:
     """What pods hold, and what the newest samples say of them."""
-    s = _samples()
-    going_on = _w.phase.in_((*PLACED_PHASES, *WAITING_PHASES))
-    firm = case((_w.preemptibility == "non-preemptible", _r.gpu_milli), else_=0)
+    s, w = _samples(), _holders(query)
+    going_on = w.c.phase.in_((*PLACED_PHASES, *WAITING_PHASES))
+    firm = case((w.c.preemptibility == "non-preemptible", _r.gpu_milli), else_=0)
     watched = case((s.c.gpu_utilization_percent.is_not(None), _r.gpu_milli))
     given: dict[str, ColumnElement[Any]] = {
-        "ending": func.count(distinct(_w.id)).filter(~going_on),
+        "ending": func.count(distinct(w.c.id)).filter(~going_on),
         "pods": func.count(),
         "gpu_milli": func.sum(_r.gpu_milli),
         "firm_gpu_milli": func.sum(firm),
@@ -205,36 +236,46 @@ def _held(query: UseQuery) -> Select[Any]:
         "busy_milli": func.sum(s.c.gpu_utilization_percent * cast(watched, Double)),
         "watched_milli": func.sum(watched),
     }
+    keys = _keys(query, w.c)
     if query.by in PLACES:
-        given["running"] = func.count(distinct(_w.id)).filter(going_on)
-    keys = _keys(query)
+        # Of everything they are counted by the workloads themselves.
+        given["running"] = case((func.grouping(keys[0]) == 0, func.count(distinct(w.c.id)).filter(going_on)))
     source = (
         reservations.join(nodes, _n.key == _r.node_key)
-        .join(workloads, _w.id == _r.workload_id)
+        .join(w, true())
         .outerjoin(s, and_(s.c.run == _r.id, s.c.cluster_id == _n.cluster_id))
     )
-    return _part(keys, given, source).where(_scope(query)).group_by(*_grouped(keys))
+    return _part(keys, given, source)
+
+
+def _holders(query: UseQuery) -> Lateral:
+    """The workload of a reservation. By its limit Postgres looks each up by its id: joined, it may read all that there
+    ever were.
+    """
+    columns = (_w.id, _w.project_id, _w.submitted_by, _w.phase, _w.preemptibility)
+    return select(*columns).where(_w.id == _r.workload_id, _scope(query)).limit(1).lateral("holders")
 
 
 def _samples() -> FromClause:
     """The newest sample of each run, by the id of its reservation (events.node.reservation_id)."""
     u = usage_samples.c
-    of_run = (u.workload_id, u.pod_set, u.index, u.attempt, u.try_)
+    # The id of a workload first: two of them differ in their first bytes, so sorting is quick.
+    of_run = (u.workload_id, u.pod_set, u.index, u.attempt, u.try_, u.cluster_id)
     run = func.concat(u.workload_id, "/", u.pod_set, "-", u.index, "/", u.attempt, ".", u.try_)
     return (
         select(
             run.label("run"), u.cluster_id, u.cpu_milli, u.memory_bytes, u.gpu_utilization_percent, u.gpu_memory_bytes
         )
         .where(u.at >= func.now() - literal(MEASURED))
-        .ext(distinct_on(u.cluster_id, *of_run))
-        .order_by(u.cluster_id, *of_run, u.at.desc())
+        .ext(distinct_on(*of_run))
+        .order_by(*of_run, u.at.desc())
         .subquery("samples")
     )
 
 
 def _counted(query: UseQuery) -> Select[Any]:
     """How many workloads run, and how many wait: those that are over are in no index that this reads."""
-    keys = _keys(query, of_nodes=False)
+    keys = () if query.by in PLACES else _keys(query, _w)
     given: dict[str, ColumnElement[Any]] = {
         "running": func.count().filter(_w.phase.in_(PLACED_PHASES)),
         "pending": func.count().filter(_w.phase.in_(WAITING_PHASES)),
@@ -242,7 +283,7 @@ def _counted(query: UseQuery) -> Select[Any]:
     going_on = and_(
         _w.deleted_at.is_(None), _w.completed_at.is_(None), _w.phase.in_((*PLACED_PHASES, *WAITING_PHASES))
     )
-    return _part(keys, given, workloads).where(going_on, _scope(query)).group_by(*_grouped(keys))
+    return _part(keys, given, workloads).where(going_on, _scope(query))
 
 
 def _there(query: UseQuery) -> Select[Any]:
@@ -271,23 +312,19 @@ def _there(query: UseQuery) -> Select[Any]:
     part = _part(keys, given, nodes.join(clusters, _c.id == _n.cluster_id)).where(_n.present, ~_c.removed)
     if query.cluster_id is not None:
         part = part.where(_n.cluster_id == query.cluster_id)
-    return part.group_by(*_grouped(keys))
+    return part
 
 
 def _projects(query: UseQuery) -> Select[Any]:
     """All that there are: one that uses nothing is told of, too."""
     p = projects.c
-    part = _part((p.id, _NOWHERE), {}, projects).where(p.deleted_at.is_(None))
+    part = select(*_columns((p.id, literal("")), {})).where(p.deleted_at.is_(None))
     if query.projects is not None:
         part = part.where(p.id.in_(sorted(query.projects)))
     return part if query.project_id is None else part.where(p.id == query.project_id)
 
 
-def _grouped(keys: tuple[ColumnElement[Any], ColumnElement[Any]]) -> list[ColumnElement[Any]]:
-    return [key for key in keys if key is not _NOWHERE]
-
-
-def _named(by: By | None, sums: FromClause) -> tuple[list[ColumnElement[Any]], FromClause]:
+def _named(by: By, sums: CTE) -> tuple[list[ColumnElement[Any]], FromClause]:
     """What a row is called, and the tables that know it."""
     nothing = cast(null(), _w.name.type)
     texts: dict[str, ColumnElement[Any]] = dict.fromkeys(_TEXTS, nothing)
@@ -315,6 +352,4 @@ def _named(by: By | None, sums: FromClause) -> tuple[list[ColumnElement[Any]], F
                 "submitted_by": submitter(_w.submitted_by),
                 "phase": _w.phase,
             }
-        case None:
-            pass
     return [*(text.label(name) for name, text in texts.items()), quota.label("gpu_quota_milli")], source

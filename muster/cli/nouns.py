@@ -45,6 +45,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_workload",
         summary="Workloads of every kind: list, inspect, suspend, resume, change, delete.",
     ),
+    "top": Noun(
+        module="top",
+        add="add_top",
+        summary="Show who uses what now: GPUs, CPU and memory by project, user, pool, node or workload.",
+    ),
     "project": Noun(
         module="project", add="add_project", summary="Projects: workloads that belong together, and their GPU quota."
     ),

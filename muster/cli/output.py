@@ -193,7 +193,7 @@ class Output:
     def chosen(self, columns: Sequence[Column]) -> list[Column]:
         """The columns to show: those of --columns, or those that the format has."""
         if self.style.columns:
-            return [_find_column(columns, given) for given in self.style.columns]
+            return [find_column(columns, given) for given in self.style.columns]
         if self.style.format is Format.CSV:
             return list(columns)
         wide = self.style.format is Format.WIDE
@@ -270,7 +270,8 @@ def _csv_cell(value: Json) -> str | int | float:
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
-def _find_column(columns: Sequence[Column], given: str) -> Column:
+def find_column(columns: Sequence[Column], given: str) -> Column:
+    """By its heading or its field, whatever the capitals. Raises Problem (usage)."""
     wanted = given.strip().lower()
     for column in columns:
         if wanted in {column.key.lower(), column.header.lower()}:

@@ -17,6 +17,7 @@ from services.api import (
     service_accounts,
     system,
     trainings,
+    use_now,
     workloads,
 )
 from services.api.context import Api
@@ -29,7 +30,7 @@ from services.api.pages import pages_of
 PREFLIGHT_SECONDS: Final = 600
 """For which a browser remembers what it may send."""
 OPERATIONS: Final = operations_in(
-    *(trainings, code, workloads, export, logs, clusters, organisation, service_accounts, operation_log, system)
+    *(trainings, code, workloads, export, logs, clusters, organisation, use_now, service_accounts, operation_log, system)
 )
 """Every endpoint; the order is that of matching, and of the pages made from it."""
 

@@ -243,7 +243,7 @@ async def remove_node_pool(call: Call) -> Answer[answers.HttpResponse]:
     errors=(403,),
 )
 async def list_nodes(call: Call) -> Answer[answers.Nodes]:
-    _require_some_role(call)
+    require_some_role(call)
     headers = await call.fresh()
     found = await call.queries.nodes(cluster_id=call.values["clusterId"])
     await call.api.actors.subjects_of({row["cordoned_by"] for row in found.rows if row["cordoned_by"]})
@@ -336,21 +336,21 @@ def _simulated(groups: tuple[SimulatedNodesFields, ...]) -> tuple[tuple[Simulate
     return tuple(nodes), issues
 
 
-def _require_some_role(call: Call) -> None:
+def require_some_role(call: Call) -> None:
     """Clusters and nodes are everybody's who may read anything."""
     if call.grants.readable_projects == frozenset():
         call.require(Permission.READ, None)
 
 
 def _clusters(call: Call, *, removed: bool = False) -> list[Cluster]:
-    _require_some_role(call)
+    require_some_role(call)
     if removed:
         return sorted(call.api.directory.removed_clusters(), key=lambda cluster: cluster.name)
     return sorted(call.api.directory.clusters.values(), key=lambda cluster: cluster.name)
 
 
 async def _cluster(call: Call, cluster_id: str) -> Chain[Cluster]:
-    _require_some_role(call)
+    require_some_role(call)
     chain = await cluster_chain(call, cluster_id)
     if chain is None:
         raise not_found("there is no such cluster")

@@ -40,6 +40,7 @@ from services.api.answers.organisation import (
     ServiceAccountToken,
 )
 from services.api.answers.outcomes import CodeLimits, ComplianceIssue, Created, Error, HttpResponse, SubmissionErrorV2
+from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.workloads import (
     HISTORY,
     Actor,
@@ -65,6 +66,8 @@ __all__ = [
     "HISTORY",
     "AccessRuleHeld",
     "AccessRules",
+    "Allocated",
+    "Amounts",
     "Actor",
     "Audit",
     "AuditEntry",
@@ -109,6 +112,10 @@ __all__ = [
     "Streams",
     "SubmissionErrorV2",
     "Training1",
+    "UseNow",
+    "UseRow",
+    "UseSum",
+    "Used",
     "Workload",
     "WorkloadList",
     "WorkloadRow",

@@ -1,0 +1,182 @@
+"""Who uses what now, over HTTP: everybody sees sums of the projects that they may read, and what is free for all."""
+
+import asyncio
+import secrets
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from development.servers import EVERYTHING
+from events.aggregate import NODE, WORKLOAD, draft
+from events.commit import service_actor
+from events.decision import Context
+from events.ids import key_of_id, node_key
+from events.node import Reservation, ReserveOnNode, reservation_id
+from events.workload.commands import PlacePods
+from events.workload.pod import DeviceShare, Placement, PodRef
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import Committed
+from services.runtime.nats.connection import connect
+from services.runtime.process.settings import Settings
+from tests.support.api import Served, report_node
+
+V1 = "/api/v1"
+USAGE = f"{V1}/usage"
+BY = ("project", "user", "nodePool", "node", "workload")
+
+
+async def _placed(settings: Settings, workload_id: str, node: str, *, gpus: int) -> int:
+    """As the scheduler places the first pod of a workload; the sequence of the last commit."""
+    nc = await connect(settings, EVERYTHING)
+    try:
+        store, actor, now = JetStreamEventStore(nc), service_actor("scheduler"), datetime.now(UTC)
+        key, pod = key_of_id(workload_id) or "", PodRef(pod_set="main", index=0, attempt=1, try_=0)
+        devices = tuple(DeviceShare(device=number, milli=1000) for number in range(gpus))
+        place = Placement(pod=pod, node_key=node, node_name="n1", pool="default", devices=devices)
+        hold = Reservation(
+            id=reservation_id(workload_id, "main", 0, 1, 0), workload_id=workload_id, workload_key=key,
+            cpu_milli=500, memory_bytes=2**20, devices=devices,
+        )  # fmt: skip
+        commands: tuple[tuple[Any, str, Any], ...] = (
+            (WORKLOAD, key, PlacePods(workload_id=workload_id, placements=(place,))),
+            (NODE, node, ReserveOnNode(reserve=(hold,))),
+        )
+        for aggregate, of, command in commands:
+            chain = await store.load(aggregate, of)
+            context = Context(now=now, actor=actor, command_id=secrets.token_hex(8))
+            events = aggregate.decide(command, chain.state, context)
+            assert isinstance(events, tuple), events
+            assert events
+            made = draft(aggregate, of, chain, events, command_id=context.command_id, actor=actor, now=now)
+            assert isinstance(await store.append(made), Committed)
+        return await store.last_seq()
+    finally:
+        await nc.close()
+
+
+@pytest.fixture(scope="module")
+def seq(served: Served) -> int:
+    """Alice's `holds` has two GPUs, `waits` none; the stranger's `theirs` of another project waits."""
+    report_node(served, served.cluster, "n1", gpus=8)
+    ids: dict[str, str] = {}
+    for who, name, project in (
+        ("alice", "holds", "project"), ("alice", "waits", "project"), ("bob", "idle", "project"),
+        ("stranger", "theirs", "other"),
+    ):  # fmt: skip
+        with served.client(who) as client:
+            asked = served.training(name=name, projectId=served.made[project])
+            asked["spec"]["priorityClass"] = "high"
+            made = client.post(f"{V1}/workloads/trainings", json=asked)
+            assert made.status_code == 202, made.text
+            ids[name] = made.json()["workloadId"]
+    with served.client("bob") as bob:
+        assert bob.post(f"{V1}/workloads/trainings/{ids['idle']}/suspend").status_code == 202
+    return asyncio.run(_placed(served.settings, ids["holds"], node_key(served.cluster, "n1"), gpus=2))
+
+
+def used(client: httpx.Client, by: str, seq: int, **more: Any) -> dict[str, Any]:
+    answer = client.get(USAGE, params={"by": by, "min_seq": seq, **more})
+    assert answer.status_code == 200, answer.text
+    assert "x-log-stale" not in answer.headers
+    assert int(answer.headers["x-log-sequence"]) >= seq
+    return answer.json()
+
+
+def told(answer: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Of each row: running, pending, pods and GPUs."""
+    return {
+        row["name"]: (row["running"], row["pending"], row["pods"], row["allocated"]["gpus"]) for row in answer["rows"]
+    }
+
+
+def test_who_may_read_everything_sees_everybodys_sums(served: Served, seq: int) -> None:
+    with served.client() as admin:
+        answers = {by: used(admin, by, seq) for by in BY}
+    assert told(answers["project"]) == {"default": (1, 1, 1, 2.0), "other": (0, 1, 0, 0.0)}
+    # A suspended workload is nowhere.
+    assert told(answers["user"]) == {"alice": (1, 1, 1, 2.0), "stranger": (0, 1, 0, 0.0)}
+    assert told(answers["workload"]) == {
+        "holds": (1, 0, 1, 2.0), "theirs": (0, 1, 0, 0.0), "waits": (0, 1, 0, 0.0)
+    }  # fmt: skip
+    assert told(answers["nodePool"]) == {"default": (1, None, 1, 2.0)}
+    assert told(answers["node"]) == {"n1": (1, None, 1, 2.0)}
+    for answer in answers.values():
+        total = answer["total"]
+        assert (total["running"], total["pending"], total["pods"]) == (1, 2, 1)
+        assert total["allocated"]["gpus"] == 2
+        assert total["capacity"]["gpus"] == 8
+        assert total["used"] is None
+    (holds, *_) = answers["workload"]["rows"]
+    assert (holds["submittedBy"], holds["projectName"], holds["clusterName"], holds["phase"]) == (
+        "alice", "default", "local", "Initializing"
+    )  # fmt: skip
+    assert holds["allocated"] == {
+        "gpus": 2, "nonPreemptibleGpus": 2, "gpuMemoryBytes": 0, "cpuCores": 0.5, "memoryBytes": 2**20
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("who", "project", "names"),
+    [("vic", (1, 1, 1, 2.0), {"holds", "waits"}), ("stranger", (0, 1, 0, 0.0), {"theirs"})],
+)
+def test_others_see_sums_of_their_own_projects_and_what_is_free_for_all(
+    served: Served, seq: int, who: str, project: tuple[Any, ...], names: set[str]
+) -> None:
+    with served.client(who) as client:
+        assert list(told(used(client, "project", seq)).values()) == [project]
+        assert set(told(used(client, "workload", seq))) == names
+        nodes = used(client, "node", seq)
+        assert told(nodes) == {"n1": (project[0], None, project[2], project[3])}
+        assert nodes["rows"][0]["capacity"]["gpus"] == nodes["total"]["capacity"]["gpus"] == 8
+        people = set(told(used(client, "user", seq)))
+        assert people == ({"alice"} if who == "vic" else {"stranger"})
+
+
+def test_who_has_no_role_is_told_nothing(served: Served, seq: int) -> None:
+    with served.client("nobody") as nobody:
+        for by in BY:
+            assert nobody.get(USAGE, params={"by": by, "min_seq": seq}).status_code == 403
+
+
+def test_filters_order_and_pages(served: Served, seq: int) -> None:
+    with served.client() as admin:
+        other = used(admin, "workload", seq, projectId=served.made["other"])
+        assert list(told(other)) == ["theirs"]
+        assert other["total"]["pending"] == 1
+        assert set(told(used(admin, "project", seq, clusterId=served.cluster))) == {"default", "other"}
+        by_name = used(admin, "workload", seq, sortBy="name", sortOrder="asc", limit=2)
+        assert (list(told(by_name)), by_name["next"]) == (["holds", "theirs"], 2)
+        rest = used(admin, "workload", seq, sortBy="name", sortOrder="asc", limit=2, offset=2)
+        assert (list(told(rest)), rest["next"]) == (["waits"], None)
+        assert rest["total"] == by_name["total"]
+
+
+@pytest.mark.parametrize(
+    ("query", "fields"),
+    [
+        ("by=team", {"by"}),
+        ("sortBy=colour&sortOrder=up", {"sortBy", "sortOrder"}),
+        ("limit=501&offset=-1", {"limit", "offset"}),
+        ("projectId=vision&clusterId=nowhere", {"projectId", "clusterId"}),
+        ("project=vision", {"project"}),
+    ],
+)
+def test_parameters_that_mean_nothing_are_refused_by_name(served: Served, query: str, fields: set[str]) -> None:
+    with served.client() as admin:
+        answer = admin.get(f"{USAGE}?{query}")
+    assert answer.status_code == 400, answer.text
+    assert {issue["field"] for issue in answer.json()["complianceIssues"]} == fields
+
+
+def test_a_project_that_the_caller_may_not_read_is_as_one_that_is_not_there(served: Served) -> None:
+    with served.client("vic") as vic:
+        theirs, unknown = (
+            vic.get(USAGE, params={"projectId": project}) for project in (served.made["other"], "0" * 36)
+        )
+    for answer in (theirs, unknown):
+        assert answer.status_code == 400
+        (issue,) = answer.json()["complianceIssues"]
+        assert issue["field"] == "projectId"
+        assert "that you may read" in issue["details"]
