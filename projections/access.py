@@ -21,7 +21,7 @@ _MINE: Final = "= ANY ((SELECT string_to_array(current_setting('app.projects', t
 _OF_A_WORKLOAD: Final = 'EXISTS (SELECT 1 FROM "{schema}".workloads w WHERE w.id = workload_id)'
 """Those that the reader sees: the policy on workloads holds within policies, too."""
 _LOOKED_UP: Final = '(SELECT true FROM "{schema}".workloads w WHERE w.id = workload_id)'
-"""The same for a table that is read whole. Of EXISTS Postgres may make one set of all workloads that there ever were."""
+"""For a table that is read whole. Of EXISTS Postgres may make one set of all workloads that there ever were."""
 _SAMPLES: Final = (f"workload_id = (SELECT current_setting('app.workload', true)) OR project_id {_MINE}", "true")
 """Those of the one workload that is asked for also where they were kept before they named their project."""
 
@@ -86,8 +86,8 @@ def scope_values(projects_read: frozenset[str] | None, *, workload: str = "") ->
 
 
 async def guard_lasting(connection: Connection) -> None:
-    """Roles, and rights on the lasting tables. Does nothing the second time: a migration that changes a policy drops it,
-    and it is made anew here.
+    """Roles, and rights on the lasting tables. Does nothing the second time. A migration that changes a policy
+    drops it, so that it is made anew here.
     """
     await connection.execute(_ROLES.format(readers="','".join(READERS)))
     # Made by a later migration than the rest: said each time, it costs nothing.

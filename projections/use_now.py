@@ -17,7 +17,6 @@ from sqlalchemy import (
     ColumnElement,
     Double,
     FromClause,
-    Lateral,
     Numeric,
     Select,
     and_,
@@ -95,8 +94,8 @@ _COUNTED: Final = (
 )  # fmt: skip
 """Of nothing they are 0."""
 _MEASURED: Final = ("used_cpu_milli", "used_memory_bytes", "used_gpu_memory_bytes", "busy_milli", "watched_milli")
-"""Unknown where nothing measures them. The last two: how busy GPUs are, weighted by the shares that are held of them, and
-the sum of those shares.
+"""Unknown where nothing measures them. The last two: how busy GPUs are, weighted by the shares that are held of them,
+and the sum of those shares.
 """
 _THERE: Final = tuple(
     f"{kind}_{what}"
@@ -118,8 +117,8 @@ _KEYS: Final = {By.PROJECT: "project_id", By.USER: "submitted_by", By.WORKLOAD: 
 
 
 def use_statement(query: UseQuery) -> Select[Any]:
-    """One page, and one row more where another follows, each beside the sum of everything (`total_…`). Where the page is
-    empty there is one row, of which `place` is null.
+    """One page, and one row more where another follows, each beside the sum of everything (`total_…`). Where the page
+    is empty there is one row, of which `place` is null.
     """
     parts = [_held(query), _counted(query), _there(query)]
     if query.by is By.PROJECT:
@@ -217,7 +216,7 @@ def _scope(query: UseQuery) -> ColumnElement[bool]:
 
 def _held(query: UseQuery) -> Select[Any]:
     """What pods hold, and what the newest samples say of them."""
-    s, w = _samples(), _holders(query)
+    s, w = _samples(), _by_id(and_(_w.id == _r.workload_id, _scope(query)), "holders")
     going_on = w.c.phase.in_((*PLACED_PHASES, *WAITING_PHASES))
     firm = case((w.c.preemptibility == "non-preemptible", _r.gpu_milli), else_=0)
     watched = case((s.c.gpu_utilization_percent.is_not(None), _r.gpu_milli))
@@ -248,12 +247,10 @@ def _held(query: UseQuery) -> Select[Any]:
     return _part(keys, given, source)
 
 
-def _holders(query: UseQuery) -> Lateral:
-    """The workload of a reservation. By its limit Postgres looks each up by its id: joined, it may read all that there
-    ever were.
-    """
-    columns = (_w.id, _w.project_id, _w.submitted_by, _w.phase, _w.preemptibility)
-    return select(*columns).where(_w.id == _r.workload_id, _scope(query)).limit(1).lateral("holders")
+def _by_id(condition: ColumnElement[bool], name: str) -> FromClause:
+    """A workload by its id. By its limit Postgres looks each up: joined, it may read all that there ever were."""
+    columns = (_w.id, _w.name, _w.project_id, _w.cluster_id, _w.submitted_by, _w.phase, _w.preemptibility)
+    return select(*columns).where(condition).limit(1).lateral(name)
 
 
 def _samples() -> FromClause:
@@ -280,9 +277,7 @@ def _counted(query: UseQuery) -> Select[Any]:
         "running": func.count().filter(_w.phase.in_(PLACED_PHASES)),
         "pending": func.count().filter(_w.phase.in_(WAITING_PHASES)),
     }
-    going_on = and_(
-        _w.deleted_at.is_(None), _w.completed_at.is_(None), _w.phase.in_((*PLACED_PHASES, *WAITING_PHASES))
-    )
+    going_on = and_(_w.deleted_at.is_(None), _w.completed_at.is_(None), _w.phase.in_((*PLACED_PHASES, *WAITING_PHASES)))
     return _part(keys, given, workloads).where(going_on, _scope(query))
 
 
@@ -307,7 +302,8 @@ def _there(query: UseQuery) -> Select[Any]:
         "capacity_gpu_memory_bytes": func.sum(cast(_n.gpu_count, Numeric) * _n.gpu_memory_bytes),
         "capacity_cpu_milli": func.sum(_n.cpu_milli),
         "capacity_memory_bytes": func.sum(_n.memory_bytes),
-    } | {name: func.sum(case((takes_pods, value), else_=0)) for name, value in free.items()}
+    }
+    given.update({name: func.sum(case((takes_pods, value), else_=0)) for name, value in free.items()})
     keys = _keys(query)
     part = _part(keys, given, nodes.join(clusters, _c.id == _n.cluster_id)).where(_n.present, ~_c.removed)
     if query.cluster_id is not None:
@@ -340,16 +336,17 @@ def _named(by: By, sums: CTE) -> tuple[list[ColumnElement[Any]], FromClause]:
             source = sums.outerjoin(clusters, _c.id == sums.c.k1)
             texts |= {"name": sums.c.k2, "cluster_name": _c.name}
         case By.WORKLOAD:
+            w = _by_id(_w.id == sums.c.k1, "named")
             source = (
-                sums.join(workloads, _w.id == sums.c.k1)
-                .outerjoin(projects, projects.c.id == _w.project_id)
-                .outerjoin(clusters, _c.id == _w.cluster_id)
+                sums.join(w, true())
+                .outerjoin(projects, projects.c.id == w.c.project_id)
+                .outerjoin(clusters, _c.id == w.c.cluster_id)
             )
             texts |= {
-                "name": _w.name,
+                "name": w.c.name,
                 "project_name": projects.c.name,
                 "cluster_name": _c.name,
-                "submitted_by": submitter(_w.submitted_by),
-                "phase": _w.phase,
+                "submitted_by": submitter(w.c.submitted_by),
+                "phase": w.c.phase,
             }
     return [*(text.label(name) for name, text in texts.items()), quota.label("gpu_quota_milli")], source

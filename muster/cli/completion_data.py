@@ -7,6 +7,7 @@ from typing import Final
 COMMANDS: Final[dict[str, str]] = {
     "": "",
     "up": "Run everything on this machine, for development, until Ctrl-C",
+    "top": "Show who uses what now: GPUs, CPU and memory by project, user, pool, node or workload",
     "doctor": "Check this installation, the server, your token, clusters, projections and the disk",
     "version": "Print the version of this program, and of the API if a server answers",
     "completion": "Print a shell script that completes commands, flags and names",
@@ -106,6 +107,23 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--demo": ("demo", "-", "Add a simulated cluster of 32 nodes × 8 GPUs, and some workloads"),
         "--accept-shared-pods": ("accept_shared_pods", "-", "Allow roles for other people even if this machine cannot keep pods away from Muster's keys"),
         "--log-level": ("log_level", "one:debug|info|warning|error", "debug, info, warning or error"),
+    },
+    "top": {
+        "--project": ("project", "@project_names", "Only what this project uses (name or id)"),
+        "-p": ("project", "@project_names", "Only what this project uses (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--sort-by": ("sort_by", "one:name|running|pending|pods|allocated.gpus|gpuQuota|used.gpuUtilizationPercent|allocated.gpuMemoryBytes|allocated.cpuCores|allocated.memoryBytes|used.gpuMemoryBytes|used.cpuCores|used.memoryBytes|allocated.nonPreemptibleGpus|used.pods|ending|id|clusterName|free.gpus|free.cpuCores|free.memoryBytes|capacity.cpuCores|capacity.memoryBytes|projectName|submittedBy|phase", "Column to sort by: numbers from the greatest on, names from A to Z"),
+        "--limit": ("limit", "", "Maximum number of rows; 0 shows all"),
+        "--watch": ("watch", "-", "Keep showing changes as they happen"),
+        "-w": ("watch", "-", "Keep showing changes as they happen"),
+        "--timeout": ("timeout", "", "With --watch: exit 7 after this time, such as 10m"),
+        "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
+        "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
+        "--json": ("json", "-", "Same as -o json"),
+        "--yaml": ("yaml", "-", "Same as -o yaml"),
+        "--columns": ("columns", "several:name|running|pending|pods|allocated.gpus|gpuQuota|used.gpuUtilizationPercent|allocated.gpuMemoryBytes|allocated.cpuCores|allocated.memoryBytes|used.gpuMemoryBytes|used.cpuCores|used.memoryBytes|allocated.nonPreemptibleGpus|used.pods|ending|id|clusterName|free.gpus|free.cpuCores|free.memoryBytes|capacity.cpuCores|capacity.memoryBytes|projectName|submittedBy|phase", "Show only these columns"),
+        "--no-headers": ("no_headers", "-", "Leave out the heading line"),
+        "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
     },
     "doctor": {
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
@@ -713,6 +731,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
 
 ARGUMENTS: Final[dict[str, tuple[tuple[str, str, bool], ...]]] = {
     "up": (),
+    "top": (("what", "one:projects|users|pools|nodes|workloads", False),),
     "doctor": (),
     "version": (),
     "completion": (("shell", "@shells", False),),

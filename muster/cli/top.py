@@ -163,9 +163,7 @@ def add_top(root: typer.Typer) -> None:
     )
     def top(
         session: Session,
-        what: Annotated[
-            What, typer.Argument(metavar="WHAT", help="What each row is the sum of.")
-        ] = What.PROJECTS,
+        what: Annotated[What, typer.Argument(metavar="WHAT", help="What each row is the sum of.")] = What.PROJECTS,
         *,
         project: Annotated[
             str | None,
@@ -187,7 +185,7 @@ def add_top(root: typer.Typer) -> None:
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
-        """Show who uses what now.
+        """Show who uses what now: GPUs, CPU and memory by project, user, pool, node or workload.
 
         GPU, GPU-MEM, CPU and MEM are allocated: what nodes reserve for pods, by the scheduler's own count. A pod that
         is being stopped counts until it is gone and released. A workload that waits, is suspended or has ended counts
@@ -202,9 +200,9 @@ def add_top(root: typer.Typer) -> None:
 
         You see sums of the projects that you may read. The default project of your context does not limit them.
         """
-        patience = session.patience(timeout, waits=watch)
         shown = TOP_COLUMNS[what]
         by = find_column(shown, sort_by).key
+        patience = session.patience(timeout, waits=watch)
         parameters: list[tuple[str, str | int]] = [("by", _BY[what]), ("sortBy", by)]
         parameters += [("sortOrder", "asc" if by in _TEXTS else _GREATEST_FIRST)]
         parameters += [("projectId", project_id(session.api, project))] if project else []

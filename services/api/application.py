@@ -30,7 +30,19 @@ from services.api.pages import pages_of
 PREFLIGHT_SECONDS: Final = 600
 """For which a browser remembers what it may send."""
 OPERATIONS: Final = operations_in(
-    *(trainings, code, workloads, export, logs, clusters, organisation, use_now, service_accounts, operation_log, system)
+    *(
+        trainings,
+        code,
+        workloads,
+        export,
+        logs,
+        clusters,
+        organisation,
+        use_now,
+        service_accounts,
+        operation_log,
+        system,
+    )
 )
 """Every endpoint; the order is that of matching, and of the pages made from it."""
 

@@ -52,6 +52,7 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "cordon_node": ADMINISTRATORS_DO,
     "uncordon_node": ((403, 403, 403, 202), (403, 403, 403, 202)),
     "list_projects": EVERYBODY,
+    "list_usage": EVERYBODY,
     "create_project": ADMINISTRATORS_DO,
     "get_project": READ,
     "set_project": ((403, 403, 403, 202), (404, 404, 404, 202)),

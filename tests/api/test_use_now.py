@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from development.servers import EVERYTHING
-from events.aggregate import NODE, WORKLOAD, draft
+from events.aggregate import NODE, WORKLOAD, Aggregate, draft
 from events.commit import service_actor
 from events.decision import Context
 from events.ids import key_of_id, node_key
@@ -31,7 +31,7 @@ async def _placed(settings: Settings, workload_id: str, node: str, *, gpus: int)
     """As the scheduler places the first pod of a workload; the sequence of the last commit."""
     nc = await connect(settings, EVERYTHING)
     try:
-        store, actor, now = JetStreamEventStore(nc), service_actor("scheduler"), datetime.now(UTC)
+        store = JetStreamEventStore(nc)
         key, pod = key_of_id(workload_id) or "", PodRef(pod_set="main", index=0, attempt=1, try_=0)
         devices = tuple(DeviceShare(device=number, milli=1000) for number in range(gpus))
         place = Placement(pod=pod, node_key=node, node_name="n1", pool="default", devices=devices)
@@ -39,21 +39,21 @@ async def _placed(settings: Settings, workload_id: str, node: str, *, gpus: int)
             id=reservation_id(workload_id, "main", 0, 1, 0), workload_id=workload_id, workload_key=key,
             cpu_milli=500, memory_bytes=2**20, devices=devices,
         )  # fmt: skip
-        commands: tuple[tuple[Any, str, Any], ...] = (
-            (WORKLOAD, key, PlacePods(workload_id=workload_id, placements=(place,))),
-            (NODE, node, ReserveOnNode(reserve=(hold,))),
-        )
-        for aggregate, of, command in commands:
-            chain = await store.load(aggregate, of)
-            context = Context(now=now, actor=actor, command_id=secrets.token_hex(8))
-            events = aggregate.decide(command, chain.state, context)
-            assert isinstance(events, tuple), events
-            assert events
-            made = draft(aggregate, of, chain, events, command_id=context.command_id, actor=actor, now=now)
-            assert isinstance(await store.append(made), Committed)
+        await _appended(store, WORKLOAD, key, PlacePods(workload_id=workload_id, placements=(place,)))
+        await _appended(store, NODE, node, ReserveOnNode(reserve=(hold,)))
         return await store.last_seq()
     finally:
         await nc.close()
+
+
+async def _appended(store: JetStreamEventStore, aggregate: Aggregate[Any], key: str, command: Any) -> None:
+    actor, now, chain = service_actor("scheduler"), datetime.now(UTC), await store.load(aggregate, key)
+    context = Context(now=now, actor=actor, command_id=secrets.token_hex(8))
+    events = aggregate.decide(command, chain.state, context)
+    assert isinstance(events, tuple), events
+    assert events
+    made = draft(aggregate, key, chain, events, command_id=context.command_id, actor=actor, now=now)
+    assert isinstance(await store.append(made), Committed)
 
 
 @pytest.fixture(scope="module")

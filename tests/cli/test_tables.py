@@ -13,8 +13,9 @@ from rich.cells import cell_len
 
 from muster.cli.layout import GAP, Wish, widths
 from muster.cli.output import Column, Format, Output, Style
+from muster.cli.top import TOP_COLUMNS, What
 from muster.cli.workload_columns import HISTORY_COLUMNS, POD_COLUMNS, workload_columns
-from tests.support.shapes import workload_row
+from tests.support.shapes import use_row, workload_row
 
 GOLDENS = Path(__file__).parent / "tables"
 TERMINALS = (60, 80, 100, 120, 160)
@@ -49,7 +50,32 @@ HISTORY: list[Any] = [
         ("Failed", "run 1 of pod main-0 ended with exit code 1 after 0.2 s: 数据集不见了", "cluster-sync"),
     )
 ]
-TABLES = {"list": (LIST, workload_columns()), "history": (HISTORY, HISTORY_COLUMNS)}
+PROJECTS = [
+    use_row("vision-research", running=41, pending=3, pods=52, gpus=49.5, firm=12.0, quota=16.0, used=True),
+    use_row("speech", running=2, pending=0, pods=2, gpus=2.0),
+    use_row("sandbox-of-the-new-starters", quota=0.0),
+]
+PLACES = [
+    use_row("h100", clusterName="datacentre-1", running=40, pods=50, gpus=48.0, capacity=64, free=12.0, used=True),
+    use_row("default", clusterName="datacentre-1", running=3, pods=4, gpus=3.5, capacity=8, free=0.0),
+]
+TOP: dict[What, list[Any]] = {
+    What.PROJECTS: PROJECTS,
+    What.USERS: PROJECTS[:2],
+    What.POOLS: PLACES,
+    What.WORKLOADS: [
+        use_row(
+            "resnet50-imagenet-sweep-17", running=1, pods=16, gpus=16.0, used=True, phase="Running",
+            projectName="vision-research", submittedBy="ann.smith@example.org", clusterName="datacentre-1",
+        ),
+        use_row("eval", pending=1, phase="Pending", projectName="speech", submittedBy="ben", clusterName="local"),
+    ],
+}  # fmt: skip
+TABLES = {
+    "list": (LIST, workload_columns()),
+    "history": (HISTORY, HISTORY_COLUMNS),
+    **{f"top-{what}": (TOP[what], TOP_COLUMNS[what]) for what in TOP},
+}
 
 
 def drawn(

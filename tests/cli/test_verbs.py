@@ -12,7 +12,7 @@ import pytest
 
 from muster.cli.log_stream import without_cuts
 from tests.support import openb
-from tests.support.shapes import WORKLOAD_ID, Reply, Request, ShapeServer, workload_row
+from tests.support.shapes import WORKLOAD_ID, Reply, Request, ShapeServer, use_row, workload_row
 
 ACCEPTED = Reply(202, {"code": 202, "message": "accepted"})
 
@@ -627,3 +627,59 @@ def test_simulated_nodes_of_a_cluster_have_names_that_nodes_may_have(api: ShapeS
     assert muster("cluster", "add", "Über uns!", "--simulated", "2x8").code == 0
     body = api.requests[-1].body
     assert (body["name"], body["simulatedNodes"][0]["names"]) == ("Über uns!", ["ber-uns-0", "ber-uns-1"])
+
+
+def used(*rows: dict[str, Any], more: int | None = None) -> Reply:
+    total = use_row("all", running=3, pending=4, gpus=2.5, capacity=16, free=8.0)
+    return Reply(body={"rows": list(rows), "total": total, "next": more})
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("top", {"by": ["project"], "sortBy": ["allocated.gpus"], "sortOrder": ["desc"], "limit": ["100"]}),
+        ("top users --sort-by gpu-util", {"by": ["user"], "sortBy": ["used.gpuUtilizationPercent"]}),
+        ("top pools --sort-by name", {"by": ["nodePool"], "sortBy": ["name"], "sortOrder": ["asc"]}),
+        ("top nodes --cluster local", {"by": ["node"], "clusterId": ["c-1"]}),
+        ("top workloads -p default", {"by": ["workload"], "projectId": ["p-1"]}),
+    ],
+)
+def test_top_asks_for_sums_of_what_was_named(api: ShapeServer, muster: Any, typed: str, asked: dict[str, Any]) -> None:
+    api.on("GET", "/org-unit/projects", Reply(body={"projects": [{"id": "p-1", "name": "default"}]}))
+    api.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "local"}]}))
+    api.on("GET", "/usage", used(use_row("a", gpus=2.5)))
+    ran = muster(*typed.split())
+    assert ran.code == 0, ran.err
+    (request,) = api.asked("GET", "/usage")
+    assert asked.items() <= request.query.items()
+    assert ran.out.splitlines()[0].startswith("NAME")
+    assert ran.err == "in all: 2.5 of 16 GPUs allocated, 8 free; 3 workloads running, 4 pending\n"
+
+
+def test_the_default_project_does_not_limit_top(api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_PROJECT", "default")
+    api.on("GET", "/usage", used())
+    ran = muster("top", "users")
+    assert "projectId" not in api.asked("GET", "/usage")[0].query
+    assert "nobody has anything that runs or waits" in ran.err
+
+
+def test_top_reads_further_pages_up_to_its_limit_and_says_that_there_are_more(api: ShapeServer, muster: Any) -> None:
+    def page(request: Request) -> Reply:
+        offset, limit = (int(request.query[name][0]) for name in ("offset", "limit"))
+        return used(*(use_row(f"n{number}") for number in range(offset, min(offset + limit, 900))), more=offset + limit)
+
+    api.on("GET", "/usage", page)
+    ran = muster("top", "nodes", "--limit", "600", "-o", "name")
+    assert ran.out.split() == [f"n{number}" for number in range(600)]
+    assert [request.query["limit"] for request in api.asked("GET", "/usage")] == [["500"], ["100"]]
+    assert ran.err == "the first 600 are shown; --limit 0 shows all\n"
+
+
+def test_programs_get_the_rows_of_top_as_the_api_gives_them(api: ShapeServer, muster: Any) -> None:
+    row = use_row("a", gpus=2.5, used=True)
+    api.on("GET", "/usage", used(row))
+    ran = muster("top", "-o", "json")
+    assert (ran.json(), ran.err) == ([row], "")
+    heading, values = muster("top", "-o", "csv", "--columns", "name,GPU,used.cpuCores").out.splitlines()
+    assert (heading, values) == ("name,allocated.gpus,used.cpuCores", "a,2.5,12.345")

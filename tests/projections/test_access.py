@@ -6,6 +6,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from projections import access, migrate
 from projections.access import OPEN, POLICIES, scope_values
 from projections.filters import WorkloadQuery
 from projections.queries import ProjectionsUnavailableError, Queries
@@ -94,7 +95,7 @@ async def test_the_same_holds_where_the_api_connects_as_the_owner(database: str)
     await queries.close()
 
 
-@pytest.mark.parametrize("table", [*POLICIES, *OPEN, "due", "reservations"])
+@pytest.mark.parametrize("table", [*POLICIES, *OPEN, "due"])
 async def test_the_apis_role_itself_may_read_and_write_nothing(connection: asyncpg.Connection, table: str) -> None:
     for statement in (f"SELECT * FROM muster_v1.{table}", f"DELETE FROM muster_v1.{table}"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -108,7 +109,6 @@ async def test_a_reader_may_change_nothing_and_become_nobody_else(
     for statement in (
         "DELETE FROM muster_v1.workloads",
         "SELECT * FROM muster_v1.due",
-        "SELECT * FROM muster_v1.reservations",
         "UPDATE muster.current_projection SET schema_name = 'x'",
         "SET ROLE postgres",
     ):
@@ -120,18 +120,64 @@ async def test_a_reader_may_change_nothing_and_become_nobody_else(
         await connection.execute("ROLLBACK")
 
 
-async def test_samples_are_those_of_the_one_workload_asked_for(database: str, pool: Queries) -> None:
+SAMPLES = """
+    INSERT INTO muster.usage_samples
+        (cluster_id, project_id, workload_id, pod_set, index, attempt, try_, at, cpu_milli, memory_bytes)
+    SELECT cluster_id, project_id, id, 'main', 0, 1, 0, $1, 1, 1 FROM muster_v1.workloads
+"""
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["named", "from before samples named their project"])
+async def test_samples_of_a_workload_are_for_those_who_may_read_it(database: str, pool: Queries, old: bool) -> None:
     owner = await asyncpg.connect(database)
-    await owner.execute(
-        "INSERT INTO muster.usage_samples (cluster_id, workload_id, pod_set, index, attempt, try_, at, cpu_milli, "
-        "memory_bytes) SELECT cluster_id, id, 'main', 0, 1, 0, $1, 1, 1 FROM muster_v1.workloads",
-        BEGIN,
-    )
-    await owner.close()
+    await owner.execute(SAMPLES, BEGIN)
+    if old:
+        await owner.execute("UPDATE muster.usage_samples SET project_id = ''")
     ours, theirs = pool.within(frozenset({OURS})), pool.within(frozenset({THEIRS}))
     for queries, name, there in ((ours, "alpha", True), (ours, "gamma_50%", False), (theirs, "gamma_50%", True)):
         series = await queries.usage(id_of(name), BEGIN, BEGIN + timedelta(seconds=10))
         assert bool(series) is there
+    await owner.execute("DELETE FROM muster.usage_samples")
+    await owner.close()
+
+
+@pytest.mark.parametrize(("readable", "names"), [(OURS, {"alpha", "beta", "old"}), (THEIRS, {"gamma_50%"})])
+async def test_reservations_and_samples_of_other_projects_are_in_no_statement(
+    database: str, connection: asyncpg.Connection, readable: str, names: set[str]
+) -> None:
+    owner = await asyncpg.connect(database)
+    await owner.execute(SAMPLES, BEGIN)
+    mine = {id_of(name) for name in names}
+    async with connection.transaction():
+        for name, value in scope_values(frozenset({readable})).items():
+            await connection.execute("SELECT set_config($1, $2, true)", name, value)
+        sampled = await connection.fetch("SELECT workload_id FROM muster.usage_samples")
+        held = await connection.fetch("SELECT workload_id FROM muster_v1.reservations")
+    assert {row["workload_id"] for row in sampled} == mine
+    assert {row["workload_id"] for row in held} == mine & {id_of("alpha"), id_of("beta")}
+    await owner.execute("DELETE FROM muster.usage_samples")
+    await owner.close()
+
+
+async def test_policies_of_an_installation_of_before_are_made_anew(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples were once shown of the one workload that was asked for, and said nothing of its project."""
+    asked = "workload_id = (SELECT current_setting('app.workload', true))"
+    with monkeypatch.context() as before:
+        before.setattr(migrate, "MIGRATIONS", migrate.MIGRATIONS[:6])
+        before.setattr(access, "_SAMPLES", (asked, asked))
+        await migrate.prepare(postgres_database)
+    owner = await asyncpg.connect(postgres_database)
+    await owner.execute("INSERT INTO muster.usage_samples VALUES ('c', 'w', 'main', 0, 1, 0, $1, 1, 1)", BEGIN)
+    for _ in range(2):
+        await migrate.prepare(postgres_database)
+        found = await owner.fetch("SELECT policyname, qual FROM pg_policies WHERE tablename = 'usage_samples'")
+        policies = {row["policyname"]: row["qual"] for row in found}
+        assert policies["muster_tenant_reader"] == "true"
+        assert "project_id" in policies["muster_project_reader"]
+        assert await owner.fetchval("SELECT project_id FROM muster.usage_samples") == ""
+    await owner.close()
 
 
 def test_every_table_with_something_of_a_project_is_behind_a_policy_or_closed() -> None:

@@ -1,26 +1,35 @@
 """Who uses what now: the sums are those of the aggregates' own fold, whoever asks; and no history is read for them."""
 
 import random
+import re
+import secrets
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import cycle
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from typing import Any
 
 import asyncpg
 import pytest
+from sqlalchemy import Executable, Select, func, select
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import ClauseElement
 
+from development.servers import PostgresServer
 from events.commit import Actor
 from events.ids import node_key
 from events.node import Node
 from events.workload.state import Workload
+from projections.access import scope_values
 from projections.migrate import prepare
 from projections.queries import Queries, UseNow
-from projections.use_now import COLUMNS, PLACES, By, UseQuery
+from projections.tables import DERIVED_SCHEMA
+from projections.use_now import COLUMNS, PLACES, By, UseQuery, use_statement
 from services.projector.engine import Engine, open_pool
 from services.projector.writer import Writer
 from services.runtime.log.memory import MemoryEventStore
-from tests.projections.small_world import PROJECTS
+from tests.projections.small_world import PROJECTS, fill
 from tests.support.lives import ALICE
 from tests.support.random_lives import DEVICE_BYTES, NODES, Lives
 
@@ -31,6 +40,19 @@ BOB = Actor(id="bob")
 RUNNING = {"Initializing", "Running", "Unknown", "Degraded", "Updating"}
 PENDING = {"Creating", "Pending", "Resuming"}
 
+
+class Explained(Executable, ClauseElement):
+    """The plan of a statement, as lines of text."""
+
+    inherit_cache = False
+
+    def __init__(self, statement: Select[Any]) -> None:
+        self.statement = statement
+
+
+@compiles(Explained)
+def explain(element: Explained, compiler: Any, **options: Any) -> str:
+    return f"EXPLAIN {compiler.process(element.statement, **options)}"
 
 
 class ManyLives(Lives):
@@ -207,7 +229,11 @@ async def test_what_is_used_is_what_the_newest_samples_of_runs_that_hold_somethi
 ) -> None:
     queries = Queries(reader_database)
     try:
-        for readable, there in ((None, True), (frozenset({PROJECTS["default"]}), True), (frozenset({PROJECTS["other"]}), False)):
+        for readable, there in (
+            (None, True),
+            (frozenset({PROJECTS["default"]}), True),
+            (frozenset({PROJECTS["other"]}), False),
+        ):
             page = await queries.within(readable).use_now(UseQuery(projects=readable, by=by, sort_by="used_cpu_milli"))
             for row in (page.rows[0], page.total):
                 assert row["measured_pods"] == int(there)
@@ -237,3 +263,42 @@ async def test_every_column_sorts_both_ways_and_pages_neither_repeat_nor_skip(
         assert values == sorted(values)
     finally:
         await queries.close()
+
+
+PAST = """
+    INSERT INTO muster_v1.workloads
+    SELECT (jsonb_populate_record(w, jsonb_build_object(
+        'id', 'past' || i, 'key', 'past' || i, 'phase', 'Completed', 'completed_at', now(), 'deleted_at', now()
+    ))).* FROM muster_v1.workloads w, generate_series(1, 3000) i WHERE w.name = 'alpha'
+"""
+HELD = """
+    INSERT INTO muster_v1.reservations
+    SELECT n.key, 'held' || i, 'past' || i, '', 1, 1, '[]', 0 FROM muster_v1.nodes n, generate_series(1, 1500) i
+"""
+
+
+@pytest.fixture(scope="module")
+async def long_past(postgres_server: PostgresServer) -> str:
+    """The small world after 3,000 workloads that are over, with so many reservations that a join would read all."""
+    name = f"past_{secrets.token_hex(4)}"
+    await fill(postgres_server, name, "")
+    owner = await asyncpg.connect(postgres_server.url(name))
+    await owner.execute(PAST)
+    await owner.execute(HELD)
+    await owner.execute("VACUUM ANALYZE")
+    await owner.close()
+    return postgres_server.url(name)
+
+
+@pytest.mark.parametrize("readable", [None, frozenset({PROJECTS["default"]})], ids=["everything", "one project"])
+@pytest.mark.parametrize("by", By)
+async def test_what_is_over_is_not_read(long_past: str, by: By, readable: frozenset[str] | None) -> None:
+    engine = create_async_engine(long_past.replace("postgresql:", "postgresql+asyncpg:"))
+    statement = use_statement(UseQuery(projects=readable, by=by))
+    async with engine.connect() as connection:
+        bound = await connection.execution_options(schema_translate_map={DERIVED_SCHEMA: "muster_v1"})
+        await bound.execute(select(*(func.set_config(*one, True) for one in scope_values(readable).items())))
+        plan = "\n".join(line for (line,) in await bound.execute(Explained(statement)))
+    await engine.dispose()
+    assert "workloads_pkey" in plan
+    assert not re.search(r"Seq Scan on (workloads|pods|history)\b", plan), plan

@@ -138,3 +138,51 @@ def workload_row(**more: Any) -> dict[str, Any]:
         "createdAt": "2026-01-02T03:04:05Z",
         **more,
     }
+
+
+def use_row(
+    name: str,
+    *,
+    gpus: float = 0.0,
+    firm: float = 0.0,
+    quota: float | None = None,
+    capacity: int = 0,
+    free: float = 0.0,
+    used: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """A row of who uses what now; `capacity`: GPUs of a node or pool."""
+
+    def amounts(count: float) -> dict[str, Any]:
+        return {
+            "gpus": count,
+            "gpuMemoryBytes": int(count * 80 * 2**30),
+            "cpuCores": count * 8,
+            "memoryBytes": int(count * 64 * 2**30),
+        }
+
+    measured = {
+        "pods": 1,
+        "gpuUtilizationPercent": 83.4,
+        "gpuMemoryBytes": int(gpus * 61.5 * 2**30),
+        "cpuCores": 12.345,
+        "memoryBytes": 77 * 2**30,
+    }
+    return {
+        "name": name,
+        "id": None,
+        "gpuQuota": quota,
+        "clusterName": None,
+        "projectName": None,
+        "submittedBy": None,
+        "phase": None,
+        "running": 0,
+        "pending": 0,
+        "ending": 0,
+        "pods": 0,
+        "allocated": amounts(gpus) | {"nonPreemptibleGpus": firm},
+        "used": measured if used else None,
+        "capacity": amounts(capacity) if capacity else None,
+        "free": amounts(free) if capacity else None,
+        **more,
+    }

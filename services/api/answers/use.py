@@ -47,7 +47,7 @@ class UseSum(Form, frozen=True, kw_only=True):
     running: int
     """Number of workloads that have nodes: they are Initializing, Running or Unknown."""
     pending: int | None
-    """Number of workloads that wait for nodes: they are Creating, Pending or Resuming. Null for node pools and nodes."""
+    """Number of workloads that wait for nodes: they are Creating, Pending or Resuming. Null for pools and nodes."""
     ending: int
     """Number of workloads that are stopped, deleted or finished, and whose pods still hold something."""
     pods: int
