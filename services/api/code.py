@@ -28,6 +28,8 @@ from services.runtime.log.store import LogUnavailableError
 
 TIDY_SECONDS: Final = 3600.0
 """How often code that nobody uses is looked for."""
+UNFINISHED_SECONDS: Final = 3600.0
+"""How long an archive of which not all parts came keeps the room that was taken for it, from its first part on."""
 CREATION_SECONDS: Final = 600.0
 """How long a creation may take after its code was marked as used."""
 _MOST_CHARACTERS: Final = -(-PART_BYTES // 3) * 4
@@ -197,8 +199,9 @@ async def tidy(api: Api) -> None:
 
 
 async def remove_unused(api: Api, now: datetime) -> int:
-    """How many archives were removed. Raises LogUnavailableError."""
+    """How many archives were removed; old marks of names that use none any more go, too. Raises LogUnavailableError."""
     kept, removed = KeptCode(api.requests), 0
+    retention = timedelta(hours=api.code.retention_hours)
     archives: dict[str, list[str]] = {}
     for subject in await kept.subjects(ALL_CODE):
         archives.setdefault(".".join(subject.split(".")[:4]), []).append(subject)
@@ -213,11 +216,14 @@ async def remove_unused(api: Api, now: datetime) -> int:
             written = await kept.written_at(subject)
             if _uses(state, digest) or now - written < timedelta(seconds=CREATION_SECONDS):
                 used = True
+            elif now - written >= retention:
+                await kept.purge(subject)
             newest = max(newest, written)
         marks = [subject for subject in subjects if subject.endswith(".whole") or ".size." in subject]
         for subject in marks:
             newest = max(newest, await kept.written_at(subject))
-        if not used and now - newest >= timedelta(hours=api.code.retention_hours):
+        whole = any(subject.endswith(".whole") for subject in subjects)
+        if not used and now - newest >= (retention if whole else timedelta(seconds=UNFINISHED_SECONDS)):
             await kept.purge(f"{archive}.>")
             removed += 1
     return removed

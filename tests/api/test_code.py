@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 from development.servers import EVERYTHING, NatsServer, PostgresServer
+from events.subjects import ALL_CODE
 from services.api.code import remove_unused
 from services.api.context import CodeLimits
-from services.runtime.code.kept import PART_BYTES
+from services.runtime.code.kept import PART_BYTES, KeptCode
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
@@ -178,16 +179,54 @@ async def _removed(served: Served, hours: float) -> int:
 
 def test_code_is_removed_once_no_living_workload_uses_it_and_some_time_has_passed(served: Served) -> None:
     with served.client("alice") as alice:
-        used, unused, begun = archive(2), archive(1), archive(3)
+        used, unused = archive(2), archive(1)
         send(served, alice, used)
         send(served, alice, unused)
-        send(served, alice, begun, 0)
         made = alice.post(f"{V1}/workloads/trainings", json=served.training(spec={"code": used.digest})).json()
         assert asyncio.run(_removed(served, 23)) == 0
-        assert asyncio.run(_removed(served, 25)) == 2
+        assert asyncio.run(_removed(served, 25)) == 1
         assert [kept(served, alice, given.digest) for given in (used, unused)] == [True, False]
         assert alice.delete(f"{V1}/workloads/trainings/{made['workloadId']}").status_code == 202
         assert asyncio.run(_removed(served, 25)) == 1
         assert not kept(served, alice, used.digest)
         send(served, alice, unused)
         assert kept(served, alice, unused.digest), "what was removed may be sent again"
+
+
+def test_what_was_begun_and_not_ended_keeps_its_room_for_an_hour(served: Served) -> None:
+    """Else a few uploads that somebody gave up, or never meant to end, shut code off for the project for a day."""
+    with served.client("alice") as alice:
+        assert send(served, alice, archive(4), 0)[0].status_code == 202
+        whole = archive(2)
+        assert all(answer.status_code == 202 for answer in send(served, alice, whole))
+        assert send(served, alice, archive(3), 0)[0].json()["details"] == "code_quota"
+        assert asyncio.run(_removed(served, 0.9)) == 0
+        assert asyncio.run(_removed(served, 1.1)) == 1
+        assert kept(served, alice, whole.digest)
+        assert all(answer.status_code == 202 for answer in send(served, alice, archive(3)))
+
+
+def test_a_name_that_does_not_use_code_any_more_is_not_looked_at_for_ever(served: Served) -> None:
+    """Given code that a living workload uses, when others that used it are gone for a day, then so are their marks."""
+    with served.client("alice") as alice:
+        used = archive(1)
+        send(served, alice, used)
+        lives, gone = (served.training(spec={"code": used.digest}) for _ in range(2))
+        assert alice.post(f"{V1}/workloads/trainings", json=lives).status_code == 202
+        made = alice.post(f"{V1}/workloads/trainings", json=gone).json()
+        assert alice.delete(f"{V1}/workloads/trainings/{made['workloadId']}").status_code == 202
+        assert _marks(served) == 2
+        assert asyncio.run(_removed(served, 25)) == 0
+        assert _marks(served) == 1
+        assert kept(served, alice, used.digest)
+
+
+def _marks(served: Served) -> int:
+    async def count() -> int:
+        nc = await connect(served.settings, EVERYTHING)
+        try:
+            return len([one for one in await KeptCode(Requests(nc)).subjects(ALL_CODE) if ".use." in one])
+        finally:
+            await nc.close()
+
+    return asyncio.run(count())
