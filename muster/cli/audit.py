@@ -25,6 +25,17 @@ AUDIT_COLUMNS: Final = (
 )
 
 
+def command_names(incomplete: str) -> list[str]:
+    # Only the table that shells complete from is made of it.
+    from events.commands import COMMANDS
+
+    return sorted(command.__name__ for command in COMMANDS if command.__name__.startswith(incomplete))
+
+
+def outcomes(incomplete: str) -> list[str]:
+    return [outcome for outcome in ("admitted", "refused") if outcome.startswith(incomplete)]
+
+
 def add_audit(root: typer.Typer) -> None:
     app = group("audit")
 
@@ -46,11 +57,22 @@ def add_audit(root: typer.Typer) -> None:
         ] = None,
         actor: Annotated[str | None, typer.Option("--actor", metavar="USER", help="Only acts of this user.")] = None,
         type_: Annotated[
-            str | None, typer.Option("--type", metavar="COMMAND", help="Only this command, such as GrantTenantRole.")
+            str | None,
+            typer.Option(
+                "--type",
+                metavar="COMMAND",
+                help="Only this command, such as GrantTenantRole.",
+                autocompletion=command_names,
+            ),
         ] = None,
         outcome: Annotated[
             str | None,
-            typer.Option("--outcome", metavar="admitted|refused", help="Only acts with this outcome. Default: both."),
+            typer.Option(
+                "--outcome",
+                metavar="admitted|refused",
+                help="Only acts with this outcome. Default: both.",
+                autocompletion=outcomes,
+            ),
         ] = None,
         limit: Annotated[
             int, typer.Option("--limit", metavar="N", help="Maximum number of records.", min=1, max=500)

@@ -660,7 +660,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "context remove": {
     },
     "events list": {
-        "--type": ("type_", "", "Only commits with an event of this type, such as PodFailed"),
+        "--type": ("type_", "one:ClusterAdded|ClusterConnected|ClusterDisconnected|ClusterRemoved|ClusterReportsRefused|MessageVoided|NodeChanged|NodeCordoned|NodePoolRemoved|NodePoolSet|NodeRegistered|NodeRemoved|NodeUncordoned|OwnershipProtectionSet|OwnershipProtectionUnset|PodFailed|PodInterrupted|PodRunning|PodStarting|PodStopped|PodSucceeded|PodUnreachable|PodWarned|PodsBound|PodsReserved|ProjectChanged|ProjectCreated|ProjectDeleted|ProjectRoleGranted|ProjectRoleRevoked|ReservationsReleased|ServiceAccountCreated|ServiceAccountDeleted|ServiceAccountRotated|ServiceAccountUsed|TenantRoleGranted|TenantRoleRevoked|WorkloadChanged|WorkloadCompleted|WorkloadCreated|WorkloadDeleted|WorkloadDeletionRequested|WorkloadFailed|WorkloadQueued|WorkloadResumed|WorkloadStopped|WorkloadSuspended|WorkloadWaiting", "Only commits with an event of this type, such as PodFailed"),
         "--actor": ("actor", "", "Only commits by this user, service account or service"),
         "--since": ("since", "", "Only what is newer than this, such as 10m"),
         "--workload": ("workload", "", "Only commits that concern this workload"),
@@ -691,8 +691,8 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "audit list": {
         "--since": ("since", "", "Only what is newer than this, such as 10m"),
         "--actor": ("actor", "", "Only acts of this user"),
-        "--type": ("type_", "", "Only this command, such as GrantTenantRole"),
-        "--outcome": ("outcome", "", "Only acts with this outcome"),
+        "--type": ("type_", "one:AddCluster|ChangeProject|ChangeWorkload|CordonNode|CreateProject|CreateServiceAccount|CreateWorkload|DeleteProject|DeleteServiceAccount|DeleteWorkload|GrantProjectRole|GrantTenantRole|NoteServiceAccountUse|RemoveCluster|RemoveNodePool|ResumeWorkload|RevokeProjectRole|RevokeTenantRole|RotateServiceAccount|SetNodePool|SetOwnershipProtection|SuspendWorkload|UncordonNode|VoidMessage", "Only this command, such as GrantTenantRole"),
+        "--outcome": ("outcome", "one:admitted|refused", "Only acts with this outcome"),
         "--limit": ("limit", "", "Maximum number of records"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),

@@ -24,6 +24,13 @@ _NEWEST: Final = 10
 """Commits before the present that a tail begins with."""
 
 
+def event_names(incomplete: str) -> list[str]:
+    # Only the table that shells complete from is made of it.
+    from events.codec import REGISTRY
+
+    return sorted({name for name, _ in REGISTRY if name.startswith(incomplete)})
+
+
 def _types(row: Row) -> str:
     """What was decided; of a message that was declared void there is nothing to tell."""
     return ", ".join(text_of(event, "type") for event in rows_of(row, "events")) or "(void)"
@@ -71,7 +78,12 @@ def _add_list(app: typer.Typer) -> None:
         *,
         type_: Annotated[
             str | None,
-            typer.Option("--type", metavar="EVENT", help="Only commits with an event of this type, such as PodFailed."),
+            typer.Option(
+                "--type",
+                metavar="EVENT",
+                help="Only commits with an event of this type, such as PodFailed.",
+                autocompletion=event_names,
+            ),
         ] = None,
         actor: Annotated[
             str | None,
