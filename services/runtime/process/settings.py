@@ -68,7 +68,8 @@ class Settings(BaseSettings):
     follows_per_user: int = Field(default=10, ge=1)
     """Open `logs?follow` and `events?follow` requests of one user, for each `api` process."""
     http_max_connections: int = Field(default=1_000, ge=1)
-    """Client connections that an `api` process keeps open. One more is answered 503 and closed."""
+    """Client connections that an `api` process keeps open. One more is answered 503 and closed. With https, as many
+    more can be in their TLS handshake. One more of those is closed without an answer."""
     http_max_connections_per_address: int = Field(default=200, ge=1)
     """Client connections from one address (for IPv6, one /64). One more is answered 429 and closed. Behind a proxy all
     connections come from one address: set this to `http_max_connections`, and limit clients in the proxy."""
