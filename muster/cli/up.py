@@ -18,6 +18,22 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+_PortOption = Annotated[
+    int | None,
+    typer.Option("--port", metavar="N", min=0, max=65535, help="Port of the API; 0 takes a free one. Default: 8080."),
+]
+_GpusOption = Annotated[
+    int | None,
+    typer.Option(
+        "--gpus",
+        metavar="N",
+        min=0,
+        max=64,
+        help="Number of stand-in GPUs on the cluster `local`, if this machine has no GPU. Default: 0.",
+    ),
+]
+
+
 def add_up(app: typer.Typer) -> None:
     """Declares `muster up`: the supervisor takes this process's place, so that it does not carry the command line."""
 
@@ -42,22 +58,8 @@ def add_up(app: typer.Typer) -> None:
                 help="Folder for its data. Default: muster in XDG_DATA_HOME. [env MUSTER_DATA_DIR]",
             ),
         ] = None,
-        port: Annotated[
-            int | None,
-            typer.Option(
-                "--port", metavar="N", min=0, max=65535, help="Port of the API; 0 takes a free one. Default: 8080."
-            ),
-        ] = None,
-        gpus: Annotated[
-            int | None,
-            typer.Option(
-                "--gpus",
-                metavar="N",
-                min=0,
-                max=64,
-                help="Number of stand-in GPUs on the cluster `local`, if this machine has no GPU. Default: 0.",
-            ),
-        ] = None,
+        port: _PortOption = None,
+        gpus: _GpusOption = None,
         demo: Annotated[
             bool, typer.Option("--demo", help="Add a simulated cluster of 32 nodes × 8 GPUs, and some workloads.")
         ] = False,
