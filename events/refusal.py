@@ -48,6 +48,7 @@ REFUSALS: Final[dict[str, str]] = {
     "node_not_schedulable": "The node accepts no new pods.",
     "too_many_workloads": "The project has reached its limit of living workloads.",
     "too_many_bytes": "The project or the user has reached the limit on bytes of new workloads in 60 minutes.",
+    "too_many_new_people": "The user has given a first role to as many people as they may in 60 minutes.",
     "too_many_creations": "The project has reached its limit of new workloads in 60 minutes.",
     "log_full": "The log is nearly full. The rest is kept for facts, releases, deletions and administrators.",
     "message_readable": "The message can be read. Only a message that cannot be read can be declared void.",

@@ -44,6 +44,7 @@ from services.api.operation_log import MAX_EVENTS
 from services.api.operations import Operation, Query
 from services.api.schemas import Schema, answer_schemas
 from services.api.unbuilt import UNBUILT_FIELDS, Default
+from services.ownership.gate import NEW_PEOPLE_PER_HOUR
 from services.runtime.identity.authentication import MAX_LIFETIME_SECONDS
 from services.runtime.process.settings import Settings
 
@@ -205,6 +206,11 @@ LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
     ("creations of a project in 60 minutes", ("project_max_creations_per_hour",), "429 `too_many_creations`"),
     ("bytes of a project's creations in 60 minutes", ("project_max_bytes_per_hour",), "429 `too_many_bytes`"),
     ("bytes of a user's creations in 60 minutes", ("user_max_bytes_per_hour",), "429 `too_many_bytes`"),
+    (
+        "people to whom one user gives a first role in 60 minutes (administrators: no limit)",
+        (NEW_PEOPLE_PER_HOUR,),
+        "429 `too_many_new_people`",
+    ),
     ("service accounts of a project", (MAX_ACCOUNTS,), "409 `too_many_accounts`"),
     ("open follows of one user, of logs or events", ("follows_per_user",), "429 `too_many_streams`"),
     ("exports at the same time: of one user, and of all users", (EXPORTS_EACH, EXPORTS), "429 `too_many_streams`"),

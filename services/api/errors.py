@@ -43,6 +43,7 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "node_not_schedulable": 409,
     "too_many_workloads": 429,
     "too_many_creations": 429,
+    "too_many_new_people": 429,
     "too_many_bytes": 429,
     "log_full": 503,
     "message_readable": 409,

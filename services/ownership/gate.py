@@ -5,6 +5,8 @@ What took a special right goes to AUDIT, what is refused to REFUSALS. A token ne
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -38,6 +40,7 @@ from services.runtime.log.store import EventStore, UnreadableMessageError
 from services.runtime.nats.jetstream_api import JetStreamError, decode_ack
 from services.runtime.nats.request_server import reply
 from services.runtime.nats.requests import Requests, UnansweredError
+from services.runtime.process.buckets import Buckets
 
 HANDLE_SECONDS: Final = 4.0
 """The api waits five seconds: commands needs the rest, and a refusal must still arrive."""
@@ -48,6 +51,9 @@ AUDIT_SECONDS: Final = 1.0
 MAX_TARGET_LENGTH: Final = 256
 """Of what the audit repeats of a request: names are at most 100 characters, and strangers may send more."""
 
+NEW_PEOPLE_PER_HOUR: Final = 100
+"""Whom one person who is no administrator may give their first role, at each gate. The stream ACTORS holds some hundred
+thousand people."""
 _GIVES_ROLE: Final = (GrantProjectRole, GrantTenantRole)
 _NAMES_PERSON: Final = (*_GIVES_ROLE, RevokeProjectRole, RevokeTenantRole)
 
@@ -134,6 +140,7 @@ class Gate:
         self._read_about = read_about
         self._audit = audit
         self._refuse_roles_while_local = refuse_roles_while_local
+        self._new_people = Buckets(size=NEW_PEOPLE_PER_HOUR, per_second=NEW_PEOPLE_PER_HOUR / 3600)
 
     async def handle(self, message: Msg) -> None:
         """Answer a request, or forward it so that `commands` does."""
@@ -180,6 +187,9 @@ class Gate:
         if isinstance(verdict, Refusal):
             await self._audit.write(_record(request, verdict, speaker, about))
             return await self._refuse(message, verdict)
+        if refusal := self._too_many_new(command, actor):
+            await self._audit.write(_record(request, refusal, speaker, about))
+            return await self._refuse(message, refusal)
         command = await self._naming(command, identity, make=True)
         if verdict.special_right is not None:
             await self._audit.write(_record(request, verdict, speaker, about))
@@ -196,6 +206,26 @@ class Gate:
         if make and isinstance(command, _GIVES_ROLE):
             return replace(command, actor=await self._actors.find_or_make(identity.iss, command.subject))
         return replace(command, actor=await self._actors.find(identity.iss, command.subject) or STRANGER)
+
+    def _too_many_new(self, command: UserCommand, actor: str) -> Refusal | None:
+        """Why this person may not have a further id made; None where they may, and it is counted. Ids are never made
+        again nor taken away, in a stream that all projects share: one project's administrator shall not fill it.
+        """
+        if not isinstance(command, _GIVES_ROLE) or command.actor != STRANGER:
+            return None
+        if self._directory.grants(actor).allows(COMMANDS[GrantTenantRole].permission, None):
+            return None
+        now = time.monotonic()
+        wait = math.ceil(self._new_people.wait_seconds(actor, now))
+        if wait:
+            return Refusal(
+                code="too_many_new_people",
+                message=f"you have given {NEW_PEOPLE_PER_HOUR} people their first role within 60 minutes; you may give "
+                f"the next in {wait} s, and an administrator may at once",
+                retry_seconds=wait,
+            )
+        self._new_people.take(actor, 1, now)
+        return None
 
     async def _knows_roles(self, seq: int) -> bool:
         """Whether the fold has what the api knows of: a role that was revoked there must not count here. A fold that

@@ -19,6 +19,7 @@ from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
 from events.refusal import Refusal
 from events.subjects import ACTORS_STREAM, EVENTS_STREAM, actor_subject
 from events.tenant import GrantTenantRole
+from services.ownership.gate import NEW_PEOPLE_PER_HOUR
 from services.runtime.identity.actors import Actors, ActorsAwayError
 from services.runtime.nats.calls import call
 from services.runtime.nats.connection import connect
@@ -158,6 +159,29 @@ async def test_only_who_is_given_a_role_gets_an_id(path: CommandPath) -> None:
     assert isinstance(refused, Refused)
     assert (refused.refusal.code, "'nobody' has no role there" in refused.refusal.message) == ("role_not_held", True)
     assert (await stored(path.server))[ACTORS_STREAM] == before
+
+
+async def test_an_administrator_of_a_project_cannot_fill_the_stream_of_people(path: CommandPath) -> None:
+    """Each new person takes a place that all projects share, for good; also where the role is taken back at once."""
+    project, _ = await furnish(path)
+    await path.accepted("root", GrantProjectRole(project_id=project, subject="pia", role="project-admin"), "pia")
+
+    async def give(giver: str, subject: str) -> object:
+        grant = GrantProjectRole(project_id=project, subject=subject, role="viewer")
+        reply = await path.send(giver, grant, f"{giver} to {subject}")
+        return reply.refusal if isinstance(reply, Refused) else reply
+
+    for number in range(NEW_PEOPLE_PER_HOUR):
+        assert isinstance(await give("pia", f"new-{number}"), Accepted)
+    before = (await stored(path.server))[ACTORS_STREAM]
+    refusals = [given for number in range(4) if isinstance(given := await give("pia", f"more-{number}"), Refusal)]
+    assert len(refusals) >= 3, "one may come back while the others are given"
+    assert {refusal.code for refusal in refusals} == {"too_many_new_people"}
+    assert all(refusal.retry_seconds in range(1, 3600) for refusal in refusals)
+    assert (await stored(path.server))[ACTORS_STREAM] <= before + 1
+    known = GrantProjectRole(project_id=project, subject="new-0", role="researcher")
+    await path.accepted("pia", known, "known")
+    assert isinstance(await give("root", "more-by-root"), Accepted)
 
 
 async def test_a_role_waits_for_a_first_visit_and_the_same_key_gives_it_once(path: CommandPath) -> None:
