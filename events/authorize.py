@@ -41,7 +41,7 @@ _ACTS: Final[dict[Permission, str]] = {
     Permission.READ: "look at this",
     Permission.SUBMIT: "submit workloads",
     Permission.OPERATE: "suspend, resume, change or delete workloads",
-    Permission.OVERRIDE_OWNERSHIP: "act on what is another's",
+    Permission.OVERRIDE_OWNERSHIP: "change workloads of other users",
     Permission.GRANT_PROJECT_ROLES: "grant or revoke roles of this project",
     Permission.MANAGE_PROJECTS: "create or change projects",
     Permission.MANAGE_CLUSTERS: "add, change or remove clusters and node pools",

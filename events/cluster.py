@@ -338,11 +338,13 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
 
 
 def name_taken(name: str) -> Refusal:
-    return Refusal(code="name_taken", field="name", message=f"there already is a cluster named {name!r}")
+    return Refusal(
+        code="name_taken", field="name", message=f"a cluster named {name!r} already exists; choose another name"
+    )
 
 
 def local_taken(name: str) -> Refusal:
-    message = f"there already is a cluster of kind local, {name!r}: this machine's devices are given out once"
+    message = f"cluster {name!r} of kind local already exists, and there can be only one: it is this machine"
     return Refusal(code="local_taken", field="kind", message=message)
 
 
@@ -386,7 +388,7 @@ def _protect(command: SetOwnershipProtection, state: Cluster) -> Decision[Cluste
         word = "on" if reported else "off"
         return Refusal(
             code="set_by_cluster",
-            message=f"cluster {state.name!r} itself sets ownership protection {word}; change its own configuration",
+            message=f"cluster {state.name!r} has ownership protection {word} in its own configuration; change it there",
         )
     if state.protection_set == command.enabled:
         return ()

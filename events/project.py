@@ -260,12 +260,14 @@ def role_is_fixed(subject: str) -> Refusal:
     return Refusal(
         code="not_for_accounts",
         field="subjectId",
-        message=f"{subject!r} is a service account: it has the role that it was made with; make another one",
+        message=f"{subject!r} is a service account, and its role is fixed; create another account with that role",
     )
 
 
 def name_taken(name: str) -> Refusal:
-    return Refusal(code="name_taken", field="name", message=f"there already is a project named {name!r}")
+    return Refusal(
+        code="name_taken", field="name", message=f"a project named {name!r} already exists; choose another name"
+    )
 
 
 def _create(command: CreateProject, state: Project, context: Context) -> Decision[ProjectEvent]:

@@ -15,7 +15,7 @@ def without_role[R](roles: dict[str, tuple[R, ...]], actor: str, role: R) -> dic
 
 
 def not_held(held: tuple[str, ...], subject: str, role: str, where: str) -> Refusal:
-    """A role that shall be taken away is none of those that they have.
+    """The refusal to revoke a role that the subject does not have.
 
     Args:
         where: such as `everywhere`.
@@ -24,6 +24,6 @@ def not_held(held: tuple[str, ...], subject: str, role: str, where: str) -> Refu
     return Refusal(
         code="role_not_held",
         field="roleName",
-        message=f"{subject!r} does not have the role {role} {where}, and so it cannot be taken away; {subject!r} {has} "
+        message=f"{subject!r} does not have the role {role} {where}, so it cannot be revoked; {subject!r} {has} "
         f"{'there' if where != 'everywhere' else where}",
     )

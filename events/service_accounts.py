@@ -216,7 +216,7 @@ def decide_on_account(
             return (ServiceAccountDeleted(name=known.name),)
         case NoteServiceAccountUse():
             if context.actor.id != known.actor:
-                return Refusal(code="not_permitted", message="only an account itself says that it was used")
+                return Refusal(code="not_permitted", message="only the account itself can report its use")
             # By the decider's clock too: whoever asks cannot be seen in the future.
             day = min(command.on, context.now.date())
             used = known.last_used is not None and known.last_used >= day
@@ -235,7 +235,7 @@ def _create(
         message = f"project {project_name!r} already has a service account {command.name!r}; rotate it for a new token"
         return Refusal(code="name_taken", field="name", message=message)
     if len(accounts) >= MAX_ACCOUNTS:
-        message = f"project {project_name!r} has {len(accounts)} service accounts, and that is the most; delete one"
+        message = f"project {project_name!r} has {len(accounts)} service accounts, which is the limit; delete one"
         return Refusal(code="too_many_accounts", message=message)
     return (
         ServiceAccountCreated(

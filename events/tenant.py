@@ -85,7 +85,7 @@ def decide(command: TenantCommand, state: Tenant, _: Context) -> Decision[Tenant
                 return Refusal(
                     code="not_for_accounts",
                     field="subjectId",
-                    message=f"{command.subject!r} is a service account: it has its role in its project alone",
+                    message=f"{command.subject!r} is a service account, which can have a role only in its project",
                 )
             return () if held else (TenantRoleGranted(actor=command.actor, role=command.role),)
         case RevokeTenantRole():
@@ -93,7 +93,7 @@ def decide(command: TenantCommand, state: Tenant, _: Context) -> Decision[Tenant
             if command.role == "administrator" and holders == [command.actor]:
                 return Refusal(
                     code="last_administrator",
-                    message=f"{command.subject!r} is the only administrator; make another one first",
+                    message=f"{command.subject!r} is the only administrator; give somebody else that role first",
                 )
             if not held:
                 return not_held(state.roles.get(command.actor, ()), command.subject, command.role, "everywhere")

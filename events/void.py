@@ -102,8 +102,8 @@ def decide(command: VoidCommand, state: Void, _: Context) -> Decision[VoidEvent]
                 return Refusal(
                     code="message_readable",
                     field="sequence",
-                    message=f"message {command.seq} can be read: what the log says is not taken back, only what it "
-                    "cannot say is",
+                    message=f"message {command.seq} can be read; only a message that cannot be read can be "
+                    "declared void",
                 )
             return (
                 MessageVoided(

@@ -121,8 +121,8 @@ def _not_owner(state: Workload, context: Context) -> Refusal | None:
         return None
     return Refusal(
         code="not_owner",
-        message=f"ownership protection is on for this cluster: only the creator of {state.name!r}, or somebody who may "
-        "override ownership, can do this",
+        message=f"ownership protection is on for this cluster: only the creator of {state.name!r} or an "
+        "administrator can do this",
     )
 
 
@@ -189,7 +189,7 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
         return Refusal(
             code="workload_finished",
             field="priorityClass",
-            message=f"{state.name!r} is {state.phase}: nothing of it is placed any more, so its priority cannot be "
+            message=f"{state.name!r} is {state.phase} and will not be scheduled again, so its priority cannot be "
             "changed; its auto-deletion can",
         )
     delete_at = None

@@ -199,13 +199,13 @@ class Api:
         return response
 
     def _no_url(self, error: BadUrlError) -> Problem:
-        return Problem(f"{self.url!r} is no URL: {error}", code=ExitCode.USAGE)
+        return Problem(f"{self.url!r} is not a valid URL: {error}", code=ExitCode.USAGE)
 
     def _broken_off(self, error: TransportError) -> Problem:
         return Problem(
-            f"Muster at {self.url} broke off in the middle",
+            f"Muster at {self.url} closed the connection before the answer was complete",
             why=(str(error),),
-            todo="it was stopped or restarted, or the line was cut: ask again; `muster doctor` shows if it is there",
+            todo="try again; if it fails again, `muster doctor` shows whether the server runs",
             code=ExitCode.UNREACHABLE,
         )
 

@@ -238,11 +238,11 @@ def _add_add(app: typer.Typer) -> None:
     ) -> None:
         """Add a cluster: a simulated one, whose nodes and pods exist only in memory, or a Kubernetes cluster."""
         if sum((simulated is not None, nodes_csv is not None, kubeconfig is not None, kubernetes)) != 1:
-            todo = "give one of --simulated 32x8, --nodes-csv FILE, --kubeconfig FILE and --kubernetes"
-            raise usage("what the cluster is made of must be said, and once", todo=todo)
+            todo = "for example --simulated 32x8"
+            raise usage("give exactly one of --simulated, --nodes-csv, --kubeconfig and --kubernetes", todo=todo)
         if context is not None and kubeconfig is None:
-            todo = "one of Muster stands before the command: `muster --context NAME cluster add …`"
-            raise usage("--context is here one of the kubeconfig", todo=todo)
+            todo = "to choose a context of Muster, write it first: `muster --context NAME cluster add …`"
+            raise usage("--context is a context of the kubeconfig here, so it needs --kubeconfig", todo=todo)
         asked = {"--cpu-cores": cpu_cores, "--memory": memory, "--gpu-model": gpu_model, "--gpu-memory": gpu_memory}
         _refuse_idle([flag for flag, value in asked.items() if value is not None], simulated, nodes_csv)
         if kubeconfig is not None:
@@ -287,7 +287,9 @@ def _refuse_idle(given: list[str], simulated: str | None, nodes_csv: Path | None
     about_gpus = ("--gpu-model", "--gpu-memory")
     for flag in given:
         if simulated is None and not (nodes_csv is not None and flag == "--gpu-memory"):
-            why = "a CSV says it of each node" if nodes_csv is not None else "other nodes say themselves what they have"
+            why = (
+                "the CSV file gives it for each node" if nodes_csv is not None else "other nodes report what they have"
+            )
             raise usage(f"{flag} goes with --simulated: {why}", todo=f"leave {flag} out")
         if simulated is not None and flag in about_gpus and parse_simulated(simulated)[1] == 0:
             raise usage(f"{flag} needs nodes with GPUs, and --simulated {simulated} has none", todo=f"leave {flag} out")

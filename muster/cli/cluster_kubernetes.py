@@ -69,10 +69,10 @@ def disconnect_cluster(session: Session, identifier: str) -> None:
 def _data_folder(session: Session) -> "DataDir":
     from muster.embedded.datadir import DataDir, DataDirError
 
-    elsewhere = "for one elsewhere: `muster cluster add NAME --kubernetes`, then `muster cluster agent NAME`"
+    elsewhere = "for Muster on servers: `muster cluster add NAME --kubernetes`, then `muster cluster agent NAME`"
     if not session.target.data_dir:
         raise usage(
-            "a kubeconfig is given to the `muster up` of this machine, and this context is none", todo=elsewhere
+            "--kubeconfig works only with a `muster up` on this machine, and this context is not one", todo=elsewhere
         )
     data = DataDir(root=Path(session.target.data_dir))
     try:
@@ -149,7 +149,10 @@ def add_agent(app: typer.Typer) -> None:
         if text_of(row, "kind") != "kubernetes":
             raise usage(f"cluster {cluster} is of kind {text_of(row, 'kind')}: it has no agent of its own")
         if not nats_user and not nats_url:
-            raise usage("where the agent reaches NATS is not said", todo="give --nats-url, or --nats-user")
+            raise usage(
+                "the address of NATS is missing",
+                todo="give --nats-url tls://HOST:4222, or only print the user with --nats-user",
+            )
         for url in nats_url.split(",") if nats_url else ():
             _check_tls(url.strip())
         try:
@@ -183,7 +186,7 @@ def _check_tls(url: str) -> None:
     except ValueError:
         fit = False
     if not fit:
-        raise usage(f"--nats-url: {url!r} is no address of NATS with TLS", todo="write it as tls://HOST:4222")
+        raise usage(f"--nats-url: {url!r} is not an address of NATS with TLS", todo="write it as tls://HOST:4222")
 
 
 def _password(file: Path) -> str:

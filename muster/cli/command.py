@@ -428,7 +428,7 @@ def _session(given: dict[str, Any], shared: dict[str, Any], outer: Connection) -
 def _format(given: dict[str, Any]) -> Format:
     asked = [chosen for flag, chosen in (("json", Format.JSON), ("yaml", Format.YAML)) if given[flag]]
     if len(asked) > 1:
-        raise usage("--json and --yaml exclude each other", todo="give one of them")
+        raise usage("--json and --yaml cannot be used together", todo="give one of them")
     return asked[0] if asked else given["output"]
 
 

@@ -39,7 +39,9 @@ def set_default(session: Session, **defaults: str) -> None:
     """Keeps a default (project, cluster) in the context in use. Raises Problem where there is none."""
     name = session.target.name
     if not name:
-        raise usage("there is no context to keep a default in", todo="make one: muster context add NAME --url URL")
+        raise usage(
+            "there is no context that could store a default", todo="make one: muster context add NAME --url URL"
+        )
     _save(with_context(session.contexts, name, replace(session.context, **defaults), use=False))
     what = ", ".join(f"{key} {value}" for key, value in defaults.items())
     session.out.talk(f"context {name}: default {what}")
@@ -123,9 +125,11 @@ def _add_changes(app: typer.Typer) -> None:
         if not context.url:
             raise usage("a context needs a URL", todo=f"muster context add {quote(name)} --url http://127.0.0.1:8080")
         if not context.url.startswith(("http://", "https://")):
-            raise usage(f"--url: {context.url!r} is no URL", todo="write it as http://HOST:PORT or https://HOST")
+            raise usage(f"--url: {context.url!r} is not a URL", todo="write it as http://HOST:PORT or https://HOST")
         if CONTEXT_NAME.match(name) is None:
-            raise usage(f"{name!r} is no name for a context", todo="letters, digits, '-', '_' and '.', at most 63")
+            raise usage(
+                f"{name!r} is not a valid name for a context", todo="use letters, digits, '-', '_' and '.', at most 63"
+            )
         _save(with_context(session.contexts, name, context, use=use_it))
         session.out.talk(f"context {name} kept in {config_file(os.environ)}")
 

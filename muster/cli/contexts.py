@@ -132,7 +132,9 @@ def write_context(name: str, url: str, token: str, data_dir: str | Path, project
 def with_context(contexts: Contexts, name: str, context: Context, *, use: bool) -> Contexts:
     """The contexts with this one added or replaced; current where asked, or where none was."""
     if CONTEXT_NAME.match(name) is None:
-        raise ContextsError(f"{name!r} is no name for a context: letters, digits, '-', '_' and '.', at most 63")
+        raise ContextsError(
+            f"{name!r} is not a valid name for a context: letters, digits, '-', '_' and '.', at most 63"
+        )
     current = name if use or not contexts.current else contexts.current
     return replace(contexts, current=current, contexts={**contexts.contexts, name: context})
 

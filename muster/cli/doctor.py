@@ -119,8 +119,8 @@ def _context(session: Session) -> Finding:
         found = f"{path} can be read by others, and holds tokens"
         return Finding(check="context", verdict="warning", found=found, todo=f"chmod 600 {quote(str(path))}")
     if not session.target.url:
-        todo = "start one with `muster up`, or name one with `muster context add NAME --url URL`"
-        return Finding(check="context", verdict="problem", found="no Muster is named", todo=todo)
+        todo = "start one with `muster up`, or set one with `muster context add NAME --url URL`"
+        return Finding(check="context", verdict="problem", found="no server is set", todo=todo)
     project = f", project {session.target.project}" if session.target.project else ""
     return Finding(check="context", verdict="ok", found=f"{name}: {session.target.url}{project}")
 
@@ -188,7 +188,10 @@ def _clock(date: str | None) -> Finding:
     if skew > SKEW_SECONDS:
         found = f"this clock and the server's differ by {format_span(skew)}"
         return Finding(
-            check="clock", verdict="problem", found=found, todo="set the clocks by NTP: tokens expire by them"
+            check="clock",
+            verdict="problem",
+            found=found,
+            todo="synchronize the clocks with NTP; wrong clocks make tokens expire",
         )
     return Finding(check="clock", verdict="ok", found="agrees with the server's")
 

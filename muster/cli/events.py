@@ -121,7 +121,10 @@ def _add_list(app: typer.Typer) -> None:
             _list_newest(session, filters, before, limit)
             return
         if filters or before is not None or workload:
-            raise usage("--after lists all that came since, oldest first", todo="leave the other options out")
+            raise usage(
+                "--after cannot be used with other filters: it lists everything after that sequence",
+                todo="leave the other options out",
+            )
         rows, more = _commits(session, after, limit)
         session.out.rows(rows, EVENT_COLUMNS, name="sequence", empty="no events after that")
         if more and rows:
@@ -159,7 +162,7 @@ def _add_tail(app: typer.Typer) -> None:
         """Follow the log until Ctrl-C. If the server restarts, it goes on after the last commit that it printed."""
         patience = session.patience(timeout)
         if newest is not None and after is not None:
-            raise usage("--newest and --after exclude each other", todo="leave one of them out")
+            raise usage("--newest and --after cannot be used together", todo="leave one of them out")
         begin = after
         if begin is None:
             last = session.api.read("/events", [("limit", 1)]).sequence or 0

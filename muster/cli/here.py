@@ -27,7 +27,7 @@ def set_working_dir(api: "Api", request: Row, cluster: Row, *, code: str | None)
         if given:
             raise usage(
                 f"--working-dir {given!r} is relative, and with code each run starts in the folder that was sent",
-                todo=f"leave it out, and name what runs from there, such as {given}/train.py",
+                todo=f"leave it out, and give the path within that folder, such as {given}/train.py",
             )
         return
     if not _runs_here(api, cluster):
@@ -35,12 +35,14 @@ def set_working_dir(api: "Api", request: Row, cluster: Row, *, code: str | None)
             raise usage(
                 f"--working-dir {given!r} is relative, and the pods of cluster {text_of(cluster, 'name')!r} do not run "
                 "in a folder of this machine",
-                todo="write the folder of the image, from `/`",
+                todo="give the path of a folder in the image, from `/`",
             )
         return
     folder = Path(given or ".").resolve()
     if given and not folder.is_dir():
-        raise usage(f"--working-dir {given!r}: there is no folder {str(folder)!r}", todo="name a folder that is there")
+        raise usage(
+            f"--working-dir {given!r}: there is no folder {str(folder)!r}", todo="give the path of an existing folder"
+        )
     set_field(request, _FIELD, str(folder))
 
 

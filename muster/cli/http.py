@@ -329,5 +329,7 @@ def tls_error(error: Exception, url: SplitResult) -> TlsError | None:
         return TlsError(told, todo=todo)
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
         plain = f"http://{url.netloc.rpartition('@')[2]}"
-        return TlsError(f"what answers at {name} speaks no TLS", todo=f"if it is to speak plain HTTP: --url {plain}")
+        return TlsError(
+            f"the server at {name} does not speak TLS", todo=f"if it should speak plain HTTP, use --url {plain}"
+        )
     return None

@@ -82,11 +82,9 @@ def workload_told(session: "Session", given: str, project: str | None, *, delete
 
 def check_new_name(name: str) -> None:
     """Raises Problem (usage) for a name by which a workload could never be asked for."""
-    taken = f"{LATEST} is the newest workload" if name == LATEST else "what looks like an id is taken for one"
+    taken = f"{LATEST} is the newest workload" if name == LATEST else "it looks like an id"
     if name == LATEST or _UUID.match(name.lower()):
-        raise usage(
-            f"a workload named {name!r} could not be asked for by its name: {taken}", todo="give it another name"
-        )
+        raise usage(f"a workload cannot be named {name!r}: {taken}", todo="give it another name")
 
 
 def workload_filters(project: str | None) -> list[tuple[str, str | int]]:
@@ -235,7 +233,7 @@ def _named(things: list[Row], given: str) -> Row | None:
 def _refuse_name(things: list[Row], given: str, *, what: str) -> NoReturn:
     names = [text_of(thing, "name") for thing in things]
     raise Problem(
-        f"there is no {what} {given!r}, or it is not yours to see",
+        f"there is no {what} {given!r}, or you may not see it",
         why=(_listed(what, names),),
         todo=did_you_mean(given, names),
         code=ExitCode.NOT_FOUND,

@@ -226,7 +226,7 @@ def add_pools(root: typer.Typer) -> None:
         place = default_cluster(session, cluster)
         identifier, where = text_of(place, "id"), text_of(place, "name")
         if name == DEFAULT_POOL:
-            raise usage(f"the pool {name!r} holds the nodes in no other; it is always there")
+            raise usage(f"the pool {name!r} cannot be removed: it holds the nodes that are in no other pool")
         if idempotency_key is None:  # with a key it may come again after the pool is gone
             find_node_pool(session.api, name, identifier)
         path = f"/node-pools/{identifier}/{name}"

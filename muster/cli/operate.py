@@ -187,7 +187,7 @@ def _directly(
         asyncio.run(run())
     except UnreadableMessageError as error:
         raise Problem(
-            "the log holds what cannot be read", why=(str(error),), todo=error.todo, code=ExitCode.FAILURE
+            "the log has a message that cannot be read", why=(str(error),), todo=error.todo, code=ExitCode.FAILURE
         ) from error
     except (ConnectionLostError, LogUnavailableError, OSError, asyncpg.PostgresConnectionError) as error:
         raise Problem(
@@ -197,10 +197,13 @@ def _directly(
             code=ExitCode.UNREACHABLE,
         ) from error
     except asyncpg.PostgresError as error:
-        raise Problem("the database refused", why=(str(error),), code=ExitCode.FAILURE) from error
+        raise Problem("the database refused a query", why=(str(error),), code=ExitCode.FAILURE) from error
     except (LogGapError, BrokenChainError) as error:
         raise Problem(
-            "the log is not whole", why=(str(error),), todo="stop, and restore it from a backup", code=ExitCode.FAILURE
+            "the log has a gap",
+            why=(str(error),),
+            todo="stop every service, and restore the log from a backup",
+            code=ExitCode.FAILURE,
         ) from error
 
 

@@ -27,7 +27,8 @@ def read_request(file: str) -> Row:
         raise usage(f"--file: {file} is neither YAML nor JSON: {_fault(error)}") from error
     if not isinstance(document, dict):
         raise usage(
-            f"--file: {file} holds no request", todo="it begins with name: and spec:, as --dry-run=client prints it"
+            f"--file: {file} does not hold a request",
+            todo="it needs the fields name and spec; --dry-run=client prints an example",
         )
     known = ["name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec"]
     for key in document:

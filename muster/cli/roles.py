@@ -165,9 +165,9 @@ def _where(session: Session, role: str, project: str | None, *, everywhere: bool
     """The project that a role is for; None: everywhere. Raises Problem."""
     check_role(role)
     if project and role == ADMINISTRATOR:
-        raise usage(f"{role} is a role everywhere, never in one project", todo="leave -p out")
+        raise usage(f"{role} always applies to all projects", todo="leave -p out")
     if project and everywhere:
-        raise usage(f"{role} everywhere and in project {project!r} exclude each other", todo="leave one of them out")
+        raise usage(f"--everywhere and --project {project!r} cannot be used together", todo="leave one of them out")
     if everywhere or role == ADMINISTRATOR:
         return None
     return default_project(session, project)

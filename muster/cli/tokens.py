@@ -87,7 +87,8 @@ def wanted_role(role: str | None, project: str | None) -> str | None:
     check_role(role)
     if role == ADMINISTRATOR and project:
         raise usage(
-            "an administrator is one everywhere, not in a project", todo="leave --project out, or bind project-admin"
+            "the role administrator always applies to all projects",
+            todo="leave --project out, or use --role project-admin",
         )
     return role
 

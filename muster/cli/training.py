@@ -135,7 +135,10 @@ def _set_words(request: Row, words: list[str], *, replace_command: bool) -> None
         text = words[0] if len(words) == 1 else shlex.join(words)
         set_field(request, "spec.command" if replace_command else "spec.args", text)
     elif replace_command:
-        raise usage("--command needs words after --", todo="muster training submit NAME -i IMAGE --command -- WORDS...")
+        raise usage(
+            "--command needs the words of the command after --",
+            todo="muster training submit NAME -i IMAGE --command -- WORDS...",
+        )
 
 
 def _field_options() -> "list[TyperOption]":
@@ -164,7 +167,7 @@ def _add_submit(app: typer.Typer) -> None:
 
 def _name(request: Row, name: str | None, prefix: str | None) -> None:
     if name and prefix:
-        raise usage("NAME and --name-prefix exclude each other", todo="give one of them")
+        raise usage("NAME and --name-prefix cannot be used together", todo="give one of them")
     if name:
         request["name"] = name
     elif prefix:
@@ -179,7 +182,7 @@ def _name(request: Row, name: str | None, prefix: str | None) -> None:
 def _dry_run(session: Session, request: Row, where: str) -> ExitCode:
     """Prints the request as it would be sent, after the checks that need no server. Raises Problem (6)."""
     if where != "client":
-        raise usage(f"--dry-run={where} is not there", todo="--dry-run=client checks and prints the request")
+        raise usage(f"--dry-run={where} does not exist", todo="--dry-run=client checks and prints the request")
     from muster.cli.training_flags import FLAG_OF_FIELD
     from services.api.check import FaultyTraining, check_training
 

@@ -115,7 +115,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
     ) -> None:
         """List workloads."""
         if everything and project:
-            raise usage("--all and --project exclude each other", todo="leave one of them out")
+            raise usage("--all and --project cannot be used together", todo="leave one of them out")
         patience = session.patience(timeout, waits=watch)
         scope = None if everything else session.project(project)
         parameters = workload_filters(scope)
@@ -264,9 +264,9 @@ def _check_run(*, previous: bool, attempt: int | None, run: int | None, follow: 
             "--run needs --attempt: each attempt counts its runs from 1", todo="`muster workload pods` lists both"
         )
     if previous and attempt is not None:
-        raise usage("--previous and --attempt exclude each other", todo="leave one of them out")
+        raise usage("--previous and --attempt cannot be used together", todo="leave one of them out")
     if follow and chosen:
-        raise usage(f"{chosen[0]} does not go with --follow, which tells of every run from now on")
+        raise usage(f"{chosen[0]} cannot be used with --follow, which prints every run")
 
 
 def _tell_what_waits(session: Session, identifier: str) -> None:
@@ -448,12 +448,12 @@ def _records(session: Session, path: str, limit: int) -> list[Row]:
 
 def _since(since: str | None, since_time: str | None) -> list[tuple[str, str | int]]:
     if since and since_time:
-        raise usage("--since and --since-time exclude each other", todo="give one of them")
+        raise usage("--since and --since-time cannot be used together", todo="give one of them")
     if since:
         return [("since", f"{duration_option('--since', since)}s")]
     if since_time:
         if parse_time(since_time) is None:
-            raise usage(f"--since-time: {since_time!r} is no time", todo="write it as 2030-01-31T12:00:00Z")
+            raise usage(f"--since-time: {since_time!r} is not a time", todo="write it as 2030-01-31T12:00:00Z")
         return [("since", since_time)]
     return []
 

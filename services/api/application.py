@@ -90,6 +90,6 @@ def build_application(api: Api, *, origins: Sequence[str] = ()) -> ASGIApp:
 def _no_operation(method: str, possible: Sequence[str]) -> ApiError:
     """Nothing stands at this path, or not with this method."""
     if not possible:
-        return ApiError(404, "there is nothing at this path; /docs lists what there is (ids are UUIDs)")
+        return ApiError(404, "this path does not exist; /docs lists every path (ids are UUIDs)")
     allowed = ", ".join(possible)
-    return ApiError(405, f"{method} is not possible here; possible: {allowed}", headers={"Allow": allowed})
+    return ApiError(405, f"this path does not have the method {method}; it has {allowed}", headers={"Allow": allowed})

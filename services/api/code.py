@@ -103,7 +103,7 @@ async def put_code(call: Call) -> Answer[answers.HttpResponse]:
             if given.part == given.parts - 1:
                 await kept.complete(code, given.parts)
         except CodeFullError:
-            raise ApiError(503, "no more code can be kept now; ask an administrator", details="code_full") from None
+            raise ApiError(503, "the storage for code is full; ask an administrator", details="code_full") from None
         except CodeError as error:
             await kept.purge(f"{code.subject}.>")
             raise bad_request([Issue(field="digest", details=f"{error}; send all parts again")]) from None
@@ -175,7 +175,7 @@ async def keep_for(call: Call, code: Code, key: str) -> None:
     try:
         await KeptCode(call.api.requests).use(code, key)
     except CodeFullError:
-        raise ApiError(503, "no more code can be kept now; ask an administrator", details="code_full") from None
+        raise ApiError(503, "the storage for code is full; ask an administrator", details="code_full") from None
 
 
 async def is_kept(call: Call, code: Code) -> bool:

@@ -72,7 +72,9 @@ class Edge:
             error = outcome_unknown() if changes else unavailable("this server is stopping; ask again")
         except Exception:
             log.exception("request_failed", request_id=request_id, method=scope["method"], path=scope["path"])
-            error = ApiError(500, "something went wrong here; the request id leads to the log", details=request_id)
+            error = ApiError(
+                500, "an error in Muster; an operator finds its cause in the log, by the request id", details=request_id
+            )
         if not started:
             await error.response()(scope, receive, answer)
 
@@ -107,7 +109,7 @@ def _objection(scope: Scope) -> ApiError | None:
         size += len(name) + len(value)
         if name in once:
             shown = name.decode("latin-1")
-            return ApiError(400, f"the header {shown} is given twice: which one counts?", details="header_given_twice")
+            return ApiError(400, f"the header {shown} is given twice; send it once", details="header_given_twice")
         if name in _ONCE:
             once.add(name)
         if name == b"content-type":

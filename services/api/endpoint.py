@@ -230,7 +230,7 @@ def _of_exception(error: Exception, operation: Operation, request: Request) -> A
     """What an exception of somebody else's is over HTTP."""
     match error:
         case ClientDisconnect():
-            return ApiError(400, "the client went away before its request was there")
+            return ApiError(400, "the client closed the connection before the request was complete")
         case InvalidQueryError():
             return bad_request([Issue(field=error.field, details=error.message)])
         case QueryTimeoutError():
@@ -269,6 +269,6 @@ def _of_exception(error: Exception, operation: Operation, request: Request) -> A
             )
             return ApiError(
                 500,
-                "something went wrong here; the request id leads to the log",
+                "an error in Muster; an operator finds its cause in the log, by the request id",
                 details=f"request id {request.state.request_id}",
             )

@@ -95,7 +95,7 @@ class ApiError(Exception):
 
 
 def not_found(what: str) -> ApiError:
-    return ApiError(404, f"{what}, or it is not yours to see", details="not_found")
+    return ApiError(404, f"{what}, or you may not see it", details="not_found")
 
 
 def bad_request(issues: Sequence[Issue]) -> ApiError:

@@ -137,5 +137,7 @@ def _wanted_pod(call: Call, state: Workload) -> PodId | None:
         sets = ", ".join(
             f"{name}-0" + (f" to {name}-{count - 1}" if count > 1 else "") for name, count in counts.items()
         )
-        raise bad_request([Issue(field="pod", details=f"{shown(given)} is no pod of this workload; it has {sets}")])
+        raise bad_request(
+            [Issue(field="pod", details=f"{shown(given)} is not a pod of this workload; its pods are {sets}")]
+        )
     return match[1], int(match[2])

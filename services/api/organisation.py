@@ -233,7 +233,9 @@ async def revoke_role(call: Call) -> Answer[answers.HttpResponse]:
     given = {name: value for name, value in call.values.items() if value is not None}
     in_body = call.raw.strip() not in {b"", b"{}"}
     if in_body and given:
-        raise bad_request([Issue(field="body", details="the query says already which role; leave one of both out")])
+        raise bad_request(
+            [Issue(field="body", details="the role is in the query and in the body; send only one of them")]
+        )
     rule = _checked(call.json_object() if in_body else given)
     command: UserCommand
     if rule.scope_type == "tenant":

@@ -243,7 +243,9 @@ class Commands:
         if not living:
             return None
         live = "1 workload lives" if living == 1 else f"{living} workloads live"
-        return Refusal(code="project_not_empty", message=f"{live} in the project; delete them, or wait for their end")
+        return Refusal(
+            code="project_not_empty", message=f"{live} in the project; delete them first, or wait until they have ended"
+        )
 
     async def _not_left_over(self, workload_id: str) -> Refusal | None:
         key = key_of_id(workload_id)
@@ -305,5 +307,5 @@ def _answer_of(outcome: Committed | Rejected | Unknown, admitted: AdmittedComman
 
 def _log_full(why: str) -> Refusal:
     return Refusal(
-        code="log_full", message=f"{why}; deletions, revoked roles and what administrators do are still taken"
+        code="log_full", message=f"{why}; deletions, revoking roles and commands of administrators still work"
     )

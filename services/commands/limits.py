@@ -112,9 +112,9 @@ def over_limit(
         excess = living - limits.living + 1
         return Refusal(
             code="too_many_workloads",
-            message=f"the project has {living} living workloads and may have {limits.living}; it may create one when "
-            f"{excess} of them {'has ended or is' if excess == 1 else 'have ended or are'} deleted, or when an "
-            "operator sets MUSTER_PROJECT_MAX_LIVING_WORKLOADS higher",
+            message=f"the project has {living} living workloads and may have {limits.living}; try again when {excess} "
+            f"of them {'has ended or is' if excess == 1 else 'have ended or are'} deleted, or ask an operator to raise "
+            "MUSTER_PROJECT_MAX_LIVING_WORKLOADS",
         )
     created = _recent(counts.created, asked.project_id, now, len(of_project))
     if (count := sum(created.values())) >= limits.creations_per_hour:
@@ -122,8 +122,8 @@ def over_limit(
         return Refusal(
             code="too_many_creations",
             message=f"the project has created {count} workloads within {WINDOW_MINUTES} minutes and may create "
-            f"{limits.creations_per_hour}; it may create the next in {wait} s, or when an operator sets "
-            "MUSTER_PROJECT_MAX_CREATIONS_PER_HOUR higher",
+            f"{limits.creations_per_hour}; try again in {wait} s, or ask an operator to raise "
+            "MUSTER_PROJECT_MAX_CREATIONS_PER_HOUR",
             retry_seconds=wait,
         )
     of_project_bytes = _recent(counts.project_bytes, asked.project_id, now, _bytes(of_project))
@@ -147,8 +147,8 @@ def _too_many_bytes(whose: str, used: int, limit: int, asked: Creation, wait: in
     return Refusal(
         code="too_many_bytes",
         message=f"the {whose} has created workloads of {used:,} bytes within {WINDOW_MINUTES} minutes and may create "
-        f"{limit:,}; this one has {asked.bytes:,}: it may be created in {wait} s, or when an operator sets "
-        f"MUSTER_{whose.upper()}_MAX_BYTES_PER_HOUR higher; large values are better kept in a file or a ConfigMap",
+        f"{limit:,}; this one has {asked.bytes:,}; try again in {wait} s, ask an operator to raise "
+        f"MUSTER_{whose.upper()}_MAX_BYTES_PER_HOUR, or put large values into a file or a ConfigMap",
         retry_seconds=wait,
     )
 

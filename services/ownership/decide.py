@@ -48,7 +48,7 @@ def decide(command: UserCommand, actor: str, facts: Facts) -> Admission | Refusa
     if line is None:
         return Refusal(code="not_permitted", message=f"nobody may give {type(command).__name__}")
     if is_account(actor) and line.permission not in ACCOUNT_PERMISSIONS:
-        message = "a service account does not do this, whatever role it has; a person must"
+        message = "a service account cannot do this with any role; a person must do it"
         return Refusal(code="not_permitted", message=message)
     if workload_id := named_workload(command):
         return _of_workload(workload_id, actor, line.permission, facts)
@@ -74,7 +74,8 @@ def _beyond_own_rights(command: UserCommand, grants: Grants, project_id: str | N
         return None
     return Refusal(
         code="not_permitted",
-        message=f"an account with the role {command.role} could do what you may not here: {', '.join(sorted(lacking))}",
+        message=f"an account with the role {command.role} would have rights that you do not have here: "
+        f"{', '.join(sorted(lacking))}",
     )
 
 
@@ -85,7 +86,7 @@ def _not_shared(line: CommandType, command: UserCommand, actor: str) -> Refusal 
     return Refusal(
         code="pods_not_isolated",
         message=f"{line.target(command)!r} could become an administrator: this machine's kernel refuses "
-        "namespaces, so pods of the local cluster can read Muster's keys; remove that cluster, or accept it with "
+        "namespaces, so pods of the local cluster can read Muster's keys; remove that cluster, or accept this with "
         "`muster up --accept-shared-pods`",
     )
 
@@ -114,7 +115,7 @@ def _of_workload(workload_id: str, actor: str, needed: Permission, facts: Facts)
     if protected:
         return Refusal(
             code="not_owner",
-            message=f"ownership protection is on for this workload's cluster: only its creator {facts.owner!r}, or "
-            "somebody who may override ownership, can do this",
+            message=f"ownership protection is on for this workload's cluster: only its creator {facts.owner!r} or "
+            "an administrator can do this",
         )
     return Admission(others_unprotected=True)

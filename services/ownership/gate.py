@@ -148,13 +148,15 @@ class Gate:
             request = _REQUEST_DECODER.decode(message.data)
         except UNDECODABLE as error:
             log.warning("request_not_read", subject=message.subject, error=str(error))
-            return await self._refuse(message, Refusal(code="invalid", message="the request is no command known here"))
+            return await self._refuse(message, Refusal(code="invalid", message="the request is not a known command"))
         if not KEY_PATTERN.match(request.command_id):
             # It becomes part of a header of the log.
-            return await self._refuse(message, Refusal(code="invalid", message="the command id is not fit for use"))
+            return await self._refuse(message, Refusal(code="invalid", message="the command id is not valid"))
         named = request.command.subject if isinstance(request.command, _NAMES_PERSON) else None
         if named is not None and not fit_subject(named) and not fit_account(named):
-            return await self._refuse(message, Refusal(code="invalid", message="no token can have this subject"))
+            return await self._refuse(
+                message, Refusal(code="invalid", message="this subject is not valid: no token can have it")
+            )
         try:
             async with asyncio.timeout(HANDLE_SECONDS):
                 await self._pass(message, request)

@@ -180,8 +180,8 @@ def test_plain_http_where_https_is_meant_is_said_so(muster: Callable[..., Ran], 
         port = server.server_address[1]
         ran = muster("workload", "list", "--url", f"https://localhost:{port}")
     assert ran.code == 1
-    assert f"what answers at https://localhost:{port} speaks no TLS" in ran.err
-    assert f"→ if it is to speak plain HTTP: --url http://localhost:{port}" in ran.err
+    assert f"the server at https://localhost:{port} does not speak TLS" in ran.err
+    assert f"→ if it should speak plain HTTP, use --url http://localhost:{port}" in ran.err
 
 
 def test_https_where_plain_http_is_meant_is_said_so(api: ShapeServer, muster: Callable[..., Ran]) -> None:

@@ -127,7 +127,7 @@ def test_pods_that_run_elsewhere_start_where_their_image_says_and_a_relative_fol
     ran = muster("training", "submit", "mine", "-i", "a", "--working-dir", "src", "--", "x")
     assert ran.code == 2
     assert "'src' is relative, and the pods of cluster 'far' do not run in a folder of this machine" in ran.err
-    assert "write the folder of the image, from `/`" in ran.err
+    assert "give the path of a folder in the image, from `/`" in ran.err
     assert len(api.asked("POST", "/workloads/trainings")) == 1
 
 

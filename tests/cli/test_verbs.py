@@ -213,7 +213,7 @@ def test_logs_that_break_off_are_no_success(api: ShapeServer, muster: Any) -> No
     api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text="one\n", broken_off=True))
     ran = muster("training", "logs", "hello")
     assert (ran.code, ran.out) == (9, "one\n")
-    assert f"Muster at {api.url} broke off in the middle" in ran.err
+    assert f"Muster at {api.url} closed the connection before the answer was complete" in ran.err
 
 
 def test_logs_of_a_removed_cluster_are_not_found_and_not_asked_for_again(api: ShapeServer, muster: Any) -> None:

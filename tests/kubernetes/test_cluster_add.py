@@ -132,6 +132,6 @@ def test_what_broke_off_is_completed_by_the_same_command(stack: Stack, plane: Co
 
 def test_a_name_that_is_taken_by_another_kind_is_refused_with_nothing_kept(stack: Stack, plane: ControlPlane) -> None:
     ran = stack.muster("cluster", "add", "local", "--kubeconfig", str(plane.kubeconfig()))
-    assert (ran.returncode, "already is a cluster" in ran.stderr) == (5, True), ran.stderr
+    assert (ran.returncode, "already exists" in ran.stderr) == (5, True), ran.stderr
     assert list((stack.data_dir / "clusters").iterdir()) == []
     stack.stop()

@@ -240,7 +240,7 @@ def test_nobody_makes_an_account_with_rights_beyond_their_own(monkeypatch: pytes
     beyond = CreateServiceAccount(project_id=OURS, name="ci", role="researcher", token_hash=HASH)
     decided = decide(beyond, "ada", Facts(grants=ROLES["viewer"]))
     assert isinstance(decided, Refusal)
-    assert decided.message.endswith("could do what you may not here: operate, submit")
+    assert decided.message.endswith("would have rights that you do not have here: operate, submit")
 
 
 def test_that_an_account_was_used_is_no_administrative_act() -> None:

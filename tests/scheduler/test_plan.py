@@ -277,7 +277,7 @@ class TestClusters:
         key = world.submit("w")
         world.settle()
         assert world.workload(key).reason == "cluster_disconnected"
-        assert world.workload(key).message == "cluster local cannot be worked with: the API server is away"
+        assert world.workload(key).message == "the agent of cluster local reports a problem: the API server is away"
 
     def test_an_unknown_cluster_is_named_as_removed(self, world: World):
         key = world.submit("w", cluster_id="2f9b1d7e-6a5c-8f3e-9b2d-000000000000")

@@ -71,7 +71,7 @@ def test_with_the_control_plane_away_for_a_minute_nothing_is_started_or_ended_an
         assert api.act("suspend", suspended).status_code == 202
         assert api.act("delete", deleted).status_code == 202
         new = stack.submit("submitted-meanwhile", runtime_seconds=None)["workloadId"]
-        assert told(stack, new, "WorkloadWaiting", "cannot be worked with", "API server")
+        assert told(stack, new, "WorkloadWaiting", "reports a problem", "API server")
         time.sleep(max(0.0, away_until - time.monotonic()))
         phases = {key: api.training(key)["actualPhase"] for key in (*keys, new)}
         assert list(phases.values()) == ["Running", "Stopping", "Deleting", "Running", "Pending"], phases

@@ -39,7 +39,7 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     if project is not None and not project.exists:
         return Waiting(
             reason=WaitingReason.PROJECT_DELETED,
-            message=f"project {project.name} was deleted, and so the workload will be",
+            message=f"project {project.name} was deleted, so this workload will be deleted too",
         )
     pools = pools_to_try(snapshot, pod_class)
     if not pools:
@@ -53,9 +53,9 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     if not cluster.connected:
         return Waiting(
             reason=WaitingReason.CLUSTER_DISCONNECTED,
-            message=f"cluster {cluster.name} cannot be worked with: {cluster.problem}"
+            message=f"the agent of cluster {cluster.name} reports a problem: {cluster.problem}"
             if cluster.problem
-            else f"the agent of cluster {cluster.name} is not heard from",
+            else f"the agent of cluster {cluster.name} does not report",
         )
     view, where = _nodes_of(planning, pod_class, pools), _where(pools, cluster)
     filters = [each for each in planning.policy.filters if each.asks(pod_class.request)]
@@ -74,7 +74,7 @@ def _nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -
 
 
 def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
-    """What no free room would mend."""
+    """A reason that more free room would not remove."""
     if not len(view.rows):
         return Waiting(reason=WaitingReason.NO_NODES, message=f"{where} has no nodes")
     too_small = _too_small(view, filters)
