@@ -293,7 +293,7 @@ def trusted(ca_file: str = "") -> "SSLContext":
         try:
             return ssl.create_default_context(cafile=ca_file)
         except OSError as error:
-            why = "holds no certificate in PEM" if isinstance(error, ssl.SSLError) else f"{error.strerror}"
+            why = "does not hold a certificate in PEM" if isinstance(error, ssl.SSLError) else f"{error.strerror}"
             todo = (
                 "--ca-file, MUSTER_CA_FILE or the context names it: the certificate of the server's authority, in PEM"
             )

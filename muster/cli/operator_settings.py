@@ -58,7 +58,7 @@ def _ports(data_dir: Path) -> dict[str, int]:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Problem(
-            f"{data_dir} is no data folder of `muster up`: {error}",
+            f"{data_dir} is not a data folder of `muster up`: {error}",
             todo="check --data-dir; `muster context show` tells which one is meant",
             code=ExitCode.NOT_FOUND,
         ) from error

@@ -152,7 +152,7 @@ class DataDir:
         try:
             return Ports(**json.loads((self.root / "ports.json").read_text()))
         except (OSError, ValueError, TypeError) as error:
-            raise DataDirError(f"{self.root} is no data folder that `muster up` has used: {error}") from error
+            raise DataDirError(f"{self.root} is not a data folder of `muster up`: {error}") from error
 
 
 def default_data_dir() -> Path:
@@ -256,7 +256,7 @@ def _check_version(root: Path) -> None:
         others = sorted(entry.name for entry in root.iterdir() if entry.name != "muster.lock")
         if others:
             raise DataDirError(
-                f"folder {root} is not empty and no data folder of Muster (it holds {others[0]}): "
+                f"folder {root} is not empty and not a data folder of Muster (it holds {others[0]}): "
                 f"pass an empty or a new folder with --data-dir"
             ) from None
         write_private(path, f"{LAYOUT_VERSION}\n")

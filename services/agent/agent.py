@@ -344,7 +344,7 @@ class Agent:
                 self._forget(key, token)
             case Absent(token=token):
                 if await self._backend.is_there(key, token):
-                    raise BackendError("the cluster has this run, and did not show it yet")
+                    raise BackendError("the cluster has this run but has not listed it yet")
                 self._see_pod(_absent(action))
             case _:
                 assert_never(action)

@@ -65,7 +65,7 @@ class Recipes:
             self._unanswered_at = loop.time()
             if self._unanswered_since is None:
                 self._unanswered_since = asked
-            raise BackendError("cluster_sync does not say what this run is made of") from error
+            raise BackendError("cluster_sync did not send the recipe of this run") from error
         finally:
             self._waiting.pop((pod_key, token), None)
         self._unanswered_since = None

@@ -37,7 +37,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise BadBodyError(f"is not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
     if not isinstance(value, dict):
-        raise BadBodyError("is JSON, but no object; send {…}")
+        raise BadBodyError("is JSON but not an object; send {…}")
     return cast("dict[str, Any]", value)
 
 
@@ -54,7 +54,7 @@ def _walk(path: str, value: Any, issues: list[Issue]) -> None:
     if len(issues) >= MAX_ISSUES:
         return
     if isinstance(value, str) and "\x00" in value:
-        issues.append(Issue(field=path, details="contains a NUL character, which no text here can hold"))
+        issues.append(Issue(field=path, details="contains a NUL character, which is not allowed"))
     elif isinstance(value, dict):
         for key, inner in value.items():  # pyright: ignore[reportUnknownVariableType] - JSON objects have text keys
             name = str(key)  # pyright: ignore[reportUnknownArgumentType]

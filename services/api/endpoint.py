@@ -199,7 +199,7 @@ def shown_name(name: str) -> str:
 def _value(parameter: Query, text: str) -> Any:
     """Raises BadValueError."""
     if "\x00" in text:
-        raise BadValueError("contains a NUL character, which no text here can hold")
+        raise BadValueError("contains a NUL character, which is not allowed")
     match parameter.type:
         case "text" | "texts":
             return text if parameter.read is None else parameter.read(text)

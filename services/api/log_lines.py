@@ -143,7 +143,7 @@ class Asked:
             async for chunk in self._answer(request):
                 yield chunk
         except NatsError as error:
-            raise AgentError(f"the way to the cluster's agent is broken ({error}); try again") from None
+            raise AgentError(f"the connection to the cluster's agent failed ({error}); try again") from None
 
     async def _answer(self, request: LogsRequest) -> AsyncIterator[LogsChunk]:
         nats = self.call.api.nats
@@ -158,7 +158,7 @@ class Asked:
             while True:
                 chunk = understood(await _next(subscription, seconds))
                 if chunk.number != number:
-                    raise AgentError("a part of this log was lost on its way here; ask again")
+                    raise AgentError("a part of this log was lost on the way; try again")
                 yield chunk
                 if chunk.end:
                     return
@@ -182,7 +182,7 @@ async def _next(subscription: Subscription, seconds: float) -> Msg:
     except (NatsTimeoutError, TimeoutError):
         raise AgentError("the cluster's agent does not answer; try again") from None
     if (message.headers or {}).get("Status") == _NO_RESPONDERS:
-        raise AgentError("the cluster's agent is away; its pods keep their logs, try again later")
+        raise AgentError("the cluster's agent is away; the logs of its pods are kept, so try again later")
     return message
 
 
@@ -194,7 +194,7 @@ def understood(message: Msg) -> LogsChunk:
             check_moment("a line's time", line.at)
     except UNDECODABLE as error:
         reason = " ".join(str(error).split())[:MAX_REASON_CHARACTERS]
-        raise AgentError(f"the cluster's agent sent what is no part of a log: {reason}") from None
+        raise AgentError(f"the cluster's agent sent an invalid part of a log: {reason}") from None
     return chunk
 
 

@@ -104,13 +104,13 @@ def load(certificate_file: Path, key_file: Path) -> ssl.SSLContext:
         expires = leaf.not_valid_after_utc.timestamp()
         public_key = leaf.public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise CertificateError(f"{CERTIFICATE}: {certificate_file} holds no certificate in PEM: {error}") from error
+        raise CertificateError(f"{CERTIFICATE}: {certificate_file} is not a certificate in PEM: {error}") from error
     try:
         key = load_pem_private_key(secret, None)
     except TypeError as error:
         raise CertificateError(f"{KEY}: {key_file} is encrypted; give the key without a passphrase") from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise CertificateError(f"{KEY}: {key_file} holds no private key in PEM") from error
+        raise CertificateError(f"{KEY}: {key_file} does not hold a private key in PEM") from error
     if key.public_key() != public_key:
         raise CertificateError(
             f"{KEY}: {key_file} is not the key of the certificate in {certificate_file} ({CERTIFICATE}). Give the "
@@ -325,7 +325,7 @@ class TlsProtocol(asyncio.Protocol):
         self._phase = _Phase.PLAIN
         self._no_handshake_any_more()
         self._inner.connection_made(self._transport)
-        message = "this port speaks https, and was spoken to in plain HTTP: write the URL with https://"
+        message = "this port accepts only https, and the request was plain HTTP: write the URL with https://"
         self._inner.end_with(ApiError(400, message, details="https_needed"), "plain_http")
 
     def _fail(self, error: ssl.SSLError) -> None:

@@ -107,7 +107,7 @@ def parse_moment(given: str, *, or_else: str = "") -> datetime:
         moment = datetime.fromisoformat(given)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise BadValueError(f"{shown(given)} is no time; write it as in 2026-11-21T09:30:00Z{or_else}") from None
+        raise BadValueError(f"{shown(given)} is not a time; write it like 2026-11-21T09:30:00Z{or_else}") from None
 
 
 METRICS: Final = (

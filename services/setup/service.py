@@ -130,7 +130,7 @@ async def grant_first_administrator(store: EventStore, actors: Actors, issuer: s
         context = Context(now=now, actor=actor, command_id=command_id, version=chain.version)
         events = TENANT.decide(command, chain.state, context)
         if isinstance(events, Refusal):
-            raise SetupError(f"{subject!r} was not made administrator: {events.message}")
+            raise SetupError(f"{subject!r} could not be made administrator: {events.message}")
         made = draft(TENANT, TENANT_KEY, chain, events, command_id=command_id, actor=actor, now=now)
         if isinstance(await store.append(made), Committed):
             log.info("administrator_granted", subject=subject)

@@ -106,7 +106,7 @@ class NoCode:
     """Where no code was ever sent."""
 
     async def bring(self, cluster_id: str, pod: RunPod, folder: Path) -> str:
-        return f"its code cannot be used: code {pod.code[:12]} is not kept any more; submit it again"
+        return f"its code cannot be used: code {pod.code[:12]} is no longer stored; submit the workload again"
 
 
 class VirtualClock:

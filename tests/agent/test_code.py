@@ -78,7 +78,7 @@ async def test_a_run_starts_in_a_copy_of_its_own(plane: ControlPlane, tmp_path: 
     ("data", "project", "missing", "said"),
     [
         (b"no archive at all", PROJECT, None, "it ends too early"),
-        (b"x" * 5000, PROJECT, None, "it is no archive of code"),
+        (b"x" * 5000, PROJECT, None, "it is not an archive of code"),
         (b"x" * 5000, "another", None, "is not kept any more"),
         (b"x" * 700_000, PROJECT, 1, "part 2 of 3"),
     ],

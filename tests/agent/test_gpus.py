@@ -43,7 +43,7 @@ def test_a_number_stands_for_a_device_that_works_and_no_other_number_holds(
         ([3], {}, [A, B, C], "this machine has 3 devices, and no device 3"),
         ([0], {}, [], "this machine has 0 devices, and no device 0"),
         ([1], {1: B}, [A, C], "device 1 is GPU-bbbb, which does not work any more"),
-        ([0], {1: A, 2: C}, [A, C], "every device of this machine that works is held, and none is device 0"),
+        ([0], {1: A, 2: C}, [A, C], "every working device of this machine is in use, and none is device 0"),
     ],
 )
 def test_what_cannot_be_given_is_refused_and_says_why(
@@ -108,7 +108,7 @@ async def test_a_restart_with_other_numbers_gives_no_device_twice_and_calls_no_d
         facts = (await second.backend.list_all()).nodes[0].facts
         assert facts.gpu_count == 3
         assert await mask(second, out, "three-main-0", 0) == C, "D is number 0 for NVML now, and held by another"
-        assert "every device of this machine that works is held" in await mask(second, out, "four-main-0", 2)
+        assert "every working device of this machine is in use" in await mask(second, out, "four-main-0", 2)
     finally:
         await second.close()
 

@@ -40,7 +40,7 @@ def test_the_audit_is_searched_by_time_by_who_and_by_what(served: Served) -> Non
         assert wrong.status_code == 400
         assert "CreateProject," in wrong.text
         soon = admin.get(f"{V1}/audit", params={"since": "soon"}).json()["message"]
-        assert soon == "since: 'soon' is no time; write it as in 2026-11-21T09:30:00Z, or as a time ago such as 10m"
+        assert soon == "since: 'soon' is not a time; write it like 2026-11-21T09:30:00Z, or as a time ago such as 10m"
 
 
 def test_an_audit_that_is_too_long_to_be_searched_says_how_far_it_was(

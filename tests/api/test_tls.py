@@ -375,11 +375,11 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no certificate in it": (
         lambda folder: (folder / "server.crt").write_text("nothing"),
-        r"^MUSTER_HTTP_CERTIFICATE_FILE: \S+server.crt holds no certificate in PEM",
+        r"^MUSTER_HTTP_CERTIFICATE_FILE: \S+server.crt is not a certificate in PEM",
     ),
     "no key in it": (
         lambda folder: shutil.copy(folder / "server.crt", folder / "server.key"),
-        r"^MUSTER_HTTP_KEY_FILE: \S+server.key holds no private key in PEM$",
+        r"^MUSTER_HTTP_KEY_FILE: \S+server.key does not hold a private key in PEM$",
     ),
     "the key of another certificate": (
         lambda folder: (folder / "server.key").write_bytes(new_key()),

@@ -156,7 +156,7 @@ def test_a_dry_run_sends_no_code(api: ShapeServer, muster: Any, tmp_path: Path) 
     [
         (("--code", "nowhere"), "there is no folder"),
         (("--code", "empty"), "there is nothing to send"),
-        (("--code", "out"), "leads out of the folder"),
+        (("--code", "out"), "may lead out of the folder"),
         (("--code", "full", "--working-dir", "src"), "with code each run starts in the folder that was sent"),
     ],
 )

@@ -185,7 +185,7 @@ def test_plain_http_where_https_is_meant_is_said_so(muster: Callable[..., Ran], 
 
 
 def test_https_where_plain_http_is_meant_is_said_so(api: ShapeServer, muster: Callable[..., Ran]) -> None:
-    message = "this port speaks https, and was spoken to in plain HTTP: write the URL with https://"
+    message = "this port accepts only https, and the request was plain HTTP: write the URL with https://"
     api.on("GET", "/workloads", Reply(400, {"code": 400, "message": message, "details": "https_needed"}))
     ran = muster("workload", "list")
     assert ran.code == 1
@@ -194,7 +194,7 @@ def test_https_where_plain_http_is_meant_is_said_so(api: ShapeServer, muster: Ca
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(None, "No such file or directory"), ("nothing", "holds no certificate in PEM")]
+    ("content", "why"), [(None, "No such file or directory"), ("nothing", "does not hold a certificate in PEM")]
 )
 def test_a_file_of_authorities_that_cannot_be_used_is_named(
     muster: Callable[..., Ran], home: Path, tmp_path: Path, content: str | None, why: str

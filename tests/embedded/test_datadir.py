@@ -99,7 +99,7 @@ def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_other_things_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("chapter one")
-    with pytest.raises(DataDirError, match=r"not empty and no data folder of Muster \(it holds thesis.tex\)"):  # noqa: SIM117
+    with pytest.raises(DataDirError, match=r"not empty and not a data folder of Muster \(it holds thesis.tex\)"):  # noqa: SIM117
         with open_data_dir(tmp_path):
             pass
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["muster.lock", "thesis.tex"]

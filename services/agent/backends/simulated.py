@@ -400,7 +400,7 @@ def _seen(pod: RunPod, kind: PodFactKind, at: datetime) -> ObservedPod:
 def _exit_code(pod: RunPod) -> int:
     number = _number(pod, EXIT_CODE_ANNOTATION, 0)
     if number != int(number) or number > MAX_EXIT_CODE:
-        raise ValueError(f"annotation {EXIT_CODE_ANNOTATION}: {number:g} is no exit code (0 to 255)")
+        raise ValueError(f"annotation {EXIT_CODE_ANNOTATION}: {number:g} is not an exit code (0 to 255)")
     return int(number)
 
 
@@ -413,5 +413,5 @@ def _number(pod: RunPod, annotation: str, default: float) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise ValueError(f"annotation {annotation}: {given!r} is no number of 0 or more")
+        raise ValueError(f"annotation {annotation}: {given!r} is not a number of 0 or more")
     return number

@@ -54,7 +54,7 @@ def write_archive(folder: Path, paths: Sequence[str], out: BinaryIO) -> None:
     """
     folders = {str(parent) for path in paths for parent in Path(path).parents} - {"."}
     if len(folders) > MAX_ENTRIES:
-        raise ArchiveError(f"its files stand in more than {MAX_ENTRIES} folders")
+        raise ArchiveError(f"its files are in more than {MAX_ENTRIES} folders")
     for path in sorted(paths, key=os.fsencode):
         _write_one(folder, path, out)
     out.write(bytes(2 * BLOCK_BYTES))
@@ -138,7 +138,7 @@ def _check_link(entry: Entry, shown: str) -> None:
         up += 1
     # Behind a name, `..` may mean another folder than it seems: the name may be a link itself.
     if entry.link.startswith("/") or up >= len(entry.parts) or ".." in steps[up:]:
-        raise ArchiveError(f"the link {shown} leads out of the folder, or may: to {entry.link!r}")
+        raise ArchiveError(f"the link {shown} may lead out of the folder, to {entry.link!r}")
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _unpack_file(folders: "_Folders", entry: Entry, file: BinaryIO) -> None:
                 out.write(block)
                 left -= len(block)
     if file.read(-entry.size % BLOCK_BYTES).strip(b"\0"):
-        raise ArchiveError(f"something stands between {entry.path!r} and what follows")
+        raise ArchiveError(f"it contains data between {entry.path!r} and the next entry")
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def _told_apart(entry: Entry) -> Generator[None]:
     try:
         yield
     except FileExistsError:
-        raise ArchiveError(f"the path {entry.path!r} is there twice") from None
+        raise ArchiveError(f"it contains the path {entry.path!r} twice") from None
 
 
 @contextmanager
@@ -215,7 +215,7 @@ class _Folders:
                 try:
                     below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW, dir_fd=descriptor)
                 except NotADirectoryError:
-                    raise ArchiveError(f"{'/'.join(parts)!r} stands below what is no folder") from None
+                    raise ArchiveError(f"{'/'.join(parts)!r} is below an entry that is not a folder") from None
                 os.close(descriptor)
                 descriptor = below
             yield descriptor
@@ -229,7 +229,7 @@ class _Folders:
             return
         self._left -= 1
         if self._left < 0:
-            raise ArchiveError(f"its files stand in more than {MAX_ENTRIES} folders")
+            raise ArchiveError(f"its files are in more than {MAX_ENTRIES} folders")
 
 
 def _entries(file: BinaryIO) -> Iterator[Entry]:
@@ -240,7 +240,7 @@ def _entries(file: BinaryIO) -> Iterator[Entry]:
             raise ArchiveError("it ends too early")
         if not block.strip(b"\0"):
             if file.read(BLOCK_BYTES + 1) != bytes(BLOCK_BYTES):
-                raise ArchiveError("something stands behind its end")
+                raise ArchiveError("it contains data after its end")
             return
         yield _entry(block)
     raise ArchiveError(f"it holds more than {MAX_ENTRIES} files")
@@ -248,15 +248,15 @@ def _entries(file: BinaryIO) -> Iterator[Entry]:
 
 def _entry(block: bytes) -> Entry:
     if block[257:265] != _MAGIC or _number(block[148:154]) != sum(block[:148]) + 8 * 32 + sum(block[156:]):
-        raise ArchiveError("it is no archive of code")
+        raise ArchiveError("it is not an archive of code")
     kind = block[156:157]
     if kind not in {_FILE, _LINK, _FOLDER}:
-        raise ArchiveError("it holds something that is neither a file, nor a folder, nor a link")
+        raise ArchiveError("it contains an entry that is not a file, a folder or a link")
     name, prefix = _text(block[0:100]), _text(block[345:500])
     path = os.fsdecode(prefix + b"/" + name if prefix else name)
     size = _number(block[124:135])
     if kind != _FILE and size:
-        raise ArchiveError(f"{path!r} has a content, and is no file")
+        raise ArchiveError(f"{path!r} has content but is not a file")
     entry = Entry(
         path=path,
         kind=kind,
@@ -270,12 +270,12 @@ def _entry(block: bytes) -> Entry:
 
 def _number(field: bytes) -> int:
     if field.strip(b"01234567") or not field:
-        raise ArchiveError("a number in it is none")
+        raise ArchiveError("it contains an invalid number")
     return int(field, 8)
 
 
 def _text(field: bytes) -> bytes:
     text, _, rest = field.partition(b"\0")
     if rest.strip(b"\0"):
-        raise ArchiveError("a name in it is none")
+        raise ArchiveError("it contains an invalid name")
     return text

@@ -32,7 +32,7 @@ _SUBJECTS_AT_ONCE: Final = 100_000
 
 
 class CodeError(Exception):
-    """There is no such code, or it is not what its digest says; the message says which."""
+    """There is no such code, or it does not match its digest; the message says which."""
 
 
 class CodeFullError(Exception):
@@ -89,7 +89,7 @@ class KeptCode:
         """Its bytes, part by part, each asked for when the one before was taken. Raises CodeError."""
         whole = await self.whole(code)
         if whole is None:
-            raise CodeError(f"code {code.digest[:12]} is not kept any more; submit it again")
+            raise CodeError(f"code {code.digest[:12]} is no longer stored; submit the workload again")
         async for part in self._parts(code, whole.parts):
             yield part
 
@@ -102,7 +102,7 @@ class KeptCode:
             digest.update(found[0])
             yield found[0]
         if digest.hexdigest() != code.digest:
-            raise CodeError(f"code {code.digest[:12]} is not what its digest says")
+            raise CodeError(f"code {code.digest[:12]} does not match its digest")
 
     async def _get(self, subject: str) -> tuple[bytes, datetime] | None:
         question = call("DIRECT.GET", CODE_STREAM, subject)

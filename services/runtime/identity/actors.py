@@ -138,7 +138,7 @@ class Actors:
             actor = actor_id(secrets.token_bytes(ACTOR_ID_BYTES))
             if await self._write(key, actor, Person(issuer=issuer, subject=subject), over=newest):
                 return actor
-        raise ActorsAwayError("others made ids of the same person at every try; try again")
+        raise ActorsAwayError("other processes kept making ids for the same person; try again")
 
     async def _write(self, key: str, actor: str, person: Person, *, over: StoredMessage | None) -> bool:
         """Whether it is stored; not where there is a newer record under the key than `over`."""

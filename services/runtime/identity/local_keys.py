@@ -48,9 +48,9 @@ def load_or_create_key(path: Path) -> ECKey:
         key = ECKey.import_key(fields)
     except (msgspec.MsgspecError, JoseError, ValueError, TypeError, KeyError) as error:
         why = type(error).__name__
-        raise LocalKeyError(f"{path} holds no key of ours ({why}); move it away to have one made") from error
+        raise LocalKeyError(f"{path} does not hold a key of Muster ({why}); move it away to get a new one") from error
     if not key.is_private or key.curve_name != "P-256" or not _kid(key).startswith(LOCAL_KEY_PREFIX):
-        raise LocalKeyError(f"{path} holds no private ES256 key of ours; move it away to have one made")
+        raise LocalKeyError(f"{path} does not hold a private ES256 key of Muster; move it away to get a new one")
     return key
 
 

@@ -101,7 +101,7 @@ class Requests:
             await self._nc.publish(subject, payload, reply=self._prefix + token, headers=headers)
         except (ConnectionClosedError, ConnectionDrainingError, OutboundBufferLimitError) as error:
             del self._waiting[token]
-            raise UnansweredError(f"{subject} could not be asked: {error}") from error
+            raise UnansweredError(f"{subject} could not be reached: {error}") from error
         except BaseException:
             del self._waiting[token]
             raise

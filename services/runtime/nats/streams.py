@@ -260,7 +260,7 @@ async def stream_config(nc: Client, stream: str) -> Config | None:
         return None
     if info.error.code == UNAVAILABLE:
         raise NatsTimeoutError
-    raise StreamError(f"stream {stream} cannot be looked at: {info.error.description}")
+    raise StreamError(f"stream {stream} cannot be read: {info.error.description}")
 
 
 def parse_report(payload: bytes) -> ServerReport:

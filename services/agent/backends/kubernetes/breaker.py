@@ -109,7 +109,7 @@ class Breaker:
             together = paths[start : start + ASKED_AT_ONCE]
             there = await asyncio.gather(*(self._client.has(path) for path in together))
             if found := [path for path, is_there in zip(together, there, strict=True) if is_there]:
-                raise BackendError(f"its API server does not list {found[0]}, and yet it has it")
+                raise BackendError(f"its API server has {found[0]} but does not list it")
 
 
 class _List(msgspec.Struct, frozen=True):

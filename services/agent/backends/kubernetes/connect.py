@@ -194,9 +194,9 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConnectError(f"kubeconfig {file} cannot be read: {error}") from error
     except yaml.YAMLError as error:
-        raise ConnectError(f"kubeconfig {file} is no YAML: {error}") from error
+        raise ConnectError(f"kubeconfig {file} is not YAML: {error}") from error
     if not isinstance(config, dict):
-        raise ConnectError(f"kubeconfig {file} is empty or no mapping")
+        raise ConnectError(f"kubeconfig {file} is empty or not a mapping")
     return cast("dict[str, Any]", config)
 
 

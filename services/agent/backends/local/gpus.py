@@ -79,7 +79,7 @@ def choose(numbers: Sequence[int], held: Mapping[int, str], working: Sequence[st
             taken = {*held.values(), *chosen.values()}
             name = next((name for name in (working[number], *working) if name not in taken), None)
             if name is None:
-                raise NoSuchDeviceError(f"every device of this machine that works is held, and none is device {number}")
+                raise NoSuchDeviceError(f"every working device of this machine is in use, and none is device {number}")
         elif name not in working:
             raise NoSuchDeviceError(f"device {number} is {name}, which does not work any more")
         chosen[number] = name

@@ -57,7 +57,7 @@ def pod_manifest(
     of the pods that hold them) and `device_memory_bytes` (of one device, 0: unknown) are for a run that shares devices.
     """
     if shares_devices(run) and not devices:
-        raise ValueError(f"{run.pod_key}: a run that shares devices must be told which they are")
+        raise ValueError(f"{run.pod_key}: a run that shares devices needs to know which devices they are")
     level = with_project(security, run.pod_security)
     container = {
         "name": MAIN,

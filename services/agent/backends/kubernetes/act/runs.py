@@ -106,7 +106,7 @@ class Runs:
         node = self._view.nodes.get(pod.node_name)
         if node is None:
             if await self._has_node(pod.node_name):
-                raise BackendError(f"the API server has node {pod.node_name!r}, and did not list it yet")
+                raise BackendError(f"the API server has node {pod.node_name!r} but has not listed it yet")
             return f"there is no node {pod.node_name!r} in the cluster"
         devices = int(node.status.allocatable.gpu or 0)
         missing = [share.device for share in pod.devices if share.device >= devices]
@@ -280,7 +280,7 @@ class Runs:
             if error.status != _NOT_FOUND:
                 raise
             if time.monotonic() - asked_at < IN_FLIGHT_SECONDS:
-                raise BackendError(f"no answer came whether {path} was made, and it may still be") from error
+                raise BackendError(f"the API server did not say whether it made {path}, and may still do so") from error
         self._unsure.pop(pod_key, None)
 
     async def give_up(self, pod: Pod, why: str) -> None:
