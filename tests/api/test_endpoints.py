@@ -355,7 +355,7 @@ def test_logs_of_pods_that_may_have_run_need_the_clusters_agent(
     assert alice.get(f"{V1}/workloads/{workload['workloadId']}/logs").text == "", "no pod was ever started"
     if query == "?pod=main-1":
         refused = alice.get(f"{V1}/workloads/{workload['workloadId']}/logs{query}")
-        assert refused.json()["message"].endswith("it has main-0")
+        assert refused.json()["message"].endswith("its pods are main-0")
 
 
 def test_variables_from_the_cluster_are_taken_for_kubernetes_only(

@@ -54,7 +54,7 @@ def test_a_kubeconfig_needs_the_muster_up_of_this_machine(
     assert ran.code == 2
     assert "muster cluster agent" in ran.err
     monkeypatch.setenv("MUSTER_DATA_DIR", str(tmp_path))
-    assert "not a data folder" in muster("cluster", "add", "lab", "--kubeconfig", str(file)).err
+    assert "a data folder of `muster up`" in muster("cluster", "add", "lab", "--kubeconfig", str(file)).err
 
 
 @pytest.mark.parametrize(

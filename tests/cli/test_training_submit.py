@@ -178,7 +178,9 @@ def test_a_file_is_the_request_and_flags_win_over_it(
     assert sent(api)["spec"] == {"image": "a", "compute": {"gpuDevicesRequest": 4}}
 
 
-@pytest.mark.parametrize(("text", "told"), [("- a", "no request"), ("a: [", "neither YAML"), ("nmae: x", "'name'")])
+@pytest.mark.parametrize(
+    ("text", "told"), [("- a", "does not hold a request"), ("a: [", "neither YAML"), ("nmae: x", "'name'")]
+)
 def test_a_file_that_is_no_request_is_refused(muster: Any, tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "t.yaml"
     file.write_text(text)

@@ -293,7 +293,7 @@ def test_a_run_whose_log_is_not_there_leads_to_the_runs_that_are(api: ShapeServe
 def test_a_role_of_the_tenant_alone_takes_no_project_and_says_why(muster: Any, api: ShapeServer, act: str) -> None:
     ran = muster("role", act, "ann", "administrator", "-p", "default")
     assert ran.code == 2
-    assert "administrator is a role everywhere" in ran.err
+    assert "administrator always applies to all projects" in ran.err
     assert "leave -p out" in ran.err
 
 
@@ -331,7 +331,7 @@ def test_a_node_pool_that_is_not_there_is_not_removed(api: ShapeServer, muster: 
     assert "did you mean 'a100'?" in ran.err
     ran = muster("nodepool", "remove", "default", "--cluster", "local")
     assert ran.code == 2
-    assert "nodes in no other" in ran.err
+    assert "nodes that are in no other pool" in ran.err
     assert muster("nodepool", "remove", "a100", "--cluster", "local").code == 0
     assert len(api.asked("DELETE", "/node-pools/c-1/a100")) == 1
 
