@@ -179,7 +179,7 @@ def test_a_file_is_the_request_and_flags_win_over_it(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("- a", "does not hold a request"), ("a: [", "neither YAML"), ("nmae: x", "'name'")]
+    ("text", "told"), [("- a", "not hold a request"), ("a: [", "neither YAML"), ("nmae: x", "'name'")]
 )
 def test_a_file_that_is_no_request_is_refused(muster: Any, tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "t.yaml"
