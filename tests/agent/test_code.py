@@ -79,7 +79,7 @@ async def test_a_run_starts_in_a_copy_of_its_own(plane: ControlPlane, tmp_path: 
     [
         (b"no archive at all", PROJECT, None, "it ends too early"),
         (b"x" * 5000, PROJECT, None, "it is not an archive of code"),
-        (b"x" * 5000, "another", None, "is not kept any more"),
+        (b"x" * 5000, "another", None, "is no longer stored"),
         (b"x" * 700_000, PROJECT, 1, "part 2 of 3"),
     ],
 )

@@ -391,7 +391,7 @@ async def test_a_kubeconfig_that_is_not_there_or_no_yaml_is_named(tmp_path: Path
     with pytest.raises(ConnectError, match="nowhere"):
         await connect(tmp_path / "nowhere", None, timeouts=TIMEOUTS)
     (tmp_path / "noise").write_text("{[")
-    with pytest.raises(ConnectError, match="noise is no YAML"):
+    with pytest.raises(ConnectError, match="noise is not YAML"):
         await connect(tmp_path / "noise", None, timeouts=TIMEOUTS)
 
 
