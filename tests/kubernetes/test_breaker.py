@@ -58,7 +58,7 @@ async def test_a_run_is_not_refused_because_its_node_was_not_listed(
         proxy.mode = Mode.EMPTY_LIST
         cluster = await open_kubernetes(control_plane, tmp_path, kubeconfig=control_plane.kubeconfig(url=proxy.url))
         try:
-            with pytest.raises(BackendError, match="did not list it yet"):
+            with pytest.raises(BackendError, match="has not listed it yet"):
                 await cluster.backend.apply(cluster.pod())
             proxy.mode = Mode.PASS
             await cluster.backend.list_all()

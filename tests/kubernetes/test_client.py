@@ -374,8 +374,8 @@ def clusters(**cluster: Any) -> dict[str, Any]:
         (GREEN | {"clusters": []}, None, "context 'green'"),
         (GREEN | clusters(**{"certificate-authority": "/no/such/file"}), "blue", "/no/such/file"),
         (GREEN | {"users": [{"name": "u", "user": {"exec": {"command": "x"}}}]}, None, "exec"),
-        ([], None, "no mapping"),
-        (None, None, "no mapping"),
+        ([], None, "not a mapping"),
+        (None, None, "not a mapping"),
     ],
 )
 async def test_what_is_wrong_with_a_kubeconfig_is_said_with_the_file_and_the_context(

@@ -92,7 +92,7 @@ def test_a_pod_with_whole_gpus_sees_those_that_its_node_gives_it_and_cannot_name
 
 
 def test_a_pod_that_shares_a_device_is_not_made_before_it_is_known_which() -> None:
-    with pytest.raises(ValueError, match="must be told"):
+    with pytest.raises(ValueError, match="needs to know which devices"):
         pod(run(devices=(DeviceShare(device=0, milli=500),)))
 
 
