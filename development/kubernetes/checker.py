@@ -408,7 +408,7 @@ def check_all(
     if at_rest:
         wrong += [f"{name} never ended" for name, id_ in acknowledged.items() if id_ not in report.over]
         wrong += [f"{name} was not let go" for name in witness.left]
-        wrong += [f"Service {each['metadata']['name']} was left" for each in stack.services()]
+        wrong += [f"{each['metadata']['name']} was left" for each in stack.shared()]
         if report.left_reserved or report.left_live:
             wrong.append(f"the log holds {report.left_reserved} reservations and {report.left_live} live pods")
     assert wrong == [], f"{len(wrong)} violations:\n" + "\n".join(text[:SHOWN] for text in wrong[:20])

@@ -13,7 +13,11 @@ process of its own, with the rights of deploy/kubernetes on the API server and t
 """
 
 import asyncio
+import base64
 import contextlib
+import hashlib
+import http
+import io
 import os
 import random
 import signal
@@ -42,6 +46,7 @@ from development.limits import UNLIMITED_ENVIRONMENT
 from development.recording import History
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from development.stack import ENDED, Api, until
+from services.runtime.code.archive import write_archive
 from services.runtime.identity.local_keys import load_or_create_key, sign_token
 from services.runtime.nats.connection import connect
 from services.runtime.nats.inboxes import agent_user
@@ -55,6 +60,16 @@ TOKEN_SECONDS = 4 * 3600
 LASTING_PORTS = range(20_000, 32_000)
 """Below those that the kernel gives to outgoing connections: free now, and still free after minutes or a restart."""
 PROJECT = "default"
+
+
+def archive_of(files: Mapping[str, bytes]) -> bytes:
+    """Code as the command line packs it."""
+    out = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            (Path(folder) / name).write_bytes(content)
+        write_archive(Path(folder), list(files), out)
+    return out.getvalue()
 
 
 class Program:
@@ -412,10 +427,22 @@ class KubernetesStack:
                 self.api.act("delete", id_)
 
         def left() -> list[str]:
-            there = (*self.pods(), *self.reservations(), *self.services())
+            there = (*self.pods(), *self.reservations(), *self.shared())
             return [each["metadata"]["name"] for each in there]
 
         until(lambda: not left(), timeout_seconds, lambda: f"left: {left()}: {self.agents[0].said()}")
+
+    def send_code(self, archive: bytes) -> str:
+        """Its digest, once the API keeps it for the project and this cluster."""
+        digest = hashlib.sha256(archive).hexdigest()
+        place = {"projectId": self.api.project(), "clusterId": self.cluster_id, "digest": digest}
+        limits = self.api.get("/code", **place)
+        parts = [archive[at : at + limits["partBytes"]] for at in range(0, len(archive), limits["partBytes"])]
+        for number, part in enumerate(() if limits["kept"] else parts):
+            data = base64.b64encode(part).decode()
+            answer = self.api.http.post("/code", json={**place, "part": number, "parts": len(parts), "data": data})
+            assert answer.status_code == http.HTTPStatus.ACCEPTED, answer.text
+        return digest
 
     def muster(self, *arguments: str) -> str:
         """What the command line answers to an administrator."""
@@ -455,6 +482,15 @@ class KubernetesStack:
     def services(self) -> list[dict[str, Any]]:
         """Headless Services in the project's namespace."""
         return self.plane.admin("GET", f"/api/v1/namespaces/{self.namespace}/services")["items"]
+
+    def code_maps(self) -> list[dict[str, Any]]:
+        """ConfigMaps with code in the project's namespace."""
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps"
+        return self.plane.admin("GET", path, labelSelector="muster.dev/cluster")["items"]
+
+    def shared(self) -> list[dict[str, Any]]:
+        """What is there for pods, and is to go with the last of them."""
+        return [*self.services(), *self.code_maps()]
 
     def cluster_row(self) -> dict[str, Any]:
         """The cluster as the API shows it: `status`, `problem`…"""

@@ -27,18 +27,13 @@ _LEFT_OUT: Final = "put what is not needed into .gitignore, or have the program 
 
 def send_code(session: "Session", request: Row, cluster: Row, given: str, *, dry_run: bool) -> str:
     """The digest of a folder, which the server has then (not in a dry run). Raises Problem."""
-    if text_of(cluster, "kind") == "kubernetes":
-        raise usage(
-            f"--code is not taken by clusters of kind kubernetes, as {text_of(cluster, 'name')!r} is",
-            todo="have an image that holds the code",
-        )
     folder = Path(given).resolve()
     if not folder.is_dir():
         raise usage(f"--code {given!r}: there is no folder {str(folder)!r}", todo="name a folder that is there")
     places: list[tuple[str, str | int]] = [(name, text_of(request, name)) for name in ("projectId", "clusterId")]
     limits = session.api.get("/code", places)
     paths = listed(folder)
-    _check_size(folder, given, paths, int(number_of(limits, "maxBytes") or 0))
+    _check_size(folder, given, paths, int(number_of(limits, "maxBytes") or 0), cluster)
     with tempfile.TemporaryFile() as archive:
         digest = _pack(folder, given, paths, archive)
         if dry_run or session.api.get("/code", [*places, ("digest", digest)]).get("kept") is True:
@@ -57,7 +52,7 @@ def send_code(session: "Session", request: Row, cluster: Row, given: str, *, dry
     return digest
 
 
-def _check_size(folder: Path, given: str, paths: Sequence[str], most: int) -> None:
+def _check_size(folder: Path, given: str, paths: Sequence[str], most: int, cluster: Row) -> None:
     """Raises Problem (rejected)."""
     if not paths:
         raise usage(f"--code {given!r}: there is nothing to send", todo="git ignores all of it, or it is empty")
@@ -74,10 +69,11 @@ def _check_size(folder: Path, given: str, paths: Sequence[str], most: int) -> No
     total = sum(BLOCK_BYTES + size + -size % BLOCK_BYTES for size in sizes.values()) + 2 * BLOCK_BYTES
     if total > most:
         largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:_SHOWN]
+        where = f"to cluster {text_of(cluster, 'name')!r}, of kind {text_of(cluster, 'kind')}"
         raise Problem(
-            f"--code {given!r} has {_size(total)} in {len(paths)} files; at most {_size(most)} may be sent",
+            f"--code {given!r} has {_size(total)} in {len(paths)} files; at most {_size(most)} may be sent {where}",
             why=tuple(f"{_size(sizes[path])}  {path}" for path in largest),
-            todo=_LEFT_OUT,
+            todo=_LEFT_OUT + (", or have an image that holds it" if text_of(cluster, "kind") == "kubernetes" else ""),
             code=ExitCode.REJECTED,
         )
 

@@ -21,14 +21,14 @@ def set_working_dir(api: "Api", request: Row, cluster: Row, *, code: str | None)
     """
     spec = row_of(request, "spec")
     given = text_of(spec, "workingDir")
-    if given.startswith("/"):
-        return
     if code is not None or text_of(spec, "code"):
         if given:
             raise usage(
-                f"--working-dir {given!r} is relative, and with code each run starts in the folder that was sent",
-                todo=f"leave it out, and give the path within that folder, such as {given}/train.py",
+                f"--working-dir {given!r}: with code each run starts in the folder that was sent",
+                todo="leave it out, and give the path within that folder, such as src/train.py",
             )
+        return
+    if given.startswith("/"):
         return
     if not _runs_here(api, cluster):
         if given:

@@ -27,7 +27,8 @@ NEEDED: Final = (
     ("get", "pods/log", ""),
     ("create", "services", ""),
     ("list", "events", ""),
-    ("create", "configmaps", NAMESPACE),
+    ("create", "configmaps", ""),
+    ("delete", "configmaps", ""),
     ("patch", "configmaps", NAMESPACE),
 )
 """Rights without which the agent cannot work; deploy/kubernetes/roles.yaml has them all."""

@@ -28,7 +28,7 @@ _CodeOption = Annotated[
     typer.Option(
         "--code",
         metavar="FOLDER",
-        help="Send this folder, without what .gitignore excludes. Each run starts in its own copy.",
+        help="Send this folder, without what .gitignore excludes. Each run starts in its own copy, on any cluster.",
     ),
 ]
 

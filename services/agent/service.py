@@ -64,17 +64,19 @@ async def _serve_one(settings: Settings, cluster_id: str, health: Health, stop: 
 
 
 def _backends(settings: Settings, nc: Client) -> dict[ClusterKind, OpenBackend]:
+    code = KeptSource(KeptCode(Requests(nc)))
+
     async def simulated(cluster: WantedCluster) -> Backend:
         return SimulatedBackend(cluster.simulated_nodes, RealClock())
 
     async def local(cluster: WantedCluster) -> Backend:
-        return await LocalBackend(_this_machine(settings, cluster), KeptSource(KeptCode(Requests(nc)))).open()
+        return await LocalBackend(_this_machine(settings, cluster), code).open()
 
     async def kubernetes(cluster: WantedCluster) -> Backend:
         # Its library costs memory and time at the start, which processes that serve no such cluster do not spend.
         from services.agent.backends.kubernetes.backend import open_backend
 
-        return await open_backend(settings, cluster)
+        return await open_backend(settings, cluster, code)
 
     known: dict[ClusterKind, OpenBackend] = {"local": local, "simulated": simulated, "kubernetes": kubernetes}
     if settings.agent_cluster:

@@ -12,6 +12,7 @@ import structlog
 
 from events.aggregate import WORKLOAD
 from events.authorize import Permission
+from events.cluster import ClusterKind
 from events.fields.declare import Body, Limits
 from events.fields.values import Digest, NaturalInt32, Uuid
 from events.subjects import ALL_CODE
@@ -23,7 +24,8 @@ from services.api.issues import Issue, shown
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import CODE
 from services.api.places import find_cluster, find_project
-from services.runtime.code.kept import PART_BYTES, Code, CodeError, CodeFullError, KeptCode
+from services.runtime.code.kept import Code, CodeError, CodeFullError, KeptCode
+from services.runtime.code.limits import PART_BYTES, most_bytes
 from services.runtime.log.store import LogUnavailableError
 
 TIDY_SECONDS: Final = 3600.0
@@ -70,9 +72,10 @@ class CodePart(Body, frozen=True, kw_only=True):
     errors=(403,),
 )
 async def code_limits(call: Call) -> Answer[answers.CodeLimits]:
-    code = await _code(call, *(call.values[name] or "" for name in ("projectId", "clusterId", "digest")))
+    code, kind = await _code(call, *(call.values[name] or "" for name in ("projectId", "clusterId", "digest")))
     kept = bool(code.digest) and await KeptCode(call.api.requests).whole(code) is not None
-    return Answer(answers.CodeLimits(max_bytes=call.api.code.max_bytes, part_bytes=PART_BYTES, kept=kept))
+    most = most_bytes(kind, call.api.code.max_bytes)
+    return Answer(answers.CodeLimits(max_bytes=most, part_bytes=PART_BYTES, kept=kept))
 
 
 @changes(
@@ -94,7 +97,9 @@ async def code_limits(call: Call) -> Answer[answers.CodeLimits]:
 async def put_code(call: Call) -> Answer[answers.HttpResponse]:
     """One part; with the last one the whole is checked. Sent again, nothing changes."""
     given = call.fields(CodePart, lambda part: _part_rules(call.api, part))
-    code = await _code(call, given.project_id, given.cluster_id, given.digest)
+    code, kind = await _code(call, given.project_id, given.cluster_id, given.digest)
+    if issues := [*_too_many(given.parts, most_bytes(kind, call.api.code.max_bytes), f" by clusters of kind {kind}")]:
+        raise bad_request(issues)
     kept = KeptCode(call.api.requests)
     if await kept.whole(code) is None:
         try:
@@ -111,36 +116,31 @@ async def put_code(call: Call) -> Answer[answers.HttpResponse]:
     return Answer(told, status=202)
 
 
-async def _code(call: Call, project_id: str, cluster_id: str, digest: str) -> Code:
-    """Raises 400, 403."""
+async def _code(call: Call, project_id: str, cluster_id: str, digest: str) -> tuple[Code, ClusterKind]:
+    """And the kind of cluster that it is for. Raises 400, 403."""
     given = {"projectId": project_id, "clusterId": cluster_id}
     if missing := [
         Issue(field=name, details="is required", rule="required") for name, text in given.items() if not text
     ]:
         raise bad_request(missing)
-    issues = [
-        Issue(field=field, details=f"there is no {what} {shown(identifier)}")
-        for field, what, identifier, found in (
-            ("projectId", "project", project_id, await find_project(call, project_id)),
-            ("clusterId", "cluster", cluster_id, await find_cluster(call, cluster_id)),
-        )
-        if found is None
-    ]
+    issues: list[Issue] = []
+    if await find_project(call, project_id) is None:
+        issues.append(Issue(field="projectId", details=f"there is no project {shown(project_id)}"))
+    if (cluster := await find_cluster(call, cluster_id)) is None:
+        issues.append(Issue(field="clusterId", details=f"there is no cluster {shown(cluster_id)}"))
     call.require(Permission.SUBMIT, project_id)
     if digest and not _DIGEST.fullmatch(digest):
         issues.append(Issue(field="digest", details="is no SHA-256 in hexadecimal digits"))
-    if issues:
+    if issues or cluster is None:
         raise bad_request(issues)
-    return Code(cluster_id=cluster_id, project_id=project_id, digest=digest)
+    return Code(cluster_id=cluster_id, project_id=project_id, digest=digest), cluster.kind
 
 
 def _part_rules(api: Api, part: CodePart) -> Iterator[Issue]:
     if "" in cast("tuple[object, object]", (part.part, part.parts)):
         return  # stands for a number that is missing or wrong
-    most = min(-(-api.code.max_bytes // PART_BYTES), MAX_PARTS)
-    if not 1 <= part.parts <= most:
-        details = f"at most {api.code.max_bytes} bytes are taken, which is {most} parts, got {part.parts}"
-        yield Issue(field="parts", details=details, rule="max")
+    if wrong := [*_too_many(part.parts, api.code.max_bytes)]:
+        yield from wrong
     elif part.part >= part.parts:
         yield Issue(field="part", details=f"there are {part.parts}, counted from 0, got {part.part}")
     try:
@@ -151,6 +151,13 @@ def _part_rules(api: Api, part: CodePart) -> Iterator[Issue]:
         last = part.part == part.parts - 1
         if not (0 < size <= PART_BYTES if last else size == PART_BYTES):
             yield Issue(field="data", details=f"has {size} bytes; each part but the last has {PART_BYTES}")
+
+
+def _too_many(parts: int, most_bytes: int, where: str = "") -> Iterator[Issue]:
+    most = min(-(-most_bytes // PART_BYTES), MAX_PARTS)
+    if not 1 <= parts <= most:
+        details = f"at most {most_bytes} bytes are taken{where}, which is {most} parts, got {parts}"
+        yield Issue(field="parts", details=details, rule="max")
 
 
 async def _take_room(call: Call, kept: KeptCode, code: Code, given: CodePart) -> None:

@@ -113,6 +113,9 @@ def _working_dir(spec: TrainingSpec) -> Iterator[Issue]:
     if given is not None and not given.startswith("/"):
         details = f"{shown(given)} is relative; write it from `/`"
         yield _issue("spec.workingDir", details)
+    elif given is not None and spec.code is not None:
+        details = "with code each run starts in the folder that was sent; leave workingDir out"
+        yield _issue("spec.workingDir", details, "canAdd", "spec.code")
 
 
 def _environment(spec: TrainingSpec) -> Iterator[Issue]:
@@ -202,9 +205,6 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     """What a cluster of this kind does not have, or does itself, whatever its state."""
     yield from _set_by_muster(spec, kind)
     if kind == "kubernetes":
-        if spec.code is not None:
-            details = "is not taken by clusters of kind kubernetes; have an image that holds the code"
-            yield _issue("spec.code", details, "canAdd", "clusterId")
         return
     for index, variable in enumerate(spec.environment_variables):
         sources = {"secret": variable.secret, "configMap": variable.config_map, "podFieldRef": variable.pod_field_ref}

@@ -11,7 +11,8 @@ import pytest
 from development.servers import NatsServer
 from events.cluster_protocol import LogsRequest
 from services.runtime.code.archive import write_archive
-from services.runtime.code.kept import PART_BYTES, Code, KeptCode
+from services.runtime.code.kept import Code, KeptCode
+from services.runtime.code.limits import PART_BYTES
 from services.runtime.nats.requests import Requests
 from tests.agent.control_plane import ControlPlane, RunningService, control_plane, running_service
 from tests.agent.given import CLUSTER, KEY, WORKLOAD

@@ -215,6 +215,11 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
     ),
     ("S025 a folder of nowhere", {"workingDir": "work"}, {("spec.workingDir", None)}),
     ("S025 a folder that a shell would know", {"workingDir": "~/work"}, {("spec.workingDir", None)}),
+    (
+        "S025 a folder beside code, which is one itself",
+        {"workingDir": "/work", "code": "a" * 64},
+        {("spec.workingDir", "canAdd")},
+    ),
     ("S039 a pool twice", {"nodePools": ["a", "a"]}, {("spec.nodePools[1]", None)}),
     ("a pool of a wrong type", {"nodePools": [1]}, {("spec.nodePools[0]", None)}),
     ("a category that no index holds", {"category": "x" * 254}, {("spec.category", "max")}),

@@ -158,6 +158,7 @@ def test_a_dry_run_sends_no_code(api: ShapeServer, muster: Any, tmp_path: Path) 
         (("--code", "empty"), "there is nothing to send"),
         (("--code", "out"), "may lead out of the folder"),
         (("--code", "full", "--working-dir", "src"), "with code each run starts in the folder that was sent"),
+        (("--code", "full", "--working-dir", "/src"), "with code each run starts in the folder that was sent"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_before_anything_is(
@@ -174,10 +175,20 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(
     assert all(request.method == "GET" for request in api.requests)
 
 
-def test_a_kubernetes_cluster_takes_no_code_and_says_what_does(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
-    api.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "far", "kind": "kubernetes"}]}))
+@pytest.mark.parametrize(("kind", "advice"), [("kubernetes", True), ("local", False)])
+def test_what_is_too_large_for_a_cluster_says_for_which_and_what_would_do(
+    api: ShapeServer, muster: Any, tmp_path: Path, *, kind: str, advice: bool
+) -> None:
+    api.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "far", "kind": kind}]}))
+    api.on("GET", "/code", Reply(body={"maxBytes": 4096, "partBytes": 1024, "kept": False}))
+    (tmp_path / "weights.pt").write_bytes(bytes(10_000))
+    (tmp_path / "a.py").touch()
     ran = muster("training", "submit", "hello", "-i", "x", "--code", str(tmp_path), "--", "x")
-    assert (ran.code, "not taken by clusters of kind kubernetes" in ran.err, "image" in ran.err) == (2, True, True)
+    assert ran.code == 6, ran.err
+    assert f"at most 4.0 KiB may be sent to cluster 'far', of kind {kind}" in ran.err
+    assert "9.8 KiB  weights.pt" in ran.err
+    assert ("have an image that holds it" in ran.err) is advice
+    assert all(request.method == "GET" for request in api.requests)
 
 
 def test_git_is_there() -> None:

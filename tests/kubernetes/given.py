@@ -18,10 +18,29 @@ from services.agent.backends.kubernetes.client import Timeouts
 from services.agent.backends.kubernetes.configuration import Configuration
 from services.agent.backends.kubernetes.connect import connect
 from services.agent.backends.kubernetes.read.logs import PodLogs
+from services.agent.code import BadCodeError, CodeArchives
+from services.runtime.code.kept import Code
 from tests.agent.given import Watched
 
 METRICS = "metrics.k8s.io"
 _NUMBERS = itertools.count()
+
+
+class KeptArchives:
+    """Archives by their digests, of any project; how often each was read."""
+
+    def __init__(self, archives: dict[str, bytes]) -> None:
+        self.archives = archives
+        self.asked: list[Code] = []
+
+    async def read(self, code: Code, *, most_bytes: int) -> bytes:
+        self.asked.append(code)
+        if (archive := self.archives.get(code.digest)) is None:
+            raise BadCodeError(
+                f"its code cannot be used: code {code.digest[:12]} is not kept any more; submit it again"
+            )
+        assert len(archive) <= most_bytes
+        return archive
 
 
 class KubernetesWatched(Watched):
@@ -59,6 +78,7 @@ async def open_kubernetes(
     gpus: int = 2,
     kubeconfig: Path | None = None,
     cluster_id: str | None = None,
+    archives: CodeArchives | None = None,
     **configuration: Any,
 ) -> KubernetesWatched:
     number = next(_NUMBERS)
@@ -68,7 +88,14 @@ async def open_kubernetes(
     client = await connect(kubeconfig or plane.kubeconfig(), None, timeouts=Timeouts())
     logs = PodLogs(client, folder, max_bytes=2**20, retention_seconds=3600, total_max_bytes=2**24)
     settings = replace(Configuration(namespace=f"muster-system-{mark}"), **configuration)
-    backend = KubernetesBackend(client, await logs.open(), mark, settings, Identity(folder / "identity"))
+    backend = KubernetesBackend(
+        client,
+        await logs.open(),
+        mark,
+        settings,
+        identity=Identity(folder / "identity"),
+        archives=archives or KeptArchives({}),
+    )
     await backend.list_all()
     return KubernetesWatched(backend, plane, names[0], mark)
 

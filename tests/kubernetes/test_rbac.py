@@ -43,6 +43,10 @@ def service(labels: dict[str, str], *, name: str = "s") -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels}, "spec": {"clusterIP": "None"}}
 
 
+def config_map(labels: dict[str, str], *, name: str = "m") -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels}, "binaryData": {"part": "AAAA"}}
+
+
 POD, OUR_POD = pod({}), pod(OURS)
 ROLE_REF = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -62,8 +66,11 @@ NEEDED: list[tuple[str, str, Any]] = [
     ("GET", "/api/v1/events", None),
     ("POST", f"/api/v1/namespaces/{PROJECT}/services", service(OURS)),
     ("DELETE", f"/api/v1/namespaces/{PROJECT}/services/ours", None),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/configmaps", config_map(OURS)),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/configmaps/ours", None),
     ("GET", f"/api/v1/namespaces/{OWN}/configmaps", None),
-    ("POST", f"/api/v1/namespaces/{OWN}/configmaps", {"metadata": {"name": "m"}}),
+    ("POST", f"/api/v1/namespaces/{OWN}/configmaps", config_map(OURS)),
+    ("PATCH", f"/api/v1/namespaces/{OWN}/configmaps/ours", {"data": {"a": "b"}}),
 ]
 REFUSED: list[tuple[str, str, Any]] = [
     ("GET", "/api/v1/secrets", None),
@@ -72,7 +79,8 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("GET", f"/api/v1/namespaces/{OTHER}/secrets/s", None),
     ("POST", f"/api/v1/namespaces/{OTHER}/secrets", {"metadata": {"name": "s"}}),
     ("GET", f"/api/v1/namespaces/{OTHER}/configmaps", None),
-    ("DELETE", f"/api/v1/namespaces/{OWN}/configmaps/m", None),
+    ("GET", f"/api/v1/namespaces/{PROJECT}/configmaps/ours", None),
+    ("PATCH", f"/api/v1/namespaces/{PROJECT}/configmaps/ours", {"data": {"a": "b"}}),
     ("POST", f"/api/v1/namespaces/{OTHER}/pods/p/exec?command=ls", None),
     ("POST", f"/api/v1/namespaces/{OTHER}/pods/p/attach", None),
     ("POST", f"/api/v1/namespaces/{OTHER}/pods/p/portforward", None),
@@ -127,6 +135,11 @@ OUT_OF_POLICY: list[tuple[str, str, Any, str]] = [
     ("POST", f"/api/v1/namespaces/{OTHER}/services", service(OURS), "and not in kube-system"),
     ("POST", f"/api/v1/namespaces/{OWN}/services", service(OURS), "and not in muster-system"),
     ("DELETE", f"/api/v1/namespaces/{PROJECT}/services/theirs", None, "somebody else's"),
+    ("POST", f"/api/v1/namespaces/{OTHER}/configmaps", config_map(OURS), "and not in kube-system"),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/configmaps", config_map({}), "somebody else's"),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/configmaps/theirs", None, "somebody else's"),
+    ("DELETE", f"/api/v1/namespaces/{OTHER}/configmaps/ours", None, "and not in kube-system"),
+    ("DELETE", f"/api/v1/namespaces/{OWN}/configmaps/ours", None, "and not in muster-system"),
 ]
 """What rights allow and the policy does not, and words of the refusal."""
 
@@ -149,6 +162,9 @@ def installed(control_plane: ControlPlane) -> ControlPlane:
     for name, labels in (("ours", OURS), ("theirs", {})):
         admin("POST", f"/api/v1/namespaces/{PROJECT}/pods", pod(labels, name=name))
         admin("POST", f"/api/v1/namespaces/{PROJECT}/services", service(labels, name=name))
+        admin("POST", f"/api/v1/namespaces/{PROJECT}/configmaps", config_map(labels, name=name))
+    for namespace in (OWN, OTHER):
+        admin("POST", f"/api/v1/namespaces/{namespace}/configmaps", config_map(OURS, name="ours"))
     method, path, body, _ = OUT_OF_POLICY[0]
     agent = as_account(control_plane, "muster-agent")
     until(lambda: status(agent, method, path, body) == 403, 30, lambda: "the policy is not in force")

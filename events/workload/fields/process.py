@@ -64,7 +64,9 @@ class Process(Section, frozen=True, kw_only=True):
     caller's, and the command line takes a path relative to it.
     """
     code: Annotated[Digest | None, About(rows="S025")] = None
-    """SHA-256 of an archive that POST /code stored. Each run starts in its own folder with the content."""
+    """SHA-256 of an archive that POST /code stored. Each run starts in its own folder with the content; there is no
+    workingDir beside it.
+    """
     environment_variables: Annotated[
         Items[EnvironmentVariable],
         About(rows="S020", flag="--environment", aliases=("-e", "--env"), key="name"),

@@ -5,7 +5,7 @@ long. So nothing here says "this happened"; everything says "this is so", and ma
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -16,6 +16,10 @@ Observation = ObservedPod | ObservedNode
 
 LIVE_KINDS: frozenset[PodFactKind] = frozenset({"starting", "running", "unreachable"})
 """Kinds of a run that has, or may yet have, processes. All others are ends, and an end is for ever."""
+
+
+BAD_CODE: Final = "bad_code"
+"""Reason of a run that failed because the code that it should start with cannot be used."""
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ class CodeLimits(Form, frozen=True, kw_only=True):
     """Size limits of code."""
 
     max_bytes: int
-    """Size limit of an archive."""
+    """Size limit of an archive for this cluster. A cluster of kind kubernetes takes less than others."""
     part_bytes: int
     """Size of each part but the last."""
     kept: bool

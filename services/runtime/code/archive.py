@@ -164,6 +164,18 @@ def unpack(archive: Path, target: Path) -> None:
                 os.symlink(entry.link, entry.parts[-1], dir_fd=folder)
 
 
+def check(file: BinaryIO) -> None:
+    """That it is an archive of ours, without unpacking it. Raises ArchiveError."""
+    for entry in _entries(file):
+        left = entry.size
+        while left:
+            block = file.read(min(left, _COPY_BYTES))
+            if not block:
+                raise ArchiveError(f"it ends within {entry.path!r}")
+            left -= len(block)
+        _skip_padding(entry, file)
+
+
 def _unpack_file(folders: "_Folders", entry: Entry, file: BinaryIO) -> None:
     with folders.of(entry.parts) as folder:
         mode = 0o755 if entry.executable else 0o644
@@ -177,6 +189,10 @@ def _unpack_file(folders: "_Folders", entry: Entry, file: BinaryIO) -> None:
                     raise ArchiveError(f"it ends within {entry.path!r}")
                 out.write(block)
                 left -= len(block)
+    _skip_padding(entry, file)
+
+
+def _skip_padding(entry: Entry, file: BinaryIO) -> None:
     if file.read(-entry.size % BLOCK_BYTES).strip(b"\0"):
         raise ArchiveError(f"it contains data between {entry.path!r} and the next entry")
 

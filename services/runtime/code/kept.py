@@ -22,8 +22,6 @@ from services.runtime.nats.calls import call
 from services.runtime.nats.jetstream_api import ApiError, JetStreamError, decode_ack
 from services.runtime.nats.requests import Requests
 
-PART_BYTES: Final = 256 * 1024
-"""Of every part but the last: in base64 it fits a request's body, and as it is, a message."""
 REQUEST_SECONDS: Final = 5.0
 FULL_CODES: Final = frozenset((10077, 10047, 10023))
 """What the server says where the stream, or its disk, is full."""

@@ -12,6 +12,7 @@ FAILPOINTS: Final = frozenset(
         # The agent on Kubernetes.
         "fence_raised",
         "pod_created",
+        "code_map_made",
         "pod_deleted",
         "finalizer_removed",
         "reservation_made",

@@ -13,6 +13,7 @@ from events.cluster_protocol import EnvironmentSource, RunPod
 from events.workload.pod import DeviceShare, PodRef
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act import manifests
+from services.agent.backends.kubernetes.act.code_manifests import code_map_manifest
 from services.agent.backends.kubernetes.act.manifests import Manifest, pod_manifest
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -112,6 +113,10 @@ def by_memory() -> Manifest:
     )
 
 
+def coded(**more: Any) -> RunPod:
+    return run(**({"arguments": ("python3", "train.py"), "code": "0123456789abcdef" * 4} | more))
+
+
 CASES: dict[str, Callable[[], Manifest]] = {
     "pod": lambda: pod(run()),
     "pod-full": lambda: pod(full()),
@@ -123,6 +128,18 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-restricted": lambda: pod(run(pod_security="restricted"), namespace=STRICT, security="restricted"),
     "pod-restricted-by-project": lambda: pod(run(pod_security="restricted")),
     "pod-privileged": lambda: pod(run(), namespace=RELAXED, security="privileged"),
+    "pod-code": lambda: pod(coded(cpu_milli=500, memory_bytes=GIB, memory_limit_bytes=2 * GIB), code_maps=2),
+    "pod-code-restricted": lambda: pod(
+        coded(pod_security="restricted", devices=whole(1)), namespace=STRICT, security="restricted", code_maps=1
+    ),
+    "code-map": lambda: code_map_manifest(
+        b"a part of an archive",
+        cluster_id=CLUSTER,
+        namespace=NAMESPACE,
+        digest="0123456789abcdef" * 4,
+        number=1,
+        labels=manifests.managed_labels(CLUSTER),
+    ),
     "service": lambda: manifests.service_manifest(
         names.service_name(rank(0)),
         namespace=NAMESPACE,

@@ -14,8 +14,9 @@ from events.workload.pod import DeviceShare
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.security import Security, security_of, with_project
+from services.agent.backends.kubernetes.read.nodes import use_of
 from services.agent.backends.kubernetes.read.observe import observed_pod
-from tests.agent.kubernetes.cases import CASES, CLUSTER, GOLDENS, golden, pod, run, whole
+from tests.agent.kubernetes.cases import CASES, CLUSTER, GOLDENS, coded, golden, pod, run, whole
 
 TEXTS = st.text(max_size=80)
 KEYS = st.one_of(
@@ -62,6 +63,37 @@ def test_what_a_user_runs_fills_four_fields_and_no_other(environment: Any, argum
     assert all(container[key] == plain[key] for key in ("name", "resources", "securityContext"))
     assert container["env"][: len(plain["env"])] == plain["env"]
     assert len({entry["name"] for entry in container["env"]}) == len(container["env"])
+
+
+@given(environment=st.dictionaries(KEYS, TEXTS), arguments=st.lists(TEXTS), folder=TEXTS)
+def test_what_a_user_runs_changes_nothing_of_what_unpacks_the_code(environment: Any, arguments: Any, folder: str):
+    made = pod(coded(environment=environment, arguments=tuple(arguments), working_dir=folder), code_maps=1)
+    plain = pod(coded(), code_maps=1)
+    assert made["spec"]["initContainers"] == plain["spec"]["initContainers"]
+    assert made["spec"]["volumes"] == plain["spec"]["volumes"]
+    (container,) = made["spec"]["containers"]
+    assert container["workingDir"] == plain["spec"]["containers"][0]["workingDir"]
+
+
+@given(cpu=st.integers(0, 10**6), memory=st.integers(0, 2**40), devices=st.integers(0, 8))
+def test_unpacking_code_asks_for_nothing_beside_the_pod(cpu: int, memory: int, devices: int) -> None:
+    """As the kubelet counts it; and the pod's class of service stays as it is."""
+    fields: dict[str, Any] = {
+        "cpu_milli": cpu,
+        "memory_bytes": memory,
+        "cpu_limit_milli": cpu,
+        "memory_limit_bytes": memory,
+        "devices": whole(devices),
+    }
+    coded_pod = pod(run(code="a" * 64, **fields), code_maps=3)
+    uses = [use_of(msgspec.convert(made, Pod)) for made in (pod(run(**fields)), coded_pod)]
+    assert uses[0] == uses[1]
+    (unpacks,), (main,) = coded_pod["spec"]["initContainers"], coded_pod["spec"]["containers"]
+    assert "nvidia.com/gpu" not in {**unpacks["resources"]["requests"], **unpacks["resources"].get("limits", {})}
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in unpacks["env"]
+    for name in ("cpu", "memory"):
+        assert unpacks["resources"]["requests"][name] == main["resources"]["requests"][name]
+        assert unpacks["resources"].get("limits", {}).get(name) == main["resources"].get("limits", {}).get(name)
 
 
 @given(cpu=st.integers(0, 10**9), memory=st.integers(0, 2**62))

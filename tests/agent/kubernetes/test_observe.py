@@ -14,11 +14,13 @@ from events.cluster_protocol import ObservedPod
 from services.agent.backends.interface import LIVE_KINDS
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import Event, Pod
+from services.agent.backends.kubernetes.names import code_map_name
 from services.agent.backends.kubernetes.read.ends import REFUSALS
 from services.agent.backends.kubernetes.read.observe import (
     MAX_MESSAGE,
     creation_refused,
     lost_with_node,
+    missing_code,
     observed_pod,
     unreachable,
     warning_of,
@@ -26,6 +28,7 @@ from services.agent.backends.kubernetes.read.observe import (
 from tests.agent.kubernetes.cases import CLUSTER, pod, run
 
 ROWS: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "ends.yaml").read_text())
+MOUNT = 'MountVolume.SetUp failed for volume "code-parts"'
 NOW = datetime(2026, 1, 1, 13, 0, tzinfo=UTC)
 
 
@@ -36,6 +39,10 @@ def object_of(row: dict[str, Any]) -> Pod:
         made["metadata"]["annotations"][names.ASKED_TO_END_AT] = row["asked_to_end_at"]
     if "restricted_by" in row:
         made["metadata"]["annotations"][names.RESTRICTED_BY] = row["restricted_by"]
+    if "code" in row:
+        made["metadata"]["annotations"][names.CODE] = row["code"]
+    if "init_containers" in row:
+        made["spec"]["initContainers"] = row["init_containers"]
     if "limits" in row:
         made["spec"]["containers"][0]["resources"]["limits"] = row["limits"]
     # By way of text, as the server writes it.
@@ -268,6 +275,24 @@ def test_an_event_of_the_newer_kind_has_its_time_elsewhere() -> None:
     found = warning_of(newer)
     assert found is not None
     assert found[1].at == datetime(2026, 1, 1, 12, 0, 2, 500_000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("message", "digest"),
+    [
+        (f'{MOUNT} : configmap "{code_map_name(CLUSTER, "a" * 64, 0)}" not found', "a" * 64),
+        (f'{MOUNT} : [configmap "{code_map_name(CLUSTER, "b" * 64, 0)}" not found, configmap "x" not found]', "b" * 64),
+        ('MountVolume.SetUp failed for volume "x" : configmap "options" not found', None),
+        ('configmap "muster-code-x" not found', None),
+        (f'the user wrote "{code_map_name(CLUSTER, "a" * 64, 0)}"', None),
+    ],
+)
+def test_a_node_that_does_not_find_code_is_told_apart(message: str, digest: str | None) -> None:
+    """It is there a moment later, so nobody is warned of it; who makes it looks again."""
+    about = {"kind": "Pod", "name": "x", "namespace": "muster-p", "uid": "u-1"}
+    found = missing_code(event("FailedMount", message, involvedObject=about))
+    assert found == (None if digest is None else ("muster-p", digest))
+    assert missing_code(event("BackOff", message, involvedObject=about)) is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from development.kubernetes.checker import Recorder
-from development.kubernetes.stack import AGENT_NAMESPACE, KubernetesStack
+from development.kubernetes.stack import AGENT_NAMESPACE, KubernetesStack, archive_of
 from development.stack import Api, until
 from tests.kubernetes.e2e.looks import (
     environment,
@@ -147,6 +147,30 @@ def test_one_of_the_two_keeps_the_device_when_the_other_goes(stack: KubernetesSt
     for key in (second, third):
         assert api.act("delete", key).status_code == 202
         gone(stack, key)
+
+
+def test_code_goes_along_and_its_pods_share_it_until_the_last_has_ended(stack: KubernetesStack, api: Api) -> None:
+    """S025."""
+    digest = stack.send_code(archive_of({"train.py": b"print('hello')\n" * 100_000}))
+    made = stack.submit("coded", runtime_seconds=None, code=digest, completions=2, parallelism=2)["workloadId"]
+    mounted: set[str] = set()
+    for pod in the_pods(stack, made, 2):
+        (volume,) = (each["projected"] for each in pod["spec"]["volumes"] if "projected" in each)
+        mounted |= {each["configMap"]["name"] for each in volume["sources"]}
+    assert len(mounted) == 3
+    until(lambda: {each["metadata"]["name"] for each in stack.code_maps()} == mounted, 60)
+    assert api.act("delete", made).status_code == 202
+    gone(stack, made)
+    until(lambda: not stack.code_maps(), 20, lambda: str(stack.code_maps()))
+
+
+def test_an_image_that_cannot_unpack_code_is_why_the_workload_failed(stack: KubernetesStack, api: Api) -> None:
+    digest = stack.send_code(archive_of({"train.py": b"print('hello')\n"}))
+    simulation = {"init-exit-code": "81", "init-message": "the image has no tar"}
+    made = stack.submit("no-tar", runtime_seconds=1, simulation=simulation, code=digest, backoffLimit=0)["workloadId"]
+    api.wait(made, "Failed")
+    assert told(stack, made, "PodFailed", "the image has no tar", "use an image that has sh, cat, sha256sum and tar")
+    gone(stack, made)
 
 
 def test_a_share_by_gpu_memory_is_told_to_the_pod_in_bytes(stack: KubernetesStack, api: Api) -> None:

@@ -1,6 +1,7 @@
 """People who use a cluster without pause: they submit, suspend, resume and delete, and remember every 202."""
 
 import dataclasses
+import hashlib
 import heapq
 import itertools
 import random
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from development.kubernetes.stack import KubernetesStack
+from development.kubernetes.stack import KubernetesStack, archive_of
 from development.stack import training
 
 MOST_AT_ONCE: Final = 40
@@ -41,11 +42,17 @@ def _endless(_: random.Random) -> None:
     return None
 
 
+CODE: Final = archive_of({"train.py": b"#" * 1_200_000})
+"""Sent along by some of the workloads: three ConfigMaps, which the pods that live at the same time share."""
+_CODED: Final = {"compute": {"cpuCoreRequest": 0.1}, "code": hashlib.sha256(CODE).hexdigest()}
+
 KINDS: Final = (
     Kind("gpu", 4, _short, {"compute": _GPU}),
     Kind("half", 4, _short, {"compute": _HALF}),
     Kind("fails", 2, lambda _: 0.2, {"compute": _GPU, "backoffLimit": 1}, {"exit-code": "3"}),
     Kind("pair", 2, _short, {"compute": {"cpuCoreRequest": 0.2}, "completions": 2, "parallelism": 2}),
+    Kind("coded", 3, _short, _CODED),
+    Kind("codedpair", 1, _short, {**_CODED, "completions": 2, "parallelism": 2}),
     Kind("long", 3, _endless, {"compute": _GPU}),
     Kind("longhalf", 2, _endless, {"compute": _HALF}),
     Kind("deaf", 1, _endless, {"compute": _GPU, "terminationGracePeriodSeconds": 2}, {"ignore-term": "true"}),
@@ -83,6 +90,7 @@ class Load:
         """Each thread draws of its own."""
         self._per_second = per_second
         self._api = stack.client()
+        stack.send_code(CODE)
         self._in_turn = itertools.cycle([self._api, *(stack.client(url=url) for url in urls)])
         """Whoever is asked next: an api that is away is not asked again at once."""
         self._project_id, self._cluster_id = self._api.project(), stack.cluster_id

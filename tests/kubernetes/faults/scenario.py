@@ -128,7 +128,7 @@ class World:
         """Objects of ours; empty also where the API server must be asked again."""
         try:
             pods = [pod for pod in self.stack.pods() if pod["metadata"]["name"] not in self.foreign]
-            there = (*pods, *self.stack.reservations(), *self.stack.services())
+            there = (*pods, *self.stack.reservations(), *self.stack.shared())
         except (OSError, AdminError) as error:
             return [f"the API server does not answer: {error}"]
         return [each["metadata"]["name"] for each in there]

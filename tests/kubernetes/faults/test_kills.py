@@ -13,7 +13,7 @@ from tests.support.second import EACH
 pytestmark = pytest.mark.kubernetes_faults
 
 POINTS = {
-    "agent": ("fence_raised", "pod_created", "pod_deleted", "finalizer_removed", "reservation_made"),
+    "agent": ("fence_raised", "pod_created", "code_map_made", "pod_deleted", "finalizer_removed", "reservation_made"),
     "cluster_sync": ("facts_committed", "wanted_published"),
 }
 POINT_SECONDS = 90.0

@@ -25,6 +25,7 @@ from services.agent.backends.interface import (
     Picture,
     WatchBrokenError,
 )
+from services.agent.backends.kubernetes.act.code_maps import CodeMaps
 from services.agent.backends.kubernetes.act.fences import Fences
 from services.agent.backends.kubernetes.act.headless import HeadlessServices
 from services.agent.backends.kubernetes.act.lease import Identity, Lease
@@ -39,9 +40,10 @@ from services.agent.backends.kubernetes.connect import ConnectError, connect
 from services.agent.backends.kubernetes.read.informer import Change, Informer
 from services.agent.backends.kubernetes.read.logs import PodLogs
 from services.agent.backends.kubernetes.read.nodes import Readiness
-from services.agent.backends.kubernetes.read.observe import warning_of
+from services.agent.backends.kubernetes.read.observe import missing_code, warning_of
 from services.agent.backends.kubernetes.read.usage import pod_usage
 from services.agent.backends.kubernetes.read.view import View, token_of
+from services.agent.code import CodeArchives
 from services.runtime.process.settings import Settings
 
 CLOCK_SECONDS: Final = 1.0
@@ -64,7 +66,14 @@ log = structlog.get_logger(__name__)
 
 class KubernetesBackend:
     def __init__(
-        self, client: KubeClient, logs: PodLogs, cluster_id: str, configuration: Configuration, identity: Identity
+        self,
+        client: KubeClient,
+        logs: PodLogs,
+        cluster_id: str,
+        configuration: Configuration,
+        *,
+        identity: Identity,
+        archives: CodeArchives,
     ) -> None:
         self._client = client
         self._identity = identity
@@ -97,6 +106,7 @@ class KubernetesBackend:
         )
         self._namespaces = Namespaces(client, cluster_id, configuration)
         self._services = HeadlessServices(client, self._view, cluster_id)
+        self._code = CodeMaps(client, self._view, cluster_id, archives)
         self._reservations = Reservations(
             client,
             namespace=configuration.namespace,
@@ -119,6 +129,7 @@ class KubernetesBackend:
             fences=self._fences,
             namespaces=self._namespaces,
             services=self._services,
+            code=self._code,
             reservations=self._reservations,
             logs=logs,
             is_current=self._is_current,
@@ -162,6 +173,7 @@ class KubernetesBackend:
         for event in warnings.objects.values():
             self._warn(event)
         self._services.doubt()
+        self._code.doubt()
         self._away_since = None
         self._listed_in_term = term
         self._ticked_at = time.monotonic()
@@ -242,7 +254,9 @@ class KubernetesBackend:
             self._news.set()
 
     def _warn(self, event: Event) -> None:
-        if found := warning_of(event):
+        if missing := missing_code(event):
+            self._code.doubt_one(*missing)
+        elif found := warning_of(event):
             self._view.warn(*found)
 
     async def _clock(self) -> None:
@@ -264,6 +278,7 @@ class KubernetesBackend:
                 continue
             await self._reservations.tidy(self._view.pods.values())
             await self._services.tidy()
+            await self._code.tidy()
             if self._configuration.replace_lost_pods:
                 await self._give_up_lost()
 
@@ -392,7 +407,7 @@ def _kubernetes_errors() -> Generator[None]:
         raise BackendError(str(error), again_seconds=error.retry_after_seconds) from error
 
 
-async def open_backend(settings: Settings, cluster: WantedCluster) -> KubernetesBackend:
+async def open_backend(settings: Settings, cluster: WantedCluster, archives: CodeArchives) -> KubernetesBackend:
     """Raises BackendError where the settings do not say how the cluster is reached. Asks the API server nothing yet."""
     configuration = configuration_of(settings)
     timeouts = Timeouts(call_seconds=settings.kubernetes_call_seconds)
@@ -409,4 +424,6 @@ async def open_backend(settings: Settings, cluster: WantedCluster) -> Kubernetes
         total_max_bytes=settings.pod_logs_total_max_bytes,
         followers=settings.pod_log_followers,
     )
-    return KubernetesBackend(client, await logs.open(), cluster.cluster_id, configuration, Identity(folder))
+    return KubernetesBackend(
+        client, await logs.open(), cluster.cluster_id, configuration, identity=Identity(folder), archives=archives
+    )

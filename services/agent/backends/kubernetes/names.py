@@ -47,10 +47,16 @@ DEVICE_PROBLEM: Final = "muster.dev/device-problem"
 RESERVED_NODE: Final = "muster.dev/reserved-node"
 RESTRICTED_BY: Final = "muster.dev/restricted-by"
 """On a pod that keeps to the strictest Pod Security: who wants that, `namespace`, `project` or both, with a comma."""
+CODE: Final = "muster.dev/code"
+"""On a pod that starts with code: the archive's SHA-256, in hexadecimal digits."""
+CODE_MAPS: Final = "muster.dev/code-maps"
+"""On such a pod: in how many ConfigMaps the archive lies."""
 
 FINALIZER: Final = "muster.dev/observed"
 """Keeps an ended pod's object until its end stands in the log."""
 OUR_PREFIX: Final = "muster.dev/"
+CODE_MAP: Final = "muster-code-"
+"""How names of ConfigMaps with code begin."""
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 """Label of a namespace: which level of Pod Security its pods must keep."""
 
@@ -101,6 +107,11 @@ def reservation_name(cluster_id: str, node_name: str, device: int) -> str:
 
 def fence_map_name(cluster_id: str, shard: int) -> str:
     return f"muster-fences-{name_key('fences', cluster_id)}-{shard}"
+
+
+def code_map_name(cluster_id: str, digest: str, number: int) -> str:
+    """One part of an archive, in the namespace of the project that it was sent for."""
+    return f"{CODE_MAP}{name_key('code', cluster_id)}-{digest}-{number}"
 
 
 def lease_name(cluster_id: str) -> str:

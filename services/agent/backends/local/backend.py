@@ -26,6 +26,7 @@ from events.node import NodeFacts
 from events.workload.commands import PodWarning
 from events.workload.pod import PodRef
 from services.agent.backends.interface import (
+    BAD_CODE,
     LIVE_KINDS,
     BackendError,
     ClusterSettings,
@@ -53,7 +54,7 @@ from services.agent.backends.local.run_folder import (
 from services.agent.backends.local.usage import UsageMeter
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
-from services.agent.code import BAD_CODE, CodeSource
+from services.agent.code import CodeSource
 
 PACKAGES: Final = str(Path(shim.__file__).parents[4])
 SHIM: Final = (
@@ -245,7 +246,7 @@ class LocalBackend:
         what = ShimRun(
             arguments=pod.arguments,
             environment=pod_environment(pod, self._machine, [gpus[name] for name in run.devices.values()]),
-            working_dir=pod.working_dir or work,
+            working_dir=work if pod.code else pod.working_dir or work,
             log_max_bytes=self._machine.log_max_bytes,
             isolation=isolation,
         )

@@ -13,6 +13,12 @@ from events.cluster_protocol import EnvironmentSource, RunPod
 from events.workload.spec import WHOLE_GPU_MILLI
 from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.kubernetes import names
+from services.agent.backends.kubernetes.act.code_manifests import (
+    CODE_FOLDER,
+    code_container,
+    code_mount,
+    code_volumes,
+)
 from services.agent.backends.kubernetes.act.objects import MAIN
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
 
@@ -52,20 +58,26 @@ def pod_manifest(
     reservations: Sequence[str] = (),
     device_memory_bytes: int = 0,
     service: str = "",
+    code_maps: int = 0,
 ) -> Manifest:
     """The pod of a run. `security`: what its namespace enforces. `devices` (visible device ids), `reservations` (names
-    of the pods that hold them) and `device_memory_bytes` (of one device, 0: unknown) are for a run that shares devices.
+    of the pods that hold them) and `device_memory_bytes` (of one device, 0: unknown) are for a run that shares devices;
+    `code_maps` (how many ConfigMaps hold its code) for one that has code.
     """
+    if run.code and not code_maps:
+        raise ValueError(f"{run.pod_key}: a run with code must be told where it is")
     if shares_devices(run) and not devices:
         raise ValueError(f"{run.pod_key}: a run that shares devices needs to know which devices they are")
     level = with_project(security, run.pod_security)
+    working_dir = CODE_FOLDER if run.code else run.working_dir
     container = {
         "name": MAIN,
         "image": run.image,
         "env": list(_environment(run, cluster_id, devices, device_memory_bytes, service)),
         "resources": _resources(run),
         **({"args" if run.keeps_entry_point else "command": list(run.arguments)} if run.arguments else {}),
-        **({"workingDir": run.working_dir} if run.working_dir else {}),
+        **({"workingDir": working_dir} if working_dir else {}),
+        **({"volumeMounts": [code_mount()]} if run.code else {}),
         **_container_security(level),
     }
     return {
@@ -74,7 +86,7 @@ def pod_manifest(
         "metadata": {
             "name": names.pod_name(run),
             "namespace": namespace,
-            **_marks(run, cluster_id, reservations, restricted_by(security, run.pod_security)),
+            **_marks(run, cluster_id, reservations, restricted_by(security, run.pod_security), code_maps),
             "finalizers": [names.FINALIZER],
         },
         "spec": {
@@ -88,6 +100,7 @@ def pod_manifest(
             "tolerations": _tolerations(),
             "securityContext": _pod_security(level),
             **({"hostname": names.hostname(run), "subdomain": service} if service else {}),
+            **(_code(run, cluster_id, code_maps, level) if run.code else {}),
             "containers": [container],
         },
     }
@@ -189,7 +202,7 @@ def managed_labels(cluster_id: str) -> dict[str, str]:
     return {names.MANAGED_BY: names.MANAGER, names.CLUSTER: cluster_id}
 
 
-def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str], restricted: str) -> Manifest:
+def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str], restricted: str, code_maps: int) -> Manifest:
     """Labels and annotations: the user's where Kubernetes takes them, ours over them."""
     labels = {key: value for key, value in run.labels.items() if _free_key(key) and _label_value(value)}
     annotations = {key: value for key, value in run.annotations.items() if _free_key(key)}
@@ -214,6 +227,8 @@ def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str], restricted
         annotations[names.RESTRICTED_BY] = restricted
     if reservations:
         annotations[names.RESERVATIONS] = ",".join(reservations)
+    if run.code:
+        annotations |= {names.CODE: run.code, names.CODE_MAPS: str(code_maps)}
     return {"labels": labels, "annotations": annotations}
 
 
@@ -293,14 +308,28 @@ def _field(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _resources(run: RunPod) -> Manifest:
+def _code(run: RunPod, cluster_id: str, code_maps: int, level: Security) -> Manifest:
+    """Of the pod's spec: its code's volumes, and the container that unpacks it. It needs no device, and gets none."""
+    unpacks = code_container(
+        image=run.image,
+        digest=run.code,
+        environment=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": NO_DEVICES}],
+        resources=_resources(run, devices=False),
+    )
+    return {
+        "volumes": code_volumes(cluster_id, run.code, code_maps),
+        "initContainers": [{**unpacks, **_container_security(level)}],
+    }
+
+
+def _resources(run: RunPod, *, devices: bool = True) -> Manifest:
     requests = {"cpu": _milli(run.cpu_milli), "memory": str(run.memory_bytes)}
     limits: dict[str, str] = {}
     if run.cpu_limit_milli:
         limits["cpu"] = _milli(run.cpu_limit_milli)
     if run.memory_limit_bytes:
         limits["memory"] = str(run.memory_limit_bytes)
-    if run.devices and not shares_devices(run):
+    if devices and run.devices and not shares_devices(run):
         requests[GPU] = limits[GPU] = str(len(run.devices))
     return {"requests": requests, **({"limits": limits} if limits else {})}
 

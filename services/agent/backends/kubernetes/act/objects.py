@@ -18,6 +18,8 @@ PodPhase = str
 TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 MAIN: Final = "main"
 """Name of the container that runs the workload; others were put beside it by the cluster's own admission."""
+CODE_CONTAINER: Final = "code"
+"""Name of the init container that unpacks a run's code."""
 
 
 class _Part(
@@ -50,6 +52,8 @@ class OurAnnotations(_Part, frozen=True, kw_only=True):
     reserved_node: str = msgspec.field(name=names.RESERVED_NODE, default="")
     restricted_by: str = msgspec.field(name=names.RESTRICTED_BY, default="")
     project_name: str = msgspec.field(name=names.PROJECT_NAME, default="")
+    code: str = msgspec.field(name=names.CODE, default="")
+    code_maps: str = msgspec.field(name=names.CODE_MAPS, default="")
 
 
 NO_LABELS: Final = OurLabels()

@@ -10,9 +10,11 @@ from typing import Final
 import msgspec
 
 from events.cluster_protocol import ObservedPod, RunPod
+from events.workload.commands import PodFactKind
 from events.workload.pod import PodRef
-from services.agent.backends.interface import BackendError
+from services.agent.backends.interface import BAD_CODE, BackendError
 from services.agent.backends.kubernetes import names
+from services.agent.backends.kubernetes.act.code_maps import CodeMaps, NoRoomError
 from services.agent.backends.kubernetes.act.fences import Fences
 from services.agent.backends.kubernetes.act.headless import HeadlessServices
 from services.agent.backends.kubernetes.act.manifests import pod_manifest, shares_devices
@@ -25,6 +27,7 @@ from services.agent.backends.kubernetes.configuration import Configuration
 from services.agent.backends.kubernetes.read.logs import LoggedRun, PodLogs
 from services.agent.backends.kubernetes.read.observe import creation_refused
 from services.agent.backends.kubernetes.read.view import View, token_of
+from services.agent.code import BadCodeError
 from services.runtime.process.failpoints import reached
 
 RELEASE_TRIES: Final = 3
@@ -53,6 +56,7 @@ class Runs:
         fences: Fences,
         namespaces: Namespaces,
         services: HeadlessServices,
+        code: CodeMaps,
         reservations: Reservations,
         logs: PodLogs,
         is_current: Callable[[], bool],
@@ -65,6 +69,7 @@ class Runs:
         self._fences = fences
         self._namespaces = namespaces
         self._services = services
+        self._code = code
         self._reservations = reservations
         self._logs = logs
         self._is_current = is_current
@@ -112,14 +117,14 @@ class Runs:
         missing = [share.device for share in pod.devices if share.device >= devices]
         return f"node {pod.node_name!r} has no device {missing[0]}, it has {devices}" if missing else ""
 
-    def _refuse(self, pod: RunPod, reason: str, message: str) -> None:
+    def _refuse(self, pod: RunPod, reason: str, message: str, *, kind: PodFactKind = "refused") -> None:
         self._end_without_object(
             ObservedPod(
                 pod_key=pod.pod_key,
                 token=pod.token,
                 workload_id=pod.workload_id,
                 pod=pod.pod,
-                kind="refused",
+                kind=kind,
                 at=datetime.now(UTC),
                 node_name=pod.node_name,
                 reason=reason,
@@ -144,21 +149,29 @@ class Runs:
 
     async def _create(self, pod: RunPod) -> None:
         place = await self._namespaces.ensure(pod)
+        try:
+            code_maps = await self._code.prepare(place.name, pod) if pod.code else 0
+        except BadCodeError as error:
+            self._refuse(pod, BAD_CODE, str(error), kind="failed")
+            return
+        except NoRoomError as error:
+            self._refuse(pod, "no_room_for_code", str(error))
+            return
         indexes = [share.device for share in pod.devices]
         if shares_devices(pod):
             if not self._may_make(pod):
                 return
             try:
                 async with self._reservations.hold(pod.node_name, indexes) as held:
-                    await self._post(pod, place, held)
+                    await self._post(pod, place, held, code_maps)
             except NoDeviceError as error:
                 self._refuse(pod, "no_device", str(error))
             return
         if indexes:
             await self._reservations.vacate(pod.node_name, indexes)
-        await self._post(pod, place, NOTHING_HELD)
+        await self._post(pod, place, NOTHING_HELD, code_maps)
 
-    async def _post(self, pod: RunPod, place: Place, held: Held) -> None:
+    async def _post(self, pod: RunPod, place: Place, held: Held, code_maps: int) -> None:
         manifest = pod_manifest(
             pod,
             cluster_id=self._cluster_id,
@@ -168,6 +181,7 @@ class Runs:
             reservations=held.names,
             device_memory_bytes=self._view.device_memory_bytes(pod.node_name),
             service=names.service_name(pod) if pod.pods > 1 else "",
+            code_maps=code_maps,
         )
         namespace = place.name
         path = f"/api/v1/namespaces/{namespace}/pods"
@@ -197,8 +211,10 @@ class Runs:
         reached("pod_created")
         self._unsure.pop(pod.pod_key, None)
         made = self._see(answer)
+        # Who keeps order among Services, and among ConfigMaps with code, tries again.
+        with contextlib.suppress(ApiError, BackendError, BadCodeError):
+            await self._code.ensure(made)
         with contextlib.suppress(ApiError):
-            # Who keeps order among Services tries again.
             await self._services.ensure(made)
 
     def _may_make(self, pod: RunPod) -> bool:
@@ -340,7 +356,7 @@ class Runs:
                 async with asyncio.timeout(FINISH_LOGS_SECONDS):
                     await self.finish_log(pod)
             self._finishing.pop(pod.metadata.uid, None)
-        async with self._services.leaving(pod):
+        async with self._services.leaving(pod), self._code.leaving(pod):
             for _ in range(RELEASE_TRIES):
                 held = await self._delete_object(pod, 0 if by_force else None)
                 if held is None or await self._remove_finalizer(held):

@@ -11,7 +11,16 @@ import msgspec
 
 from events.quantities import QuantityError, format_bytes, parse_bytes
 from events.workload.commands import PodFactKind
-from services.agent.backends.kubernetes.act.objects import MAIN, Condition, ContainerStatus, Pod, Terminated
+from services.agent.backends.interface import BAD_CODE
+from services.agent.backends.kubernetes.act.code_manifests import IS_CHANGED
+from services.agent.backends.kubernetes.act.objects import (
+    CODE_CONTAINER,
+    MAIN,
+    Condition,
+    ContainerStatus,
+    Pod,
+    Terminated,
+)
 from services.agent.backends.kubernetes.act.security import advice_on_refusal, violates
 
 SIGNAL_BASE: Final = 128
@@ -31,6 +40,8 @@ at the latest. A program's own end in that time before a deletion that nobody sa
 work is done twice rather than lost.
 """
 
+SIDECAR: Final = "Always"
+"""Restart policy of an init container that runs as long as the pod."""
 _DISRUPTION: Final = "DisruptionTarget"
 """Condition by which some part of Kubernetes says that it is about to end the pod, and why."""
 
@@ -69,6 +80,8 @@ def end_of(pod: Pod, main: ContainerStatus | None, *, asked_to_stop: bool, delet
     deleted = pod.metadata.deletion_timestamp is not None
     if terminated is not None and _before_anybody_asked(pod, terminated, deleted_at):
         return _own_end(pod, terminated)
+    if terminated is None and (failed := _failed_before(pod, deleted_at)) is not None:
+        return failed
     if deleted and asked_to_stop:
         return End(kind="stopped", reason="stopped", exit_code=_exit_code(terminated))
     if _refused_by_node(pod):
@@ -86,6 +99,35 @@ def end_of(pod: Pod, main: ContainerStatus | None, *, asked_to_stop: bool, delet
         message = "its container vanished from the node, which may have been restarted"
         return End(kind="interrupted", reason="container_lost", message=message)
     return _without_container(pod)
+
+
+def _failed_before(pod: Pod, deleted_at: datetime | None) -> End | None:
+    """The end that an init container made by its own, where one did: the container `main` was never begun."""
+    sidecars = {each.name for each in pod.spec.init_containers if each.restart_policy == SIDECAR}
+    for status in pod.status.init_container_statuses:
+        ended = status.state.terminated
+        if ended is None or not _exit_code(ended) or status.name in sidecars:
+            continue
+        if not _before_anybody_asked(pod, ended, deleted_at):
+            return None
+        if status.name == CODE_CONTAINER and pod.metadata.annotations.code:
+            return End(kind="failed", reason=BAD_CODE, message=_not_unpacked(ended))
+        said = f": {ended.message.strip()}" if ended.message.strip() else ""
+        message = (
+            f"container {status.name}, which the cluster put before it, ended with exit code {ended.exit_code}{said}"
+        )
+        return End(kind="failed", reason="init_container", message=message)
+    return None
+
+
+def _not_unpacked(ended: Terminated) -> str:
+    said = ended.message.strip() or f"exit code {_exit_code(ended)}"
+    advice = "use an image that has sh, cat, sha256sum and tar, or one that holds the code"
+    if ended.exit_code == IS_CHANGED:
+        advice = "somebody else made ConfigMaps of its name in the project's namespace: delete them"
+    elif ended.reason == "OOMKilled":
+        said, advice = "out of memory", "ask for a higher memory limit"
+    return f"its code could not be unpacked in its image: {said}; {advice}"
 
 
 def _before_anybody_asked(pod: Pod, terminated: Terminated, deleted_at: datetime | None) -> bool:
@@ -196,13 +238,6 @@ def _without_container(pod: Pod) -> End:
     """No container of ours ended, and nobody says that he ended the pod."""
     if pod.status.phase == "Succeeded":
         return End(kind="succeeded", exit_code=0)
-    for status in pod.status.init_container_statuses:
-        ended = status.state.terminated
-        if ended is not None and ended.exit_code:
-            message = (
-                f"container {status.name}, which the cluster put before it, ended with exit code {ended.exit_code}"
-            )
-            return End(kind="failed", reason="init_container", message=message)
     message = pod.status.message or "Kubernetes says that it failed, and not why"
     return End(kind="interrupted", reason="unknown", message=message)
 

@@ -13,13 +13,13 @@ from events.cluster_protocol import ObservedNode
 from events.node import NodeFacts, Taint
 from events.quantities import MAX_QUANTITY, QuantityError, parse_quantity
 from services.agent.backends.kubernetes.act.objects import Container, Node, Pod, PodLevelResources, Quantities
+from services.agent.backends.kubernetes.read.ends import SIDECAR
 
 GPU_MODEL: Final = "nvidia.com/gpu.product"
 GPU_MEMORY_MIB: Final = "nvidia.com/gpu.memory"
 """Of one device; both labels are made by NVIDIA's feature discovery."""
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Taint by which a person says that a node is off and will not come back as it was."""
-SIDECAR: Final = "Always"
 _MIB: Final = 1024**2
 _REMEMBERED_QUANTITIES: Final = 4096
 """Pods write the same few amounts over and over."""

@@ -14,6 +14,7 @@ import msgspec
 from events.cluster_protocol import ObservedPod, RunPod
 from events.workload.commands import PodWarning
 from events.workload.pod import PodRef
+from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import (
     EPOCH,
     MAIN,
@@ -193,6 +194,17 @@ def warning_of(event: Event) -> tuple[str, PodWarning] | None:
     at = next((time for time in times if time is not None), EPOCH)
     code = "image_pull" if event.reason == "Failed" else _EVENTS.get(event.reason, _in_our_spelling(event.reason))
     return about.uid, PodWarning(reason=code, message=_sentence(code, event.message), at=at)
+
+
+def missing_code(event: Event) -> tuple[str, str] | None:
+    """Namespace and digest of code that a node did not find: then it is not there yet, or somebody deleted it."""
+    found = _CODE_NOT_FOUND.search(event.message) if event.reason == "FailedMount" else None
+    return (event.involved_object.namespace, found["digest"]) if found else None
+
+
+_CODE_NOT_FOUND: Final = re.compile(
+    rf'configmap "{names.CODE_MAP}[a-z0-9]+-(?P<digest>[0-9a-f]{{64}})-[0-9]+" not found'
+)
 
 
 def _told_by_the_object(event: Event) -> bool:
