@@ -114,6 +114,8 @@ def test_a_project_is_created_changed_and_has_roles() -> None:
     other = project.GrantProjectRole(project_id=created.project_id, subject="bob", actor="bob", role="viewer")
     state = run(PROJECT, project.CreateProject(name="nlp"), grant, other)
     assert state.roles == {"bob": ("researcher", "viewer")}
+    again = run(PROJECT, project.CreateProject(name="nlp"), grant, other, grant)
+    assert again.roles == state.roles, "a role that somebody has already is granted again, and nothing changes"
     revoke = project.RevokeProjectRole(project_id=created.project_id, subject="bob", actor="bob", role="viewer")
     changed = project.ChangeProject(
         project_id=created.project_id, gpu_quota_milli=1000, node_pools=("a100",), pod_security="restricted"
