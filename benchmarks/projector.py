@@ -27,7 +27,7 @@ from services.projector.rebuild import rebuild
 from services.projector.service import run as run_projector
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
-from services.runtime.process.host import Health
+from services.runtime.process.host import Health, run_loop
 
 GOAL_PER_SECOND = 15_000
 BATCH_ROWS = 2_000
@@ -125,7 +125,7 @@ def run(report: Report, *, short: bool) -> None:
         server.start()
         postgres.start()
         try:
-            asyncio.run(_measure(report, server, postgres, 3_000 if short else 50_000))
+            run_loop(_measure(report, server, postgres, 3_000 if short else 50_000))
         finally:
             server.stop()
             postgres.stop()

@@ -160,8 +160,6 @@ def _directly(
     session: Session, data_dir: Path | None, work: Callable[["JetStreamEventStore", "Actors", str], Awaitable[None]]
 ) -> None:
     """Does the work with a connection of the operator's. Raises Problem."""
-    import asyncio
-
     import asyncpg
 
     from events.aggregate import BrokenChainError
@@ -170,6 +168,7 @@ def _directly(
     from services.runtime.log.store import LogGapError, LogUnavailableError, UnreadableMessageError
     from services.runtime.nats.connection import ConnectionLostError, connect
     from services.runtime.nats.requests import Requests
+    from services.runtime.process.host import run_loop
 
     folder = data_dir or (Path(session.target.data_dir) if session.target.data_dir else None)
     settings = operator_settings(folder)
@@ -184,7 +183,7 @@ def _directly(
             await connection.close()
 
     try:
-        asyncio.run(run())
+        run_loop(run())
     except UnreadableMessageError as error:
         raise Problem(
             "the log has a message that cannot be read", why=(str(error),), todo=error.todo, code=ExitCode.FAILURE
