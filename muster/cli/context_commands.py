@@ -31,6 +31,7 @@ CONTEXT_COLUMNS: Final = (
 def add_context(root: typer.Typer) -> None:
     app = group("context")
     _add_reads(app)
+    _add_use(app)
     _add_changes(app)
     root.add_typer(app, name="context")
 
@@ -73,7 +74,7 @@ def _add_reads(app: typer.Typer) -> None:
         session.out.one(row, lambda: session.out.pairs([(key, str(value or "-")) for key, value in row.items()]))
 
 
-def _add_changes(app: typer.Typer) -> None:
+def _add_use(app: typer.Typer) -> None:
     @command(app, "use", output=False, examples="muster context use staging")
     def use(
         session: Session,
@@ -84,6 +85,8 @@ def _add_changes(app: typer.Typer) -> None:
         _save(replace(session.contexts, current=name))
         session.out.talk(f"context {name} is in use")
 
+
+def _add_changes(app: typer.Typer) -> None:
     @command(
         app,
         "add",
