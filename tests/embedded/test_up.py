@@ -223,7 +223,7 @@ def test_options_out_of_range_are_refused(option: str, said: str) -> None:
         ("MUSTER_REQUESTS_PER_SECOND", "abc", "MUSTER_REQUESTS_PER_SECOND: Input should be a valid number"),
         ("MUSTER_REQUESTS_PER_SECOND", "abc", "given: 'abc'"),
         ("MUSTER_LOCAL_GPUS", "65", "MUSTER_LOCAL_GPUS: Input should be less than or equal to 64"),
-        ("MUSTER_ADMIN_SUBJECT", "", "MUSTER_ADMIN_SUBJECT: "),
+        ("MUSTER_ADMIN_SUBJECT", "n" * 257, "MUSTER_ADMIN_SUBJECT: "),
         ("MUSTER_REQUEST_BURST", "5", "MUSTER_REQUEST_BURST is no setting"),
         ("MUSTER_REQUEST_BURST", "5", "did you mean MUSTER_REQUESTS_BURST?"),
         ("muster_log_level", "info", "did you mean MUSTER_LOG_LEVEL?"),
