@@ -122,7 +122,7 @@ def test_a_server_that_lists_nothing_is_not_believed_and_nothing_is_given_up(sta
         proxy.proxy.mode = Mode.PASS
         api.wait(new, "Completed")
         empty(proxy, "/api/v1/nodes")
-        disconnected(stack, "does not list /api/v1/nodes/")
+        disconnected(stack, "has /api/v1/nodes/", "but does not list it")
         unchanged(stack, key, uids)
         proxy.proxy.mode = Mode.PASS
         stack.wait_connected()
