@@ -32,7 +32,11 @@ class Stage:
 CHECKER: Final = Stage(("tests/checker",))
 TOGETHER: Final = Stage(("tests/scheduler/test_with_cluster_sync.py", "tests/cluster_sync", "tests/commands"))
 EDGE: Final = Stage(("tests/api", "tests/ownership"))
-ALL_OF_IT: Final = Stage(("tests/e2e/test_random_acts.py", "tests/e2e/test_training.py"), marker="not faults")
+ALL_OF_IT: Final = Stage(
+    ("tests/faults/test_random_acts.py", "tests/e2e/test_training.py"),
+    marker="not kubernetes",
+    options=("--rounds", "2", "--timeout", "600"),
+)
 SCENARIO: Final = Stage(
     ("tests/faults/test_kills.py",), marker="faults", options=("-k", "two_of_each", "--rounds", "4", "--timeout", "600")
 )

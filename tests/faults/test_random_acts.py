@@ -11,9 +11,8 @@ import pytest
 from development.stack import Api, running, until
 from development.stack_check import check_stack
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
-WORKLOADS: Final = 40
 AT_ONCE: Final = 8
 RESTING: Final = {"Completed", "Failed", "Stopped"}
 MOVES: Final[tuple[Literal["suspend", "resume"], ...]] = ("suspend", "resume")
@@ -48,13 +47,15 @@ def act(api: Api, seed: int) -> tuple[str, str]:
     return name, id_
 
 
-@pytest.mark.timeout(180)
-def test_whatever_people_do_at_once_the_log_stays_whole_and_every_row_follows_from_it(tmp_path: Path) -> None:
+def test_whatever_people_do_at_once_the_log_stays_whole_and_every_row_follows_from_it(
+    tmp_path: Path, rounds: int
+) -> None:
     """S004, S086: also where process B dies among them; in the end nothing is held and nothing runs."""
+    workloads = 20 * rounds
     with running(tmp_path, "--gpus", "2") as stack:
         api = stack.api()
         with ThreadPoolExecutor(AT_ONCE) as people:
-            going = [people.submit(act, stack.api(), seed) for seed in range(WORKLOADS)]
+            going = [people.submit(act, stack.api(), seed) for seed in range(workloads)]
             time.sleep(2)
             stack.kill("workers")
             made = dict(one.result() for one in going)
