@@ -158,7 +158,8 @@ async def test_two_schedulers_at_once_bind_everything_exactly_once(log: Log, run
 async def test_people_and_facts_in_between_only_delay_what_they_touch(log: Log, running: Running):
     for store in log.stores:
         running.start(store)
-    await log.people.nodes({f"n{n}": NODE for n in range(4)})
+    # Room for all at once: what is bound before its suspension or deletion comes keeps its GPUs until the end.
+    await log.people.nodes({f"n{n}": NODE for n in range(30)})
     chance = random.Random(7)
 
     async def life(n: int) -> None:
