@@ -81,7 +81,7 @@ async def _wipe_snapshots(data_dir: Path) -> None:
 def _started(stack: Stack, count: int) -> float:
     """Seconds until it is ready and the tables have every workload."""
     began = time.perf_counter()
-    stack.start(timeout_seconds=300)
+    stack.start(timeout_seconds=900)
     ready = time.perf_counter() - began
     api = stack.api()
     until(lambda: api.get("/workloads/count")["count"] >= count or None, 600)
