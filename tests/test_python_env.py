@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lacking import lacking
+
 TOOL = Path(__file__).parents[1] / "tools" / "python-env"
 
 PROJECT = """
@@ -60,7 +62,7 @@ def uv() -> Path:
     """The one of this checkout, or of the machine."""
     found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
-        pytest.skip("needs uv, which `make venv` installs into .venv where the machine has none")
+        lacking("needs uv, which `make venv` installs into .venv where the machine has none")
     return Path(found)
 
 
@@ -138,7 +140,7 @@ def checkout(tmp_path: Path) -> Iterator[Checkout]:
         check=False,
     )
     if alone.stdout.strip() != str(made.base):
-        pytest.skip(f"this Python does not run from another folder: {alone.stderr or alone.stdout}")
+        lacking(f"this Python does not run from another folder: {alone.stderr or alone.stdout}")
     yield made
     assert made.installed_beneath() == []
 

@@ -20,6 +20,7 @@ from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from services.api.errors import RETRY_AFTER_SECONDS, ApiError, unavailable
+from services.api.transports import TransportOver
 
 LAST_WORDS: Final = "last_words"
 """In the state of a request's scope: the line that a stream ends with where its reader stood still."""
@@ -62,7 +63,7 @@ def bounded(limits: ConnectionLimits) -> "Callable[..., BoundedProtocol]":
     return partial(BoundedProtocol, limits, lingering)
 
 
-class _LingeringTransport(asyncio.Transport):
+class _LingeringTransport(TransportOver):
     """A connection's own transport, but `close` ends it gently where `lingers()` says so: it writes the end, and the
     protocol discards what still comes until the client ends its side, or LINGER_SECONDS are over.
 
@@ -71,8 +72,7 @@ class _LingeringTransport(asyncio.Transport):
     """
 
     def __init__(self, transport: asyncio.Transport, lingers: Callable[[], bool]) -> None:
-        super().__init__()
-        self._transport = transport
+        super().__init__(transport)
         self._lingers = lingers
         self._end: asyncio.TimerHandle | None = None
 
@@ -90,25 +90,7 @@ class _LingeringTransport(asyncio.Transport):
         self._end = _cancelled(self._end)
 
     def is_closing(self) -> bool:
-        return self._end is not None or self._transport.is_closing()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._transport.write(data)
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
-
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
+        return self._end is not None or super().is_closing()
 
 
 class BoundedProtocol(HttpToolsProtocol):

@@ -21,6 +21,7 @@ from uvicorn.protocols.utils import get_remote_addr
 
 from services.api.connections import CUT, BoundedProtocol, ConnectionLimits, address_of
 from services.api.errors import ApiError
+from services.api.transports import TransportOver
 from services.runtime.process.settings import Settings
 
 FILE_CHECK_SECONDS: Final = 1.0
@@ -156,12 +157,11 @@ def over_tls(
     return made
 
 
-class TlsTransport(asyncio.Transport):
+class TlsTransport(TransportOver):
     """What the inner protocol writes to: encrypted here, and sent by the connection's own transport."""
 
     def __init__(self, transport: asyncio.Transport, tls: ssl.SSLObject, outgoing: ssl.MemoryBIO) -> None:
-        super().__init__()
-        self._transport = transport
+        super().__init__(transport)
         self._tls = tls
         self._outgoing = outgoing
         self.ended = False
@@ -205,25 +205,10 @@ class TlsTransport(asyncio.Transport):
             self._tls.unwrap()
         self.flush()
 
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
-
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "sslcontext":
             return self._tls.context
-        return self._transport.get_extra_info(name, default)
+        return super().get_extra_info(name, default)
 
 
 class _Phase(Enum):

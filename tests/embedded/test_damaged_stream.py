@@ -10,12 +10,12 @@ import pytest
 
 from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
-from muster.embedded.canary import CANARY_BYTES, Server, look_at, room_of
-from muster.embedded.keeper import Down, Keeper
+from muster.embedded.canary import CANARY_BYTES
 from services.runtime.log.snapshots import Snapshots
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests, UnansweredError
 from services.runtime.nats.streams import create_disposable_streams, stream_config
+from tests.support.keeping import Kept
 
 pytestmark = pytest.mark.anyio
 
@@ -32,32 +32,16 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     server.kill()
 
 
-class Kept:
-    """A keeper of the server, and what it did."""
+def kept_by(server: NatsServer) -> Kept:
+    return Kept(server, server.store_dir, server.kill)
 
-    def __init__(self, server: NatsServer) -> None:
-        self.said: list[str] = []
-        self._server = server
-        place = Server(port=server.port, password=server.passwords["keeper"], store=server.store_dir)
-        self.look = Keeper(
-            look=lambda room: look_at(place, room),
-            room=lambda: room_of(server.store_dir),
-            store=server.store_dir,
-            restart=self._restart,
-            say=self.said.append,
-        ).once
 
-    async def _restart(self, down: Down) -> None:
-        self._server.kill()  # it does not end by itself any more
-        down()
-        self._server.start()
-
-    async def until_said(self, count: int) -> str:
-        for _ in range(ROUNDS):
-            await self.look()
-            if len(self.said) >= count:
-                return self.said[count - 1]
-        raise AssertionError(self.said)
+async def until_said(kept: Kept, count: int) -> str:
+    for _ in range(ROUNDS):
+        await kept.look()
+        if len(kept.said) >= count:
+            return kept.said[count - 1]
+    raise AssertionError(kept.said)
 
 
 def damage(server: NatsServer, stream: str, message: bytes) -> None:
@@ -90,10 +74,10 @@ async def pledge(server: NatsServer) -> None:
 
 async def test_snapshots_that_a_disk_has_damaged_are_thrown_away_and_made_again(server: NatsServer) -> None:
     await fill(server, "scheduler")
-    kept = Kept(server)
+    kept = kept_by(server)
     await kept.look()
     damage(server, "SNAPSHOTS", b"." * CANARY_BYTES)
-    said = await kept.until_said(1)
+    said = await until_said(kept, 1)
     assert "without the stream SNAPSHOTS, which holds nothing that is not made again" in said
     connection = await connect(server.settings("cluster_sync"), "cluster_sync")
     try:
@@ -102,7 +86,7 @@ async def test_snapshots_that_a_disk_has_damaged_are_thrown_away_and_made_again(
         assert await stream_config(connection, "SNAPSHOTS") is not None
     finally:
         await connection.close()
-    assert await kept.until_said(2) == "the event log is written to again"
+    assert await until_said(kept, 2) == "the event log is written to again"
     await fill(server, "scheduler")
 
 
@@ -111,7 +95,7 @@ async def test_what_is_not_made_again_stays_as_the_disk_left_it_and_the_way_out_
     damage(server, "KEYS", b"pledged")
     with pytest.raises(UnansweredError):  # what it would write over cannot be read
         await pledge(server)
-    said = await Kept(server).until_said(1)
+    said = await until_said(kept_by(server), 1)
     assert "stream 'STORE_KEYS > KEYS'" in said
     assert "docs/concepts/operating.md, A damaged stream (KEYS)" in said
     assert list(server.store_dir.rglob("streams/KEYS"))

@@ -14,8 +14,6 @@ import pytest
 from development.servers import EVERYTHING, NatsServer
 from development.streams import delete_streams, recreate_streams
 from events.aggregate import TENANT
-from muster.embedded.canary import Server, look_at, room_of
-from muster.embedded.keeper import Down, Keeper
 from services.commands.counts import Counts
 from services.commands.handle import Commands
 from services.commands.keys import JetStreamKeys
@@ -29,6 +27,7 @@ from services.runtime.nats.connection import ServiceClient, connect
 from services.runtime.nats.requests import Requests
 from services.runtime.process.host import Health
 from tests.support.drafts import grant
+from tests.support.keeping import Kept
 from tests.support.small_disk import SmallDisk, small_disk
 
 pytestmark = pytest.mark.anyio
@@ -58,29 +57,6 @@ async def commands(server: NatsServer) -> AsyncIterator[ServiceClient]:
     await connection.close()
 
 
-class Kept:
-    """A keeper of the server, and what it did."""
-
-    def __init__(self, server: NatsServer, disk: SmallDisk) -> None:
-        self.said: list[str] = []
-        self.restarts = 0
-        self._server = server
-        place = Server(port=server.port, password=server.passwords["keeper"], store=disk.path)
-        self.look = Keeper(
-            look=lambda room: look_at(place, room),
-            room=lambda: room_of(disk.path),
-            store=disk.path,
-            restart=self._restart,
-            say=self.said.append,
-        ).once
-
-    async def _restart(self, down: Down) -> None:
-        self.restarts += 1
-        self._server.stop()
-        down()
-        self._server.start()
-
-
 async def append(store: JetStreamEventStore, key: str) -> bool:
     return isinstance(await store.append(grant(key, 0, subject="s" * 600), deadline_seconds=0.5), Committed)
 
@@ -88,7 +64,7 @@ async def append(store: JetStreamEventStore, key: str) -> bool:
 async def test_a_server_that_met_a_full_disk_is_started_again_as_soon_as_there_is_room(
     server: NatsServer, disk: SmallDisk, commands: ServiceClient
 ) -> None:
-    store, kept = JetStreamEventStore(commands), Kept(server, disk)
+    store, kept = JetStreamEventStore(commands), Kept(server, disk.path, server.stop)
     await kept.look()
     acknowledged = [key for key in ("a", "b") if await append(store, key)]
     assert len(acknowledged) == 2
@@ -121,7 +97,7 @@ async def test_a_server_that_met_a_full_disk_is_started_again_as_soon_as_there_i
 async def test_a_full_disk_refuses_what_is_new_before_it_is_full_and_then_nothing_is_ready(
     server: NatsServer, disk: SmallDisk, commands: ServiceClient
 ) -> None:
-    store, kept, health = JetStreamEventStore(commands), Kept(server, disk), Health("commands")
+    store, kept, health = JetStreamEventStore(commands), Kept(server, disk.path, server.stop), Health("commands")
     counts = Counts(
         store,
         CreationLimits(living=10, creations_per_hour=10, project_bytes_per_hour=2**20, user_bytes_per_hour=2**20),
@@ -161,7 +137,7 @@ async def test_a_full_disk_refuses_what_is_new_before_it_is_full_and_then_nothin
 
 async def test_what_nobody_says_is_no_reason_to_start_a_server_again(server: NatsServer, disk: SmallDisk) -> None:
     """One that is starting, stands still, or has no streams yet; and one whose cluster lost a member."""
-    kept = Kept(server, disk)
+    kept = Kept(server, disk.path, server.stop)
     everything = await connect(server.settings(EVERYTHING), EVERYTHING)
     await delete_streams(everything, "SNAPSHOTS")
     await everything.close()

@@ -3,7 +3,6 @@
 The trace is data of others and no part of the project: without it these tests say so.
 """
 
-import csv
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -14,31 +13,27 @@ import pytest
 
 from development.stack import Api, running, training, until
 from development.stack_check import check_stack
+from tests.support import openb
 from tests.support.second import second
 
-TRACE = Path(__file__).parents[3] / "shared" / "data" / "openb"
 DOUBLED = ("scheduler", "cluster_sync", "projector")
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.skipif(not TRACE.exists(), reason="needs the openb trace beside the project (shared/data/openb)"),
-]
+pytestmark = pytest.mark.faults
 
 
 def trace_pods(count: int) -> Iterator[dict[str, Any]]:
     """The first pods of the default list as specs; GPU models are left out."""
-    with (TRACE / "openb_pod_list_default.csv").open() as file:
-        for row in islice(csv.DictReader(file), count):
-            gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
-            compute: dict[str, Any] = {
-                "cpuCoreRequest": int(row["cpu_milli"]) / 1000,
-                "cpuMemoryRequest": f"{row['memory_mib']}Mi",
-            }
-            if gpus:
-                compute["gpuDevicesRequest"] = gpus
-            if gpus and milli < 1000:
-                compute |= {"gpuRequestType": "portion", "gpuPortionRequest": milli / 1000}
-            yield {"name": row["name"], "spec": {"compute": compute}}
+    for row in islice(openb.rows("openb_pod_list_default"), count):
+        gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
+        compute: dict[str, Any] = {
+            "cpuCoreRequest": int(row["cpu_milli"]) / 1000,
+            "cpuMemoryRequest": f"{row['memory_mib']}Mi",
+        }
+        if gpus:
+            compute["gpuDevicesRequest"] = gpus
+        if gpus and milli < 1000:
+            compute |= {"gpuRequestType": "portion", "gpuPortionRequest": milli / 1000}
+        yield {"name": row["name"], "spec": {"compute": compute}}
 
 
 def submit_all(api: Api, cluster: str, count: int) -> dict[str, str]:
@@ -64,7 +59,7 @@ def all_complete(api: Api, count: int, timeout_seconds: float) -> None:
 def all_run(folder: Path, count: int, doubled: tuple[str, ...]) -> None:
     """Submit this many pods of the trace to its own nodes, beside second instances of these services; check it all."""
     with running(folder) as stack, second(stack, *doubled):
-        nodes = TRACE / "openb_node_list_gpu_node.csv"
+        nodes = openb.FOLDER / f"{openb.NODES}.csv"
         added = stack.muster("cluster", "add", "openb", "--nodes-csv", str(nodes))
         assert added.returncode == 0, added.stderr
         api = stack.api()

@@ -11,6 +11,7 @@ from development.containers import NATS_IMAGE, POSTGRES_IMAGE, require_docker, w
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from services.runtime.nats.connection import connect
 from services.runtime.nats.streams import assert_streams, create_streams
+from tests.support.lacking import lacking
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +25,7 @@ def no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
 def images() -> None:
     """Images are looked for, never fetched: the network is no part of this test."""
     if problem := why_not(NATS_IMAGE, POSTGRES_IMAGE):
-        pytest.skip(problem)
+        lacking(problem, runs_where="CI_HAS_CONTAINERS")
 
 
 def test_nats_passes_the_check_at_boot_and_keeps_its_log_when_it_is_killed(images: None, server_folder: Path) -> None:

@@ -7,9 +7,8 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from events.node import NodeFacts
+from tests.support.lacking import lacking
 
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "openb"
 NODES = "openb_node_list_gpu_node"
@@ -22,7 +21,7 @@ def rows(name: str) -> list[dict[str, str]]:
     """Rows of one of its lists; skips the test where the data is not there."""
     path = FOLDER / f"{name}.csv"
     if not path.exists():
-        pytest.skip(f"the openb trace is not here ({path})")
+        lacking(f"the openb trace is not here ({path})")
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
-import pytest
+from tests.support.lacking import lacking
 
 _CHUNK = b"." * 4096
 
@@ -37,13 +37,13 @@ class SmallDisk:
 def small_disk(folder: Path, megabytes: int) -> Generator[SmallDisk]:
     """Mounted at `folder`, which is made."""
     if os.geteuid() != 0:
-        pytest.skip("only root may mount a small file system")
+        lacking("only root may mount a small file system")
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0755", "muster-test", str(folder)], check=False
     )
     if mounted.returncode != 0:
-        pytest.skip("no small file system can be mounted here")
+        lacking("no small file system can be mounted here")
     try:
         yield SmallDisk(folder)
     finally:
