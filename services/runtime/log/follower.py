@@ -194,7 +194,7 @@ class Follower:
         if consumer_seq != self._consumer_seq + 1:
             raise _BrokenError(f"message {consumer_seq} of the consumer came after {self._consumer_seq}")
         if not self._filters and seq != self._position + 1:
-            raise LogGapError(f"the log goes from {self._position} to {seq}: what stood between is gone")
+            raise LogGapError(f"the log goes from {self._position} to {seq}: the messages between are gone")
         commit = self._in_held_batch(self._voids.commit(message.subject, seq, message.data))
         if self._filters:
             self._check_parent(message.subject, commit)
@@ -313,7 +313,7 @@ class Follower:
         while True:
             info = await stream_info(self._requests, EVENTS_STREAM, seconds=REQUEST_SECONDS)
             if self._log_id and info.created != self._log_id:
-                raise LogGapError(f"the log was made anew at {info.created}; the one followed was of {self._log_id}")
+                raise LogGapError(f"this log was created at {info.created}; the one that was read before was created at {self._log_id}")
             self._log_id = info.created
             if info.state.last_seq >= self._position:
                 break

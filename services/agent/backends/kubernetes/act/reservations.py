@@ -232,7 +232,7 @@ class Reservations:
                 elif not await self._try(place, self._give_up):
                     raise BackendError(f"{place} is still being shared")
                 if _now() >= give_up:
-                    raise BackendError(f"{place}: the pod {self._namespace}/{place.name} that holds it does not go")
+                    raise BackendError(f"{place}: the pod {self._namespace}/{place.name} that holds it is not deleted")
 
     async def _wait(self, place: _Place, give_up: float) -> None:
         """For news of it, and ask for some where none come."""
@@ -313,7 +313,7 @@ class Reservations:
 
         def sure() -> None:
             if not self._acts():
-                raise BackendError(f"{place}: another agent of this cluster acts, or who has it now is not known")
+                raise BackendError(f"{place}: another agent of this cluster acts, or it is not known which one does")
 
         try:
             try:
@@ -342,7 +342,7 @@ class Reservations:
                 self.see_gone(place.name, place.pod.metadata.uid)
             return
         if not pod.holds_gpu(self._cluster_id) or pod.spec.node_name != place.node_name:
-            raise BackendError(f"{place}: a pod {self._namespace}/{place.name} that is not ours is in the way")
+            raise BackendError(f"{place}: a pod {self._namespace}/{place.name} that Muster did not make has that name")
         self.see(pod)
 
     async def _delete(self, place: _Place) -> None:

@@ -362,7 +362,7 @@ class Runs:
                 if held is None or await self._remove_finalizer(held):
                     break
             else:
-                raise BackendError(f"pod {pod.metadata.name} changes too often to be let go")
+                raise BackendError(f"pod {pod.metadata.name} changes too often to be released")
             reached("finalizer_removed")
             self._view.released(pod)
 
