@@ -313,7 +313,7 @@ class Follower:
         while True:
             info = await stream_info(self._requests, EVENTS_STREAM, seconds=REQUEST_SECONDS)
             if self._log_id and info.created != self._log_id:
-                raise LogGapError(f"this log was created at {info.created}; the one that was read before was created at {self._log_id}")
+                raise LogGapError(f"this log was created at {info.created}; the log read before, at {self._log_id}")
             self._log_id = info.created
             if info.state.last_seq >= self._position:
                 break

@@ -211,7 +211,7 @@ class Fences:
                     self._learn({key: fence})
             return
         name = fence_map_name(self._cluster_id, shard.number)
-        raise BackendError(f"ConfigMap {self._namespace}/{name} changes too often: {TRIES} writes of this agent conflicted")
+        raise BackendError(f"ConfigMap {self._namespace}/{name} changes too often: {TRIES} of its writes conflicted")
 
     async def _read(self, shard: _Shard) -> dict[str, _Fence]:
         """The map as it is now. Answers with what was in it before and must be stored again."""
