@@ -17,6 +17,7 @@ SNAPSHOTS_STREAM: Final = "SNAPSHOTS"
 KEYS_STREAM: Final = "KEYS"
 ACTORS_STREAM: Final = "ACTORS"
 CODE_STREAM: Final = "CODE"
+FEED_STREAM: Final = "FEED"
 
 ALL_EVENTS: Final = "ev.>"
 ALL_WANTED: Final = "want.>"
@@ -29,6 +30,9 @@ ALL_ACTORS: Final = "actor.*.*"
 ALL_RECIPES: Final = "recipes.*"
 ALL_AGENT_RECIPES: Final = "agent.*.recipes"
 ALL_CODE: Final = "code.>"
+ALL_FEED: Final = "feed.>"
+NO_WORKLOAD: Final = "-"
+"""In the place of a workload's id, where a public event is about none."""
 
 ALL_CANARIES: Final = "snap.canary.*"
 """Small writes that show whether the log's server can store anything; beside the log, as nothing leaves that."""
@@ -193,6 +197,26 @@ def code_of(cluster_id: str, project_id: str, digest: str) -> str:
 def code_sizes_filter(project_id: str) -> str:
     """How large the code of a project is, on any cluster."""
     return f"code.*.{_token(project_id)}.*.size.*"
+
+
+def feed_subject(project_id: str, workload_id: str, event: str) -> str:
+    """Where a public event stands; `workload_id` is empty where it is about no workload."""
+    return f"feed.{_token(project_id)}.{_token(workload_id or NO_WORKLOAD)}.{_token(event)}"
+
+
+def feed_filter(project_id: str, *, workload_id: str = "*", event: str = "*") -> str:
+    """Public events of one project: all, or those of one workload or one type."""
+    workload = workload_id if workload_id == "*" else _token(workload_id)
+    return f"feed.{_token(project_id)}.{workload}.{event if event == '*' else _token(event)}"
+
+
+def split_feed_subject(subject: str) -> tuple[str, str, str]:
+    """(project id, workload id or empty, type) of a subject of FEED; raises ValueError for any other."""
+    match subject.split("."):
+        case ["feed", project_id, workload_id, event] if all(map(KEY_PATTERN.match, (project_id, workload_id, event))):
+            return project_id, "" if workload_id == NO_WORKLOAD else workload_id, event
+        case _:
+            raise ValueError(f"not a subject of the feed: {subject!r}")
 
 
 def canary_subject(writer: str) -> str:

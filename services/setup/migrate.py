@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from events.subjects import EVENTS_STREAM
 from services.runtime.nats.calls import call
 from services.runtime.nats.connection import connect
-from services.runtime.nats.declared import DECLARED, DISPOSABLE_STREAMS, Config, Declared
+from services.runtime.nats.declared import DERIVED_STREAMS, Config, Declared, as_chosen
 from services.runtime.nats.streams import StreamError, differences, shown, stream_config
 from services.runtime.process.settings import Settings
 
@@ -63,12 +63,17 @@ def is_stricter(key: str, before: Any, after: Any) -> bool:
     return key in STRICTER and STRICTER[key](before, after)
 
 
-def changes(declared: Declared, actual: Config, replicas: int, log_max_bytes: int) -> Changes:
+def wanted_streams(settings: Settings) -> tuple[Declared, ...]:
+    """The streams as this installation is to have them."""
+    return as_chosen(log_max_bytes=settings.log_max_bytes, feed_retention_days=settings.feed_retention_days)
+
+
+def changes(declared: Declared, actual: Config, replicas: int) -> Changes:
     """What a migration changes about a stream. Raises StreamError where that would not be stricter."""
     found = differences(declared, actual, replicas)
-    if declared.name == EVENTS_STREAM and 0 < actual.get("max_bytes", -1) < log_max_bytes:
-        found["max_bytes"] = (actual["max_bytes"], log_max_bytes)
-    if declared.name in DISPOSABLE_STREAMS:
+    if declared.name == EVENTS_STREAM and 0 < actual.get("max_bytes", -1) < declared.max_bytes:
+        found["max_bytes"] = (actual["max_bytes"], declared.max_bytes)
+    if declared.name in DERIVED_STREAMS:
         return found
     loose = [
         f"stream {declared.name}: {key} is {shown(before)} and must be {shown(after)}: no migration makes that change, "
@@ -84,9 +89,9 @@ def changes(declared: Declared, actual: Config, replicas: int, log_max_bytes: in
 async def wanted_changes(nc: Client, settings: Settings) -> dict[str, Changes]:
     """By stream. Only looks. Raises StreamError."""
     found: dict[str, Changes] = {}
-    for declared in DECLARED:
+    for declared in wanted_streams(settings):
         actual = await stream_config(nc, declared.name)
-        if actual and (wanted := changes(declared, actual, settings.replicas, settings.log_max_bytes)):
+        if actual and (wanted := changes(declared, actual, settings.replicas)):
             found[declared.name] = wanted
     return found
 

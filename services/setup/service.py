@@ -31,7 +31,7 @@ from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests, UnansweredError
 from services.runtime.nats.streams import StreamError, assert_streams, create_streams
 from services.runtime.process.settings import Settings
-from services.setup.migrate import USER, migrate, told, wanted_changes
+from services.setup.migrate import USER, migrate, told, wanted_changes, wanted_streams
 
 WAIT_SECONDS: Final = 60.0
 """Servers that are started at the same moment: a cluster elects its leaders, a new database is initialised."""
@@ -59,7 +59,7 @@ async def set_up(settings: Settings) -> None:
     try:
         await _patiently(
             "JetStream",
-            lambda: create_streams(connection, settings.replicas, log_max_bytes=settings.log_max_bytes),
+            lambda: create_streams(connection, settings.replicas, wanted_streams(settings)),
             (NoRespondersError, NatsTimeoutError),
         )
         if found := await wanted_changes(connection, settings):

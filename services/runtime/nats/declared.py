@@ -3,7 +3,7 @@
 Which setting protects what, and what was measured, stands in the design's log.md, sections 1 and 2.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from events.subjects import (
@@ -12,6 +12,7 @@ from events.subjects import (
     ALL_AUDIT,
     ALL_CODE,
     ALL_EVENTS,
+    ALL_FEED,
     ALL_KEYS,
     ALL_OBSERVED,
     ALL_REFUSALS,
@@ -20,6 +21,7 @@ from events.subjects import (
     AUDIT_STREAM,
     CODE_STREAM,
     EVENTS_STREAM,
+    FEED_STREAM,
     KEYS_STREAM,
     OBSERVED_STREAM,
     REFUSALS_STREAM,
@@ -38,6 +40,11 @@ OBSERVED_SECONDS: Final = 600
 """How long a word of an agent stays in OBSERVED: it says all that still holds at least every other minute, so what goes
 is what was settled, or said by nobody any more."""
 
+FEED_DAYS: Final = 30
+"""How long public events are kept where nothing else is said, as `Settings.feed_retention_days`."""
+FEED_CONSUMERS: Final = 5_000
+"""On FEED at once: one for each subscription, and those of our own readers. No server changes it later."""
+
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
 LOG_MAX_BYTES: Final = 8 * _GIB
@@ -47,6 +54,7 @@ MAX_FILE_STORE: Final = "MUSTER_NATS_MAX_FILE_STORE"
 BESIDE_LOG_BYTES: Final = 8 * _GIB
 """What a server may use beside the log: the other streams have one, and may be given more."""
 NANOSECONDS: Final = 1_000_000_000
+DAY_SECONDS: Final = 24 * 3600
 
 Config = dict[str, Any]
 
@@ -60,6 +68,8 @@ class Declared:
     max_bytes: int
     """What setup creates it with (the log with `Settings.log_max_bytes`); it may be another, but not unlimited."""
     settings: Config = field(default_factory=dict[str, Any])
+    chosen: frozenset[str] = frozenset()
+    """Settings that an operator chooses: setup creates the stream with his choice, and each is right that is set."""
 
     def config(self, replicas: int) -> Config:
         return {
@@ -191,7 +201,41 @@ DECLARED: Final = (
             "allow_msg_ttl": False,
         },
     ),
+    Declared(
+        name=FEED_STREAM,
+        subjects=(ALL_FEED,),
+        max_bytes=_GIB,
+        # Public events, some million of them; the oldest goes first, and all can be made again from the log. Nobody
+        # publishes with a message's id: a window of duplicates would only lose what is written anew.
+        settings={
+            **_NOTHING_EXPIRES,
+            "storage": "file",
+            "max_age": FEED_DAYS * DAY_SECONDS * NANOSECONDS,
+            "discard": "old",
+            "deny_delete": True,
+            "deny_purge": True,
+            "allow_rollup_hdrs": False,
+            "allow_msg_ttl": False,
+            "allow_atomic": True,
+            "allow_direct": True,
+            "duplicate_window": NANOSECONDS,
+            "max_consumers": FEED_CONSUMERS,
+            # A subscription's consumer stays while its subscriber is away.
+            "consumer_limits": {"max_ack_pending": UNACKNOWLEDGED},
+        },
+        chosen=frozenset({"max_age"}),
+    ),
 )
+
+
+def as_chosen(*, log_max_bytes: int = LOG_MAX_BYTES, feed_retention_days: int = FEED_DAYS) -> tuple[Declared, ...]:
+    """The streams with what the operator chooses."""
+    chosen: dict[str, Declared] = {declared.name: declared for declared in DECLARED}
+    chosen[EVENTS_STREAM] = replace(chosen[EVENTS_STREAM], max_bytes=log_max_bytes)
+    feed = chosen[FEED_STREAM]
+    kept = {"max_age": feed_retention_days * DAY_SECONDS * NANOSECONDS}
+    chosen[FEED_STREAM] = replace(feed, settings={**feed.settings, **kept}, chosen=frozenset())
+    return tuple(chosen.values())
 
 
 def file_store_bytes(log_max_bytes: int) -> int:
@@ -203,6 +247,8 @@ DISPOSABLE_STREAMS: Final = (WANTED_STREAM, OBSERVED_STREAM, SNAPSHOTS_STREAM)
 """What they held is said, or made, again. The first two are in memory, and gone with the last server that held them;
 the third goes where a disk has damaged it (muster/embedded/damaged.py).
 """
+DERIVED_STREAMS: Final = (*DISPOSABLE_STREAMS, FEED_STREAM)
+"""Those that can be made anew from others. A migration may change all of their settings."""
 
 
 def store_account(stream: str) -> str:

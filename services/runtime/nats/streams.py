@@ -9,7 +9,6 @@ account.
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +17,6 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from events.subjects import EVENTS_STREAM
 from services.runtime.nats.calls import call
 from services.runtime.nats.declared import (
     DECLARED,
@@ -125,11 +123,8 @@ class ServerReport(msgspec.Struct):
     data: _ReportData = msgspec.field(default_factory=_ReportData)
 
 
-async def create_streams(nc: Client, replicas: int, *, log_max_bytes: int = 0) -> None:
-    """Create what is not there; leave alone what is. Only setup calls it. Raises StreamError."""
-    streams = DECLARED
-    if log_max_bytes:
-        streams = tuple(replace(one, max_bytes=log_max_bytes) if one.name == EVENTS_STREAM else one for one in DECLARED)
+async def create_streams(nc: Client, replicas: int, streams: Sequence[Declared] = DECLARED) -> None:
+    """Create what is not there; leave alone what is. Raises StreamError."""
     await _create(nc, replicas, streams)
 
 
@@ -219,6 +214,9 @@ def differences(declared: Declared, actual: Config, replicas: int | None) -> dic
     if replicas is None:
         del wanted["num_replicas"]
     del wanted["max_bytes"], wanted["name"]
+    for key in declared.chosen:
+        if actual.get(key):
+            wanted[key] = actual[key]
     for key in actual.keys() - wanted.keys() - _OF_NO_MATTER:
         wanted[key] = _DEFAULTS.get(key)
     found = {key: (actual.get(key, _DEFAULTS.get(key)), value) for key, value in wanted.items()}

@@ -41,6 +41,9 @@ class Settings(BaseSettings):
     """Size limit of the event log. Setup creates the stream with it, and `python -m services.setup migrate` makes the
     stream larger. Nothing makes it smaller. At 90 % of it new work is refused (`log_full`)."""
 
+    feed_retention_days: int = Field(default=30, ge=1, le=3650)
+    """How many days public events are kept. After a change, run `python -m services.setup migrate`."""
+
     postgres_url: str = ""
     """`postgresql://user:password@host:port/database`, as the owner of the tables."""
     postgres_password_file: Path | None = None
