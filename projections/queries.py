@@ -5,12 +5,13 @@ a rebuild that swaps schemas makes no query fail. The old schema stays until the
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import asyncpg
 from sqlalchemy import Double, Executable, RowMapping, Select, func, literal, select, text
@@ -42,8 +43,12 @@ STATEMENT_TIMEOUT_SECONDS: Final = 5
 CONNECT_TIMEOUT_SECONDS: Final = 5
 POOL_SIZE: Final = 8
 """Connections kept per process; as many more may be opened for a burst."""
+EACH: Final = 4
+"""Of them, for one asker: whoever asks for a hundred lists at once waits for the own ones, and nobody else does."""
 POOL_TIMEOUT_SECONDS: Final = 2
-"""How long a question waits for one of them: with its statement after it, it still ends within a request's time."""
+"""How long a question waits for one of its asker's, and then for one of all: with its statement after it, it still ends
+within a request's time.
+"""
 SCHEMA_TRIES: Final = 3
 """A schema can only vanish under a query where two rebuilds ended during it."""
 FIRST_WAIT_SECONDS: Final = 0.005
@@ -71,7 +76,9 @@ class QueryTimeoutError(Exception):
 
 
 class QueriesBusyError(Exception):
-    """More is asked at once than there are connections: ask again later."""
+    """More is asked at once than there are connections, or than one asker may have: ask again later. The message says
+    which.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +176,9 @@ class Queries:
     def __init__(self, postgres_url: str, *, statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> None:
         """`postgres_url` is `postgresql://user:password@host:port/database`."""
         self._projects: frozenset[str] | None = frozenset()
+        self._asker: Hashable | None = None
+        self._shares: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        """Of those who ask now."""
         timeout_ms = int(statement_timeout_seconds * 1000)
         self._engine = create_async_engine(
             postgres_url.replace("postgresql://", "postgresql+asyncpg://", 1).replace(
@@ -195,10 +205,14 @@ class Queries:
     async def close(self) -> None:
         await self._engine.dispose()
 
-    def within(self, projects_read: frozenset[str] | None) -> "Queries":
-        """The same questions, asked by somebody who may read these projects; None: all of them."""
+    def within(self, projects_read: frozenset[str] | None, *, asker: Hashable | None = None) -> "Queries":
+        """The same questions, asked by somebody who may read these projects; None: all of them.
+
+        Args:
+            asker: whose share of the connections they take; None: nobody's.
+        """
         bound = copy(self)
-        bound._projects = projects_read  # noqa: SLF001 - of the same class
+        bound._projects, bound._asker = projects_read, asker  # noqa: SLF001 - of the same class
         return bound
 
     # -- workloads -------------------------------------------------------------------------------------------------
@@ -351,12 +365,31 @@ class Queries:
         """A read-only snapshot of the current schema, and its sequence."""
         scope = scope_values(self._projects, workload=workload)
         try:
-            async with self._engine.connect() as connection:
+            async with self._share(), self._engine.connect() as connection:
                 yield await _on_current_schema(connection, scope)
         except PoolTimeoutError as error:
-            raise QueriesBusyError("more is asked of the tables at once than there are connections") from error
+            raise QueriesBusyError("more lists are asked for at once than can be read; try again") from error
         except (DBAPIError, OSError, TimeoutError, asyncpg.PostgresError, *CUT_OFF) as error:
             raise _named(error) from error
+
+    @asynccontextmanager
+    async def _share(self) -> AsyncGenerator[None]:
+        """One of the connections that the asker may have at once. Raises QueriesBusyError."""
+        if self._asker is None:
+            yield
+            return
+        share = self._shares.get(self._asker)
+        if share is None:
+            share = self._shares[self._asker] = asyncio.Semaphore(EACH)
+        try:
+            async with asyncio.timeout(POOL_TIMEOUT_SECONDS):
+                await share.acquire()
+        except TimeoutError:
+            raise QueriesBusyError(f"{EACH} lists of yours are being read already; wait for one of them") from None
+        try:
+            yield
+        finally:
+            share.release()
 
 
 async def _on_current_schema(connection: AsyncConnection, scope: dict[str, str]) -> tuple[AsyncConnection, int]:

@@ -114,8 +114,8 @@ class Call:
 
     @property
     def queries(self) -> Queries:
-        """The read models, as far as the caller may read."""
-        return self.api.queries.within(self.grants.readable_projects)
+        """The read models, as far as the caller may read, and with the caller's share of the connections."""
+        return self.api.queries.within(self.grants.readable_projects, asker=principal(self.identity))
 
     @property
     def request_id(self) -> str:

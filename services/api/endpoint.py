@@ -236,7 +236,7 @@ def _of_exception(error: Exception, operation: Operation, request: Request) -> A
         case QueryTimeoutError():
             return unavailable(str(error), details="query_timeout")
         case QueriesBusyError():
-            return unavailable("more lists are asked for at once than can be read; try again", details="lists_busy")
+            return unavailable(str(error), details="lists_busy")
         case ProjectionsUnavailableError():
             return unavailable(
                 "the lists cannot be read now, because Postgres is away; workloads by id can",
