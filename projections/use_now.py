@@ -40,6 +40,7 @@ from projections.tables import clusters, nodes, projects, reservations, usage_sa
 
 MEASURED: Final = timedelta(minutes=2)
 """How old a sample may be to tell of now: agents send one every ten seconds, and of many runs each is kept less often.
+And how far ahead: one of a clock that was wrong for a moment would otherwise be the newest for as long as it was ahead.
 """
 PLACED_PHASES: Final = tuple(
     phase.value for phase in (Phase.INITIALIZING, Phase.RUNNING, Phase.UNKNOWN, Phase.DEGRADED, Phase.UPDATING)
@@ -167,8 +168,8 @@ def _page(query: UseQuery, sums: CTE) -> FromClause:
 
 
 def _busy(sums: CTE) -> ColumnElement[Any]:
-    weighted, shares = cast(sums.c.busy_milli, Double), cast(sums.c.watched_milli, Double)
-    return (weighted / func.nullif(shares, cast(0, Double))).label("gpu_utilization_percent")
+    # Not as doubles: there, a quotient that is too small for one is an error.
+    return (sums.c.busy_milli / func.nullif(sums.c.watched_milli, 0)).label("gpu_utilization_percent")
 
 
 def _keys(query: UseQuery, of_workloads: ReadOnlyColumnCollection[str, Any] | None = None) -> Keys:
@@ -263,7 +264,7 @@ def _samples() -> FromClause:
         select(
             run.label("run"), u.cluster_id, u.cpu_milli, u.memory_bytes, u.gpu_utilization_percent, u.gpu_memory_bytes
         )
-        .where(u.at >= func.now() - literal(MEASURED))
+        .where(u.at.between(func.now() - literal(MEASURED), func.now() + literal(MEASURED)))
         .ext(distinct_on(*of_run))
         .order_by(*of_run, u.at.desc())
         .subquery("samples")

@@ -245,6 +245,50 @@ async def test_what_is_used_is_what_the_newest_samples_of_runs_that_hold_somethi
         await queries.close()
 
 
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("by", By)
+async def test_a_sample_of_a_clock_that_was_ahead_does_not_outlast_those_of_now(
+    database: str, reader_database: str, by: By
+) -> None:
+    owner, queries = await asyncpg.connect(database), Queries(reader_database)
+    try:
+        await owner.execute(SAMPLE, "alpha", datetime.now(UTC) + timedelta(hours=3), 9000, 1.0)
+        page = await asked(queries.within(None), by)
+        assert (page.total["measured_pods"], page.total["used_cpu_milli"]) == (1, 200)
+    finally:
+        await owner.close()
+        await queries.close()
+
+
+SECOND_RUN = """
+    INSERT INTO muster_v1.reservations
+    SELECT (jsonb_populate_record(r, jsonb_build_object('id', replace(r.id, '/main-0/', '/main-1/')))).*
+    FROM muster_v1.reservations r JOIN muster_v1.workloads w ON w.id = r.workload_id WHERE w.name = 'alpha'
+"""
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("by", By)
+async def test_gpus_that_an_agent_says_are_busy_for_next_to_nothing_are_idle(
+    database: str, reader_database: str, by: By
+) -> None:
+    smallest = 5e-324  # half of it is too small for a double
+    owner, queries = await asyncpg.connect(database), Queries(reader_database)
+    try:
+        await owner.execute(SECOND_RUN)
+        await owner.execute("DELETE FROM muster.usage_samples")
+        await owner.execute(SAMPLE, "alpha", datetime.now(UTC), 100, smallest)
+        await owner.execute(SAMPLE.replace("'main', 0", "'main', 1"), "alpha", datetime.now(UTC), 100, 0.0)
+        page = await asked(queries.within(None), by)
+        assert page.total["measured_pods"] == 2
+        for row in (page.rows[0], page.total):
+            assert round(row["gpu_utilization_percent"], 1) == 0
+    finally:
+        await owner.execute("DELETE FROM muster_v1.reservations WHERE id LIKE '%/main-1/%'")
+        await owner.close()
+        await queries.close()
+
+
 @pytest.mark.parametrize(("by", "column"), list(zip(cycle(By), COLUMNS, strict=False)))
 async def test_every_column_sorts_both_ways_and_pages_neither_repeat_nor_skip(
     database: str, by: By, column: str
