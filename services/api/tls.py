@@ -26,6 +26,10 @@ from services.runtime.process.settings import Settings
 
 FILE_CHECK_SECONDS: Final = 1.0
 """How often the files are looked at, and only when somebody connects."""
+AGAIN_SECONDS: Final = 30.0
+"""After which files that could not be used are tried again unchanged: what was short may be there again, such as file
+descriptors. Some keys take a quarter of a second.
+"""
 HANDSHAKE_BYTE: Final = b"\x16"
 """What a connection of TLS begins with: the record of a handshake (RFC 8446 section 5.1)."""
 PIECE_BYTES: Final = 64 * 1024
@@ -55,6 +59,10 @@ class Certificate:
         self._checked_at = clock()
         self._seen = self._look()
         self._context = load(*self._files)
+        self._again_at: float | None = None
+        """Where the newest files could not be used."""
+        self._refusal = ""
+        """Why that was, as it was logged."""
 
     def context(self) -> ssl.SSLContext:
         """For the next connection. Where the files have changed, of the new ones; one that cannot be used changes
@@ -64,19 +72,24 @@ class Certificate:
         if now - self._checked_at >= FILE_CHECK_SECONDS:
             self._checked_at = now
             seen = self._look()
-            if seen != self._seen:
+            if seen != self._seen or (self._again_at is not None and now >= self._again_at):
                 self._seen = seen
-                self._take_over()
+                self._take_over(now)
         return self._context
 
-    def _take_over(self) -> None:
+    def _take_over(self, now: float) -> None:
         try:
             self._context = load(*self._files)
-            log.info("certificate_taken_over", path=str(self._files[0]))
         except CertificateError as error:
-            log.error("certificate_not_taken_over", error=str(error))  # noqa: TRY400 - its sentence says all
+            self._again_at = now + AGAIN_SECONDS
+            if str(error) != self._refusal:
+                self._refusal = str(error)
+                log.error("certificate_not_taken_over", error=self._refusal)  # noqa: TRY400 - its sentence says all
+            return
+        self._again_at, self._refusal = None, ""
+        log.info("certificate_taken_over", path=str(self._files[0]))
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _look(self) -> tuple[tuple[int, ...] | None, ...]:
         """What differs once one of the files is another."""
         return tuple(_stat(file) for file in self._files)
 
@@ -137,12 +150,13 @@ def _read(setting: str, file: Path) -> bytes:
         raise CertificateError(f"{setting}: {file} cannot be read by {who}: {error.strerror}") from error
 
 
-def _stat(file: Path) -> tuple[int, int, int] | None:
+def _stat(file: Path) -> tuple[int, ...] | None:
     try:
         stat = file.stat()
     except OSError:
         return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    # The last changes with the rights, too: who could not read it may do so now.
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_ctime_ns
 
 
 def over_tls(

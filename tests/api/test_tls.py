@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import resource
 import shutil
 import socket
 import ssl
@@ -23,7 +25,7 @@ from uvicorn.server import ServerState
 
 from muster.embedded.certificates import Authority, authority_in, new_key, server_certificate
 from services.api.connections import ConnectionLimits, bounded
-from services.api.tls import FILE_CHECK_SECONDS, Certificate, CertificateError, certificate_of, over_tls
+from services.api.tls import AGAIN_SECONDS, FILE_CHECK_SECONDS, Certificate, CertificateError, certificate_of, over_tls
 from services.runtime.process.settings import Settings
 
 PATIENCE_SECONDS = 60
@@ -351,6 +353,38 @@ def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(folder: Pat
     renew(tmp_path, authority_in(tmp_path))
     now[0] += FILE_CHECK_SECONDS
     assert certificate.context() not in {first, second}
+
+
+def _may_not_be_read(folder: Path) -> Callable[[], object]:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    (folder / "server.key").chmod(0)
+    return lambda: (folder / "server.key").chmod(0o600)
+
+
+def _no_descriptor_left(_folder: Path) -> Callable[[], object]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("hinder", [_may_not_be_read, _no_descriptor_left])
+def test_a_renewed_certificate_that_could_not_be_read_is_taken_over_once_it_can(
+    folder: Path, tmp_path: Path, hinder: Callable[[Path], Callable[[], object]]
+) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    now = [0.0]
+    certificate = Certificate(tmp_path / "server.crt", tmp_path / "server.key", clock=lambda: now[0])
+    first = certificate.context()
+    renew(tmp_path, authority_in(tmp_path))
+    undo = hinder(tmp_path)
+    try:
+        now[0] += FILE_CHECK_SECONDS
+        assert certificate.context() is first
+    finally:
+        undo()
+    now[0] += AGAIN_SECONDS
+    assert certificate.context() is not first
 
 
 def _passphrase(folder: Path) -> None:
