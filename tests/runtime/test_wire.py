@@ -6,6 +6,7 @@ import contextlib
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from development.servers import EVERYTHING, NatsServer
 from events.subjects import EVENTS_STREAM, OBSERVED_STREAM
@@ -15,7 +16,7 @@ from services.runtime.log.store import UnreadableMessageError
 from services.runtime.nats.connection import connect
 from services.runtime.nats.jetstream_api import next_messages
 from services.runtime.nats.requests import Requests
-from services.runtime.nats.wire import headers_of
+from services.runtime.nats.wire import SteadyClient, SteadyParser, Taken, headers_of
 from tests.runtime.test_voids import HEALED_SECONDS, declare_void
 from tests.support.drafts import grant
 from tests.support.raw import hpub, pub, send
@@ -57,6 +58,74 @@ STORED = {
 )
 def test_headers_are_read_whatever_they_are(raw: bytes | None, read: dict[str, str] | None) -> None:
     assert headers_of(raw) == read
+
+
+TAKEN = [
+    Taken("ev.workload.a", "$JS.ACK.x", b"NATS/1.0\r\nA: 1\r\n\r\n", b"HMSG of a body\r\nMSG\r\n"),
+    Taken("ev.workload.\ufffd", "", b"", b""),
+    Taken("ev.workload.b", "", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b""),
+    Taken("ev.workload.c", "r", b"", b"x" * 70_000),
+]
+QUEUED = [(b"MSG other 8 5\r\nhello\r\n", "hello"), (b"HMSG other 8 r 12 14\r\nNATS/1.0\r\n\r\nhi\r\n", "hi")]
+
+
+def _sent(message: Taken, sid: int) -> bytes:
+    subject, reply = message.subject.replace("\ufffd", "\udcff"), message.reply
+    words = " ".join(filter(None, (subject, str(sid), reply))).encode(errors="surrogateescape")
+    content = message.raw_headers + message.data
+    if message.raw_headers:
+        return b"HMSG %s %d %d\r\n%s\r\n" % (words, len(message.raw_headers), len(content), content)
+    return b"MSG %s %d\r\n%s\r\n" % (words, len(content), content)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 7, 64, 1_000, 32_768, 1_000_000])
+async def test_takers_and_the_library_get_whole_messages_however_the_bytes_come(chunk_bytes: int) -> None:
+    client = SteadyClient()
+    parser = SteadyParser(client)
+    taken: list[Taken] = []
+    client.takers[b"7"] = taken.append
+    library = client._subs[8] = Subscription(client, 8, "other")
+    stream = QUEUED[0][0] + b"".join(_sent(message, 7) for message in TAKEN) + b"+OK\r\n" + QUEUED[1][0] + b"PONG\r\n"
+    stream += _sent(TAKEN[0], 7)
+    for start in range(0, len(stream), chunk_bytes):
+        await parser.parse(stream[start : start + chunk_bytes])
+    assert taken == [*TAKEN, TAKEN[0]]
+    assert taken[2].headers == {"Status": "100", "Description": "Idle Heartbeat"}
+    assert [(await library.next_msg()).data.decode() for _ in QUEUED] == [text for _, text in QUEUED]
+    assert client.stats["in_msgs"] == len(QUEUED) + len(taken)
+
+
+async def test_what_half_came_of_a_connection_that_was_lost_is_no_part_of_the_next() -> None:
+    client = SteadyClient()
+    parser = SteadyParser(client)
+    taken: list[Taken] = []
+    client.takers[b"7"] = taken.append
+    await parser.parse(_sent(TAKEN[0], 7)[:-3])
+    parser.reset()
+    await parser.parse(_sent(TAKEN[2], 7))
+    assert taken == [TAKEN[2]]
+
+
+async def test_what_a_taker_cannot_take_is_told_and_the_connection_goes_on(fresh_log: NatsServer) -> None:
+    reader = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
+    taken: list[bytes] = []
+
+    def take(message: Taken) -> None:
+        taken.append(message.data)
+        if message.data == b"bad":
+            raise ValueError("it cannot be taken")
+
+    subscription = await reader.take("usage.>", take)
+    await reader.flush()
+    assert await send(fresh_log, EVERYTHING, pub(b"usage.a", b"bad"), pub(b"usage.b", b"good")) == []
+    async with asyncio.timeout(5):
+        while len(taken) < 2:
+            await asyncio.sleep(0.01)
+    await subscription.unsubscribe()
+    assert await send(fresh_log, EVERYTHING, pub(b"usage.c", b"late")) == []
+    await reader.flush()
+    assert (taken, reader.stats["reconnects"], reader.takers) == ([b"bad", b"good"], 0, {})
+    await reader.close()
 
 
 async def test_whatever_is_sent_a_connection_goes_on_with_what_comes_next(fresh_log: NatsServer) -> None:

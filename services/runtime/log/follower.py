@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 import structlog
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
@@ -28,7 +27,7 @@ from services.runtime.nats.calls import call
 from services.runtime.nats.connection import user_of
 from services.runtime.nats.jetstream_api import JetStreamError, consumer_info, create_consumer, stream_info
 from services.runtime.nats.requests import Requests, UnansweredError
-from services.runtime.nats.wire import is_stored
+from services.runtime.nats.wire import SteadyClient, Taken, is_stored
 
 PULL_MESSAGES: Final = 1_000
 """Asked for at once."""
@@ -100,7 +99,7 @@ class Follower:
         self._arrivals = 0
         """Messages of this consumer that have come."""
         self._pending_at_server = 0
-        self._buffer: deque[Msg] = deque()
+        self._buffer: deque[Taken] = deque()
         self._requested = 0
         self._heard = 0.0
         self._reconnects = 0
@@ -187,7 +186,7 @@ class Follower:
             log.info("void_not_judged", seq=seq, error=str(error))
             await asyncio.sleep(FIRST_PAUSE_SECONDS)
 
-    def _take(self, message: Msg) -> None:
+    def _take(self, message: Taken) -> None:
         tokens = message.reply.split(".")
         offset = 0 if len(tokens) == _SHORT_REPLY_TOKENS else _LONG_REPLY_OFFSET
         seq, consumer_seq = int(tokens[offset + 5]), int(tokens[offset + 6])
@@ -290,7 +289,8 @@ class Follower:
         self._trouble = ""
         self._heard = asyncio.get_running_loop().time()
         inbox = self._nc.new_inbox()
-        self._subscription = await self._nc.subscribe(inbox, cb=self._on_message)  # pyright: ignore[reportUnknownMemberType]
+        assert isinstance(self._nc, SteadyClient), "the log is followed by connections of ours"
+        self._subscription = await self._nc.take(inbox, self._on_message)
         config: dict[str, object] = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": self._position + 1,
@@ -357,7 +357,7 @@ class Follower:
             reply=self._subscription.subject,
         )
 
-    async def _on_message(self, message: Msg) -> None:
+    def _on_message(self, message: Taken) -> None:
         self._heard = asyncio.get_running_loop().time()
         if is_stored(message):
             self._requested -= 1

@@ -6,10 +6,12 @@ word, and the connection was deaf until its pings went unanswered. Vertical tabs
 """
 
 import re
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 from nats.protocol import parser
 from nats.protocol.parser import Parser
@@ -21,8 +23,12 @@ _BLANKS: Final = b" \t"
 
 # The library's patterns, but for what parts words: blanks and tabs, as for the server.
 _WORDS: Final = rb"[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?"
-parser.MSG_RE = re.compile(rb"\AMSG" + _WORDS + rb"(\d+)\r\n")
-parser.HMSG_RE = re.compile(rb"\AHMSG" + _WORDS + rb"(\d+)[ \t]+(\d+)\r\n")
+_MSG: Final = rb"MSG" + _WORDS + rb"(\d+)\r\n"
+_HMSG: Final = rb"HMSG" + _WORDS + rb"(\d+)[ \t]+(\d+)\r\n"
+parser.MSG_RE = re.compile(rb"\A" + _MSG)
+parser.HMSG_RE = re.compile(rb"\A" + _HMSG)
+_MSG_HERE: Final = re.compile(_MSG)
+_HMSG_HERE: Final = re.compile(_HMSG)
 
 
 def text(raw: bytes) -> str:
@@ -51,7 +57,7 @@ def headers_of(raw: bytes | None) -> dict[str, str] | None:
     return found or None
 
 
-def is_stored(message: Msg) -> bool:
+def is_stored(message: "Msg | Taken") -> bool:
     """Whether a consumer delivered it: it stands in a stream, whatever its headers say. What comes on the asker's own
     inbox, and is to be acknowledged nowhere, is the server's word.
     """
@@ -64,16 +70,85 @@ def is_last(message: Msg) -> bool:
     return headers is not None and "Status" in headers and "Nats-Sequence" not in headers
 
 
+class Taken(NamedTuple):
+    """A message as it came, for who takes very many."""
+
+    subject: str
+    reply: str
+    raw_headers: bytes
+    data: bytes
+
+    @property
+    def headers(self) -> dict[str, str] | None:
+        return headers_of(self.raw_headers)
+
+
+type Taker = Callable[[Taken], None]
+
+
 class SteadyParser(Parser):
-    """One whose failure ends the connection at once, so that another is made; the library's only stops to read."""
+    """One whose failure ends the connection at once, so that another is made; the library's only stops to read.
+
+    It hands what is for a taker to that, and everything else to the library, one whole message or line at a time. The
+    library takes a message through a queue and a task, and reads its headers: that is most of what a message costs.
+    """
+
+    def __init__(self, client: "SteadyClient") -> None:
+        self._client = client
+        super().__init__(client)  # pyright: ignore[reportUnknownMemberType]
+
+    def reset(self) -> None:
+        super().reset()
+        self._parts: list[bytes] = []
+        """What has come of a line, or a message, that is not whole yet."""
+        self._missing = 0
+        """At least so many bytes."""
 
     async def parse(self, data: bytes = b"") -> None:
+        self._parts.append(data)
+        self._missing -= len(data)
+        if self._missing > 0:
+            return
+        block = b"".join(self._parts)
+        self._parts, self._missing = [], 0
         try:
-            await super().parse(data)
+            await self._parse(block)
         except (ProtocolError, OSError):
             raise
         except Exception as error:
             raise ProtocolError(f"not understood: {type(error).__name__}: {error}") from error
+
+    async def _parse(self, block: bytes) -> None:
+        takers, start = self._client.takers, 0
+        parts = self._parts
+        while start < len(block):
+            found = (_HMSG_HERE if block.startswith(b"H", start) else _MSG_HERE).match(block, start)
+            if found is None:
+                end = block.find(_LINE_END, start) + len(_LINE_END)
+                missing = 1 if end < len(_LINE_END) else 0
+            else:
+                end = found.end() + int(found[found.lastindex or 0]) + len(_LINE_END)
+                missing = end - len(block)
+            if missing > 0:
+                parts.append(block[start:])
+                self._missing = missing
+                return
+            taker = None if found is None else takers.get(found[2])
+            if found is None or taker is None:
+                await super().parse(block[start:end])
+            else:
+                await self._hand_over(taker, found, block[found.end() : end - len(_LINE_END)])
+            start = end
+
+    async def _hand_over(self, taker: Taker, found: re.Match[bytes], content: bytes) -> None:
+        headers_end = int(found[5]) if found.re is _HMSG_HERE else 0
+        stats = self._client.stats
+        stats["in_msgs"] += 1
+        stats["in_bytes"] += len(content) - headers_end
+        try:
+            taker(Taken(text(found[1]), text(found[4] or b""), content[:headers_end], content[headers_end:]))
+        except Exception as error:  # noqa: BLE001 (no reason to end the connection of all others)
+            await self._client.tell_error(error)
 
 
 class SteadyClient(Client):
@@ -81,7 +156,23 @@ class SteadyClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
+        self.takers: dict[bytes, Taker] = {}
+        """By id of their subscription."""
         setattr(self, "_ps", SteadyParser(self))  # noqa: B010 (the library has no other way)
+
+    async def take(self, subject: str, taker: Taker) -> Subscription:
+        """As `subscribe`, but each message is handed over as it is read, behind no queue: the taker does not wait."""
+        subscription = await self.subscribe(subject)  # pyright: ignore[reportUnknownMemberType]
+        sid: int = subscription._id  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] (it stands nowhere else)
+        self.takers[b"%d" % sid] = taker
+        return subscription
+
+    def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
+        super()._remove_sub(sid, max_msgs)
+        self.takers.pop(b"%d" % sid, None)
+
+    async def tell_error(self, error: Exception) -> None:
+        await self._error_cb(error)
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         return headers_of(headers)
