@@ -105,8 +105,8 @@ class KubernetesBackend:
             fieldSelector="type=Warning,involvedObject.kind=Pod",
         )
         self._namespaces = Namespaces(client, cluster_id, configuration)
-        self._services = HeadlessServices(client, self._view, cluster_id)
-        self._code = CodeMaps(client, self._view, cluster_id, archives)
+        self._services = HeadlessServices(client, self._view, cluster_id, self._be_the_one)
+        self._code = CodeMaps(client, self._view, cluster_id, archives, self._be_the_one)
         self._reservations = Reservations(
             client,
             namespace=configuration.namespace,
@@ -296,7 +296,15 @@ class KubernetesBackend:
 
     def _is_current(self) -> bool:
         """Whether this agent is the one that acts, and all that it knows of the cluster is of now."""
-        return self._lease.held() and self._lease.term == self._listed_in_term and self._knows_now()
+        return self._acts() and self._knows_now()
+
+    def _acts(self) -> bool:
+        return self._lease.held() and self._lease.term == self._listed_in_term
+
+    def _be_the_one(self) -> None:
+        """Raises BackendError where another agent acts, or may have acted since this one listed."""
+        if not self._acts():
+            raise BackendError("another agent of this cluster acts: nothing is made or deleted beside its pods")
 
     def _knows_now(self) -> bool:
         return self._away_since is None and time.monotonic() - self._ticked_at < CLOCK_SECONDS + STALLED_SECONDS

@@ -128,14 +128,21 @@ class KubeClient:
             _Request(method="PATCH", path=path, query=query, body=dict(body), content_type=PATCHES[kind])
         )
 
-    async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> bytes:
-        """With `uid` only that very object: 409 when another stands under its name."""
+    async def delete(
+        self,
+        path: str,
+        *,
+        uid: str | None = None,
+        grace_seconds: int | None = None,
+        sure: Callable[[], None] | None = None,
+    ) -> bytes:
+        """With `uid` only that very object: 409 when another stands under its name. `sure` as with `create`."""
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        return await self._call(_Request(method="DELETE", path=path, body=options))
+        return await self._call(_Request(method="DELETE", path=path, body=options, sure=sure))
 
     async def lines(self, path: str, *, silence_seconds: float, **query: str) -> AsyncGenerator[bytes]:
         """Lines of a watch or a log, of any length, without their ends, until the server closes the stream in order.

@@ -80,13 +80,16 @@ class CodeMaps:
         view: View,
         cluster_id: str,
         archives: CodeArchives,
+        be_sure: Callable[[], None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`be_sure`: as with Services (headless.py)."""
         self._client = client
         self._view = view
         self._cluster_id = cluster_id
         self._archives = archives
+        self._be_sure = be_sure
         self._clock = clock
         self._there: dict[_Name, int] = {}
         """Made or found by us, and not deleted since: how many ConfigMaps."""
@@ -129,6 +132,8 @@ class CodeMaps:
             if self._is_sure(name) or not self._is_used(name):
                 return
             parts = await self._parts(name, pod.metadata.labels.project)
+            # From the first on there is something to delete.
+            self._deleted.discard(name)
             for number, part in enumerate(parts):
                 await self._make(name, number, part)
                 reached("code_map_made")
@@ -136,11 +141,10 @@ class CodeMaps:
             self._held.pop(name, None)
             self._retries.pop(name, None)
             self._doubted.discard(name)
-            self._deleted.discard(name)
 
     @contextlib.asynccontextmanager
     async def leaving(self, pod: Pod) -> AsyncGenerator[None]:
-        """The pod is let go inside; the code of the last one is deleted before that. Raises ApiError."""
+        """The pod is let go inside; the code of the last one is deleted before that. Raises ApiError, BackendError."""
         self._leaving.add(pod.metadata.uid)
         try:
             if (name := set_of(pod)) is not None:
@@ -175,7 +179,7 @@ class CodeMaps:
             except (ApiError, BadCodeError, BackendError) as error:
                 self._rest(name, error)
         for name in [name for name in self._there if not self._is_used(name)]:
-            with contextlib.suppress(ApiError):
+            with contextlib.suppress(ApiError, BackendError):
                 await self._delete_unused(name, self._there[name])
         for name in self._retries.keys() - self._used():
             del self._retries[name]
@@ -219,6 +223,8 @@ class CodeMaps:
         there.pop(name, None)
         taken = sum(there.values()) + sum(freed for _, freed in self._freed)
         if taken + count > STORE_MAPS:
+            # Else those that are refused would keep each other out.
+            self._held.pop(name, None)
             raise NoRoomError(
                 f"the cluster's store holds {taken * MAP_BYTES // 1024**2} MiB of code, and takes at most "
                 f"{STORE_MAPS * MAP_BYTES // 1024**2} MiB; it is tried again, and there is room once other pods with "
@@ -236,7 +242,7 @@ class CodeMaps:
             labels=managed_labels(self._cluster_id),
         )
         try:
-            await self._client.create(_path(namespace), manifest)
+            await self._client.create(_path(namespace), manifest, sure=self._be_sure)
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise
@@ -248,9 +254,8 @@ class CodeMaps:
             namespace, digest = name
             for number in range(count):
                 try:
-                    await self._client.delete(
-                        f"{_path(namespace)}/{names.code_map_name(self._cluster_id, digest, number)}"
-                    )
+                    map_name = names.code_map_name(self._cluster_id, digest, number)
+                    await self._client.delete(f"{_path(namespace)}/{map_name}", sure=self._be_sure)
                 except ApiError as error:
                     if error.unreachable:
                         raise

@@ -6,11 +6,12 @@ is made after its first pod and deleted before its last one is let go: who dies 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 import structlog
 
+from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.manifests import service_manifest
 from services.agent.backends.kubernetes.act.objects import Pod
@@ -27,10 +28,14 @@ log = structlog.get_logger(__name__)
 
 
 class HeadlessServices:
-    def __init__(self, client: KubeClient, view: View, cluster_id: str) -> None:
+    def __init__(self, client: KubeClient, view: View, cluster_id: str, be_sure: Callable[[], None]) -> None:
+        """`be_sure` is asked right before anything is made or deleted, and raises BackendError where another agent acts,
+        which may have made, or deleted, what has the same name.
+        """
         self._client = client
         self._view = view
         self._cluster_id = cluster_id
+        self._be_sure = be_sure
         self._there: set[_Name] = set()
         """Made or found by us, and not deleted since."""
         self._doubted: set[_Name] = set()
@@ -45,7 +50,7 @@ class HeadlessServices:
         self._doubted |= self._there
 
     async def ensure(self, pod: Pod) -> None:
-        """Make the one that this pod belongs to, where it is not there. Raises ApiError."""
+        """Make the one that this pod belongs to, where it is not there. Raises ApiError, BackendError."""
         name = _service_of(pod)
         if name is None or self._is_sure(name):
             return
@@ -61,7 +66,7 @@ class HeadlessServices:
                 cluster_id=self._cluster_id,
             )
             try:
-                await self._client.create(_path(namespace), manifest)
+                await self._client.create(_path(namespace), manifest, sure=self._be_sure)
             except ApiError as error:
                 if error.status != _CONFLICT:
                     raise
@@ -70,7 +75,7 @@ class HeadlessServices:
 
     @contextlib.asynccontextmanager
     async def leaving(self, pod: Pod) -> AsyncGenerator[None]:
-        """The pod is let go inside; the last one's Service is deleted before that. Raises ApiError."""
+        """The pod is let go inside; the last one's Service is deleted before that. Raises ApiError, BackendError."""
         self._leaving.add(pod.metadata.uid)
         try:
             if (name := _service_of(pod)) is not None:
@@ -88,7 +93,7 @@ class HeadlessServices:
                 await self.ensure(pod)
             for name in self._there - self._used():
                 await self._delete_unused(name)
-        except ApiError as error:
+        except (ApiError, BackendError) as error:
             log.warning("services_not_tidied", reason=str(error))
 
     def _is_sure(self, name: _Name) -> bool:
@@ -103,7 +108,7 @@ class HeadlessServices:
             if name in self._used():
                 return
             try:
-                await self._client.delete(f"{_path(name[0])}/{name[1]}")
+                await self._client.delete(f"{_path(name[0])}/{name[1]}", sure=self._be_sure)
             except ApiError as error:
                 if error.unreachable:
                     raise

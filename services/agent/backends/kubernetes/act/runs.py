@@ -214,7 +214,7 @@ class Runs:
         # Who keeps order among Services, and among ConfigMaps with code, tries again.
         with contextlib.suppress(ApiError, BackendError, BadCodeError):
             await self._code.ensure(made)
-        with contextlib.suppress(ApiError):
+        with contextlib.suppress(ApiError, BackendError):
             await self._services.ensure(made)
 
     def _may_make(self, pod: RunPod) -> bool:
