@@ -29,8 +29,8 @@ log = structlog.get_logger(__name__)
 
 class HeadlessServices:
     def __init__(self, client: KubeClient, view: View, cluster_id: str, be_sure: Callable[[], None]) -> None:
-        """`be_sure` is asked right before anything is made or deleted, and raises BackendError where another agent acts,
-        which may have made, or deleted, what has the same name.
+        """`be_sure` is asked right before anything is made or deleted, and raises BackendError where another agent
+        acts: it may have made, or deleted, what has the same name.
         """
         self._client = client
         self._view = view
