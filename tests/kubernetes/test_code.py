@@ -18,6 +18,7 @@ from development.kubernetes.proxy import Mode, Proxy, Request, proxied
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.act import code_maps
 from services.agent.backends.kubernetes.act.code_manifests import KEY, MAP_BYTES, unpack_command
+from services.agent.backends.kubernetes.backend import KubernetesBackend
 from services.agent.backends.kubernetes.names import code_map_name
 from services.runtime.code.archive import write_archive
 from services.runtime.code.limits import KUBERNETES_MAX_BYTES
@@ -218,6 +219,55 @@ async def _settled(forgotten: asyncio.Task[None]) -> bool:
     return False
 
 
+async def test_an_agent_that_does_not_act_any_more_makes_and_deletes_none(
+    cluster: KubernetesWatched, code: bytes, kept: KeptArchives, tmp_path: Path
+) -> None:
+    """As one that stood still in the middle of it, while another one became the one that acts."""
+    late = await open_kubernetes(cluster.plane, tmp_path / "late", cluster_id=cluster.project, archives=kept)
+    try:
+        assert isinstance(late.backend, KubernetesBackend)
+        await apply(cluster, code, waits=True)
+        made = await until_maps(cluster, 3)
+        await late.until("starting", key=KEYS[0])
+        pod = late.backend._view.pods[KEYS[0]]
+        with pytest.raises(BackendError, match="another agent of this cluster acts"):
+            async with late.backend._code.leaving(pod):
+                pass
+        assert await maps(cluster) == made
+        await cluster.backend.delete(KEYS[0], 1, 0)
+        await cluster.until("stopped", key=KEYS[0])
+        await cluster.backend.forget(KEYS[0], 1)
+        late.backend._view.see_pod(pod)  # as if it had not heard of its end
+        with pytest.raises(BackendError, match="another agent of this cluster acts"):
+            await late.backend._code.ensure(pod)
+        assert await maps(cluster) == []
+    finally:
+        await late.close()
+
+
+class JustDeleted(set[tuple[str, str]]):
+    """As if order was never made meanwhile."""
+
+    def clear(self) -> None:
+        return
+
+
+async def test_what_is_let_go_after_it_was_made_in_part_leaves_none(
+    cluster: KubernetesWatched, code: bytes, proxy: Proxy
+) -> None:
+    """Though code of the same name was deleted a moment ago."""
+    assert isinstance(cluster.backend, KubernetesBackend)
+    cluster.backend._code._deleted = JustDeleted({(cluster.namespace, hashlib.sha256(code).hexdigest())})
+    asked = itertools.count()
+    proxy.only = lambda request: is_of_code(request) and request.method == "POST" and next(asked) > 0
+    proxy.mode = Mode.ERROR
+    await apply(cluster, code, waits=True)
+    assert len(await maps(cluster)) == 1
+    pod = cluster.backend._view.pods[KEYS[0]]
+    async with cluster.backend._code.leaving(pod):
+        assert await maps(cluster) == []
+
+
 async def test_what_somebody_deleted_is_made_again_when_a_node_misses_it(
     cluster: KubernetesWatched, code: bytes
 ) -> None:
@@ -319,4 +369,16 @@ async def test_the_store_takes_so_much_and_no_more(
     await cluster.until("refused", key=KEYS[1], token=2)
     monkeypatch.setattr(code_maps, "FREED_SECONDS", 0.0)
     await apply(cluster, other, 1, token=3)
+    await until_maps(cluster, 1)
+
+
+async def test_what_has_no_room_keeps_none_from_others(
+    cluster: KubernetesWatched, code: bytes, kept: KeptArchives, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = archive(tmp_path / "other", b"print('other')")
+    kept.archives[hashlib.sha256(other).hexdigest()] = other
+    monkeypatch.setattr(code_maps, "STORE_MAPS", 2)
+    await apply(cluster, code)
+    await cluster.until("refused", key=KEYS[0])
+    await apply(cluster, other, 1)
     await until_maps(cluster, 1)

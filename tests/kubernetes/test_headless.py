@@ -11,7 +11,8 @@ import pytest
 from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.proxy import Mode, Proxy, proxied
 from services.agent.backends.interface import BackendError
-from tests.kubernetes.given import KubernetesWatched, open_kubernetes
+from services.agent.backends.kubernetes.backend import KubernetesBackend
+from tests.kubernetes.given import KubernetesWatched, open_kubernetes, two_agents
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
 
@@ -95,3 +96,25 @@ async def test_the_last_pod_stays_until_its_service_could_be_deleted(cluster: Ku
     proxy.mode = Mode.PASS
     await cluster.backend.forget(KEYS[0], 1)
     assert await services(cluster) == []
+
+
+async def test_an_agent_that_does_not_act_any_more_makes_and_deletes_none(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """As one that stood still in the middle of it, while another one became the one that acts."""
+    async with two_agents(control_plane, tmp_path) as (acts, late):
+        assert isinstance(late.backend, KubernetesBackend)
+        await apply(acts, 0)
+        made = await until_there(acts)
+        await late.until("running", key=KEYS[0])
+        pod = late.backend._view.pods[KEYS[0]]
+        with pytest.raises(BackendError, match="another agent of this cluster acts"):
+            async with late.backend._services.leaving(pod):
+                pass
+        assert await services(acts) == [made]
+        await acts.backend.delete(KEYS[0], 1, 0)
+        await acts.until("stopped", key=KEYS[0])
+        await acts.backend.forget(KEYS[0], 1)
+        with pytest.raises(BackendError, match="another agent of this cluster acts"):
+            await late.backend._services.ensure(pod)
+        assert await services(acts) == []
