@@ -1,5 +1,5 @@
 """Checks the documentation: every relative link leads somewhere; every `make` target and `muster` command that is named
-exists.
+exists; the glossary has each word once, in order.
 
 Usage: python tools/docs.py
 """
@@ -7,6 +7,7 @@ Usage: python tools/docs.py
 import re
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from muster.cli.main import command_line
@@ -60,11 +61,19 @@ def unknown_commands(page: Path, text: str, known: list[list[str]]) -> Iterator[
             yield f"{page.relative_to(ROOT)}: there is no command {command}"
 
 
+def misplaced_words(glossary: Path) -> Iterator[str]:
+    """Words of the glossary that stand there twice, or not in the order of the alphabet."""
+    words = [row.split("|")[1].strip().lower() for row in glossary.read_text().splitlines() if row.startswith("| ")][1:]
+    for word, after in pairwise(words):
+        if word >= after:
+            yield f"{glossary.relative_to(ROOT)}: '{after}' stands after '{word}'"
+
+
 def main() -> int:
     """Print what is wrong; the exit code says whether anything is."""
     targets = set(TARGET.findall((ROOT / "Makefile").read_text()))
     commands = [path.split() for path, _ in leaves(command_line(), "muster")]
-    problems: list[str] = []
+    problems = [*misplaced_words(ROOT / "docs" / "glossary.md")]
     for page in pages():
         text = page.read_text()
         problems += [

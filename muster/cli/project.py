@@ -34,13 +34,13 @@ def _quota(row: Row) -> str:
 PROJECT_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("GPU-QUOTA", "gpuQuota", show=_quota),
-    Column("GPU-USED", "use.gpuAllocated"),
+    Column("GPU", "use.gpuAllocated"),
     Column("PODS", "use.pods"),
     Column("CREATED", "createdAt", time=True),
     Column("NODE-POOLS", "nodePools", wide=True),
     Column("POD-SECURITY", "podSecurity", wide=True),
     Column("NON-PREEMPTIBLE", "use.gpuAllocatedNonPreemptible", wide=True),
-    Column("CPU-USED", "use.cpuAllocatedCores", wide=True),
+    Column("CPU", "use.cpuAllocatedCores", wide=True),
     Column("ID", "id", wide=True),
 )
 
@@ -86,13 +86,13 @@ def add_project(root: typer.Typer) -> None:
 def _add_reads(app: typer.Typer) -> None:
     @command(app, "list", examples="muster project list\nmuster project list -o wide", columns=PROJECT_COLUMNS)
     def list_(session: Session) -> None:
-        """List the projects that you may see, and what they use."""
+        """List the projects that you may see, and the GPUs, pods and CPU cores that are allocated to them."""
         rows = rows_of(session.api.get("/org-unit/projects"), "projects")
         session.out.rows(rows, PROJECT_COLUMNS, empty="no projects that you may see")
 
     @command(app, "describe", examples="muster project describe default")
     def describe(session: Session, project: ProjectArgument) -> None:
-        """Show a project: its settings, and what it uses now."""
+        """Show a project: its settings, its workloads, and what is allocated to them."""
         row = find_project(session.api, project)
         session.out.one(row, lambda: _describe(session, row), columns=PROJECT_COLUMNS)
 

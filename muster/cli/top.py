@@ -64,17 +64,24 @@ def _quota(row: Row) -> str:
 
 
 def _cores(key: str) -> Callable[[Row], str]:
-    return lambda row: format_number(number_of(row_of(row, key), "cpuCores")) if row_of(row, key) else ""
+    def show(row: Row) -> str:
+        cores = row_of(row, key).get("cpuCores")
+        return format_number(cores) if isinstance(cores, int | float) else ""
+
+    return show
 
 
 def _bytes(key: str, field: str) -> Callable[[Row], str]:
-    """Empty where it is not known, or nothing."""
+    """Empty where it is not known: not measured, or GPUs of which no memory is known."""
 
     def show(row: Row) -> str:
         from events.quantities import format_bytes
 
-        value = int(number_of(row_of(row, key), field))
-        return format_bytes(value) if value else ""
+        amounts = row_of(row, key)
+        value = amounts.get(field)
+        if not isinstance(value, int | float) or (field == "gpuMemoryBytes" and not value and amounts.get("gpus")):
+            return ""
+        return format_bytes(int(value))
 
     return show
 
@@ -187,16 +194,19 @@ def add_top(root: typer.Typer) -> None:
     ) -> None:
         """Show who uses what now: GPUs, CPU and memory by project, user, pool, node or workload.
 
-        GPU, GPU-MEM, CPU and MEM are allocated: what nodes reserve for pods, by the scheduler's own count. A pod that
-        is being stopped counts until it is gone and released. A workload that waits, is suspended or has ended counts
-        nothing.
+        GPU, GPU-MEM, CPU (in cores) and MEM are allocated: what nodes reserve for pods, by the scheduler's own count.
+        A pod that is being stopped counts until it is gone and released. A workload that waits, is suspended or has
+        ended counts nothing.
 
         GPU-UTIL and the columns ending in -USED are what pods really used, by the newest measurement of each in the
-        last two minutes. They are empty if nothing was measured.
+        last two minutes. They are empty if nothing was measured. MEASURED counts the pods with a measurement.
 
         RUNNING counts workloads that have nodes, PENDING those that wait for nodes, ENDING those that are stopped,
         deleted or finished and whose pods still hold something. QUOTA shows the GPUs of non-preemptible workloads and
-        the project's quota. GPU-FREE is what nobody holds, on nodes that take new pods.
+        the project's quota; NON-PREEMPTIBLE shows these GPUs alone. GPU-FREE is what nobody holds, on nodes that take
+        new pods.
+
+        A narrow terminal shows fewer columns; -o wide shows all.
 
         You see sums of the projects that you may read. The default project of your context does not limit them.
         """
@@ -213,7 +223,7 @@ def add_top(root: typer.Typer) -> None:
         rows, more, total = _fetch(session, parameters, limit)
         session.out.rows(rows, shown, empty=_EMPTY[what])
         if more:
-            session.out.talk(f"the first {limit} are shown; --limit 0 shows all")
+            session.out.talk(f"there are more than {limit}; --limit 0 shows all")
         if rows and session.out.style.format in {Format.TABLE, Format.WIDE}:
             session.out.talk(told_total(total))
 
@@ -235,8 +245,12 @@ def _identity(row: Row) -> str:
 
 
 def told_total(total: Row) -> str:
-    """One sentence for all rows."""
-    allocated, capacity, free = (row_of(total, key) for key in ("allocated", "capacity", "free"))
-    running, pending = (format_number(number_of(total, key)) for key in ("running", "pending"))
-    gpus, there, left = (format_number(number_of(amounts, "gpus")) for amounts in (allocated, capacity, free))
-    return f"in all: {gpus} of {there} GPUs allocated, {left} free; {running} workloads running, {pending} pending"
+    """One sentence for all rows. What is neither allocated in them nor free is named, so that the sum is right."""
+    allocated, capacity, free = (number_of(row_of(total, key), "gpus") for key in ("allocated", "capacity", "free"))
+    running, pending = int(number_of(total, "running")), int(number_of(total, "pending"))
+    rest = round(capacity - allocated - free, 3)
+    elsewhere = f", {format_number(rest)} held by others or on nodes that take no new pods" if rest > 0 else ""
+    return (
+        f"in all: {format_number(allocated)} of {format_number(capacity)} GPUs allocated, {format_number(free)} free"
+        f"{elsewhere}; {running} {'workload' if running == 1 else 'workloads'} running, {pending} pending"
+    )

@@ -142,7 +142,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         empty = "no such workloads" if chosen else "no workloads; `muster training submit` makes one, -A shows all"
         session.out.rows(rows, workload_columns(), empty=empty)
         if more:
-            session.out.talk(f"the first {limit} are shown; --limit 0 shows all")
+            session.out.talk(f"there are more than {limit}; --limit 0 shows all")
 
 
 def _phase(given: str) -> str:

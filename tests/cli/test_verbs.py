@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -653,7 +654,35 @@ def test_top_asks_for_sums_of_what_was_named(api: ShapeServer, muster: Any, type
     (request,) = api.asked("GET", "/usage")
     assert asked.items() <= request.query.items()
     assert ran.out.splitlines()[0].startswith("NAME")
-    assert ran.err == "in all: 2.5 of 16 GPUs allocated, 8 free; 3 workloads running, 4 pending\n"
+    assert ran.err == (
+        "in all: 2.5 of 16 GPUs allocated, 8 free, 5.5 held by others or on nodes that take no new pods; "
+        "3 workloads running, 4 pending\n"
+    )
+
+
+def test_the_sum_under_top_says_nothing_of_others_where_there_are_none(api: ShapeServer, muster: Any) -> None:
+    total = use_row("all", running=1, gpus=1.896, capacity=2, free=0.104)
+    api.on("GET", "/usage", Reply(body={"rows": [use_row("a", gpus=1.896)], "total": total, "next": None}))
+    assert muster("top").err == "in all: 1.896 of 2 GPUs allocated, 0.104 free; 1 workload running, 0 pending\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        (use_row("idle"), "idle,0,0,0,,,"),
+        (use_row("used", used=True), "used,0,0,0,12.345,77Gi,0"),
+        (use_row("odd", gpus=2) | {"allocated": {"gpus": 2, "gpuMemoryBytes": 0, "memoryBytes": 0}}, "odd,,,0,,,"),
+    ],
+)
+def test_an_empty_cell_of_top_means_not_known_and_nothing_is_a_zero(
+    api: ShapeServer, muster: Any, row: dict[str, Any], shown: str
+) -> None:
+    api.on("GET", "/usage", used(row))
+    ran = muster("top", "--columns", "name,GPU-MEM,CPU,MEM,CPU-USED,MEM-USED,GPU-MEM-USED")
+    heading, cells = ran.out.splitlines()
+    starts = [word.start() for word in re.finditer(r"\S+", heading)]
+    ends = [*starts[1:], None]
+    assert [cells[start:end].strip() for start, end in zip(starts, ends, strict=True)] == shown.split(",")
 
 
 def test_the_default_project_does_not_limit_top(api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -673,7 +702,7 @@ def test_top_reads_further_pages_up_to_its_limit_and_says_that_there_are_more(ap
     ran = muster("top", "nodes", "--limit", "600", "-o", "name")
     assert ran.out.split() == [f"n{number}" for number in range(600)]
     assert [request.query["limit"] for request in api.asked("GET", "/usage")] == [["500"], ["100"]]
-    assert ran.err == "the first 600 are shown; --limit 0 shows all\n"
+    assert ran.err == "there are more than 600; --limit 0 shows all\n"
 
 
 def test_programs_get_the_rows_of_top_as_the_api_gives_them(api: ShapeServer, muster: Any) -> None:
