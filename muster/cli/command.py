@@ -68,7 +68,7 @@ CaFileOption = Annotated[
     typer.Option(
         "--ca-file",
         metavar="FILE",
-        help="Believe the certificates of this authority (PEM), and no others. [env MUSTER_CA_FILE]",
+        help="Trust the certificates of this authority (a PEM file), and no others. [env MUSTER_CA_FILE]",
         rich_help_panel=CONNECTION_PANEL,
     ),
 ]

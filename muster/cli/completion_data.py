@@ -90,7 +90,7 @@ SHARED_FLAGS: Final[dict[str, tuple[str, str, str]]] = {
     "--context": ("context", "@context_names", "Context to use"),
     "--url": ("url", "", "URL of the API"),
     "--token": ("token", "", "Bearer token"),
-    "--ca-file": ("ca_file", "", "Believe the certificates of this authority (PEM), and no others"),
+    "--ca-file": ("ca_file", "", "Trust the certificates of this authority (a PEM file), and no others"),
     "--debug": ("debug", "-", "Show request ids and stack traces"),
     "--quiet": ("quiet", "-", "Print only errors on stderr"),
     "-q": ("quiet", "-", "Print only errors on stderr"),

@@ -129,6 +129,8 @@ def _add_changes(app: typer.Typer) -> None:
             raise usage("a context needs a URL", todo=f"muster context add {quote(name)} --url http://127.0.0.1:8080")
         if not context.url.startswith(("http://", "https://")):
             raise usage(f"--url: {context.url!r} is not a URL", todo="write it as http://HOST:PORT or https://HOST")
+        if session.connection.ca_file:
+            _check_ca_file(context)
         if CONTEXT_NAME.match(name) is None:
             raise usage(
                 f"{name!r} is not a valid name for a context", todo="use letters, digits, '-', '_' and '.', at most 63"
@@ -165,6 +167,21 @@ def _row(session: Session, name: str, context: Context) -> Row:
 def _absolute(path: str | Path) -> str:
     """Also where a command is typed in another folder."""
     return str(Path(path).expanduser().absolute())
+
+
+def _check_ca_file(context: Context) -> None:
+    """Raises Problem (usage) where it would protect nothing."""
+    from muster.cli.http import TlsError, trusted
+
+    if context.url.startswith("http://"):
+        raise usage(
+            f"--ca-file is for https, and the URL of the context is {context.url}",
+            todo=f"--url https://{context.url.removeprefix('http://')}, or leave --ca-file out",
+        )
+    try:
+        trusted(context.ca_file)
+    except TlsError as error:
+        raise usage(str(error), todo=error.todo) from error
 
 
 def _known(contexts: Contexts, name: str) -> None:

@@ -34,7 +34,7 @@ class Context:
     url: str = ""
     token: str = ""
     ca_file: str = ""
-    """Of the authorities whose certificates alone are believed; empty for those that this machine believes."""
+    """Of the authorities whose certificates alone are trusted; empty for those that this machine trusts."""
     data_dir: str = ""
     """Where `muster up` keeps it, on this machine; empty for one elsewhere."""
     project: str = ""

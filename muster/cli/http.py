@@ -120,7 +120,7 @@ class Http:
     """One server. Its connection is made with the first request, and kept."""
 
     def __init__(self, url: str, headers: Mapping[str, str], *, ca_file: str = "") -> None:
-        """`ca_file`: whose certificates alone are believed (`trusted`). Raises BadUrlError."""
+        """`ca_file`: whose certificates alone are trusted (`trusted`). Raises BadUrlError."""
         try:
             self._url = urlsplit(url)
             self._port = self._url.port
@@ -284,25 +284,30 @@ def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:
 
 
 def trusted(ca_file: str = "") -> "SSLContext":
-    """Whose certificates are believed: those of the authorities in a file, and no other. Where none is named,
-    SSL_CERT_FILE or SSL_CERT_DIR, or the authorities that browsers believe. Raises TlsError.
+    """Whose certificates are trusted: those of the authorities in a file, and no other. Where none is named,
+    SSL_CERT_FILE or SSL_CERT_DIR, or the authorities that browsers trust. Raises TlsError.
     """
-    import ssl
+    from ssl import SSLError
 
-    if ca_file:
-        try:
-            return ssl.create_default_context(cafile=ca_file)
-        except OSError as error:
-            why = "does not hold a certificate in PEM" if isinstance(error, ssl.SSLError) else f"{error.strerror}"
-            todo = (
-                "--ca-file, MUSTER_CA_FILE or the context names it: the certificate of the server's authority, in PEM"
-            )
-            raise TlsError(f"the file {ca_file} cannot be used: {why}", todo=todo) from error
+    from services.runtime.trust import trusting
+
+    try:
+        return trusting(ca_file or _public_authorities())
+    except OSError as error:
+        if not ca_file:
+            raise
+        why = "does not hold a certificate in PEM" if isinstance(error, SSLError) else f"{error.strerror}"
+        todo = "--ca-file, MUSTER_CA_FILE or the context names it: the certificate of the server's authority, in PEM"
+        raise TlsError(f"the file {ca_file} cannot be used: {why}", todo=todo) from error
+
+
+def _public_authorities() -> str | None:
+    """A file of them; None where the environment names one, which Python itself reads."""
     if os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR"):
-        return ssl.create_default_context()
+        return None
     import certifi
 
-    return ssl.create_default_context(cafile=certifi.where())
+    return certifi.where()
 
 
 _UNKNOWN_AUTHORITY: Final = "--ca-file FILE (or MUSTER_CA_FILE) names the certificate of the authority that signed it"
@@ -324,7 +329,7 @@ def tls_error(error: Exception, url: SplitResult) -> TlsError | None:
 
     name = f"https://{url.netloc.rpartition('@')[2]}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        told = f"the certificate of {name} is not believed: {error.verify_message.rstrip('.')}"
+        told = f"the certificate of {name} is not trusted: {error.verify_message.rstrip('.')}"
         todo = _CERTIFICATE_TODO.get(error.verify_code, "have another one made for the server")
         return TlsError(told, todo=todo)
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:

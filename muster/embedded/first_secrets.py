@@ -14,11 +14,18 @@ from services.runtime.services import SERVER_UID, SERVICES
 
 SECRET_BYTES: Final = 24
 """192 bits: not to be guessed."""
+_GIVEN: Final = {
+    "server.crt": "the certificate of the server",
+    "server.key": "the key of the certificate",
+    "ca.crt": "the certificate of the authority that signed it",
+}
+"""Files of a certificate that is somebody's own, and what they are."""
 
 
 def main(root: Path, nats_names: tuple[str, ...], http_name: str = "") -> None:
     """Make everything below `root`. The names are those by which agents of other machines call NATS, and clients the
-    API, which gets a certificate where a folder for it is there. Raises SystemExit where given certificates lack one.
+    API, which gets a certificate where a folder for it is there. Raises SystemExit where a given certificate lacks a
+    file, and for a name that leads nowhere.
     """
     passwords = root / "nats"
     for user, service in SERVICES.items():
@@ -29,6 +36,11 @@ def main(root: Path, nats_names: tuple[str, ...], http_name: str = "") -> None:
     public = root / "public"
     _certify(root, "tls", public / "ca.crt", ("nats", "localhost", *nats_names), SERVER_UID)
     if (root / "api-tls").is_dir():
+        if http_name == "localhost":
+            sys.exit(
+                "MUSTER_HTTP_NAME: in the other containers localhost is not the API. Leave it empty: the certificate "
+                "that is made is for https://localhost too"
+            )
         names = ("api", "localhost", *filter(None, (http_name,)))
         _certify(root, "api-tls", public / "api-ca.crt", names, SERVICES["api"].uid)
 
@@ -37,8 +49,9 @@ def _certify(root: Path, name: str, ca_file: Path, names: tuple[str, ...], owner
     """A certificate and its key in the folder `name`, and the authority's where others see it."""
     folder, authority = root / name, root / "authority"
     if _is_given(folder, authority):
-        if not (folder / "ca.crt").exists():
-            sys.exit(f"{folder} has a server.key and no ca.crt: add the certificate of the authority that signed it")
+        for missing, what in _GIVEN.items():
+            if not (folder / missing).exists():
+                sys.exit(f"{folder} holds a certificate of yours, but no {missing}: add {what}")
         _write(ca_file, (folder / "ca.crt").read_bytes(), 0, 0, 0o444)
         return
     # Imports a library that takes longer than all the rest.
@@ -53,7 +66,7 @@ def _certify(root: Path, name: str, ca_file: Path, names: tuple[str, ...], owner
 
 def _is_given(folder: Path, authority: Path) -> bool:
     """Whether the certificate in the folder is somebody's own: our authority has not signed it."""
-    if not (folder / "server.key").exists():
+    if not any((folder / name).exists() for name in ("server.crt", "server.key")):
         return False
     if not (authority / "ca.key").exists():
         return True

@@ -7,7 +7,6 @@ Standard library, its neighbours and what the streams are declared to be; no oth
 import asyncio
 import os
 import signal
-import ssl
 import sys
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from muster.embedded.canary import Server, look_at, room_of
 from muster.embedded.keeper import Down, Keeper
 from muster.embedded.processes import describe_end, say
 from services.runtime.nats.declared import LOG_MAX_BYTES, MAX_FILE_STORE, file_store_bytes
+from services.runtime.trust import trusting
 
 PROGRAM: Final = "nats-server"
 PORT: Final = 4222
@@ -39,7 +39,7 @@ async def run(config: Path, store: Path, port: int) -> int:
         port=port,
         password=(passwords / "keeper").read_text(),
         store=store,
-        tls=ssl.create_default_context(cafile=os.environ["MUSTER_NATS_CA_FILE"]),
+        tls=trusting(Path(os.environ["MUSTER_NATS_CA_FILE"])),
         tls_name="localhost",
     )
     keeper = Keeper(

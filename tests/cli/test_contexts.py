@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from muster.cli.contexts import (
@@ -20,6 +20,7 @@ from muster.cli.contexts import (
     with_context,
     write_context,
 )
+from muster.embedded.certificates import authority_in
 from tests.support.shapes import ShapeServer
 
 TWO = Contexts(
@@ -61,7 +62,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
         ({"context": "far", "url": "https://elsewhere"}, {}, ""),
     ],
 )
-def test_whose_certificates_are_believed_follows_the_same_order(
+def test_whose_certificates_are_trusted_follows_the_same_order(
     flags: dict[str, str], environ: dict[str, str], ca_file: str
 ) -> None:
     assert resolve(TWO, environ, **flags).ca_file == ca_file
@@ -71,9 +72,29 @@ def test_a_context_keeps_its_authority_by_its_whole_path(
     muster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    authority_in(tmp_path)
     assert muster("context", "add", "lab", "--url", "https://muster.lab", "--ca-file", "ca.crt", "--use").code == 0
     assert muster("context", "add", "lab", "--default-project", "p").code == 0
     assert muster("context", "show", "-o", "json").json()["caFile"] == str(tmp_path / "ca.crt")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("--url https://lab --ca-file nowhere.crt", "nowhere.crt cannot be used: No such file or directory"),
+        ("--url https://lab --ca-file odd.crt", "odd.crt cannot be used: does not hold a certificate in PEM"),
+        ("--url http://lab:8080 --ca-file ca.crt", "--url https://lab:8080, or leave --ca-file out"),
+    ],
+)
+def test_an_authority_that_would_protect_nothing_is_not_kept(
+    muster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    authority_in(tmp_path)
+    (tmp_path / "odd.crt").write_text("odd")
+    ran = muster("context", "add", "lab", *given.split())
+    assert (ran.code, told in ran.err) == (2, True), ran.err
+    assert muster("context", "list", "-o", "json").json() == []
 
 
 def test_a_token_is_never_sent_to_another_url_than_its_context_s() -> None:
@@ -102,7 +123,7 @@ def test_only_its_owner_can_read_the_file(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["config.toml"]
 
 
-@given(st.text(max_size=40), st.text(max_size=40))
+@drawn(st.text(max_size=40), st.text(max_size=40))
 def test_any_text_comes_back_from_the_file(token: str, project: str) -> None:
     from tempfile import TemporaryDirectory
 

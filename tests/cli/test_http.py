@@ -6,6 +6,7 @@ import http.server
 import re
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from cryptography.x509.oid import NameOID
 from muster.cli.complete import offered
 from muster.cli.http import Http, Stream, TlsError, TransportError
 from muster.embedded.certificates import authority_in, server_certificate
+from services.runtime.trust import trusting
 from tests.support.shapes import Ran, Reply, ShapeServer
 
 NAME = "api.muster.test"
@@ -100,11 +102,11 @@ def secure(tmp_path: Path) -> Generator[int]:
 
 
 @pytest.mark.parametrize("named_by", ["environment", "argument"])
-def test_over_tls_the_authority_that_is_named_is_believed_and_no_other(
+def test_over_tls_the_authority_that_is_named_is_trusted_and_no_other(
     secure: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
 ) -> None:
     stranger = Http(f"https://localhost:{secure}", {})
-    with pytest.raises(TlsError, match=rf"^the certificate of https://localhost:{secure} is not believed: ") as refused:
+    with pytest.raises(TlsError, match=rf"^the certificate of https://localhost:{secure} is not trusted: ") as refused:
         stranger.request("GET", "/a", headers={})
     assert not refused.value.sent
 
@@ -148,8 +150,33 @@ def self_signed(folder: Path, name: str, *, days: tuple[int, int]) -> ssl.SSLCon
     return context
 
 
+def signed_by_an_authority_of_openssl(folder: Path) -> ssl.SSLContext:
+    """Made with the two commands that everybody finds first: neither names what a key is used for."""
+    name = "subjectAltName=DNS:localhost"
+    for command in (
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 9 -subj /CN=lab",
+        f"req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost -addext {name}",
+        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -copy_extensions copy -days 9 -out server.crt",
+    ):
+        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    return context
+
+
+def test_an_authority_made_with_openssl_s_own_commands_is_trusted(tmp_path: Path) -> None:
+    """curl and browsers trust it; services trust NATS in the same way."""
+    with serving(signed_by_an_authority_of_openssl(tmp_path)) as server:
+        port = server.server_address[1]
+        asked = Http(f"https://localhost:{port}", {}, ca_file=str(tmp_path / "ca.crt"))
+        assert asked.request("GET", "/a", headers={}).text.startswith("/a\n")
+        asked.close()
+        plain = socket.create_connection(("127.0.0.1", port), timeout=60)
+        trusting(tmp_path / "ca.crt").wrap_socket(plain, server_hostname="localhost").close()
+
+
 REFUSED: dict[str, tuple[tuple[str, int, int], bool, str, str]] = {
-    "of nobody known": (("localhost", -1, 1), False, "is not believed: self.signed certificate", "--ca-file FILE"),
+    "of nobody known": (("localhost", -1, 1), False, "is not trusted: self.signed certificate", "--ca-file FILE"),
     "of another name": (("other.test", -1, 1), True, "Hostname mismatch", "--url with a name that stands in"),
     "no more": (("localhost", -9, -1), True, "certificate has expired", "have it renewed on the server"),
     "not yet": (("localhost", 1, 9), True, "certificate is not yet valid", "look at this machine's clock"),
@@ -158,7 +185,7 @@ REFUSED: dict[str, tuple[tuple[str, int, int], bool, str, str]] = {
 
 
 @pytest.mark.parametrize("certificate", REFUSED)
-def test_a_certificate_that_is_not_believed_is_said_at_once_with_what_to_do(
+def test_a_certificate_that_is_not_trusted_is_said_at_once_with_what_to_do(
     muster: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, certificate: str
 ) -> None:
     (name, first, last), named, why, todo = REFUSED[certificate]

@@ -5,6 +5,7 @@ engine.
 """
 
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -153,9 +154,23 @@ def test_a_certificate_that_the_api_was_given_stays_beside_those_that_are_made(t
         assert (tmp_path / "public" / "api-ca.crt").read_text() == "ca.crt"
         ssl.create_default_context(cafile=str(tmp_path / "public" / "ca.crt"))
 
-    (tmp_path / "api-tls" / "ca.crt").unlink()
-    with pytest.raises(SystemExit, match=r"has a server\.key and no ca\.crt"):
+
+@pytest.mark.parametrize("missing", ["server.crt", "server.key", "ca.crt"])
+def test_a_certificate_that_was_given_in_part_is_refused_and_stays(tmp_path: Path, missing: str) -> None:
+    given(tmp_path / "api-tls")
+    (tmp_path / "api-tls" / missing).unlink()
+    with pytest.raises(SystemExit, match=rf"a certificate of yours, but no {re.escape(missing)}: add the "):
         first_secrets.main(tmp_path, ())
+    assert {file.name: file.read_text() for file in (tmp_path / "api-tls").iterdir()} == {
+        name: name for name in ("server.crt", "server.key", "ca.crt") if name != missing
+    }
+
+
+def test_the_name_of_the_api_cannot_be_localhost(tmp_path: Path) -> None:
+    """The container `cli` calls the API by that name."""
+    (tmp_path / "api-tls").mkdir()
+    with pytest.raises(SystemExit, match=r"MUSTER_HTTP_NAME: .* Leave it empty"):
+        first_secrets.main(tmp_path, (), "localhost")
 
 
 # -- in production -----------------------------------------------------------------------------------------------------

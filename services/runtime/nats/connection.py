@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from services.runtime.nats.calls import PREFIX
 from services.runtime.nats.inboxes import inbox_prefix
 from services.runtime.nats.wire import SteadyClient
 from services.runtime.process.settings import Settings
+from services.runtime.trust import trusting
 
 PING_INTERVAL_SECONDS: Final = 10
 """Two unanswered pings end the connection: a server that hangs is noticed in 20 to 30 s."""
@@ -113,7 +113,7 @@ async def connect(settings: Settings, service: str, *, suffix: str = "") -> Serv
 
     options: dict[str, Any] = {}
     if settings.nats_ca_file is not None:
-        options["tls"] = ssl.create_default_context(cafile=settings.nats_ca_file)
+        options["tls"] = trusting(settings.nats_ca_file)
     connecting = asyncio.ensure_future(
         client.connect(
             settings.nats_servers,
