@@ -302,5 +302,6 @@ def _line(finding: Finding) -> str:
 def _api_version(session: Session) -> str | None:
     try:
         return text_of(row_of(session.api.plain("/openapi.json").body, "info"), "version") or None
-    except Problem:
+    except Problem as problem:
+        session.out.talk(f"the API does not say its version: {_told(problem)}")
         return None

@@ -311,10 +311,10 @@ def _public_authorities() -> str | None:
 
 
 _UNKNOWN_AUTHORITY: Final = "--ca-file FILE (or MUSTER_CA_FILE) names the certificate of the authority that signed it"
-_OTHER_NAME: Final = "--url with a name that stands in the certificate; or have this name put into it"
+_OTHER_NAME: Final = "use a name of the certificate in the URL, or have one made that has this name"
 _CERTIFICATE_TODO: Final[dict[int, str]] = {
-    9: "look at this machine's clock, and at that of whoever made it",
-    10: "have it renewed on the server",
+    9: "check the clock of this machine, and the day from which the certificate is valid",
+    10: "renew the certificate on the server",
     **dict.fromkeys((2, 18, 19, 20, 21), _UNKNOWN_AUTHORITY),
     **dict.fromkeys((62, 64), _OTHER_NAME),
 }
@@ -330,7 +330,7 @@ def tls_error(error: Exception, url: SplitResult) -> TlsError | None:
     name = f"https://{url.netloc.rpartition('@')[2]}"
     if isinstance(error, ssl.SSLCertVerificationError):
         told = f"the certificate of {name} is not trusted: {error.verify_message.rstrip('.')}"
-        todo = _CERTIFICATE_TODO.get(error.verify_code, "have another one made for the server")
+        todo = _CERTIFICATE_TODO.get(error.verify_code, "have another certificate made for the server")
         return TlsError(told, todo=todo)
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
         plain = f"http://{url.netloc.rpartition('@')[2]}"

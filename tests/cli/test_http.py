@@ -177,9 +177,9 @@ def test_an_authority_made_with_openssl_s_own_commands_is_trusted(tmp_path: Path
 
 REFUSED: dict[str, tuple[tuple[str, int, int], bool, str, str]] = {
     "of nobody known": (("localhost", -1, 1), False, "is not trusted: self.signed certificate", "--ca-file FILE"),
-    "of another name": (("other.test", -1, 1), True, "Hostname mismatch", "--url with a name that stands in"),
-    "no more": (("localhost", -9, -1), True, "certificate has expired", "have it renewed on the server"),
-    "not yet": (("localhost", 1, 9), True, "certificate is not yet valid", "look at this machine's clock"),
+    "of another name": (("other.test", -1, 1), True, "Hostname mismatch", "use a name of the certificate in the URL"),
+    "no more": (("localhost", -9, -1), True, "certificate has expired", "renew the certificate on the server"),
+    "not yet": (("localhost", 1, 9), True, "certificate is not yet valid", "check the clock of this machine"),
 }
 """Name, first and last day of the certificate; whether its authority is named; why and what to do."""
 
@@ -200,6 +200,9 @@ def test_a_certificate_that_is_not_trusted_is_said_at_once_with_what_to_do(
             assert re.search(why, ran.err)
             assert f"→ {todo}" in ran.err
             assert "again" not in ran.err
+        ran = muster("version")
+        assert ran.out.startswith("client: ")
+        assert re.search(f"^the API does not say its version: cannot reach Muster at .*{why}", ran.err)
 
 
 def test_plain_http_where_https_is_meant_is_said_so(muster: Callable[..., Ran], home: Path) -> None:
