@@ -146,7 +146,7 @@ def add_log(root: typer.Typer) -> None:
             session.out.talk(f"{len(differences)} differences; `muster projections rebuild` makes the tables anew")
             return ExitCode.FAILURE
         part = (
-            f" up to {compared}; the log goes on to {end}: `muster projections status` tells why"
+            f" up to {compared}; the log goes on to {end}: `muster projections status` shows how far the tables are"
             if compared < end
             else ""
         )

@@ -276,9 +276,10 @@ def find_column(columns: Sequence[Column], given: str) -> Column:
     for column in columns:
         if wanted in {column.key.lower(), column.header.lower()}:
             return column
-    known = [column.key for column in columns]
-    raise _unknown_column(given, known)
+    raise _unknown_column(given, columns)
 
 
-def _unknown_column(given: str, known: list[str]) -> Problem:
-    return usage(f"there is no column {given!r}", todo=did_you_mean(given, known) or "columns: " + ", ".join(known))
+def _unknown_column(given: str, columns: Sequence[Column]) -> Problem:
+    keys, headings = [column.key for column in columns], [column.header for column in columns]
+    nearest = did_you_mean(given, keys) or did_you_mean(given.upper(), headings)
+    return usage(f"there is no column {given!r}", todo=nearest or "columns: " + ", ".join(keys))
