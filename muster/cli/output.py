@@ -281,5 +281,5 @@ def find_column(columns: Sequence[Column], given: str) -> Column:
 
 def _unknown_column(given: str, columns: Sequence[Column]) -> Problem:
     keys, headings = [column.key for column in columns], [column.header for column in columns]
-    nearest = did_you_mean(given, keys) or did_you_mean(given.upper(), headings)
+    nearest = did_you_mean(given, [*headings, *keys])
     return usage(f"there is no column {given!r}", todo=nearest or "columns: " + ", ".join(keys))

@@ -686,7 +686,7 @@ def test_an_empty_cell_of_top_means_not_known_and_nothing_is_a_zero(
 
 
 def test_a_mistyped_heading_of_top_is_answered_with_the_nearest_one(api: ShapeServer, muster: Any) -> None:
-    assert "→ did you mean 'GPU-UTIL'?" in muster("top", "--sort-by", "gpu-utl").err
+    assert "→ did you mean 'GPU-UTIL'" in muster("top", "--sort-by", "gpu-utl").err
 
 
 def test_the_default_project_does_not_limit_top(api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
