@@ -93,7 +93,7 @@ def add_audit(root: typer.Typer) -> None:
             record | {"projectName": names.get(text_of(record, "projectId"), record.get("projectId"))}
             for record in rows_of(answer, "records")
         ]
-        session.out.rows(rows, AUDIT_COLUMNS, name="sequence", empty="nothing such stands in the audit")
+        session.out.rows(rows, AUDIT_COLUMNS, name="sequence", empty="no such records in the audit")
         if searched := text_of(answer, "searchedBackTo"):
             session.out.talk(f"searched back to {searched}; older records may be there, too: narrow it with --since")
         elif len(rows) == limit:

@@ -141,7 +141,7 @@ def _describe(session: Session, row: Row) -> None:
             ("Problem", text_of(row, "problem")),
             *(("Not taken", told) for told in refused_reports(row)),
             ("Agent", text_of(row, "agentVersion")),
-            ("Ownership protection", f"{protection} (said by: {text_of(row, 'ownershipProtectionSource')})"),
+            ("Ownership protection", f"{protection} (set by: {text_of(row, 'ownershipProtectionSource')})"),
             ("Created", out.time(row.get("createdAt"))),
             ("Nodes", f"{len(nodes)}, {ready} of them ready"),
             ("GPUs", reserved("gpus")),

@@ -122,7 +122,7 @@ def _add_tokens(app: typer.Typer) -> None:
         path = _path(_find(session, name, project))
         answer = session.api.mutate("POST", f"{path}/rotate", idempotency_key=idempotency_key)
         _print_token(session, answer.body)
-        session.out.talk(f"{name} has a new token; the one before is nobody's")
+        session.out.talk(f"{name} has a new token; the old one no longer works")
 
 
 def _add_delete(app: typer.Typer) -> None:

@@ -206,8 +206,6 @@ def add_top(root: typer.Typer) -> None:
         the project's quota; NON-PREEMPTIBLE shows these GPUs alone. GPU-FREE is what nobody holds, on nodes that take
         new pods.
 
-        A narrow terminal shows fewer columns; -o wide shows all.
-
         You see sums of the projects that you may read. The default project of your context does not limit them.
         """
         shown = TOP_COLUMNS[what]
