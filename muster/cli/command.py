@@ -82,7 +82,13 @@ NoColorOption = Annotated[
     bool, typer.Option("--no-color", help="Print no colours. [env NO_COLOR]", rich_help_panel=CONNECTION_PANEL)
 ]
 FormatOption = Annotated[
-    Format, typer.Option("--output", "-o", help="Format of the data. wide shows more columns, and cuts nothing to fit the terminal.", rich_help_panel=OUTPUT_PANEL)
+    Format,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Format of the data. wide shows more columns, and cuts nothing to fit the terminal.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Same as -o json.", rich_help_panel=OUTPUT_PANEL)]
 YamlOption = Annotated[bool, typer.Option("--yaml", help="Same as -o yaml.", rich_help_panel=OUTPUT_PANEL)]
