@@ -91,6 +91,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_log",
         summary="Log: verify every table against it; skip a message that cannot be read.",
     ),
+    "backup": Noun(
+        module="backup",
+        add="add_backup",
+        summary="Back up the log and all that cannot be made again from it, or check a backup.",
+    ),
     "doctor": Noun(
         module="doctor",
         add="add_doctor",

@@ -172,7 +172,7 @@ def _directly(
 
     folder = data_dir or (Path(session.target.data_dir) if session.target.data_dir else None)
     settings = operator_settings(folder)
-    _log_to_stderr(session)
+    log_to_stderr(session)
 
     async def run() -> None:
         connection = await connect(settings, OPERATOR)
@@ -206,7 +206,7 @@ def _directly(
         ) from error
 
 
-def _log_to_stderr(session: Session) -> None:
+def log_to_stderr(session: Session) -> None:
     """The shared parts log; a command's stdout is data."""
     import structlog
 

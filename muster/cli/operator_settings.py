@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from services.runtime.process.settings import Settings
 
 
-def operator_settings(data_dir: Path | None) -> "Settings":
-    """Settings with the addresses and the credentials of the operator. Raises Problem, also where nobody serves the
-    folder.
+def named_in_environment(*, tables: bool = True) -> bool:
+    """Whether the environment says where the log is, and the tables, where they are needed."""
+    return bool(os.environ.get("MUSTER_NATS_URL") and (os.environ.get("MUSTER_POSTGRES_URL") or not tables))
+
+
+def operator_settings(data_dir: Path | None, *, tables: bool = True) -> "Settings":
+    """Settings with the addresses and the credentials of the operator; without `tables`, Postgres need not be named.
+    Raises Problem, also where nobody serves the folder.
     """
     from services.runtime.process.settings import Settings
 
-    if os.environ.get("MUSTER_NATS_URL") and os.environ.get("MUSTER_POSTGRES_URL"):
+    if named_in_environment(tables=tables):
         return Settings()
     if data_dir is None:
         raise Problem(

@@ -44,6 +44,7 @@ NO_SETTINGS: Final = frozenset(
     {
         # The command line's own. MUSTER_DATA_DIR it reads, too.
         *("MUSTER_URL", "MUSTER_CA_FILE", "MUSTER_TOKEN", "MUSTER_CONTEXT", "MUSTER_PROJECT", "MUSTER_DATA_DIR"),
+        "MUSTER_BACKUP_PASSPHRASE",
         # Of tools/.
         *("MUSTER_PYTHON", "MUSTER_KUBE_TOOLS"),
         # What Muster tells a pod: it may run one of its own.

@@ -36,6 +36,7 @@ from events.subjects import (
     chain_snapshots_filter,
     fold_snapshots_filter,
 )
+from services.runtime.backup.holdings import kept_streams
 from services.runtime.nats.calls import call
 from services.runtime.nats.declared import DECLARED, DISPOSABLE_STREAMS
 from services.runtime.nats.inboxes import inbox_prefix, logs_inbox
@@ -59,6 +60,9 @@ type Group = Literal["control", "workers", "setup", "none"]
 """Where `muster up` runs a service: in the process that answers requests, in the one that works on the log, once before
 them (`setup`), or not at all: a user of NATS that another program borrows.
 """
+
+OPERATOR_UID: Final = 10001
+"""Of setup, and of what an operator runs once: they alone read the key that signs tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,7 @@ SERVICES: Final[dict[str, Service]] = {
             READ_ONE_ACTOR,
         ),
         group="setup",
-        uid=10001,
+        uid=OPERATOR_UID,
         settings=(
             *(
                 "admin_subject",
@@ -233,6 +237,19 @@ SERVICES: Final[dict[str, Service]] = {
     ),
     "operator": Service(
         rights=log_follower("operator", *read(AUDIT_STREAM), *read(REFUSALS_STREAM), READ_ONE_ACTOR), uid=10019
+    ),
+    # `muster backup`: it reads what a backup holds, and can write nothing.
+    "backup": Service(
+        rights=permission(
+            "backup",
+            *read(EVENTS_STREAM),
+            *(
+                call("STREAM.MSG.GET", stream)
+                for before_log in (True, False)
+                for stream in kept_streams(before_log=before_log)
+            ),
+        ),
+        uid=OPERATOR_UID,
     ),
     # What looks after a server from beside it (muster/embedded/keeper.py).
     "keeper": Service(

@@ -1,0 +1,103 @@
+"""A log with everything in it that a log can hold, and a backup of it."""
+
+import base64
+import hashlib
+import secrets
+from pathlib import Path
+
+import msgspec
+from nats.aio.client import Client
+
+from development.servers import EVERYTHING, NatsServer
+from events.subjects import aggregate_subject
+from services.runtime.backup.archive import Manifest, Message
+from services.runtime.backup.place import Place
+from services.runtime.backup.source import Source
+from services.runtime.backup.write import Done, back_up
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.calls import call
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
+from tests.support.drafts import grant
+from tests.support.stores import seqs
+
+PASSPHRASE = b"a passphrase of tests"
+FILES = {"keys/local.json": b'{"d": "secret of the key"}', "clusters/one": b"kubeconfig"}
+
+
+def nothing(_done: int, _total: int) -> None:
+    """Shows no progress."""
+
+
+async def commits(client: Client, count: int, key: str = "") -> None:
+    """Append so many commits, one by one."""
+    store, key, parent = JetStreamEventStore(client), key or secrets.token_hex(4), 0
+    for _ in range(count):
+        parent = seqs(await store.append(grant(key, parent)))[0]
+
+
+async def batch(client: Client, count: int) -> None:
+    """Append one atomic batch."""
+    store = JetStreamEventStore(client)
+    await store.append_batch([grant(secrets.token_hex(4), 0) for _ in range(count)])
+
+
+async def odd(client: Client) -> None:
+    """What no program of ours writes: no JSON, no text, no payload, headers of somebody's."""
+    for data in (b"not json", bytes(range(256)), b"", "ü\u2028\x00".encode()):
+        subject = aggregate_subject("tenant", secrets.token_hex(4))
+        await client.request(subject, data, timeout=5, headers={"X-Odd": "a: b", "Status": "404"})
+    await commits(client, 3)
+
+
+async def people(client: Client, count: int) -> None:
+    """Write records beside the log, in streams that a backup keeps."""
+    for number in range(count):
+        await client.request(f"actor.k{number}.a{number}", b"person %d" % number, timeout=5)
+        await client.request(f"audit.p{number}", b"audit %d" % number, timeout=5)
+        await client.request(f"key.k{number}", b"key %d" % number, timeout=5)
+
+
+async def backed_up(server: NatsServer, folder: Path | str, *, passphrase: bytes = PASSPHRASE) -> Done:
+    """A backup as the user `backup` makes it."""
+    client = await connect(server.settings("backup"), "backup")
+    try:
+        source = Source(Requests(client))
+        return await back_up(source, Place(str(folder)), passphrase, FILES, version="1", progress=nothing)
+    finally:
+        await client.close()
+
+
+async def in_log(server: NatsServer, first: int = 1) -> list[Message]:
+    """What the log holds, read one by one with the server's own call, and decoded by other code than the backup's."""
+    client = await connect(server.settings(EVERYTHING), EVERYTHING)
+    found: list[Message] = []
+    try:
+        end = (await client.jetstream().stream_info("EVENTS")).state.last_seq
+        for seq in range(first, end + 1):
+            answer = await client.request(
+                call("STREAM.MSG.GET", "EVENTS"), msgspec.json.encode({"seq": seq}), timeout=5
+            )
+            stored = msgspec.json.decode(answer.data)["message"]
+            lines = base64.b64decode(stored.get("hdrs", "")).decode().split("\r\n")[1:]
+            headers = dict(line.split(": ", 1) for line in lines if line)
+            data = base64.b64decode(stored.get("data", ""))
+            found.append(Message(seq, stored["subject"], stored["time"], headers, data))
+    finally:
+        await client.close()
+    return found
+
+
+def chain_of(messages: list[Message]) -> str:
+    """The hash at the end, as the page on backups describes it."""
+    chain = bytes(32)
+    for one in messages:
+        subject = one.subject.encode()
+        chain = hashlib.sha256(
+            chain + one.seq.to_bytes(8, "big") + len(subject).to_bytes(4, "big") + subject + one.data
+        ).digest()
+    return chain.hex()
+
+
+def files_of(folder: Path, manifest: Manifest) -> set[str]:
+    return {segment.file for segment in manifest.segments} | {part.file for part in manifest.kept}
