@@ -52,9 +52,7 @@ def written(folder: Path, segments: int = SEGMENTS, sealer: Sealer = SEALER) -> 
         chain = writer.chain
     name = "kept/files-0000-aaaaaaaa.sealed"
     sealed = place.read(name) if place.exists(name) else sealer.seal(f"{FILES}/0", b"{}")
-    kept = Kept(
-        name=FILES, part=0, file=name, bytes=len(sealed), sha256=sha256(sealed), entries=0
-    )
+    kept = Kept(name=FILES, part=0, file=name, bytes=len(sealed), sha256=sha256(sealed), entries=0)
     place.write(kept.file, sealed)
     manifest = Manifest(
         format=FORMAT,
