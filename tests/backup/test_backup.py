@@ -4,7 +4,6 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -101,7 +100,7 @@ async def test_people_audit_keys_and_files_are_kept_and_nobody_can_read_them(
         await given.backed_up(fresh_log, tmp_path, passphrase=b"another passphrase")
     with pytest.raises(BackupError, match="give at least 12"):
         await given.backed_up(fresh_log, tmp_path / "new", passphrase=b"short")
-    assert [oct(path.stat().st_mode & 0o777) for path in tmp_path.rglob("*.*") if path.is_file()][0] == "0o600"
+    assert {oct(path.stat().st_mode & 0o777) for path in tmp_path.rglob("*.*") if path.is_file()} == {"0o600"}
 
 
 async def test_writers_go_on_and_a_backup_ends_at_a_whole_batch(
@@ -117,9 +116,7 @@ async def test_writers_go_on_and_a_backup_ends_at_a_whole_batch(
         return written
 
     writing = asyncio.create_task(write())
-    ends: list[int] = []
-    for _ in range(6):
-        ends.append((await given.backed_up(fresh_log, tmp_path)).manifest.seq)
+    ends = [(await given.backed_up(fresh_log, tmp_path)).manifest.seq for _ in range(6)]
     stop.set()
     assert await writing > ends[-1] - 50
     assert ends == sorted(ends)
@@ -164,20 +161,20 @@ async def test_elsewhere_the_second_of_two_finds_out_before_it_writes_the_manife
     waiting, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(Source):
-        async def info(self, stream: str):  # noqa: ANN202
+        async def info(self, stream: str):
             if stream == "AUDIT":
                 waiting.set()
                 await go_on.wait()
             return await super().info(stream)
 
-    def run(by: Source):  # noqa: ANN202
+    def run(by: Source):
         return back_up(by, place, given.PASSPHRASE, given.FILES, version="1", progress=given.nothing)
 
     slow = asyncio.create_task(run(Slow(Requests(user))))
     await waiting.wait()
     done = await run(source)
     go_on.set()
-    with pytest.raises(BackupError, match="another backup into .* has ended meanwhile"):
+    with pytest.raises(BackupError, match=r"another backup into .* has ended meanwhile"):
         await slow
     assert read_manifest(place) == done.manifest
     check(place, done.manifest, given.nothing)
@@ -188,10 +185,11 @@ async def test_elsewhere_the_second_of_two_finds_out_before_it_writes_the_manife
 
 async def test_the_user_of_backups_can_write_nothing(fresh_log: NatsServer) -> None:
     async with raw(fresh_log, "backup") as (user, refusals):
-        for subject in ("ev.tenant.tenant", "actor.k.a", "audit.x", "key.x", "code.c.p.d.part.0"):
+        subjects = ("ev.tenant.tenant", "actor.k.a", "audit.x", "key.x", "code.c.p.d.part.0")
+        for subject in subjects:
             await user.publish(subject, b"x")
         await settle(user)
-        assert all(refused(refusals, one) for one in ("ev.tenant.tenant", "actor.k.a", "audit.x", "key.x", "code.c"))
+        assert all(refused(refusals, one) for one in subjects)
 
 
 KILLED = """
@@ -221,16 +219,20 @@ async def test_a_backup_that_is_killed_leaves_the_one_before_and_the_next_makes_
     for round_ in range(5):
         await given.commits(client, 60)
         arguments = (fresh_log.url, fresh_log.passwords["backup"], str(tmp_path), given.PASSPHRASE.decode())
-        with subprocess.Popen(
-            [sys.executable, "-c", KILLED, *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            KILLED,
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": "."},
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "begins\n"
-            await asyncio.sleep(chance.uniform(0.0, 1.2))
+        )
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"begins\n"
+        await asyncio.sleep(chance.uniform(0.0, 1.2))
+        if process.returncode is None:
             process.send_signal(signal.SIGKILL)
+        await process.communicate()
         place = Place(str(tmp_path))
         if place.exists("manifest.json"):
             check(place, read_manifest(place), given.nothing)

@@ -69,6 +69,7 @@ HOLDINGS: Final = (
     _stream(SNAPSHOTS_STREAM, "derived", "services make them again from the log"),
     _stream(FEED_STREAM, "derived", "the feed makes it again from the log"),
     _table("projections", "derived", "the projector makes them again from the log"),
+    _table("current_projection", "derived", "it names the schema of the projections"),
     _table("usage_samples", "left out", "measured use of pods expires after 14 days"),
     _file("keys/local.json", "kept", "tokens that were signed with it stay valid"),
     _file("keys/jwks.json", "derived", "setup makes it again from the signing key"),
