@@ -154,7 +154,7 @@ DAMAGES: dict[str, tuple[Callable[[Path, Manifest], None], str]] = {
     ),
     "a file is cut": (lambda f, m: _cut(f / m.segments[1].file), r"000000000006-\S+ is damaged"),
     "a file is empty": (
-        lambda f, m: (f / m.segments[1].file).write_bytes(b"") and None,
+        lambda f, m: _empty(f / m.segments[1].file),
         r"000000000006-\S+ is damaged",
     ),
     "two files are swapped": (
@@ -188,6 +188,10 @@ def _lines(folder: Path, manifest: Manifest, change: Callable[[list[bytes]], lis
 
 def _cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
+
+
+def _empty(file: Path) -> None:
+    file.write_bytes(b"")
 
 
 def _swap(one: Path, other: Path) -> None:

@@ -9,7 +9,7 @@ import fcntl
 import os
 from collections.abc import Generator, Iterable
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from services.runtime.backup.archive import EVENTS_FOLDER, KEPT_FOLDER, BackupError
 
@@ -30,7 +30,7 @@ class Place:
 
             protocol = url.partition("://")[0]
             try:
-                found: Any = fsspec.core.url_to_fs(url)  # pyright: ignore[reportUnknownMemberType]
+                found = cast("tuple[Any, str]", fsspec.core.url_to_fs(url))  # pyright: ignore[reportUnknownMemberType]
             except ImportError as error:
                 package = _PACKAGES.get(protocol, f"fsspec[{protocol}]")
                 raise BackupError(
