@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -30,6 +31,14 @@ class Removed(NamedTuple):
     row: msgspec.Struct
 
 
+class Passed(msgspec.Struct, gc=False):
+    """A moment at which the log may be looked at: the end of an atomic batch, or a commit of its own."""
+
+    seq: int
+    at: datetime
+    """The greatest time of a commit since the moment before."""
+
+
 type Change = Put | Removed
 
 
@@ -46,6 +55,9 @@ class Changes:
     """Rows by table and key."""
     removed: dict[str, dict[Key, Any]] = field(default_factory=dict[str, dict[Key, Any]])
     history: list[HistoryRow] = field(default_factory=list[HistoryRow])
+    left: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    """What is left of rows that were replaced (projections/past.py), by table."""
+    passed: list[Passed] = field(default_factory=list[Passed])
     moved: list[tuple[WorkloadRow | None, WorkloadRow]] = field(
         default_factory=list[tuple[WorkloadRow | None, WorkloadRow]]
     )
@@ -60,6 +72,10 @@ class Changes:
             to.setdefault(change.table, {})[key] = change.row
             if change.table in from_:
                 from_[change.table].pop(key, None)
+
+    def leave(self, table: str, left: Any) -> None:
+        """Keep what is left of a row that a commit replaced."""
+        self.left.setdefault(table, []).append(left)
 
     def differences(self, table: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> None:
         """Put what is new or another row than before, remove what is no longer there."""

@@ -61,6 +61,9 @@ class Column[S]:
     """Beside the column in the annotation; None where nobody sees it as it is."""
     name: str = ""
     """Of the field."""
+    often: bool = False
+    """Whether it changes again and again. Rows of the past have such a column for themselves; all others stand there
+    together, and only where one of them changed."""
     stored: bool = True
     """Whether the table has it; one that is joined, or worked out by the query, is declared as a ClassVar."""
 

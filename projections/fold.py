@@ -7,21 +7,27 @@ what changed in other rows. The projector knows none of them by name.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Aggregate, BrokenChainError, Chain, advance
-from events.cluster import ClusterAdded
+from events.cluster import Cluster, ClusterAdded
 from events.commit import Commit
 from events.ids import key_of_id
-from events.project import ProjectCreated
+from events.node import Node
+from events.project import Project, ProjectCreated
 from events.workload.state import WorkloadCreated
-from projections.changes import Change, Changes
+from projections.changes import Change, Changes, Passed
 from projections.clusters import project as clusters
+from projections.clusters.rows import ClusterRow
 from projections.columns import Folded
 from projections.nodes import project as nodes
+from projections.nodes.rows import NodeRow
+from projections.past import Leaving
 from projections.projects import project as projects
 from projections.projects.project import use_changes
+from projections.projects.rows import ProjectRow
 from projections.workloads import project as workloads
 
 EntryKey = tuple[str, str]
@@ -59,10 +65,11 @@ class _StateWork[S]:
         self,
         aggregate: Aggregate[S],
         project: Callable[[Folded[S], Folded[S]], Iterator[Change]],
+        past: "_Past[S]",
         key: str,
         before: Chain[S],
     ) -> None:
-        self._aggregate, self._project, self._key = aggregate, project, key
+        self._aggregate, self._project, self._past, self._key = aggregate, project, past, key
         self._before = self._after = before
 
     def add(self, commit: Commit, into: Changes) -> None:
@@ -71,6 +78,15 @@ class _StateWork[S]:
             # Another life of the name begins: the rows of the one that is over stay as it left them.
             self._put(before, into)
             self._before = Chain(state=self._aggregate.initial)
+        elif self._past.is_listed(before.state):
+            self._leave(before, commit.seq, into)
+
+    def _leave(self, before: Chain[S], until_seq: int, into: Changes) -> None:
+        past, folded = self._past, Folded(self._key, before.version, before.state)
+        left = past.leaving.of_state(folded, until_seq)
+        if past.seldom(before.state) != past.seldom(self._after.state):
+            past.leaving.say_seldom(left, folded)
+        into.leave(past.table, left)
 
     def finish(self, into: Changes) -> Chain[S]:
         self._put(self._after, into)
@@ -85,17 +101,52 @@ class _StateWork[S]:
         )
 
 
-def _of_state[S](aggregate: Aggregate[S], project: Callable[[Folded[S], Folded[S]], Iterator[Change]]) -> Kind:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Past[S]:
+    """How rows of a kind become rows of the past."""
+
+    table: str
+    leaving: Leaving[Folded[S]]
+    is_listed: Callable[[S], bool]
+    """Whether a state has a row."""
+    seldom: Callable[[S], object]
+    """What all columns that seldom change are made of: those of two states are alike where this is."""
+
+
+def _of_state[S](
+    aggregate: Aggregate[S], project: Callable[[Folded[S], Folded[S]], Iterator[Change]], past: _Past[S]
+) -> Kind:
     return Kind(
-        empty=Chain(state=aggregate.initial), work=lambda key, before: _StateWork(aggregate, project, key, before)
+        empty=Chain(state=aggregate.initial), work=lambda key, before: _StateWork(aggregate, project, past, key, before)
     )
+
+
+_NODES: Final = _Past[Node](
+    table="nodes",
+    leaving=Leaving(NodeRow, Folded[Node]),
+    is_listed=lambda node: bool(node.cluster_id),
+    # All but the reservations and the sums over them, which change with every pod.
+    seldom=lambda node: (node.cluster_id, node.name, node.present, node.facts, node.cordoned_by, node.cordoned_at),
+)
+_CLUSTERS: Final = _Past[Cluster](
+    table="clusters",
+    leaving=Leaving(ClusterRow, Folded[Cluster]),
+    is_listed=lambda cluster: bool(cluster.cluster_id),
+    seldom=lambda cluster: cluster,
+)
+_PROJECTS: Final = _Past[Project](
+    table="projects",
+    leaving=Leaving(ProjectRow, Folded[Project]),
+    is_listed=lambda project: bool(project.project_id),
+    seldom=lambda project: project,
+)
 
 
 KINDS: Final[dict[str, Kind]] = {
     WORKLOAD.name: Kind(empty=workloads.EMPTY, work=workloads.WorkloadWork),
-    NODE.name: _of_state(NODE, nodes.project),
-    CLUSTER.name: _of_state(CLUSTER, clusters.project),
-    PROJECT.name: _of_state(PROJECT, projects.project),
+    NODE.name: _of_state(NODE, nodes.project, _NODES),
+    CLUSTER.name: _of_state(CLUSTER, clusters.project, _CLUSTERS),
+    PROJECT.name: _of_state(PROJECT, projects.project, _PROJECTS),
 }
 """One line per kind of aggregate that has rows."""
 
@@ -162,6 +213,8 @@ class Fold:
         self._work: dict[EntryKey, Work] = {}
         self.changes = Changes()
         """What is to be written so far."""
+        self._latest: datetime | None = None
+        """Of the commits since the last moment."""
         self.after: dict[EntryKey, Entry] = {}
         """Once it is finished, every entry that a commit touched."""
 
@@ -175,6 +228,11 @@ class Fold:
                 raise BrokenChainError(f"commit {commit.seq}: {what}", seq=commit.seq) from error
 
     def _add(self, commit: Commit) -> None:
+        at = commit.record.occurred_at
+        latest = at if self._latest is None else max(self._latest, at)
+        if commit.ends_batch:
+            self.changes.passed.append(Passed(commit.seq, latest))
+        self._latest = None if commit.ends_batch else latest
         key = entry_key(commit)
         if key is None:
             return

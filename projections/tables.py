@@ -32,6 +32,7 @@ from sqlalchemy.types import TypeEngine
 from projections.clusters.rows import ClusterRow
 from projections.columns import Type, columns_of
 from projections.nodes.rows import NodeRow, ReservationRow
+from projections.past import SELDOM, SINCE, UNTIL, has_past, kept_columns
 from projections.projects.rows import ProjectRow, UseRow
 from projections.workloads.rows import DueRow, HistoryRow, PodRow, WorkloadRow
 
@@ -42,7 +43,7 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 7
+SHAPE: Final = 8
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 
@@ -65,6 +66,9 @@ _TYPES: Final[dict[Type, TypeEngine[Any]]] = {
 }
 
 
+PAST: Final[dict[str, Table]] = {}
+"""By derived table whose rows have a `version`: the table of what its rows were (projections/past.py)."""
+
 ROW_TYPES: Final[dict[str, type[msgspec.Struct]]] = {}
 """What the rows of each derived table are, field by field its columns; the checkpoint is none of ours to fold."""
 
@@ -74,13 +78,53 @@ def _column(name: str, type_: Type, *, key: bool = False, null: bool = False) ->
 
 
 def _table(name: str, row: type[msgspec.Struct], *, rows_change: bool = False) -> Table:
-    """The table of these rows."""
+    """The table of these rows, and the one of what they were."""
     ROW_TYPES[name] = row
+    if has_past(row):
+        PAST[name] = _past_table(name, row)
     columns = [_column(c.name, c.type, key=c.key, null=c.null) for c in columns_of(row) if c.stored]
     if rows_change:
         return Table(name, derived, *columns, postgresql_with={"fillfactor": UPDATED_FILL_PERCENT})
     return Table(name, derived, *columns)
 
+
+def _past_table(name: str, row: type[msgspec.Struct]) -> Table:
+    """Rows are only added, in the order in which they ended, so indexes of blocks are enough and cost next to nothing.
+    """
+    columns = [_column(c.name, c.type, null=c.null) for c in kept_columns(row)]
+    keys = [c.name for c in columns_of(row) if c.key]
+    table = Table(
+        f"{name}_past",
+        derived,
+        *columns,
+        _column(UNTIL, "integer"),
+        _column(SELDOM, "json", null=True),
+    )
+    Index(
+        f"{name}_past_held",
+        table.c[SINCE],
+        table.c[UNTIL],
+        postgresql_using="brin",
+        postgresql_with={"pages_per_range": 16, "autosummarize": "on"},
+    )
+    Index(
+        f"{name}_past_{SELDOM}",
+        *(table.c[key] for key in keys),
+        table.c[UNTIL],
+        postgresql_where=text(f"{SELDOM} IS NOT NULL"),
+    )
+    return table
+
+
+moments: Final = Table(
+    "moments",
+    derived,
+    # Ends of atomic batches and single commits: between them nobody looks at the log.
+    _column("seq", "integer", key=True),
+    # The greatest `occurred_at` up to there: clocks may go back, this never does.
+    _column("at", "time"),
+    Index("moments_by_time", "at", "seq"),
+)
 
 checkpoint: Final = Table(
     "checkpoint",

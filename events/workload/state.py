@@ -382,6 +382,10 @@ class Edit:
         self.names_unseen = False
         """Whether the message is to name the nodes that do not answer, as they are in the end."""
 
+    def settle(self) -> None:
+        """Say what was left for the end of the commit: it ends here, and another one may follow."""
+        _name_unseen(self)
+
     def value(self) -> Workload:
         """The workload as it is now; the very one it began with where no event fitted. Must be the last call."""
         if not self.fitted:

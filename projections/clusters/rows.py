@@ -16,7 +16,7 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One incarnation of a cluster's name."""
 
     id: Annotated[str, _Column(lambda cluster: cluster.state.cluster_id, key=True)]
-    version: Annotated[int, _Column(lambda cluster: cluster.version)]
+    version: Annotated[int, _Column(lambda cluster: cluster.version, often=True)]
     name: Annotated[str, _Column(lambda cluster: clean(cluster.state.name))]
     kind: Annotated[str, _Column(lambda cluster: cluster.state.kind)]
     created_at: Annotated[datetime, _Column(lambda cluster: cluster.state.created_at)]

@@ -16,7 +16,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node that was ever registered. CPU in thousandths of a core, memory in bytes."""
 
     key: Annotated[str, _Column(lambda node: node.key, key=True)]
-    version: Annotated[int, _Column(lambda node: node.version)]
+    version: Annotated[int, _Column(lambda node: node.version, often=True)]
     cluster_id: Annotated[str, _Column(lambda node: clean(node.state.cluster_id))]
     name: Annotated[str, _Column(lambda node: clean(node.state.name))]
     present: Annotated[bool, _Column(lambda node: node.state.present)]
@@ -41,11 +41,11 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """JSON object."""
     taints: Annotated[str, _Column(lambda node: to_json(node.state.facts.taints), type="json")]
     """JSON: [{"key", "value", "effect"}]."""
-    used_cpu_milli: Annotated[int, _Column(lambda node: node.state.used_cpu_milli)]
-    used_memory_bytes: Annotated[int, _Column(lambda node: node.state.used_memory_bytes)]
-    used_device_milli: Annotated[tuple[int, ...], _Column(lambda node: node.state.used_device_milli)]
+    used_cpu_milli: Annotated[int, _Column(lambda node: node.state.used_cpu_milli, often=True)]
+    used_memory_bytes: Annotated[int, _Column(lambda node: node.state.used_memory_bytes, often=True)]
+    used_device_milli: Annotated[tuple[int, ...], _Column(lambda node: node.state.used_device_milli, often=True)]
     """Reserved share of each device, in thousandths."""
-    reserved_pods: Annotated[int, _Column(lambda node: len(node.state.reservations))]
+    reserved_pods: Annotated[int, _Column(lambda node: len(node.state.reservations), often=True)]
 
 
 class Held(NamedTuple):

@@ -21,7 +21,7 @@ class ProjectRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A project and its settings."""
 
     id: Annotated[str, _Column(lambda project: project.state.project_id, key=True)]
-    version: Annotated[int, _Column(lambda project: project.version)]
+    version: Annotated[int, _Column(lambda project: project.version, often=True)]
     name: Annotated[str, _Column(lambda project: clean(project.state.name))]
     created_at: Annotated[datetime, _Column(lambda project: project.state.created_at)]
     deleted_at: Annotated[datetime | None, _Column(lambda project: project.state.deleted_at)]

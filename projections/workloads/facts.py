@@ -1,7 +1,7 @@
 """What the rows of a workload are made of: its state, and the little beside it that a state does not keep. Pure."""
 
 from datetime import datetime
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
 
@@ -92,6 +92,22 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
+class Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+class PodCounts(Protocol):
+    """The pods of a workload, counted: of a state, or of one that is being folded."""
+
+    @property
+    def live(self) -> Sized: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def gpu_milli(self) -> int: ...
+
+
 class WorkloadFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One incarnation of a workload as one of its commits left it."""
 
@@ -99,6 +115,8 @@ class WorkloadFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of its subject in the log."""
     version: int
     state: Workload
+    """Its pods are not looked at: `pods` counts them."""
+    pods: PodCounts
     spent: Spent
     asked: Asked
     warning: str

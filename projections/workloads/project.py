@@ -7,7 +7,7 @@ node (`Told`), and the rows of runs that are over.
 """
 
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -44,6 +44,7 @@ from events.workload.state import (
 )
 from projections.changes import Changes, Put, Removed
 from projections.columns import row_maker
+from projections.past import Leaving
 from projections.values import clean, fit, indexed
 from projections.workloads.facts import Asked, End, OnNodes, RunFacts, Spent, Told, WorkloadFacts
 from projections.workloads.history import history_row
@@ -68,6 +69,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _NOTHING_TOLD: Final = Told()
 
 _workload = row_maker(WorkloadRow, WorkloadFacts)
+_leaving = Leaving(WorkloadRow, WorkloadFacts)
 _run = row_maker(PodRow, RunFacts)
 
 
@@ -137,7 +139,7 @@ class WorkloadWork:
     """One name's workload while the commits of a batch are folded into it, on one copy.
 
     Args:
-        tells: whether the history is wanted.
+        tells: whether the history is wanted, and rows of the past.
     """
 
     def __init__(self, key: str, before: WorkloadEntry, *, tells: bool = True) -> None:
@@ -154,12 +156,18 @@ class WorkloadWork:
         self._told = MapEdit(before.told)
         self._warned = MapEdit(before.warned)
         self._on_nodes, self._counts = before.on_nodes, False
+        self._placed: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        """Names of the nodes and node pools of `_on_nodes`, as long as they stay the same."""
         self._over: dict[RunKey, PodRow] = {}
         """Rows of runs that ended."""
 
     def add(self, commit: Commit, into: Changes) -> None:
         """Raises BrokenChainError where the commit does not follow the one before."""
         check_follows(commit, self._version)
+        was, spent, asked = self._edit.state, self._spent, self._asked
+        left = None
+        if self._tells and spent is not None and asked is not None:
+            left = self._leave(was, spent, asked, commit.seq)
         for index, event in enumerate(commit.events):
             if isinstance(event, WorkloadCreated):
                 happened = self._create(event, commit, into)
@@ -168,6 +176,12 @@ class WorkloadWork:
             # What did not fit changed nothing, and is no part of the story.
             if happened is not None and self._tells:
                 into.history.append(history_row(happened, event, commit, index))
+        # A message that waits for the commit's end is written now, as a reader of this moment would see it.
+        self._edit.settle()
+        if left is not None and was.workload_id == self._edit.state.workload_id:
+            if spent is not None and asked is not None and self._asked is not asked:
+                _leaving.say_seldom(left, self._facts(was, spent, asked))
+            into.leave("workloads", left)
         self._version = commit.seq
 
     def finish(self, into: Changes) -> WorkloadEntry:
@@ -234,7 +248,7 @@ class WorkloadWork:
                 self._spent = _stayed(spent, self._edit.state.phase, at)
                 self._told = MapEdit(PodMap[Told]())
                 self._warned = MapEdit(PodMap[Told]())
-                self._on_nodes, self._counts = {}, True
+                self._on_nodes, self._counts, self._placed = {}, True, None
             case _:
                 pass
 
@@ -270,7 +284,8 @@ class WorkloadWork:
     def _count(self, pod: Pod, sign: int) -> None:
         if not self._counts:
             self._on_nodes, self._counts = self._on_nodes.copy(), True
-        _count(self._on_nodes, pod, sign)
+        if _count(self._on_nodes, pod, sign):
+            self._placed = None
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
@@ -279,20 +294,8 @@ class WorkloadWork:
         before, spent, asked = self._before, self._spent, self._asked
         if spent is None or asked is None:
             return WorkloadEntry(state=state, version=self._version)
-        nodes, pools = self._where()
+        row = _workload(self._facts(state, spent, asked))
         warned = self._warned.value()
-        row = _workload(
-            WorkloadFacts(
-                key=self._key,
-                version=self._version,
-                state=state,
-                spent=spent,
-                asked=asked,
-                warning=_warning(warned) if state.phase is Phase.INITIALIZING else "",
-                current_nodes=nodes,
-                current_node_pools=pools,
-            )
-        )
         into.add([Put("workloads", row)])
         into.moved.append((before.row, row))
         self._put_runs(state, into)
@@ -310,13 +313,36 @@ class WorkloadWork:
             on_nodes=self._on_nodes,
         )
 
+    def _facts(self, state: Workload, spent: Spent, asked: Asked) -> WorkloadFacts:
+        nodes, pools = self._where()
+        return WorkloadFacts(
+            key=self._key,
+            version=self._version,
+            state=state,
+            pods=self._edit.pods,
+            spent=spent,
+            asked=asked,
+            warning=_warning(self._warned.value()) if state.phase is Phase.INITIALIZING else "",
+            current_nodes=nodes,
+            current_node_pools=pools,
+        )
+
+    def _leave(self, was: Workload, spent: Spent, asked: Asked, until_seq: int) -> Any:
+        """What is left of the row as the commit before made it."""
+        row = self._before.row
+        if row is not None and row.version == self._version:
+            return _leaving.of_row(row, until_seq)
+        return _leaving.of_state(self._facts(was, spent, asked), until_seq)
+
     def _where(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Nodes and node pools, by name; those of a wide workload are not put in order for each fact."""
         row = self._before.row
         if row is not None and self._on_nodes is self._before.on_nodes:
             return row.current_nodes, row.current_node_pools
-        nodes = {clean(node) for node, _ in self._on_nodes}
-        return tuple(sorted(nodes)), tuple(sorted({clean(pool) for _, pool in self._on_nodes}))
+        if self._placed is None:
+            nodes = {clean(node) for node, _ in self._on_nodes}
+            self._placed = tuple(sorted(nodes)), tuple(sorted({clean(pool) for _, pool in self._on_nodes}))
+        return self._placed
 
     def _put_runs(self, state: Workload, into: Changes) -> None:
         id_, over = state.workload_id, self._over
@@ -385,13 +411,16 @@ def _calm(told: Told) -> Told:
     return replace(told, reason="", message="") if told.reason or told.message else told
 
 
-def _count(on_nodes: OnNodes, pod: Pod, sign: int) -> None:
+def _count(on_nodes: OnNodes, pod: Pod, sign: int) -> bool:
+    """Whether there are others nodes now."""
     node = (pod.node_name, pod.pool)
-    count = on_nodes.get(node, 0) + sign
+    before = on_nodes.get(node, 0)
+    count = before + sign
     if count:
         on_nodes[node] = count
     else:
         on_nodes.pop(node, None)
+    return not (before and count)
 
 
 def _code(code: int | None) -> int | None:

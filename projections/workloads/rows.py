@@ -77,22 +77,22 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
     phase: Annotated[
         str,
-        _Column(lambda w: w.state.phase.value),
+        _Column(lambda w: w.state.phase.value, often=True),
         Public("phase", "PHASE", "Current phase.", "always", 3, values=Phase, searched=True),
     ]
     phase_reason: Annotated[
         str,
-        _Column(lambda w: clean(w.state.reason)),
+        _Column(lambda w: clean(w.state.reason), often=True),
         Public("phaseReason", "REASON", "Code of the reason for the phase.", empty_is_null=True, values=PhaseReason),
     ]
     phase_message: Annotated[
         str,
-        _Column(lambda w: clean(w.state.message) or w.warning),
+        _Column(lambda w: clean(w.state.message) or w.warning, often=True),
         Public("phaseMessage", "WHY", "The reason for the phase, as a sentence.", "always", 8, empty_is_null=True),
     ]
     desired_phase: Annotated[
         str,
-        _Column(lambda w: w.state.desired.value),
+        _Column(lambda w: w.state.desired.value, often=True),
         Public(
             "desiredPhase",
             "DESIRED",
@@ -102,7 +102,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
     phase_updated_at: Annotated[
         datetime,
-        _Column(lambda w: w.spent.phase_updated_at),
+        _Column(lambda w: w.spent.phase_updated_at, often=True),
         Public("phaseUpdatedAt", "PHASE-SINCE", "When it entered this phase.", "csv"),
     ]
     created_at: Annotated[
@@ -112,16 +112,16 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
     started_at: Annotated[
         datetime | None,
-        _Column(lambda w: w.spent.started_at),
+        _Column(lambda w: w.spent.started_at, often=True),
         Public("startedAt", "STARTED", "When its first pod began to run."),
     ] = None
     completed_at: Annotated[
         datetime | None,
-        _Column(lambda w: w.state.completed_at),
+        _Column(lambda w: w.state.completed_at, often=True),
         Public("completedAt", "ENDED", "When it completed or failed."),
     ] = None
     deleted_at: Annotated[
-        datetime | None, _Column(lambda w: w.state.deleted_at), Public("deletedAt", "DELETED", "When it was deleted.")
+        datetime | None, _Column(lambda w: w.state.deleted_at, often=True), Public("deletedAt", "DELETED", "When it was deleted.")
     ] = None
     priority_class: Annotated[
         str,
@@ -161,20 +161,20 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     label_keys: Annotated[tuple[str, ...], _Column(lambda w: w.asked.label_keys)] = ()
     current_node_pools: Annotated[
         tuple[str, ...],
-        _Column(lambda w: w.current_node_pools),
+        _Column(lambda w: w.current_node_pools, often=True),
         Public("currentNodePools", "POOLS", "Node pools that its pods are in now.", aliases=("nodepool",)),
     ] = ()
     current_nodes: Annotated[
         tuple[str, ...],
-        _Column(lambda w: w.current_nodes),
+        _Column(lambda w: w.current_nodes, often=True),
         Public("currentNodes", "NODES", "Nodes that its pods are on now."),
     ] = ()
     running_pods: Annotated[
         int,
-        _Column(lambda w: w.state.pods.running),
+        _Column(lambda w: w.pods.running, often=True),
         Public("runningPods", "PODS", "Number of pods that are running.", "always", 4),
     ] = 0
-    live_pods: Annotated[int, _Column(lambda w: w.state.pods.live.size)] = 0
+    live_pods: Annotated[int, _Column(lambda w: w.pods.live.size, often=True)] = 0
     """Pods that hold a node."""
     requested_pods: Annotated[
         int,
@@ -195,17 +195,17 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     auto_deletion_seconds: Annotated[int, _Column(lambda w: w.asked.auto_deletion_seconds)]
     succeeded_pods: Annotated[
         int,
-        _Column(lambda w: w.state.succeeded),
+        _Column(lambda w: w.state.succeeded, often=True),
         Public("succeededPods", "RUNS", "Number of pods that have succeeded."),
     ] = 0
     failed_runs: Annotated[
         int,
-        _Column(lambda w: w.state.failures),
+        _Column(lambda w: w.state.failures, often=True),
         Public("failedRuns", "FAILED-RUNS", "Number of failed runs in this attempt. Each uses a retry.", "csv"),
     ] = 0
     attempt: Annotated[
         int,
-        _Column(lambda w: w.state.attempt),
+        _Column(lambda w: w.state.attempt, often=True),
         Public("attempt", "ATTEMPT", "Number of the attempt, from 1. It rises with each resume."),
     ] = 1
     pod_cpu_milli: Annotated[int, _Column(lambda w: w.asked.pod_cpu_milli)]
@@ -217,7 +217,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
     gpu_allocated_milli: Annotated[
         int,
-        _Column(lambda w: fit(w.state.pods.gpu_milli)),
+        _Column(lambda w: fit(w.pods.gpu_milli), often=True),
         Public("gpuAllocated", "GPU", "GPUs reserved now.", "always", 5, aliases=("allocatedGPU",)),
     ] = 0
     gpu_memory_request_bytes: Annotated[
@@ -237,7 +237,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
     cpu_allocated_milli: Annotated[
         int,
-        _Column(lambda w: fit(w.state.pods.live.size * w.asked.pod_cpu_milli)),
+        _Column(lambda w: fit(w.pods.live.size * w.asked.pod_cpu_milli), often=True),
         Public("cpuAllocatedCores", "CPU-ALLOCATED", "CPU cores reserved now.", "csv"),
     ] = 0
     memory_request_bytes: Annotated[
@@ -247,12 +247,12 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
     memory_allocated_bytes: Annotated[
         int,
-        _Column(lambda w: fit(w.state.pods.live.size * w.asked.pod_memory_bytes)),
+        _Column(lambda w: fit(w.pods.live.size * w.asked.pod_memory_bytes), often=True),
         Public("cpuMemoryAllocatedBytes", "MEMORY-ALLOCATED", "Memory reserved now.", "csv"),
     ] = 0
-    pending_micros: Annotated[int, _Column(lambda w: w.spent.pending_micros)] = 0
+    pending_micros: Annotated[int, _Column(lambda w: w.spent.pending_micros, often=True)] = 0
     """Microseconds in phases in which it waits for a node, without the present one; likewise running."""
-    running_micros: Annotated[int, _Column(lambda w: w.spent.running_micros)] = 0
+    running_micros: Annotated[int, _Column(lambda w: w.spent.running_micros, often=True)] = 0
     total_pending_seconds: ClassVar[Column[Any]] = Column(
         type="number",
         public=Public("totalPendingTimeSeconds", "WAITED", "Time that it has waited, in all attempts."),
@@ -263,19 +263,19 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     )
     exit_code: Annotated[
         int | None,
-        _Column(lambda w: w.spent.exit_code),
+        _Column(lambda w: w.spent.exit_code, often=True),
         Public("exitCode", "EXIT", "Exit code of the run that ended it; 0 if it completed."),
     ] = None
     delete_at: Annotated[
         datetime | None,
-        _Column(lambda w: w.state.delete_at),
+        _Column(lambda w: w.state.delete_at, often=True),
         Public("autoDeleteAt", "DELETES", "When it will be deleted, once it has ended."),
     ] = None
-    generation: Annotated[int, _Column(lambda w: w.state.generation)] = 0
+    generation: Annotated[int, _Column(lambda w: w.state.generation, often=True)] = 0
     """Of the auto-deletion."""
     version: Annotated[
         int,
-        _Column(lambda w: w.version),
+        _Column(lambda w: w.version, often=True),
         Public("version", "VERSION", "Rises with every change. `If-Match` is compared with it."),
     ]
     """Sequence of its last commit."""

@@ -106,6 +106,9 @@ class Writer:
         self.schema = schema
         self._checkpoint = qualified(tables.checkpoint, schema)
         self._statements = {name: _statements(table, schema) for name, table in _TABLES.items()}
+        self._leave = {name: _insert(table, schema) for name, table in tables.PAST.items()}
+        self._tell = _insert(tables.history, schema)
+        self._pass = _PASS.format(moments=qualified(tables.moments, schema))
 
     async def checkpoint(self) -> Checkpoint:
         """Raises CheckpointMovedError where the schema is retired, OtherShapeError where it is not one of ours."""
@@ -149,13 +152,12 @@ class Writer:
             await self._remove(connection, table, changes.removed.get(table, {}).values())
             await self._put(connection, table, changes.put.get(table, {}).values())
         await self._put(connection, "project_use", changes.use.values())
+        for table, left in changes.left.items():
+            await connection.execute(self._leave[table], _ENCODER.encode(left))
+        if changes.passed:
+            await connection.execute(self._pass, _ENCODER.encode(changes.passed))
         if changes.history:
-            await connection.copy_records_to_table(
-                "history",
-                schema_name=self.schema,
-                columns=[column.name for column in tables.history.columns],
-                records=[msgspec.structs.astuple(row) for row in changes.history],
-            )
+            await connection.execute(self._tell, _ENCODER.encode(changes.history))
 
     async def _put(self, connection: Connection, table: str, put: Collection[msgspec.Struct]) -> None:
         if not put:
@@ -202,21 +204,31 @@ class Writer:
 # -- statements ------------------------------------------------------------------------------------------------------
 
 
+_PASS: Final = """
+    INSERT INTO {moments} AS m (seq, at)
+    SELECT u.seq, greatest(max(u.at) OVER (ORDER BY u.seq), (SELECT at FROM {moments} ORDER BY seq DESC LIMIT 1))
+    FROM json_to_recordset(convert_from($1::bytea, 'UTF8')::json) AS u (seq bigint, at timestamptz)
+"""
+"""Each moment with the greatest time up to it, those before it included."""
+
+
+def _insert(table: Table, schema: str) -> str:
+    given = ", ".join(f'"{c.name}" {_given_type(c.type)}' for c in table.columns)
+    values = ", ".join(f'u."{c.name}"{_cast(c.type)}' for c in table.columns)
+    return (
+        f"INSERT INTO {qualified(table, schema)} AS t ({quoted_columns(table)}) SELECT {values} "  # noqa: S608
+        f"FROM json_to_recordset(convert_from($1::bytea, 'UTF8')::json) AS u({given})"
+    )
+
+
 def _statements(table: Table, schema: str) -> _Statements:
     names = [column.name for column in table.columns]
     keys = [column.name for column in table.primary_key.columns]
     target = qualified(table, schema)
-    given = ", ".join(f'"{c.name}" {_given_type(c.type)}' for c in table.columns)
-    values = ", ".join(f'u."{c.name}"{_cast(c.type)}' for c in table.columns)
-    listed = ", ".join(f'"{name}"' for name in names)
     by_key = ", ".join(f'"{name}"' for name in keys)
     key_arrays = ", ".join(f"${n}::{parameter_type(table.columns[k].type)}[]" for n, k in enumerate(keys, start=1))
     matches = " AND ".join(f't."{name}" = u."{name}"' for name in keys)
-    source = f"json_to_recordset(convert_from($1::bytea, 'UTF8')::json) AS u({given})"
-    put = (
-        f"INSERT INTO {target} AS t ({listed}) SELECT {values} "  # noqa: S608 (our own names, values are parameters)
-        f"FROM {source} ON CONFLICT ({by_key}) {_on_conflict(table, keys)}"
-    )
+    put = f"{_insert(table, schema)} ON CONFLICT ({by_key}) {_on_conflict(table, keys)}"
     remove = f"DELETE FROM {target} AS t USING unnest({key_arrays}) AS u({by_key}) WHERE {matches}"  # noqa: S608
     return _Statements(
         put=put,
