@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    DateTime,
     Double,
     FromClause,
     Text,
@@ -135,13 +136,18 @@ class Field:
     """Names for some of its whole numbers."""
 
 
+NOW: Final = "now"
+"""The parameter of a statement that holds the time of which it asks; None: now."""
+
+
 def _milli(column: ColumnElement[Any]) -> ColumnElement[Any]:
     return column.cast(Double) / 1000.0
 
 
 def _total_seconds(column: ColumnElement[Any], phases: tuple[str, ...]) -> ColumnElement[Any]:
     """Past stays in these phases, and the present one up to now."""
-    present = func.extract("epoch", func.now() - workloads.c.phase_updated_at)
+    now = func.coalesce(bindparam(NOW, value=None, type_=DateTime(timezone=True)), func.now())
+    present = func.extract("epoch", now - workloads.c.phase_updated_at)
     going_on = and_(workloads.c.phase.in_(phases), workloads.c.deleted_at.is_(None))
     return column.cast(Double) / 1e6 + case((going_on, func.greatest(present, 0).cast(Double)), else_=0.0)
 

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from projections.access import guard_lasting, guard_schema, make_reader
+from projections.past_views import past_schema, views
 from projections.postgres import Connection, connect
 from projections.tables import DERIVED_SCHEMA, SHAPE, derived
 
@@ -157,10 +158,12 @@ async def next_schema_name(connection: Connection) -> str:
 
 
 async def create_schema(connection: Connection, schema: str) -> None:
-    """Empty tables with their primary keys, and the checkpoint at the log's beginning."""
+    """Empty tables with their primary keys, the views of their past, and the checkpoint at the log's beginning."""
     await connection.execute(f'CREATE SCHEMA "{schema}"')
     for table in derived.sorted_tables:
         await connection.execute(_create_table(table, schema))
+    for statement in views(schema):
+        await connection.execute(statement)
     await connection.execute(
         f"INSERT INTO \"{schema}\".checkpoint (name, version, seq, last_commit_id) VALUES ($1, $2, 0, '')",  # noqa: S608
         CHECKPOINT_NAME,
@@ -177,6 +180,7 @@ async def create_indexes(connection: Connection, schema: str, timeout_seconds: f
 
 
 async def drop_schema(connection: Connection, schema: str) -> None:
+    await connection.execute(f'DROP SCHEMA IF EXISTS "{past_schema(schema)}" CASCADE')
     await connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
 

@@ -1,9 +1,9 @@
 """Rows as they were: what is kept of a row when a commit replaces it. Pure.
 
-A table whose rows have a `version` (the sequence of the commit that made them) has a table of the past beside it. Each of
-its rows held from `version` on, and no longer at `until_seq`. Columns that change often stand there for themselves. The
-others stand together as JSON, and only where the commit that replaced the row changed one of them: so a row of the past is
-small, and what the others were is said by the next such row, or by the row of now (projections/past_views.py).
+A table whose rows have a `version` (the sequence of the commit that made them) has a table of the past beside it. Each
+of its rows held from `version` on, and no longer at `until_seq`. Columns that change often stand there for themselves.
+The others stand together as JSON, and only where the commit that replaced the row changed one of them: so a row of the
+past is small, and what the others were is said by the next such row, or by the row of now (projections/past_views.py).
 """
 
 from collections.abc import Callable
@@ -62,5 +62,5 @@ class Leaving[S]:
     def say_seldom(self, left: Any, state: S) -> None:
         """Add what changes seldom, of the state that the row was made of."""
         values = ((name, value(state), is_json) for name, value, is_json in self._seldom)
-        said = {name: msgspec.Raw(value.encode()) if is_json else value for name, value, is_json in values}
+        said = {name: msgspec.Raw(str(value).encode()) if is_json else value for name, value, is_json in values}
         left.seldom = _ENCODER.encode(said).decode()

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from projections import filters
 from projections.access import scope_values
 from projections.filters import WorkloadQuery
+from projections.past_views import past_schema
 from projections.postgres import CUT_OFF
 from projections.tables import (
     DERIVED_SCHEMA,
@@ -30,9 +31,11 @@ from projections.tables import (
     clusters,
     current_projection,
     history,
+    moments,
     nodes,
     pods,
     project_use,
+    projects,
     usage_samples,
     workloads,
 )
@@ -155,6 +158,23 @@ class UsagePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A place of the log at which it may be looked at: never within an atomic batch."""
+
+    seq: int
+    """Of the last commit before or at it; 0: before the first."""
+    at: datetime | None
+    """The time that was asked for; of a sequence, the greatest time of a commit up to it, None where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMoment:
+    moment: Moment
+    settled: bool
+    """Whether no later commit can belong before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     schema: str
     shape: int
@@ -179,6 +199,7 @@ class Queries:
         self._asker: Hashable | None = None
         self._shares: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
         """Of those who ask now."""
+        self._moment: Moment | None = None
         timeout_ms = int(statement_timeout_seconds * 1000)
         self._engine = create_async_engine(
             postgres_url.replace("postgresql://", "postgresql+asyncpg://", 1).replace(
@@ -215,11 +236,33 @@ class Queries:
         bound._projects, bound._asker = projects_read, asker  # noqa: SLF001 - of the same class
         return bound
 
+    def as_of(self, moment: Moment | None) -> "Queries":
+        """The same questions, as of a moment; None: now."""
+        bound = copy(self)
+        bound._moment = moment  # noqa: SLF001 - of the same class
+        return bound
+
+    async def moment(self, as_of: datetime | int) -> FoundMoment:
+        """The last moment at or before a time or a sequence."""
+        m = moments.c
+        newest_first = select(moments).order_by(m.seq.desc()).limit(1)
+        by_time = select(moments).order_by(m.at.desc(), m.seq.desc()).limit(1)
+        wanted = newest_first.where(m.seq <= as_of) if isinstance(as_of, int) else by_time.where(m.at <= as_of)
+        async with self._snapshot() as (connection, reached):
+            found = (await connection.execute(wanted)).mappings().one_or_none()
+            newest = (await connection.execute(newest_first)).mappings().one_or_none()
+        seq = 0 if found is None else found["seq"]
+        if isinstance(as_of, int):
+            at = None if found is None else found["at"]
+            return FoundMoment(moment=Moment(seq=seq, at=at), settled=reached >= as_of)
+        # Times of later commits count as at least the newest one's.
+        return FoundMoment(moment=Moment(seq=seq, at=as_of), settled=newest is not None and newest["at"] > as_of)
+
     # -- workloads -------------------------------------------------------------------------------------------------
 
     async def workloads(self, query: WorkloadQuery) -> Page:
         """One page. Raises InvalidQueryError."""
-        statement = _workloads(query).offset(query.offset).limit(query.limit + 1)
+        statement = self._workloads(query).offset(query.offset).limit(query.limit + 1)
         async with self._snapshot() as (connection, seq):
             rows = (await connection.execute(statement)).mappings().all()
         more = len(rows) > query.limit
@@ -227,21 +270,21 @@ class Queries:
 
     async def workload(self, workload_id: str) -> Rows:
         """One row, or none."""
-        statement = _select_workloads().where(workloads.c.id == workload_id)
+        statement = self._params(_select_workloads().where(workloads.c.id == workload_id))
         async with self._snapshot() as (connection, seq):
             return Rows(rows=(await connection.execute(statement)).mappings().all(), seq=seq)
 
     async def count(self, query: WorkloadQuery) -> Counted:
         """How many there are on all pages. Raises InvalidQueryError."""
         where = filters.conditions(query) & filters.going_on_only(query)
-        statement = _with_subjects(select(func.count()).select_from(filters.source()).where(where), query)
+        statement = self._params(select(func.count()).select_from(filters.source()).where(where), query)
         async with self._snapshot() as (connection, seq):
             return Counted(count=(await connection.execute(statement)).scalar_one(), seq=seq)
 
     @asynccontextmanager
     async def stream(self, query: WorkloadQuery) -> AsyncGenerator[RowStream]:
         """All rows, whatever offset and limit say, through a cursor on the server. Raises InvalidQueryError."""
-        statement = _workloads(query)
+        statement = self._workloads(query)
         async with self._snapshot() as (connection, seq):
             result = await connection.stream(statement, execution_options={"yield_per": STREAM_ROWS})
             yield RowStream(rows=result.mappings(), seq=seq)
@@ -284,6 +327,18 @@ class Queries:
         statement = select(n.cluster_id, n.pool, func.count()).where(n.present).group_by(n.cluster_id, n.pool)
         async with self._snapshot() as (connection, _):
             return {(cluster, pool): count for cluster, pool, count in (await connection.execute(statement)).all()}
+
+    async def cluster_ids(self, *, removed: bool) -> list[str]:
+        statement = select(clusters.c.id).where(clusters.c.removed.is_(removed))
+        async with self._snapshot() as (connection, _):
+            return list((await connection.execute(statement)).scalars())
+
+    async def project_ids(self) -> list[str]:
+        """Of those that are not deleted."""
+        async with self._snapshot() as (connection, _):
+            return list(
+                (await connection.execute(select(projects.c.id).where(projects.c.deleted_at.is_(None)))).scalars()
+            )
 
     async def workload_names(self, ids: Sequence[str]) -> dict[str, str]:
         """By id; those that the tables do not have, or not for this reader, are not there."""
@@ -360,13 +415,26 @@ class Queries:
             await asyncio.sleep(min(wait, left))
             wait = min(wait * 2, LONGEST_WAIT_SECONDS)
 
+    def _workloads(self, query: WorkloadQuery) -> Select[Any]:
+        where = filters.conditions(query) & filters.going_on_only(query)
+        return self._params(_select_workloads().where(where).order_by(*filters.order(query)), query)
+
+    def _params(self, statement: Select[Any], query: WorkloadQuery | None = None) -> Select[Any]:
+        """The statement with what it is to be worked out with: the time, and the names of those who submitted."""
+        subjects = {} if query is None else dict(query.subjects)
+        return statement.params({filters.SUBJECTS: subjects, filters.NOW: self._moment and self._moment.at})
+
     @asynccontextmanager
     async def _snapshot(self, *, workload: str = "") -> AsyncGenerator[tuple[AsyncConnection, int]]:
         """A read-only snapshot of the current schema, and its sequence."""
-        scope = scope_values(self._projects, workload=workload)
+        as_of = None if self._moment is None else self._moment.seq
+        scope = scope_values(self._projects, workload=workload, as_of=as_of)
         try:
             async with self._share(), self._engine.connect() as connection:
                 yield await _on_current_schema(connection, scope)
+=======
+            async with self._engine.connect() as connection:
+                yield await _on_current_schema(connection, scope, past=as_of is not None)
         except PoolTimeoutError as error:
             raise QueriesBusyError("more lists are asked for at once than can be read; try again") from error
         except (DBAPIError, OSError, TimeoutError, asyncpg.PostgresError, *CUT_OFF) as error:
@@ -392,14 +460,18 @@ class Queries:
             share.release()
 
 
-async def _on_current_schema(connection: AsyncConnection, scope: dict[str, str]) -> tuple[AsyncConnection, int]:
+async def _on_current_schema(
+    connection: AsyncConnection, scope: dict[str, str], *, past: bool
+) -> tuple[AsyncConnection, int]:
     for attempt in range(SCHEMA_TRIES):
         # For this transaction only: the next one on this connection begins with nothing again.
         await connection.execute(select(*(func.set_config(name, value, True) for name, value in scope.items())))
         schema = (await connection.execute(select(current_projection.c.schema_name))).scalar_one_or_none()
         if schema is None:
             raise ProjectionsUnavailableError("there is no projection schema yet; run the setup service")
-        connection = await connection.execution_options(schema_translate_map={DERIVED_SCHEMA: schema})
+        connection = await connection.execution_options(
+            schema_translate_map={DERIVED_SCHEMA: past_schema(schema) if past else schema}
+        )
         try:
             return connection, (await connection.execute(select(checkpoint.c.seq))).scalar_one()
         except DBAPIError as error:
@@ -434,16 +506,6 @@ def _select_workloads() -> Select[Any]:
     return select(workloads, *(expression.label(name) for name, expression in filters.UNSTORED.items())).select_from(
         filters.source()
     )
-
-
-def _workloads(query: WorkloadQuery) -> Select[Any]:
-    where = filters.conditions(query) & filters.going_on_only(query)
-    return _with_subjects(_select_workloads().where(where).order_by(*filters.order(query)), query)
-
-
-def _with_subjects(statement: Select[Any], query: WorkloadQuery) -> Select[Any]:
-    """The statement with the names of those who submitted, where it asks for them."""
-    return statement.params({filters.SUBJECTS: dict(query.subjects)})
 
 
 def _use_by_project(rows: Sequence[RowMapping]) -> dict[str, ProjectUse]:

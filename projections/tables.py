@@ -89,8 +89,7 @@ def _table(name: str, row: type[msgspec.Struct], *, rows_change: bool = False) -
 
 
 def _past_table(name: str, row: type[msgspec.Struct]) -> Table:
-    """Rows are only added, in the order in which they ended, so indexes of blocks are enough and cost next to nothing.
-    """
+    """Rows are only added, in the order in which they ended: an index of blocks is enough, and costs nearly nothing."""
     columns = [_column(c.name, c.type, null=c.null) for c in kept_columns(row)]
     keys = [c.name for c in columns_of(row) if c.key]
     table = Table(

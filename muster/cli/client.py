@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from shlex import quote
 from typing import Final
 from uuid import uuid4
 
 from muster.cli.exits import ExitCode, Problem
 from muster.cli.http import BadUrlError, Http, Parameters, Response, Stream, TlsError, TransportError
-from muster.cli.values import Json, Row, text_of
+from muster.cli.values import Json, Row, parse_time, text_of
 
 API_PREFIX: Final = "/api/v1"
 RETRY_WAITS_SECONDS: Final = (0.2, 0.5, 1.0, 2.0)
@@ -63,8 +64,12 @@ class Api:
         ca_file: str = "",
         talk: Callable[[str], None] = lambda _text: None,
         waits_seconds: Sequence[float] = RETRY_WAITS_SECONDS,
+        as_of: str | None = None,
     ) -> None:
         self.url = url
+        self._past: Parameters = [("as_of", as_of)] if as_of else []
+        """What makes every read one of the past."""
+        self._moment: datetime | None = None
         self._talk = talk
         self._waits_seconds: Sequence[float] = waits_seconds
         headers = {"Accept": "application/json", "User-Agent": "muster-cli"}
@@ -88,13 +93,20 @@ class Api:
         finally:
             self._waits_seconds = waits_seconds
 
+    def moment(self) -> datetime:
+        """The time that the answers are of: where they are of the past, as the first of them said."""
+        return self._moment or datetime.now(UTC)
+
     def get(self, path: str, parameters: Parameters = ()) -> Row:
         """One object. Raises Problem."""
         return self.read(path, parameters).body
 
     def read(self, path: str, parameters: Parameters = ()) -> Answer:
         """One object with what the headers said."""
-        return _answer(self._call("GET", API_PREFIX + path, parameters=parameters))
+        response = self._call("GET", API_PREFIX + path, parameters=[*parameters, *self._past])
+        if self._past and self._moment is None:
+            self._moment = parse_time(response.headers.get("X-As-Of", ""))
+        return _answer(response)
 
     def plain(self, path: str) -> Answer:
         """An object outside of /api/v1, such as /openapi.json."""
@@ -329,6 +341,7 @@ _OTHER_FLAGS: Final = {
     **{name: f"--{name}" for name in ("search", "since", "tail", "pod", "previous", "attempt", "run", "actor", "type")},
     "subjectId": "USER",
     "roleName": "ROLE",
+    "as_of": "--as-of",
     "Idempotency-Key": "--idempotency-key",
     "If-Match": "--if-match",
 }

@@ -84,7 +84,9 @@ def add_cluster(root: typer.Typer) -> None:
 
 
 def _add_reads(app: typer.Typer) -> None:
-    @command(app, "list", examples="muster cluster list\nmuster cluster list -o wide", columns=CLUSTER_COLUMNS)
+    @command(
+        app, "list", examples="muster cluster list\nmuster cluster list -o wide", columns=CLUSTER_COLUMNS, past=True
+    )
     def list_(session: Session, *, watch: WatchOption = False, timeout: WatchTimeoutOption = None) -> None:
         """List clusters, and whether their agents are connected."""
         patience = session.patience(timeout, waits=watch)
@@ -98,7 +100,9 @@ def _add_reads(app: typer.Typer) -> None:
             watch_rows(patience, session.out, fetch, CLUSTER_COLUMNS)
         session.out.rows(fetch(), CLUSTER_COLUMNS, empty="no clusters; `muster cluster add demo --simulated 4x8`")
 
-    @command(app, "describe", examples="muster cluster describe local\nmuster cluster describe local -o yaml")
+    @command(
+        app, "describe", examples="muster cluster describe local\nmuster cluster describe local -o yaml", past=True
+    )
     def describe(session: Session, cluster: ClusterArgument) -> None:
         """Show a cluster: its agent, its settings, and the sum of its nodes."""
         row = find_cluster(session.api, cluster)

@@ -4,6 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -25,6 +26,7 @@ from muster.cli.contexts import (
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.nouns import NOUNS
 from muster.cli.output import Column, Format, Output, Style
+from muster.cli.values import ValueProblem, format_utc, parse_duration, parse_time
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Parameter
@@ -126,6 +128,17 @@ _OUTPUT: Final[dict[str, Any]] = {
     "no_headers": NoHeadersOption,
     "utc": UtcOption,
 }
+_PAST: Final[dict[str, Any]] = {
+    "as_of": Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            metavar="MOMENT",
+            help="Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ]
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +172,8 @@ class Session:
 
     connection: Connection = field(default_factory=Connection)
     out: Output
+    as_of: str | None = None
+    """The moment of the past that --as-of asks for, as the API takes it."""
 
     @cached_property
     def contexts(self) -> Contexts:
@@ -195,12 +210,18 @@ class Session:
                 todo="start one here with `muster up`, or name one with `muster context add NAME --url URL`",
                 code=ExitCode.UNREACHABLE,
             )
-        return Api(self.target.url, self.target.token, ca_file=self.target.ca_file, talk=self.out.talk)
+        api = Api(self.target.url, self.target.token, ca_file=self.target.ca_file, talk=self.out.talk, as_of=self.as_of)
+        if self.as_of:
+            self.out.now = api.moment
+        return api
 
     def patience(self, timeout: str | None = None, *, waits: bool = True, flags: str = "--watch") -> "Patience":
         """With a server that is away while this command waits; `timeout`: of --timeout. Raises Problem (usage)."""
         from muster.cli.options import timeout_seconds
         from muster.cli.outage import Patience
+
+        if waits and self.as_of:
+            raise usage(f"{flags} and --as-of cannot be used together", todo="the past does not change: leave one out")
 
         seconds = timeout_seconds(timeout, waits=waits, flags=flags)
         return Patience(self.api, self.out, timeout_seconds=seconds)
@@ -221,6 +242,7 @@ def command(
     *,
     examples: str,
     output: bool = True,
+    past: bool = False,
     takes_words: bool = False,
     more: "Callable[[], list[TyperOption]] | None" = None,
     columns: "Sequence[Column] | Callable[[], Sequence[Column]]" = (),
@@ -232,6 +254,7 @@ def command(
 
     Args:
         output: whether it has data to print, and so -o and its relatives.
+        past: whether it can show the past, and so takes --as-of.
         takes_words: whether words may follow `--`; the function gets them as `words`.
         more: makes further options when the command runs or explains itself; the function gets their values as
             further keywords.
@@ -242,7 +265,8 @@ def command(
         own = list(inspect.signature(function).parameters.values())[1:]
         # A flag that means something else to this command is said before the command's name: `muster --context …`.
         named = {one.name for one in own}
-        shared = {key: flag for key, flag in (_CONNECTION | (_OUTPUT if output else {})).items() if key not in named}
+        flags = _CONNECTION | (_OUTPUT if output else {}) | (_PAST if past else {})
+        shared = {key: flag for key, flag in flags.items() if key not in named}
 
         def run(ctx: typer.Context, **given: Any) -> None:
             outer = ctx.find_root().obj
@@ -428,7 +452,20 @@ def _session(given: dict[str, Any], shared: dict[str, Any], outer: Connection) -
             quiet=connection.quiet,
             color=not connection.no_color,
         )
-    return Session(connection=connection, out=Output(style))
+    return Session(connection=connection, out=Output(style), as_of=_moment(given.get("as_of")))
+
+
+def _moment(given: str | None) -> str | None:
+    """A time ago as a time, which does not move. Raises Problem (usage) for what is no moment."""
+    if given is None or (given.isascii() and given.isdigit()):
+        return given
+    if parse_time(given) is not None:
+        return given
+    try:
+        return format_utc(datetime.now(UTC) - timedelta(seconds=parse_duration(given)))
+    except ValueProblem:
+        todo = "write a time as 2030-01-31T12:00:00Z, a time ago as 2h or 7d, or a sequence of the log as 4711"
+        raise usage(f"--as-of: {given!r} is no moment", todo=todo) from None
 
 
 def _format(given: dict[str, Any]) -> Format:

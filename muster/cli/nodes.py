@@ -73,7 +73,13 @@ def add_nodes(root: typer.Typer) -> None:
 
 def _add_node_reads(node: typer.Typer) -> None:
 
-    @command(node, "list", examples="muster node list\nmuster node list --cluster local -o json", columns=NODE_COLUMNS)
+    @command(
+        node,
+        "list",
+        examples="muster node list\nmuster node list --cluster local -o json",
+        columns=NODE_COLUMNS,
+        past=True,
+    )
     def list_nodes(
         session: Session,
         *,
@@ -98,7 +104,7 @@ def _add_node_reads(node: typer.Typer) -> None:
             )
         session.out.rows(fetch(), NODE_COLUMNS, empty="no nodes")
 
-    @command(node, "describe", examples="muster node describe demo-3\nmuster node describe demo-3 -o yaml")
+    @command(node, "describe", examples="muster node describe demo-3\nmuster node describe demo-3 -o yaml", past=True)
     def describe(session: Session, name: NodeArgument, *, cluster: ClusterOption = None) -> None:
         """Show a node: its capacity, what is reserved, and who cordoned it."""
         row = _find_node(session, name, cluster)
@@ -179,7 +185,13 @@ def _describe(session: Session, row: Row) -> None:
 def add_pools(root: typer.Typer) -> None:
     pool = group("nodepool")
 
-    @command(pool, "list", examples="muster nodepool list\nmuster nodepool list --cluster demo", columns=POOL_COLUMNS)
+    @command(
+        pool,
+        "list",
+        examples="muster nodepool list\nmuster nodepool list --cluster demo",
+        columns=POOL_COLUMNS,
+        past=True,
+    )
     def list_pools(session: Session, *, cluster: ClusterOption = None) -> None:
         """List node pools. Nodes that are in no other pool are in the pool `default`."""
         rows = rows_of(session.api.get("/node-pools", _scope(session, cluster)), "nodePools")

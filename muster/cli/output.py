@@ -88,6 +88,8 @@ class Output:
         self.style = style
         self.stdout = stdout or sys.stdout
         self.stderr = stderr or sys.stderr
+        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        """Up to when ages are counted."""
         self.widths: dict[str, int] = {}
         """Of the columns of the table that was shown last, by key."""
 
@@ -218,7 +220,7 @@ class Output:
         moment = parse_time(value) if isinstance(value, str) else None
         if moment is None:
             return ""
-        return format_utc(moment) if self.style.utc else format_age(moment, datetime.now(UTC))
+        return format_utc(moment) if self.style.utc else format_age(moment, self.now())
 
     def _yaml(self, value: object) -> None:
         import yaml

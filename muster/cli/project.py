@@ -84,13 +84,15 @@ def add_project(root: typer.Typer) -> None:
 
 
 def _add_reads(app: typer.Typer) -> None:
-    @command(app, "list", examples="muster project list\nmuster project list -o wide", columns=PROJECT_COLUMNS)
+    @command(
+        app, "list", examples="muster project list\nmuster project list -o wide", columns=PROJECT_COLUMNS, past=True
+    )
     def list_(session: Session) -> None:
         """List the projects that you may see, and the GPUs, pods and CPU cores that are allocated to them."""
         rows = rows_of(session.api.get("/org-unit/projects"), "projects")
         session.out.rows(rows, PROJECT_COLUMNS, empty="no projects that you may see")
 
-    @command(app, "describe", examples="muster project describe default")
+    @command(app, "describe", examples="muster project describe default", past=True)
     def describe(session: Session, project: ProjectArgument) -> None:
         """Show a project: its settings, its workloads, and what is allocated to them."""
         row = find_project(session.api, project)

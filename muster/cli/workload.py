@@ -86,9 +86,11 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         muster {noun} list -A --status Pending -o wide
         muster {noun} list -l 'team=vision,stage in (dev,test)'
         muster {noun} list --filter 'gpuAllocated>=1' --sort-by createdAt --columns name,phase,gpuAllocated
+        muster {noun} list --as-of 7d
         muster {noun} list -w
         """,
         columns=workload_columns,
+        past=True,
     )
     def list_(
         session: Session,
@@ -174,9 +176,11 @@ def add_describe(app: typer.Typer, noun: str) -> None:
         "describe",
         examples=f"""
         muster {noun} describe hello
+        muster {noun} describe hello --as-of 2030-01-31T12:00:00Z
         muster {noun} describe @latest -o yaml > again.yaml    # as `submit -f` takes it
         """,
         columns=workload_columns,
+        past=True,
     )
     def describe(session: Session, workload: WorkloadArgument, *, project: ProjectOption = None) -> None:
         """Show a workload: its spec, its phase and the reason, its pods and its latest history."""
@@ -297,6 +301,7 @@ def _add_history(app: typer.Typer) -> None:
         muster workload history hello --utc -o wide
         """,
         columns=HISTORY_COLUMNS,
+        past=True,
     )
     def history(
         session: Session,
@@ -333,6 +338,7 @@ def _add_pods(app: typer.Typer) -> None:
         muster workload pods hello -w
         """,
         columns=POD_COLUMNS,
+        past=True,
     )
     def pods_(
         session: Session,

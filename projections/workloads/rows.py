@@ -121,7 +121,9 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Public("completedAt", "ENDED", "When it completed or failed."),
     ] = None
     deleted_at: Annotated[
-        datetime | None, _Column(lambda w: w.state.deleted_at, often=True), Public("deletedAt", "DELETED", "When it was deleted.")
+        datetime | None,
+        _Column(lambda w: w.state.deleted_at, often=True),
+        Public("deletedAt", "DELETED", "When it was deleted."),
     ] = None
     priority_class: Annotated[
         str,

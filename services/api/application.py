@@ -82,7 +82,7 @@ def build_application(api: Api, *, origins: Sequence[str] = ()) -> ASGIApp:
         allow_credentials=False,
         allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
         allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "X-Log-Sequence"],
-        expose_headers=["X-Log-Sequence", "X-Log-Stale", "X-Version", "X-Request-Id", "Retry-After"],
+        expose_headers=["X-As-Of", "X-Log-Sequence", "X-Log-Stale", "X-Version", "X-Request-Id", "Retry-After"],
         max_age=PREFLIGHT_SECONDS,
     )
 

@@ -25,13 +25,15 @@ from events.fields.declare import Body, Limits
 from events.fields.values import NonEmpty, PoolWord
 from events.node import CordonNode, UncordonNode
 from events.quantities import cores_to_milli
+from projections.queries import Moment
 from services.api import answers
 from services.api.context import MIN_SEQ, Call, if_answered, read_answer, version_header
 from services.api.errors import not_found
 from services.api.issues import Issue, shown
+from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, reading
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import CLUSTER, CLUSTERS, NODE, NODE_POOLS, NODES
-from services.api.places import cluster_chain, directory_caught_up, directory_fresh
+from services.api.places import cluster_at, cluster_chain, clusters_at, directory_caught_up, directory_fresh
 from services.api.rules import check_label_key, check_label_value, check_name
 from services.api.shown_rows import node_answer
 
@@ -112,15 +114,37 @@ class NodePoolCreation(Body, frozen=True, kw_only=True):
     """Value of that label on the nodes of this pool."""
 
 
-@reads(CLUSTERS, tag="Clusters", summary="List clusters", query=(REMOVED, MIN_SEQ), errors=(403,))
+@reads(
+    CLUSTERS,
+    tag="Clusters",
+    summary="List clusters",
+    query=(REMOVED, AS_OF, MIN_SEQ),
+    errors=(403,),
+    headers=MOMENT_HEADERS,
+)
 async def list_clusters(call: Call) -> Answer[answers.Clusters]:
+    require_some_role(call)
+    if (moment := await moment_of(call)) is not None:
+        were = [_cluster_answer(c) for c in await clusters_at(call, moment, removed=call.values["removed"])]
+        return read_answer(answers.Clusters(clusters=were), moment.seq, moment_headers(moment))
     headers = await directory_fresh(call)
     clusters = [_cluster_answer(cluster) for cluster in _clusters(call, removed=call.values["removed"])]
     return read_answer(answers.Clusters(clusters=clusters), call.api.directory.seq, headers)
 
 
-@reads(CLUSTER, tag="Clusters", summary="Get a cluster", query=(MIN_SEQ,), errors=(403, 404))
+@reads(
+    CLUSTER,
+    tag="Clusters",
+    summary="Get a cluster",
+    query=(AS_OF, MIN_SEQ),
+    errors=(403, 404),
+    headers=MOMENT_HEADERS,
+)
 async def get_cluster(call: Call) -> Answer[answers.Cluster]:
+    require_some_role(call)
+    if (moment := await moment_of(call)) is not None:
+        was = await _cluster_at(call, moment, call.id)
+        return read_answer(_cluster_answer(was.state), moment.seq, version_header(was.version) | moment_headers(moment))
     headers = await directory_fresh(call)
     chain = await _cluster(call, call.id)
     headers = version_header(chain.version) | headers
@@ -182,9 +206,26 @@ async def remove_cluster(call: Call) -> Answer[answers.HttpResponse]:
     return call.accepted(reply, f"cluster {call.id} is removed")
 
 
-@reads(NODE_POOLS, tag="Clusters", summary="List node pools", query=(CLUSTER_FILTER,), errors=(403, 404))
+@reads(
+    NODE_POOLS,
+    tag="Clusters",
+    summary="List node pools",
+    query=(CLUSTER_FILTER, AS_OF),
+    errors=(403, 404),
+    headers=MOMENT_HEADERS,
+)
 async def list_node_pools(call: Call) -> Answer[answers.NodePools]:
+    require_some_role(call)
     wanted: str | None = call.values["clusterId"]
+    if (moment := await moment_of(call)) is not None:
+        were = (
+            await clusters_at(call, moment, removed=False)
+            if wanted is None
+            else [(await _cluster_at(call, moment, wanted)).state]
+        )
+        there = await call.queries.as_of(moment).nodes_by_pool()
+        of_then = [_pool_answer(cluster, name, there) for cluster in were for name in pool_names(cluster)]
+        return read_answer(answers.NodePools(node_pools=of_then), moment.seq, moment_headers(moment))
     clusters = _clusters(call) if wanted is None else [(await _cluster(call, wanted)).state]
     counted = await if_answered(call.queries.nodes_by_pool())
     pools = [_pool_answer(cluster, name, counted) for cluster in clusters for name in pool_names(cluster)]
@@ -239,16 +280,17 @@ async def remove_node_pool(call: Call) -> Answer[answers.HttpResponse]:
     NODES,
     tag="Clusters",
     summary="List nodes, their capacity and what is reserved",
-    query=(CLUSTER_FILTER, MIN_SEQ),
+    query=(CLUSTER_FILTER, AS_OF, MIN_SEQ),
     errors=(403,),
+    headers=MOMENT_HEADERS,
 )
 async def list_nodes(call: Call) -> Answer[answers.Nodes]:
     require_some_role(call)
-    headers = await call.fresh()
-    found = await call.queries.nodes(cluster_id=call.values["clusterId"])
+    tables = await reading(call)
+    found = await tables.queries.nodes(cluster_id=call.values["clusterId"])
     await call.api.actors.subjects_of({row["cordoned_by"] for row in found.rows if row["cordoned_by"]})
     nodes = [node_answer(row, call.api.actors.person) for row in found.rows]
-    return read_answer(answers.Nodes(nodes=nodes), found.seq, headers)
+    return read_answer(answers.Nodes(nodes=nodes), found.seq, tables.headers)
 
 
 @changes(
@@ -347,6 +389,14 @@ def _clusters(call: Call, *, removed: bool = False) -> list[Cluster]:
     if removed:
         return sorted(call.api.directory.removed_clusters(), key=lambda cluster: cluster.name)
     return sorted(call.api.directory.clusters.values(), key=lambda cluster: cluster.name)
+
+
+async def _cluster_at(call: Call, moment: Moment, cluster_id: str) -> Chain[Cluster]:
+    """As it stood at a moment. Raises 404."""
+    chain = await cluster_at(call, moment, cluster_id)
+    if chain is None:
+        raise not_found("there was no such cluster then")
+    return chain
 
 
 async def _cluster(call: Call, cluster_id: str) -> Chain[Cluster]:

@@ -11,6 +11,7 @@ from projections.queries import POOL_SIZE, RowStream
 from projections.row_json import WORKLOAD_COLUMNS
 from services.api.context import MIN_SEQ, Call
 from services.api.issues import BadValueError, shown
+from services.api.moments import AS_OF, MOMENT_HEADERS, reading
 from services.api.operations import Query, reads
 from services.api.paths import WORKLOADS
 from services.api.streamed import Streamed
@@ -48,17 +49,18 @@ _FORMULA_STARTS: Final = frozenset("=+-@\t\r\x00")
     tag="Workloads",
     summary="Export workloads as a file",
     media=("text/csv", "application/jsonl"),
-    query=(*EXPORT, *ORDER, *SELECTION, MIN_SEQ),
+    query=(*EXPORT, *ORDER, *SELECTION, AS_OF, MIN_SEQ),
     rules=selection_rules,
+    headers=MOMENT_HEADERS,
 )
 async def export_workloads(call: Call) -> Response:
     async with AsyncExitStack() as held:
         held.callback(call.take_slot(call.api.exports, "exports"))
-        headers = await call.fresh()
+        tables = await reading(call)
         columns, query, kind = call.values["columns"] or WORKLOAD_COLUMNS, workload_query(call), call.values["format"]
         # Opened here, so that whatever is wrong is still answered as an error; closed when the last line is out.
-        found = await held.enter_async_context(call.queries.stream(query))
-        headers |= {
+        found = await held.enter_async_context(tables.queries.stream(query))
+        headers = tables.headers | {
             "X-Log-Sequence": str(found.seq),
             "Content-Disposition": f'attachment; filename="workloads.{kind}"',
         }

@@ -26,8 +26,8 @@ from events.subjects import agent_logs_subject
 from events.workload.pod import PodId, PodRef
 from events.workload.state import Workload
 from services.api.context import Call, rfc3339
+from services.api.moments import parse_moment
 from services.api.operations import Query
-from services.api.workloads import parse_moment
 from services.runtime.nats.inboxes import logs_inbox
 
 FIRST_CHUNK_SECONDS: Final = 5.0

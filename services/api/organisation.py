@@ -29,9 +29,10 @@ from services.api.clusters import PoolName
 from services.api.context import MIN_SEQ, Call, if_answered, read_answer, version_header
 from services.api.errors import bad_request, not_found
 from services.api.issues import Issue, PolicyRule, shown
+from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import PROJECT, PROJECTS, RULES, V1
-from services.api.places import directory_caught_up, directory_fresh, project_chain
+from services.api.places import directory_caught_up, directory_fresh, project_at, project_chain, projects_at
 from services.api.rules import check_name, listed_pools
 
 MAX_GPU_QUOTA: Final = 10_000_000
@@ -89,8 +90,18 @@ class AccessRule(Body, frozen=True, kw_only=True):
     """Id of the project."""
 
 
-@reads(PROJECTS, tag="Organisation", summary="List the projects that you may read, and what they use", query=(MIN_SEQ,))
+@reads(
+    PROJECTS,
+    tag="Organisation",
+    summary="List the projects that you may read, and what they use",
+    query=(AS_OF, MIN_SEQ),
+    headers=MOMENT_HEADERS,
+)
 async def list_projects(call: Call) -> Answer[answers.Projects]:
+    if (moment := await moment_of(call)) is not None:
+        held = await call.queries.as_of(moment).project_use()
+        were = [_project_answer(p, held.projects) for p in await projects_at(call, moment)]
+        return read_answer(answers.Projects(projects=were), moment.seq, moment_headers(moment))
     headers = await directory_fresh(call)
     readable = call.grants.readable_projects
     projects = [p for p in call.api.directory.projects.values() if readable is None or p.project_id in readable]
@@ -99,8 +110,22 @@ async def list_projects(call: Call) -> Answer[answers.Projects]:
     return read_answer(answers.Projects(projects=told), call.api.directory.seq, headers)
 
 
-@reads(PROJECT, tag="Organisation", summary="Get a project", query=(MIN_SEQ,), errors=(404,))
+@reads(
+    PROJECT,
+    tag="Organisation",
+    summary="Get a project",
+    query=(AS_OF, MIN_SEQ),
+    errors=(404,),
+    headers=MOMENT_HEADERS,
+)
 async def get_project(call: Call) -> Answer[answers.Project]:
+    if (moment := await moment_of(call)) is not None:
+        was = await project_at(call, moment)
+        if was is None or not call.may_read(call.id):
+            raise not_found("there was no such project then")
+        held = await call.queries.as_of(moment).project_use(frozenset({call.id}))
+        headers = version_header(was.version) | moment_headers(moment)
+        return read_answer(_project_answer(was.state, held.projects), moment.seq, headers)
     headers = await directory_fresh(call)
     chain = await _readable(call)
     project = chain.state

@@ -1,18 +1,23 @@
 """Projects and clusters as the api knows them: its own fold of the log, and the log itself where the fold lags."""
 
+import asyncio
+from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from events.aggregate import CLUSTER, PROJECT, Chain
+from events.aggregate import CLUSTER, PROJECT, Aggregate, Chain
 from events.cluster import Cluster, ClusterAdded, ClusterRemoved
 from events.envelope import Accepted
 from events.ids import key_of_id
 from events.project import Project
+from projections.queries import Moment
 from services.api.context import MAX_WAIT_SECONDS, Call
 from services.runtime.identity.directory import KINDS
 
+CHAINS_AT_ONCE: Final = 32
+"""Read from the log side by side, for a list of the past."""
 OWN_WRITE_SECONDS: Final = 1.0
 """How long the answer to a change of roles, projects or clusters waits until this api's own reads show it."""
 
@@ -61,6 +66,45 @@ async def cluster_chain(call: Call, cluster_id: str) -> Chain[Cluster] | None:
 
 def _is_living(chain: Chain[Cluster], cluster_id: str) -> bool:
     return chain.state.exists and chain.state.cluster_id == cluster_id
+
+
+async def clusters_at(call: Call, moment: Moment, *, removed: bool) -> list[Cluster]:
+    """Those that there were at a moment, by name; `removed`: for each name that was free, the last one."""
+    ids = await call.queries.as_of(moment).cluster_ids(removed=removed)
+    states = [chain.state for chain in await _chains_at(call, CLUSTER, ids, moment)]
+    found = [state for state in states if (state.removed if removed else state.exists)]
+    return sorted(found, key=lambda cluster: cluster.name)
+
+
+async def projects_at(call: Call, moment: Moment) -> list[Project]:
+    """Those that there were at a moment and that the caller may read now, by name."""
+    ids = await call.queries.as_of(moment).project_ids()
+    found = [chain.state for chain in await _chains_at(call, PROJECT, ids, moment)]
+    return sorted((state for state in found if state.exists), key=lambda project: project.name)
+
+
+async def cluster_at(call: Call, moment: Moment, cluster_id: str) -> Chain[Cluster] | None:
+    """One cluster as it stood; None where there was none."""
+    chains = await _chains_at(call, CLUSTER, [cluster_id], moment)
+    return next((chain for chain in chains if _is_living(chain, cluster_id)), None)
+
+
+async def project_at(call: Call, moment: Moment) -> Chain[Project] | None:
+    """The project that the path names as it stood; None where there was none."""
+    chains = await _chains_at(call, PROJECT, [call.id], moment)
+    return next((chain for chain in chains if _lives(chain, call.id)), None)
+
+
+async def _chains_at[S](call: Call, aggregate: Aggregate[S], ids: Iterable[str], moment: Moment) -> list[Chain[S]]:
+    """From the log: one for each name that the ids had."""
+    turns = asyncio.Semaphore(CHAINS_AT_ONCE)
+
+    async def load(key: str) -> Chain[S]:
+        async with turns:
+            return await call.api.store.load(aggregate, key, moment.seq)
+
+    keys = {key for id_ in ids if (key := key_of_id(id_)) is not None}
+    return list(await asyncio.gather(*map(load, sorted(keys)))) if moment.seq else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

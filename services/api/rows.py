@@ -19,7 +19,7 @@ from projections.changes import Changes
 from projections.filters import WAITING_PHASES
 from projections.row_json import row_to_json
 from projections.workloads.project import EMPTY, WorkloadEntry, WorkloadWork
-from projections.workloads.rows import WorkloadRow
+from projections.workloads.rows import PodRow, WorkloadRow
 from services.runtime.identity.directory import Directory
 from services.runtime.log.store import EventStore
 from services.runtime.process.turn import Turn
@@ -38,8 +38,8 @@ class LoggedRows:
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By workload: held by who makes its row."""
 
-    async def of(self, chain: Chain[Workload]) -> dict[str, Any]:
-        """What the row says at the chain's version."""
+    async def of(self, chain: Chain[Workload], *, now: datetime | None = None) -> dict[str, Any]:
+        """What the row says at the chain's version, at this time where it is not the present one."""
         state = chain.state
         # Of several who ask for one, each goes on where the one before got to, also where that one gave up.
         async with self._making.setdefault(state.workload_id, asyncio.Lock()):
@@ -51,12 +51,27 @@ class LoggedRows:
         assert entry.row is not None, "a workload that was loaded was created"
         return row_to_json(
             msgspec.structs.asdict(entry.row)
-            | _totals(entry.row, datetime.now(UTC))
+            | _totals(entry.row, now or datetime.now(UTC))
             | {
                 "project_name": await self._project_name(state.project_id),
                 "cluster_name": await self._cluster_name(state.cluster_id),
             }
         )
+
+    async def runs_of(self, chain: Chain[Workload]) -> list[dict[str, Any]]:
+        """Rows of every run of every pod at the chain's version, as the tables have and order them."""
+        id_, entry, changes, turn = chain.state.workload_id, EMPTY, Changes(), Turn()
+        key = key_of_id(id_) or ""
+        async with aclosing(self._store.commits(WORKLOAD, key, after_seq=0, until_seq=chain.version)) as pages:
+            async for commits in pages:
+                work = WorkloadWork(key, entry, tells=False)
+                for commit in commits:
+                    work.add(commit, changes)
+                    await turn.pass_on()
+                entry = work.finish(changes)
+        runs: list[PodRow] = [row for row in changes.put.get("pods", {}).values() if row.workload_id == id_]
+        runs.sort(key=lambda run: (run.pod_set, run.index, run.attempt, run.try_))
+        return [msgspec.structs.asdict(run) | {"devices": msgspec.json.decode(run.devices)} for run in runs]
 
     async def _up_to(self, entry: WorkloadEntry, workload_id: str, version: int) -> WorkloadEntry:
         """The entry with what came since. A chain may begin with other workloads of the same name."""

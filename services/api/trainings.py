@@ -12,10 +12,11 @@ from events.workload.decide import final_name
 from events.workload.fields.creation import TrainingCreation
 from events.workload.spec import with_defaults
 from events.workload.state import Workload
+from projections.queries import Moment
 from services.api.answers import HttpResponse, Training1
 from services.api.check import FaultyTraining, check_training
 from services.api.code import keep_for
-from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, sequence_headers
+from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, rfc3339, sequence_headers
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
 from services.api.issues import MAX_ISSUES
@@ -126,6 +127,17 @@ async def load_workload(
     if chain is None:
         raise _no_workload(workload_id)
     return chain
+
+
+async def workload_at(call: Call, moment: Moment) -> Chain[Workload]:
+    """The workload's fold as of a moment, also where it was deleted since. Raises 404 where there was none yet."""
+    newest = await load_workload(call, call.id)
+    if newest.version <= moment.seq:
+        return newest
+    chain = await call.api.store.load(WORKLOAD, key_of_id(call.id) or "", moment.seq)
+    if chain.state.workload_id == call.id:
+        return chain
+    raise not_found(f"there was no workload {call.id} then: it was submitted at {rfc3339(newest.state.created_at)}")
 
 
 async def training_answer(call: Call, state: Workload) -> Training1:

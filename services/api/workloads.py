@@ -35,10 +35,11 @@ from services.api.answers import Workload as WorkloadAnswer
 from services.api.context import MIN_SEQ, Call, if_answered, read_answer, rfc3339, sequence_headers
 from services.api.errors import bad_request
 from services.api.issues import BadValueError, Issue, none_of, shown
+from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_moment, reading
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOADS
 from services.api.shown_rows import history_record, people_in, pod_answer
-from services.api.trainings import act, load_workload, newest_workload, training_answer
+from services.api.trainings import act, load_workload, newest_workload, training_answer, workload_at
 from services.runtime.identity.actors import Actors
 
 PAGE: Final = (
@@ -101,15 +102,6 @@ def _metric_types(given: str) -> tuple[MetricType, ...]:
     return tuple(kind for kind in METRIC_TYPES if kind in names)
 
 
-def parse_moment(given: str, *, or_else: str = "") -> datetime:
-    """An RFC 3339 time. Raises BadValueError; `or_else`: what the parameter takes beside, for the refusal."""
-    try:
-        moment = datetime.fromisoformat(given)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise BadValueError(f"{shown(given)} is not a time; write it like 2026-11-21T09:30:00Z{or_else}") from None
-
-
 METRICS: Final = (
     Query(name="metricType", read=_metric_types, help=f"Some of {', '.join(METRIC_TYPES)}, with commas. Default: all."),
     Query(name="start", read=parse_moment, help="RFC 3339. Default: one hour before the end."),
@@ -154,27 +146,29 @@ class WorkloadChange(Body, frozen=True, kw_only=True):
     WORKLOADS,
     tag="Workloads",
     summary="List workloads of all kinds",
-    query=(*PAGE, *ORDER, *SELECTION, MIN_SEQ),
+    query=(*PAGE, *ORDER, *SELECTION, AS_OF, MIN_SEQ),
     rules=selection_rules,
+    headers=MOMENT_HEADERS,
 )
 async def list_workloads(call: Call) -> Answer[WorkloadList]:
-    headers = await call.fresh()
-    page = await call.queries.workloads(workload_query(call))
+    tables = await reading(call)
+    page = await tables.queries.workloads(workload_query(call))
     rows = [WorkloadRow(**row) for row in await named_rows(call.api.actors, page.rows)]
-    return read_answer(WorkloadList(workloads=rows, next=page.next), page.seq, headers)
+    return read_answer(WorkloadList(workloads=rows, next=page.next), page.seq, tables.headers)
 
 
 @reads(
     f"{WORKLOADS}/count",
     tag="Workloads",
     summary="Count workloads",
-    query=(*SELECTION, MIN_SEQ),
+    query=(*SELECTION, AS_OF, MIN_SEQ),
     rules=selection_rules,
+    headers=MOMENT_HEADERS,
 )
 async def count_workloads(call: Call) -> Answer[Count]:
-    headers = await call.fresh()
-    counted = await call.queries.count(workload_query(call))
-    return read_answer(Count(count=counted.count), counted.seq, headers)
+    tables = await reading(call)
+    counted = await tables.queries.count(workload_query(call))
+    return read_answer(Count(count=counted.count), counted.seq, tables.headers)
 
 
 async def named_rows(actors: Actors, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
@@ -233,11 +227,25 @@ async def whole_workload(call: Call, chain: Chain[Workload]) -> tuple[Chain[Work
     return chain, await call.api.rows.of(chain)
 
 
-@reads(WORKLOAD, tag="Workloads", summary="Get a workload", query=(MIN_SEQ,), errors=(404,))
+@reads(
+    WORKLOAD,
+    tag="Workloads",
+    summary="Get a workload",
+    query=(AS_OF, MIN_SEQ),
+    errors=(404,),
+    headers=MOMENT_HEADERS,
+)
 async def get_workload(call: Call) -> Answer[WorkloadAnswer]:
-    """As of the log's newest commit of it, so that a read after a 202 sees it; all of it as of that one commit."""
-    chain, headers = await newest_workload(call)
-    chain, row = await whole_workload(call, chain)
+    """As of the log's newest commit of it, so that a read after a 202 sees it; all of it as of that one commit. Of the
+    past, as of its last commit up to the moment.
+    """
+    moment = await moment_of(call)
+    if moment is None:
+        chain, headers = await newest_workload(call)
+        chain, row = await whole_workload(call, chain)
+    else:
+        chain, headers = await workload_at(call, moment), moment_headers(moment)
+        row = await call.api.rows.of(chain, now=moment.at)
     training = await training_answer(call, chain.state)
     if message := row["phaseMessage"]:
         subjects = await call.api.actors.subjects_of(mentioned(message))
@@ -273,13 +281,18 @@ async def change_workload(call: Call) -> Answer[HttpResponse]:
     f"{WORKLOAD}/history",
     tag="Workloads",
     summary="Get what happened to a workload, in sentences",
-    query=(*PAGE, MIN_SEQ),
+    query=(*PAGE, AS_OF, MIN_SEQ),
     errors=(404,),
+    headers=MOMENT_HEADERS,
 )
 async def workload_history(call: Call) -> Answer[History]:
-    chain = await load_workload(call, call.id)
-    headers = await call.fresh(chain.version)
-    page = await call.queries.history(call.id, offset=call.values["offset"], limit=call.values["limit"])
+    moment = await moment_of(call)
+    if moment is None:
+        headers = await call.fresh((await load_workload(call, call.id)).version)
+    else:
+        await workload_at(call, moment)
+        headers = moment_headers(moment)
+    page = await call.queries.as_of(moment).history(call.id, offset=call.values["offset"], limit=call.values["limit"])
     await call.api.actors.subjects_of(set[str]().union(*(people_in(row) for row in page.rows)))
     records = [history_record(row, call.api.actors.person) for row in page.rows]
     return read_answer(History(records=records, next=page.next), page.seq, headers)
@@ -289,10 +302,15 @@ async def workload_history(call: Call) -> Answer[History]:
     f"{WORKLOAD}/pods",
     tag="Workloads",
     summary="List every run of every pod of a workload",
-    query=(MIN_SEQ,),
+    query=(AS_OF, MIN_SEQ),
     errors=(404,),
+    headers=MOMENT_HEADERS,
 )
 async def workload_pods(call: Call) -> Answer[Pods]:
+    moment = await moment_of(call)
+    if moment is not None:
+        runs = await call.api.rows.runs_of(await workload_at(call, moment))
+        return read_answer(Pods(pods=[pod_answer(row) for row in runs]), moment.seq, moment_headers(moment))
     chain = await load_workload(call, call.id)
     headers = await call.fresh(chain.version)
     found = await call.queries.pods(call.id)

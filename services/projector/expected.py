@@ -4,6 +4,7 @@ Rows are made as the projector makes them, of one batch that is the whole log (A
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 import msgspec
@@ -11,6 +12,8 @@ import msgspec
 from events.aggregate import AGGREGATES
 from events.commit import Commit
 from projections.fold import Fold
+from projections.past import SELDOM, SINCE, UNTIL, kept_columns
+from projections.tables import PAST, ROW_TYPES
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -18,6 +21,23 @@ Row = dict[str, Any]
 CHECKSUM_MODULUS: Final = 1_000_003
 COMPARED: Final = ("clusters", "projects", "nodes", "reservations", "workloads", "pods", "due")
 """Tables of which every row is compared in every column."""
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def summed_columns(table: str) -> tuple[list[str], list[str], list[str]]:
+    """Of a table of the past: its keys, and which columns with numbers and with texts go into the sums."""
+    columns = kept_columns(ROW_TYPES[table])
+    return (
+        [c.name for c in columns if c.key],
+        [c.name for c in columns if c.type == "integer" and c.name != SINCE],
+        [c.name for c in columns if c.type == "text" and not c.key],
+    )
+
+
+_SUMMED: Final = {table: summed_columns(table) for table in PAST}
 
 
 class Expected:
@@ -32,6 +52,11 @@ class Expected:
         """By workload: how many rows, the first and the last sequence, and a sum that any missing or doubled row
         changes. Whole rows would be larger than the log."""
 
+        self._left: dict[str, dict[Key, Row]] = {table: {} for table in PAST}
+        """Of rows of the past, by table and key: the same sums, over what they say."""
+        self._moments: Row = {"count": 0, "checksum": 0}
+        self._latest = datetime.min.replace(tzinfo=UTC)
+
     def apply(self, commit: Commit) -> None:
         """One more commit of the log, in order. Raises BrokenChainError."""
         self.last_commit_id = commit.record.commit_id
@@ -45,6 +70,30 @@ class Expected:
             sums["last"] = row.seq
             sums["checksum"] += (row.seq * 31 + row.index + len(row.type)) % CHECKSUM_MODULUS
         told.clear()
+        for table, left in self._fold.changes.left.items():
+            for row in left:
+                self._add_left(table, row)
+            left.clear()
+        for passed in self._fold.changes.passed:
+            self._latest = max(self._latest, passed.at)
+            self._moments["count"] += 1
+            micros = abs((self._latest - _EPOCH) // _MICROSECOND)
+            self._moments["checksum"] += passed.seq * 31 % CHECKSUM_MODULUS + micros % CHECKSUM_MODULUS
+        self._fold.changes.passed.clear()
+
+    def _add_left(self, table: str, row: Any) -> None:
+        keys, integers, texts = _SUMMED[table]
+        key = tuple(getattr(row, name) for name in keys)
+        since, until = getattr(row, SINCE), getattr(row, UNTIL)
+        sums = self._left[table].setdefault(key, {"count": 0, "first": since, "checksum": 0})
+        sums["count"] += 1
+        sums["last"] = until
+        sums["checksum"] += (
+            (since * 31 + until) % CHECKSUM_MODULUS
+            + sum(getattr(row, name) or 0 for name in integers)
+            + sum(len(getattr(row, name)) for name in texts)
+            + (getattr(row, SELDOM) is not None)
+        )
 
     def tables(self) -> dict[str, dict[Key, Row]]:
         """Rows by table and key; of each table the columns that the log determines. Must be the last call."""
@@ -52,6 +101,8 @@ class Expected:
         return {
             **{table: _plain(changes.put.get(table, {})) for table in COMPARED},
             "history": self._history,
+            **{PAST[table].name: sums for table, sums in self._left.items()},
+            "moments": {(): self._moments},
             "project_use": {
                 key: {name: number for name, number in row.items() if name not in ("project_id", "phase")}
                 for key, row in _plain(changes.use).items()

@@ -25,7 +25,7 @@ from projections.migrate import (
     projection_schemas,
 )
 from projections.postgres import Connection, Pool, connect
-from projections.tables import REBUILD_LOCK, SHAPE
+from projections.tables import PAST, REBUILD_LOCK, SHAPE
 from services.projector.engine import Engine, open_pool
 from services.projector.writer import RETIRED, Writer
 from services.runtime.log.store import EventStore
@@ -213,4 +213,5 @@ async def _note(connection: Connection, seq: int | None, target_seq: int | None)
 
 
 def _analyze(schema: str) -> str:
-    return f'ANALYZE "{schema}".workloads, "{schema}".pods, "{schema}".history, "{schema}".due'
+    names = ("workloads", "pods", "history", "due", "moments", *(table.name for table in PAST.values()))
+    return "ANALYZE " + ", ".join(f'"{schema}"."{name}"' for name in names)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from projections.migrate import CHECKPOINT_NAME
+from projections.past import SELDOM, SINCE, UNTIL
 from projections.postgres import Connection, connect
-from projections.tables import derived
-from services.projector.expected import Expected, Key, Row
+from projections.tables import PAST, derived, moments
+from services.projector.expected import CHECKSUM_MODULUS, Expected, Key, Row, summed_columns
 from services.projector.rebuild import Progress
 from services.runtime.log.folding import follow_into
 from services.runtime.log.store import EventStore, LogGapError
@@ -26,6 +27,14 @@ STALLED_IDLES: Final = 10
 CONNECT_TIMEOUT_SECONDS: Final = 10
 PREFETCH_ROWS: Final = 2_000
 PROGRESS_COMMITS: Final = 5_000
+
+
+_OF_PAST: Final = {past.name: table for table, past in PAST.items()}
+_MOMENTS: Final = """
+    SELECT count(*) AS count, coalesce(sum(
+        seq * 31 % {modulus} + abs((extract(epoch FROM at) * 1000000)::bigint) % {modulus}
+    ), 0) AS checksum FROM "{schema}".moments
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +124,11 @@ async def _rows(
     """(key, row) of a table; the history and the use are summed up to what can be compared."""
     columns = derived.tables[f"projection.{table}"]
     keys = [column.name for column in columns.primary_key.columns]
-    if table == "history":
+    if table in _OF_PAST:
+        keys, query = _sums_of_past(_OF_PAST[table], schema)
+    elif table == moments.name:
+        keys, query = [], _MOMENTS.format(schema=schema, modulus=CHECKSUM_MODULUS)
+    elif table == "history":
         # Its rows are compared by number, first, last and a sum that any missing or doubled row changes.
         keys = ["workload_id"]
         query = (
@@ -132,6 +145,18 @@ async def _rows(
     async for record in connection.cursor(query, prefetch=PREFETCH_ROWS):
         values = dict(zip(record.keys(), record, strict=True))
         yield tuple(values[name] for name in keys), values
+
+
+def _sums_of_past(table: str, schema: str) -> tuple[list[str], str]:
+    """As `Expected` sums up the rows of the past of each key."""
+    keys, integers, texts = summed_columns(table)
+    said = [f"({SINCE} * 31 + {UNTIL}) % {CHECKSUM_MODULUS}", f"({SELDOM} IS NOT NULL)::integer"]
+    said += [f'coalesce("{name}", 0)::numeric' for name in integers] + [f'length("{name}")' for name in texts]
+    listed = ", ".join(f'"{name}"' for name in keys)
+    return keys, (
+        f"SELECT {listed}, count(*) AS count, min({SINCE}) AS first, max({UNTIL}) AS last, "  # noqa: S608
+        f'sum({" + ".join(said)}) AS checksum FROM "{schema}"."{PAST[table].name}" GROUP BY {listed}'
+    )
 
 
 def _columns(table: str, key: Key, expected: Row, actual: Mapping[str, Any]) -> list[Difference]:

@@ -108,7 +108,7 @@ class Writer:
         self._statements = {name: _statements(table, schema) for name, table in _TABLES.items()}
         self._leave = {name: _insert(table, schema) for name, table in tables.PAST.items()}
         self._tell = _insert(tables.history, schema)
-        self._pass = _PASS.format(moments=qualified(tables.moments, schema))
+        self._pass = _ADD_MOMENTS.format(moments=qualified(tables.moments, schema))
 
     async def checkpoint(self) -> Checkpoint:
         """Raises CheckpointMovedError where the schema is retired, OtherShapeError where it is not one of ours."""
@@ -204,7 +204,7 @@ class Writer:
 # -- statements ------------------------------------------------------------------------------------------------------
 
 
-_PASS: Final = """
+_ADD_MOMENTS: Final = """
     INSERT INTO {moments} AS m (seq, at)
     SELECT u.seq, greatest(max(u.at) OVER (ORDER BY u.seq), (SELECT at FROM {moments} ORDER BY seq DESC LIMIT 1))
     FROM json_to_recordset(convert_from($1::bytea, 'UTF8')::json) AS u (seq bigint, at timestamptz)
