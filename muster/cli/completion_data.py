@@ -253,6 +253,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "several:name|projectName|phase|runningPods|gpuAllocated|submittedBy|createdAt|phaseMessage|type|clusterName|phaseReason|desiredPhase|startedAt|completedAt|deletedAt|priorityClassName|preemptibility|category|image|currentNodePools|currentNodes|succeededPods|attempt|cpuRequestCores|cpuMemoryRequestBytes|totalPendingTimeSeconds|totalRunningTimeSeconds|exitCode|autoDeleteAt|version|id|requestedName|projectId|clusterId|phaseUpdatedAt|nodePools|labels|requestedPods|completions|parallelism|failedRuns|gpuRequest|gpuMemoryRequestBytes|cpuAllocatedCores|cpuMemoryAllocatedBytes", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "training describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -264,6 +265,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "several:name|projectName|phase|runningPods|gpuAllocated|submittedBy|createdAt|phaseMessage|type|clusterName|phaseReason|desiredPhase|startedAt|completedAt|deletedAt|priorityClassName|preemptibility|category|image|currentNodePools|currentNodes|succeededPods|attempt|cpuRequestCores|cpuMemoryRequestBytes|totalPendingTimeSeconds|totalRunningTimeSeconds|exitCode|autoDeleteAt|version|id|requestedName|projectId|clusterId|phaseUpdatedAt|nodePools|labels|requestedPods|completions|parallelism|failedRuns|gpuRequest|gpuMemoryRequestBytes|cpuAllocatedCores|cpuMemoryAllocatedBytes", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "training logs": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -327,6 +329,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "several:name|projectName|phase|runningPods|gpuAllocated|submittedBy|createdAt|phaseMessage|type|clusterName|phaseReason|desiredPhase|startedAt|completedAt|deletedAt|priorityClassName|preemptibility|category|image|currentNodePools|currentNodes|succeededPods|attempt|cpuRequestCores|cpuMemoryRequestBytes|totalPendingTimeSeconds|totalRunningTimeSeconds|exitCode|autoDeleteAt|version|id|requestedName|projectId|clusterId|phaseUpdatedAt|nodePools|labels|requestedPods|completions|parallelism|failedRuns|gpuRequest|gpuMemoryRequestBytes|cpuAllocatedCores|cpuMemoryAllocatedBytes", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "workload describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -338,6 +341,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "several:name|projectName|phase|runningPods|gpuAllocated|submittedBy|createdAt|phaseMessage|type|clusterName|phaseReason|desiredPhase|startedAt|completedAt|deletedAt|priorityClassName|preemptibility|category|image|currentNodePools|currentNodes|succeededPods|attempt|cpuRequestCores|cpuMemoryRequestBytes|totalPendingTimeSeconds|totalRunningTimeSeconds|exitCode|autoDeleteAt|version|id|requestedName|projectId|clusterId|phaseUpdatedAt|nodePools|labels|requestedPods|completions|parallelism|failedRuns|gpuRequest|gpuMemoryRequestBytes|cpuAllocatedCores|cpuMemoryAllocatedBytes", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "workload history": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -353,6 +357,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "several:at|phase|message|actor.sub|type|reason|sequence", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "workload pods": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -367,6 +372,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "several:name|phase|node|devices|attempt|run|startedAt|finishedAt|exitCode|message|podSet|index|nodePool", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "workload metrics": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -436,6 +442,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "several:name|gpuQuota|use.gpuAllocated|use.pods|createdAt|nodePools|podSecurity|use.gpuAllocatedNonPreemptible|use.cpuAllocatedCores|id", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "project describe": {
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
@@ -445,6 +452,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "project create": {
         "--gpu-quota": ("gpu_quota", "", "GPUs that its non-preemptible workloads may hold"),
@@ -474,6 +482,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "several:name|kind|status|nodes|gpus|problem|ownershipProtection|createdAt|ownershipProtectionSource|agentVersion|statusChangedAt|id", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "cluster describe": {
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
@@ -483,6 +492,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "cluster add": {
         "--simulated": ("simulated", "", "Add identical simulated nodes: number of nodes x GPUs of each, such as 32x8"),
@@ -522,6 +532,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "several:name|clusterName|nodePool|ready|cordonedBy|reserved.gpus|reserved.cpuCores|reserved.memoryBytes|reserved.pods|capacity.gpuModel|cordonedAt|schedulable|standInGpus|version", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "node describe": {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
@@ -532,6 +543,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "node cordon": {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
@@ -550,6 +562,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--columns": ("columns", "several:name|clusterName|labelKey|labelValue|nodes", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
+        "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "nodepool add": {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
