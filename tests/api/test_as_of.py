@@ -31,7 +31,9 @@ def lacks_what_tables_add(told: Any) -> bool:
     if not isinstance(told, dict):
         return False
     projects, pools = [told, *told.get("projects", ())], told.get("nodePools", ())
-    return any(row.get("use", 0) is None for row in projects) or any(row["nodes"] is None for row in pools)
+    return any(row.get("use", 0) is None for row in projects) or any(
+        isinstance(row, dict) and row["nodes"] is None for row in pools
+    )
 
 
 class Past:
