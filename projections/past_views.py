@@ -55,7 +55,7 @@ _USE: Final = """
     SELECT project_id, phase, count(*) AS workloads,
         least(sum(live_pods), {most})::bigint AS pods,
         least(sum(gpu_allocated_milli), {most})::bigint AS gpu_milli,
-        coalesce(least(sum(gpu_allocated_milli) FILTER (WHERE preemptibility = 'non-preemptible'), {most})::bigint, 0)
+        least(coalesce(sum(gpu_allocated_milli) FILTER (WHERE preemptibility = 'non-preemptible'), 0), {most})::bigint
             AS non_preemptible_gpu_milli,
         least(sum(cpu_allocated_milli), {most})::bigint AS cpu_milli,
         least(sum(memory_allocated_bytes), {most})::bigint AS memory_bytes

@@ -131,7 +131,8 @@ def test_every_answer_is_given_again_as_of_its_sequence(served: Served, past: Pa
                 assert answer.status_code == told
                 continue
             assert answer.status_code == 200, (seq, path, answer.text)
-            assert without_clock(answer.json()) == told, (seq, path)
+            again = without_clock(answer.json())
+            assert again == told, (seq, path, again, told)
             assert answer.headers["X-Log-Sequence"] == str(seq)
 
 

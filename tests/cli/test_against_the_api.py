@@ -104,6 +104,44 @@ def test_a_training_comes_again_living_deleted_and_from_its_description(
     assert ran.json()["spec"] == first["spec"]
 
 
+def test_the_past_is_shown_as_of_a_sequence_a_time_and_a_time_ago(admin: Served, muster: Any) -> None:
+    assert muster("training", "submit", "elder", "-i", "a", "-p", "default").code == 0
+    made = muster("workload", "describe", "elder", "-o", "json").json()
+    at = str(made["version"])
+    assert muster("workload", "delete", "elder", "-y", "--wait", "--timeout", "20s").code == 0
+    assert until(lambda: "elder" not in muster("workload", "list", "-A", "-o", "name").out.split() or None, 20)
+    for words in ("workload list -A", "training list -p default", "project list", "cluster list", "node list",
+                  "nodepool list", "project describe default", "cluster describe local",
+                  "workload pods elder"):  # fmt: skip
+        ran = muster(*words.split(), "--as-of", at)
+        assert ran.code == 0, (words, ran.err)
+    assert "elder" in muster("workload", "list", "-A", "-o", "name", "--as-of", at).out.split()
+    then = muster("workload", "describe", "elder", "--as-of", at, "-o", "json").json()
+    assert (then["id"], then["version"], then["deletedAt"]) == (made["id"], made["version"], None)
+    told = muster("workload", "history", "elder", "--as-of", at).out
+    assert "submitted by admin" in told
+    assert "delet" not in told
+    # Ages are those of then: it was made at that very moment.
+    assert "0s" in muster("workload", "list", "-A", "--columns", "name,createdAt", "--as-of", made["createdAt"]).out
+    assert "elder" not in muster("workload", "list", "-A", "-o", "name", "--as-of", "30d").out
+    assert muster("workload", "describe", "elder", "--as-of", str(int(at) - 1)).code == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("workload list --as-of soon", 2, "--as-of: 'soon' is no moment"),
+        ("workload list -w --as-of 1h", 2, "--watch and --as-of cannot be used together"),
+        ("workload list -A --as-of 2999-01-01", 6, "must be a moment of the past"),
+        ("node list --as-of 999999999", 6, "must be a moment of the past: the log ends at"),
+    ],
+)
+def test_what_is_no_moment_of_the_past_is_refused(admin: Served, muster: Any, words: str, code: int, said: str) -> None:
+    ran = muster(*words.split())
+    assert ran.code == code, ran.err
+    assert said in ran.err
+
+
 def test_a_list_is_kept_to_labels_within_what_its_reader_may_see(
     admin: Served, muster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from projections import access, migrate
 from projections.access import OPEN, POLICIES, scope_values
 from projections.filters import WorkloadQuery
 from projections.queries import ProjectionsUnavailableError, Queries
-from projections.tables import derived
+from projections.tables import PAST, derived
 from tests.projections.small_world import PROJECTS, WORLD
 from tests.support.lives import BEGIN
 
@@ -95,11 +95,29 @@ async def test_the_same_holds_where_the_api_connects_as_the_owner(database: str)
     await queries.close()
 
 
-@pytest.mark.parametrize("table", [*POLICIES, *OPEN, "due"])
+@pytest.mark.parametrize("table", [*POLICIES, *OPEN, "due", *(table.name for table in PAST.values())])
 async def test_the_apis_role_itself_may_read_and_write_nothing(connection: asyncpg.Connection, table: str) -> None:
     for statement in (f"SELECT * FROM muster_v1.{table}", f"DELETE FROM muster_v1.{table}"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.execute(statement)
+
+
+async def test_of_the_past_a_reader_sees_the_same_projects(pool: Queries, connection: asyncpg.Connection) -> None:
+    moment = (await pool.within(None).moment(len(WORLD.commits) - 4)).moment
+    past = pool.as_of(moment)
+    assert await names(past.within(frozenset({OURS}))) == {"alpha", "beta", "old"}
+    assert await names(past.within(frozenset({THEIRS}))) == {"gamma_50%"}
+    assert await names(past) == set()
+    kept: dict[str, set[str]] = {}
+    for project in (OURS, THEIRS):
+        await connection.execute("BEGIN")
+        for name, value in scope_values(frozenset({project})).items():
+            await connection.execute("SELECT set_config($1, $2, true)", name, value)
+        rows = await connection.fetch("SELECT id FROM muster_v1.workloads_past")
+        kept[project] = {row["id"] for row in rows}
+        await connection.execute("ROLLBACK")
+    assert kept[OURS]
+    assert not kept[OURS] & kept[THEIRS]
 
 
 @pytest.mark.parametrize("readable", [frozenset({OURS}), None])

@@ -87,5 +87,7 @@ async def test_rows_of_the_past_are_those_of_the_log_up_to_there(database: str, 
             _, changes = fold({}, commits[:seq])
             for table in PAST:
                 assert await rows_at(connection, table, seq) == plain(changes.put.get(table, {})), (table, seq)
+            used = await connection.fetch(f'SELECT * FROM "{SCHEMA}_past".project_use')
+            assert {(row["project_id"], row["phase"]): dict(row) for row in used} == plain(changes.use), seq
     finally:
         await connection.close()
