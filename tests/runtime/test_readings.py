@@ -9,7 +9,7 @@ from nats.aio.client import Client
 
 from development.servers import EVERYTHING, NatsServer
 from events.commit import Commit
-from services.runtime.log import readings
+from services.runtime.log import follower, readings
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.readings import READINGS, Readings
 from services.runtime.log.store import EventStore, UnreadableMessageError
@@ -142,6 +142,41 @@ async def test_one_who_begins_behind_catches_up_by_itself_and_then_joins(client:
     mine, others = await asyncio.gather(until(behind, 205), until(ahead, 205))
     assert all(one is another for one, another in zip(mine, others, strict=True))
     for each in (ahead, behind):
+        await each.aclose()
+
+
+async def test_two_who_begin_in_the_same_moment_but_not_at_once_read_the_rest_once(
+    client: Client, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "HANDED_OUT_COMMITS", 10)
+    monkeypatch.setattr(readings, "PATIENCE_SECONDS", 60.0)
+    store = process.store(client)
+    await write(store, 1, 600)
+    ahead = store.follow(0, idle_seconds=0.1)
+    await until(ahead, 100)
+    behind = store.follow(0, idle_seconds=0.1)
+    others, mine = await asyncio.gather(until(ahead, 600), until(behind, 600))
+    assert [c.seq for c in mine] == list(range(1, 601))
+    assert all(one is another for one, another in zip(mine[-300:], others[-300:], strict=True))
+    for each in (ahead, behind):
+        await each.aclose()
+
+
+async def test_who_begins_at_the_end_reads_for_itself_until_the_others_have_come(
+    client: Client, process: Process
+) -> None:
+    store = process.store(client)
+    await write(store, 1, 300)
+    at_the_end = store.follow(299, idle_seconds=0.1)
+    assert [c.seq for c in await until(at_the_end, 300)] == [300]
+    first, second = (store.follow(0, idle_seconds=0.1) for _ in range(2))
+    seen = await asyncio.gather(until(first, 300), until(second, 300))
+    assert all(one is another for one, another in zip(*seen, strict=True))
+    await write(store, 301, 310)
+    later = await asyncio.gather(*(until(each, 310) for each in (first, second, at_the_end)))
+    assert all(one is two is three for one, two, three in zip(*later, strict=True))
+    await come_to_consumers(client, 1)
+    for each in (first, second, at_the_end):
         await each.aclose()
 
 

@@ -116,6 +116,11 @@ class Follower:
         """What nothing is taken in behind."""
         self._pump: asyncio.Task[None] | None = None
 
+    @property
+    def pending(self) -> int:
+        """So many messages are known to be still to come."""
+        return self._pending_at_server + len(self._buffer)
+
     async def next(self, idle_seconds: float) -> list[Commit]:
         """What has arrived since, or nothing after `idle_seconds`. Raises UnreadableMessageError, LogGapError."""
         if self._pump is None:

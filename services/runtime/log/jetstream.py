@@ -25,7 +25,7 @@ from services.runtime.log.chains import CACHED_CHAINS, Chains
 from services.runtime.log.examination import decoded
 from services.runtime.log.floors import Floors
 from services.runtime.log.follower import Follower
-from services.runtime.log.readings import READINGS, Reading, Source
+from services.runtime.log.readings import READINGS, Reading
 from services.runtime.log.snapshots import Snapshots
 from services.runtime.log.store import (
     Committed,
@@ -325,7 +325,7 @@ class JetStreamEventStore:
             return Follower(self._nc, self._requests, self.voids, after_seq=seq, filters=filters)
 
         readings = self._readings
-        follower: Source
+        follower: Follower | Reading
         if readings is None:
             follower = place(after_seq)
         else:

@@ -2,7 +2,8 @@
 
 Whoever is at the end of what was read reads on, for all; there is no task that reads. So one who is cancelled, slow or
 gone stops nobody, and leaves nothing behind. What was read is kept for those who are behind, up to a bound. Who falls
-out of that, or begins somewhere else, reads alone until the two meet. What a commit means is the followers' business.
+out of that, or begins somewhere else, begins another reading, until the two meet. What a commit means is the followers'
+business.
 """
 
 import asyncio
@@ -23,16 +24,25 @@ READ_AT_ONCE: Final = 1_000
 HELD_COMMITS: Final = 4_000
 """For those who are behind: some 10 MB."""
 KEPT_COMMITS: Final = 500
-"""Kept although all have taken them: who reads alone and comes near is met here."""
+"""Kept although all have taken them: who reads elsewhere and comes near is met here."""
 WAIT_SECONDS: Final = 0.2
-"""How long one who would push out what another has not taken waits for that one: at a start all begin together, and who
-falls out reads alone."""
+"""How long one who would push out what another has not taken waits for that one: who falls out reads for itself."""
+NEAR_COMMITS: Final = 20_000
+"""At a start all begin within a second, but not at once, and two who hurry on never meet. So a reading that has much to
+read waits for another that is no further behind than this…"""
+PATIENCE_SECONDS: Final = 5.0
+"""…but no longer than this in all: nobody is to depend on how another does."""
 
 type Filters = tuple[str, ...]
 
 
 class Source(Protocol):
     """One reader's place in the log."""
+
+    @property
+    def pending(self) -> int:
+        """So many messages are known to be still to come."""
+        ...
 
     async def next(self, idle_seconds: float) -> list[Commit]:
         """What has arrived since, or nothing after `idle_seconds`; may be cancelled, and asked again."""
@@ -46,19 +56,42 @@ class Readings:
 
     def __init__(self, *, held_commits: int = HELD_COMMITS) -> None:
         self.held_commits = held_commits
-        self._shared: dict[Filters, _Shared] = {}
+        self._shared: dict[Filters, list[_Shared]] = {}
+        """The oldest first."""
 
-    def of(self, filters: Filters) -> "_Shared | None":
-        return self._shared.get(filters)
+    def at(self, filters: Filters, position: int) -> "_Shared | None":
+        """One that can be joined there."""
+        return next((shared for shared in self._shared.get(filters, ()) if shared.holds(position)), None)
 
     def begin(self, filters: Filters, source: Source, nc: Client, after_seq: int) -> "_Shared":
-        shared = self._shared[filters] = _Shared(source, nc, after_seq, self.held_commits)
+        shared = _Shared(self, filters, source, nc, after_seq)
+        self._shared.setdefault(filters, []).append(shared)
         return shared
 
     def retire(self, shared: "_Shared") -> None:
         """Nobody joins it any more."""
-        for filters in [filters for filters, known in self._shared.items() if known is shared]:
-            del self._shared[filters]
+        known = self._shared.get(shared.filters, [])
+        if shared in known:
+            known.remove(shared)
+        if not known:
+            self._shared.pop(shared.filters, None)
+
+    def instead_of(self, shared: "_Shared") -> "_Shared | None":
+        """Another one to go on from its end: one that is further or, where both are as far, the older one."""
+        older = True
+        for other in self._shared.get(shared.filters, ()):
+            if other is shared:
+                older = False
+            elif other.holds(shared.end) and (older or other.end > shared.end):
+                return other
+        return None
+
+    def close_behind(self, shared: "_Shared") -> "_Shared | None":
+        """Another one that may come near soon."""
+        for other in self._shared.get(shared.filters, ()):
+            if other.end < shared.start and shared.end - other.end <= NEAR_COMMITS:
+                return other
+        return None
 
 
 READINGS: Final[ContextVar[Readings | None]] = ContextVar("readings", default=None)
@@ -68,16 +101,19 @@ READINGS: Final[ContextVar[Readings | None]] = ContextVar("readings", default=No
 class _Shared:
     """What was read from one place on: all commits behind `start`, up to `end`."""
 
-    def __init__(self, source: Source, nc: Client, after_seq: int, held_commits: int) -> None:
-        self.source, self.nc = source, nc
+    def __init__(self, readings: Readings, filters: Filters, source: Source, nc: Client, after_seq: int) -> None:
+        self.filters, self.source, self.nc = filters, source, nc
         self.start = self.end = after_seq
         self.members: set[Reading] = set()
-        self._most = held_commits
+        self._readings = readings
+        self._most = readings.held_commits
+        self._patience_seconds = PATIENCE_SECONDS
         self._lists: deque[list[Commit]] = deque()
         self._held = 0
         self._turn = asyncio.Lock()
         """Of the one who reads on."""
-        self._moved = asyncio.Event()
+        self.gone_on = asyncio.Event()
+        """A member has taken something, or left."""
 
     def holds(self, position: int) -> bool:
         """Whether one who is there can go on from here."""
@@ -108,6 +144,7 @@ class _Shared:
             if member.position < self.end:
                 return True
             await self._wait_for_the_slowest()
+            await self._wait_for_those_behind()
             commits = await self.source.next(max(deadline - clock(), 0.0))
             if commits:
                 self._append(commits)
@@ -121,7 +158,7 @@ class _Shared:
         lists = self._lists
         while lists and lists[0][-1].seq <= slowest and self._held - len(lists[0]) >= KEPT_COMMITS:
             self._let_go()
-        self._moved.set()
+        self.gone_on.set()
 
     def _append(self, commits: list[Commit]) -> None:
         self._lists.append(commits)
@@ -139,8 +176,21 @@ class _Shared:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS):
                 while self._would_lose_one():
-                    self._moved.clear()
-                    await self._moved.wait()
+                    self.gone_on.clear()
+                    await self.gone_on.wait()
+
+    async def _wait_for_those_behind(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while self.source.pending > READ_AT_ONCE and self._patience_seconds > 0:
+            other = self._readings.close_behind(self)
+            if other is None:
+                return
+            began = clock()
+            other.gone_on.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._patience_seconds):
+                    await other.gone_on.wait()
+            self._patience_seconds -= clock() - began
 
     def _would_lose_one(self) -> bool:
         if self._held + READ_AT_ONCE <= self._most or not self._lists:
@@ -149,7 +199,7 @@ class _Shared:
 
 
 class Reading:
-    """One follower's place, in a shared reading or alone."""
+    """One follower's place, in a reading that it shares with whoever comes there."""
 
     def __init__(
         self,
@@ -168,24 +218,21 @@ class Reading:
         self._voids = voids
         self._filters = tuple(sorted(filters))
         self._shared: _Shared | None = None
-        self._alone: Source | None = None
 
     async def next(self, idle_seconds: float) -> list[Commit]:
         """As a follower's."""
         while True:
-            if self._shared is None:
-                if self._alone is None:
-                    self._begin()
-                if self._alone is not None:
-                    return await self._read_alone(self._alone, idle_seconds)
-            shared = self._shared
-            assert shared is not None, "who does not read alone shares a reading"
+            shared = self._shared or self._begin()
             if not shared.holds(self.position):
                 await self._leave()  # too slow
-                self._alone = self._make_source(self.position)
                 continue
             if self.position < shared.end:
                 return self._taken(shared.after(self.position), shared)
+            other = self._readings.instead_of(shared)
+            if other is not None:
+                self._join(other)
+                await self._close(shared)
+                continue
             try:
                 more = await shared.read(self, idle_seconds)
             except Exception:
@@ -198,38 +245,19 @@ class Reading:
                 return []
 
     async def close(self) -> None:
-        alone, self._alone = self._alone, None
         await self._leave()
-        if alone is not None:
-            await alone.close()
 
-    def _begin(self) -> None:
-        shared = self._readings.of(self._filters)
+    def _begin(self) -> _Shared:
+        shared = self._readings.at(self._filters, self.position)
         if shared is None:
             source = self._make_source(self.position)
             shared = self._readings.begin(self._filters, source, self._nc, self.position)
-        if shared.holds(self.position):
-            self._join(shared)
-        else:
-            self._alone = self._make_source(self.position)
+        self._join(shared)
+        return shared
 
     def _join(self, shared: _Shared) -> None:
         self._shared = shared
         shared.members.add(self)
-
-    async def _read_alone(self, alone: Source, idle_seconds: float) -> list[Commit]:
-        commits = await alone.next(idle_seconds)
-        if commits:
-            self.position = commits[-1].seq
-        shared = self._readings.of(self._filters)
-        if shared is None:
-            self._alone = None
-            self._join(self._readings.begin(self._filters, alone, self._nc, self.position))
-        elif shared.holds(self.position):
-            self._alone = None
-            self._join(shared)
-            await alone.close()
-        return commits
 
     def _taken(self, commits: list[Commit], shared: _Shared) -> list[Commit]:
         self.position = commits[-1].seq
@@ -240,10 +268,12 @@ class Reading:
         return commits
 
     async def _leave(self) -> None:
-        """The last one closes what was read from; before that, nobody can join it any more."""
         shared, self._shared = self._shared, None
-        if shared is None:
-            return
+        if shared is not None:
+            await self._close(shared)
+
+    async def _close(self, shared: _Shared) -> None:
+        """Be no longer of it. The last one closes what was read from; before that, nobody can join it any more."""
         shared.members.discard(self)
         shared.moved()
         if not shared.members:
