@@ -63,8 +63,12 @@ def _types(type_: object) -> tuple[object, ...]:
 
 _NAMES: Final = {struct: (name, version) for (name, version), struct in REGISTRY.items()}
 _VERSIONS: Final = dict(REGISTRY.keys())
-_ALLOWED: Final = {aggregate: frozenset(events) for aggregate, events in EVENTS_OF.items()}
 _DECODERS: Final = {key: msgspec.json.Decoder(struct) for key, struct in REGISTRY.items()}
+_NEWEST_OF: Final = {
+    aggregate: {_NAMES[event]: _DECODERS[_NAMES[event]].decode for event in events}
+    for aggregate, events in EVENTS_OF.items()
+}
+"""What decodes nearly all events, by the kind of aggregate that they are of."""
 _ENCODER: Final = msgspec.json.Encoder()
 _MOMENTS: Final = {
     struct: tuple(field.name for field in msgspec.structs.fields(struct) if datetime in _types(field.type))
@@ -110,20 +114,29 @@ def decode_commit(subject: str, seq: int, payload: bytes) -> Commit:
     record without events, or a time that cannot be compared with others).
     """
     aggregate, key = split_aggregate_subject(subject)
-    known = _ALLOWED.get(aggregate)
-    if known is None:
+    newest = _NEWEST_OF.get(aggregate)
+    if newest is None:
         raise UnknownEventError(f"no aggregate is called {aggregate!r}")
     record = _COMMIT_DECODER.decode(payload)
-    events = tuple(decode_event(event) for event in record.events)
-    if not events:
+    if not record.events:
         raise ValueError("a commit without events")
     _settle_moment(record, "occurred_at")
-    for event in events:
-        if type(event) not in known:
-            raise UnknownEventError(f"{type(event).__name__} is no event of a {aggregate}")
+    events: list[Any] = []
+    for stored in record.events:
+        decode = newest.get((stored.type, stored.version))
+        event = _event_of(aggregate, stored) if decode is None else decode(stored.data)
         for name in _MOMENTS[type(event)]:
             _settle_moment(event, name)
-    return Commit(aggregate=aggregate, key=key, seq=seq, record=record, events=events)
+        events.append(event)
+    return Commit(aggregate=aggregate, key=key, seq=seq, record=record, events=tuple(events))
+
+
+def _event_of(aggregate: str, stored: EventRecord) -> Any:
+    """One that is not of the newest shape, or of another kind of aggregate. Raises UnknownEventError."""
+    event = decode_event(stored)
+    if type(event) not in EVENTS_OF[aggregate]:
+        raise UnknownEventError(f"{type(event).__name__} is no event of a {aggregate}")
+    return event
 
 
 def _settle_moment(struct: msgspec.Struct, name: str) -> None:
@@ -131,8 +144,10 @@ def _settle_moment(struct: msgspec.Struct, name: str) -> None:
     Postgres, knows fewer zones than there can be. Raises ValueError.
     """
     moment: datetime | None = getattr(struct, name)
+    if moment is None or (moment.tzinfo is UTC and EARLIEST <= moment <= LATEST):
+        return
     check_moment(name, moment)
-    if moment is not None and moment.tzinfo is not UTC:
+    if moment.tzinfo is not UTC:
         msgspec.structs.force_setattr(struct, name, moment.astimezone(UTC))
 
 

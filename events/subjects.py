@@ -4,6 +4,7 @@ One aggregate is one concrete subject, and that subject is also its guard: JetSt
 second spelling of the same aggregate would not protect it (log.md section 2.1).
 """
 
+import re
 from typing import Final
 
 from events.ids import KEY_PATTERN
@@ -43,6 +44,10 @@ SERVER_HEALTH: Final = "muster.servers.health"
 """Where every server says whether its streams can be written; imported from the system account (nats_config.py)."""
 
 
+_KEY: Final = KEY_PATTERN.pattern.removeprefix("^").removesuffix(r"\Z")
+_AGGREGATE_SUBJECT: Final = re.compile(rf"ev\.({_KEY})\.({_KEY})\Z")
+
+
 def aggregate_subject(aggregate: str, key: str) -> str:
     """Where the commits of one aggregate stand: its subject, and its only guard."""
     return f"ev.{_token(aggregate)}.{_token(key)}"
@@ -55,11 +60,10 @@ def aggregate_filter(aggregate: str) -> str:
 
 def split_aggregate_subject(subject: str) -> tuple[str, str]:
     """(aggregate, key) of a subject of the log; raises ValueError for any other."""
-    match subject.split("."):
-        case ["ev", aggregate, key] if KEY_PATTERN.match(aggregate) and KEY_PATTERN.match(key):
-            return aggregate, key
-        case _:
-            raise ValueError(f"not a subject of the log: {subject!r}")
+    found = _AGGREGATE_SUBJECT.match(subject)
+    if found is None:
+        raise ValueError(f"not a subject of the log: {subject!r}")
+    return found[1], found[2]
 
 
 def wanted_subject(cluster_id: str, pod_key: str) -> str:
