@@ -4,7 +4,6 @@ clock.
 Workloads that have ended and hold no node are forgotten, so its memory does not grow with what is over.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final, override
 
 import msgspec
@@ -35,13 +34,12 @@ class Changed(msgspec.Struct):
 
     pods: set[str] = msgspec.field(default_factory=set[str])
     """Subjects in WANTED to be compared again."""
-    workloads: set[str] = msgspec.field(default_factory=set[str])
     clusters: set[str] = msgspec.field(default_factory=set[str])
     """Keys of clusters that changed."""
     removed_nodes: set[str] = msgspec.field(default_factory=set[str])
 
 
-class Fold(LogFold):
+class DesiredState(LogFold):
     """The log's fold, with what each cluster should have by it."""
 
     def __init__(self) -> None:
@@ -51,6 +49,19 @@ class Fold(LogFold):
         self.desired: dict[str, Desired] = {}
         """By subject in WANTED: every run that holds a node."""
         self.changed = Changed()
+        self._notes = True
+        """Whether `desired` and `changed` are kept up to date about pods."""
+
+    def note_nothing(self) -> None:
+        """Until `note_all`, only keep chains: for who reads the whole log, in which nearly all runs are over."""
+        self._notes = False
+
+    def note_all(self) -> None:
+        """Know from here on what each cluster should have."""
+        self._notes = True
+        self.desired.clear()
+        for key, chain in self.workloads.items():
+            self._note_pods(key, WORKLOAD.initial, chain.state)
 
     @override
     def took(self, commit: Commit, before: Chain[Any], after: Chain[Any]) -> None:
@@ -67,8 +78,8 @@ class Fold(LogFold):
                 pass  # a project
 
     def _took_workload(self, key: str, before: Workload, after: Workload) -> None:
-        self.changed.workloads.add(key)
-        self._note_pods(key, before, after)
+        if self._notes:
+            self._note_pods(key, before, after)
         over = after.phase in FINISHED or not after.living
         if over and not after.pods.live:
             self.forget(WORKLOAD, key)
@@ -134,14 +145,6 @@ class Fold(LogFold):
             return "cluster_removed"
         node = self.nodes.get(pod.node_key)
         return "" if node is None or node.state.present else "node_lost"
-
-    # -- snapshots ---------------------------------------------------------------------------------------------------
-
-    @override
-    def restore(self, seq: int, chains: Mapping[str, Mapping[str, Chain[Any]]]) -> None:
-        super().restore(seq, chains)
-        for key, chain in self.workloads.items():
-            self._note_pods(key, WORKLOAD.initial, chain.state)
 
 
 def _subject(state: Workload, key: str, pod_id: PodId) -> str | None:

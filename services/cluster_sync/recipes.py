@@ -15,7 +15,7 @@ from events.cluster_protocol import RecipeRequest
 from events.codec import UNDECODABLE
 from events.subjects import ALL_RECIPES, agent_recipes_subject, wanted_subject
 from services.cluster_sync.budget import LEAST_RECIPE_BYTES, recipes_budget
-from services.cluster_sync.fold import Fold
+from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.reconcile import run_pod
 
 log = structlog.get_logger(__name__)
@@ -26,7 +26,7 @@ Wait = Callable[[str], None]
 class Recipes:
     """`start` it once the fold has caught up with the log: before that, it would know too little."""
 
-    def __init__(self, nc: Client, fold: Fold, *, on_wait: Wait, on_unwanted: Callable[[str], None]) -> None:
+    def __init__(self, nc: Client, fold: DesiredState, *, on_wait: Wait, on_unwanted: Callable[[str], None]) -> None:
         """`on_wait` gets a cluster whose agent asks for more than it is told now; `on_unwanted` gets the subject in
         WANTED of a run that should not be started.
         """

@@ -26,7 +26,7 @@ from events.workload.commands import PodFact, ReportPods
 from events.workload.pod import Pod, PodId
 from events.workload.state import Workload
 from services.cluster_sync.budget import facts_in
-from services.cluster_sync.fold import Fold
+from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.observe import ENDED_KINDS
 from services.runtime.log.store import Committed, Conflict, EventStore
 from services.runtime.process.buckets import Buckets
@@ -96,7 +96,7 @@ class Reporter:
     def __init__(
         self,
         store: EventStore,
-        fold: Fold,
+        fold: DesiredState,
         on_commit: Callable[[], None],
         *,
         limits: Limits,

@@ -21,7 +21,7 @@ from events.ids import key_of_id
 from events.node import Node, ReportNodeGone
 from events.subjects import OBSERVED_STREAM, wanted_subject
 from services.cluster_sync.budget import RECIPE_BYTES_PER_SECOND, answers_budget, changes_budget, facts_budget
-from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE, Fold
+from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE, DesiredState
 from services.cluster_sync.hear import Heard, NotTakenError, understand
 from services.cluster_sync.lanes import Lane, Lanes
 from services.cluster_sync.observe import (
@@ -72,7 +72,7 @@ class ClusterSync:
         self._replicas = replicas
         self._store = store
         requests = self._requests = Requests(nc)
-        self._fold = Fold()
+        self._fold = DesiredState()
         self._wanted = Wanted(nc, requests)
         self._lanes = Lanes()
         self._observed: dict[Lane, Latest] = {
@@ -80,6 +80,8 @@ class ClusterSync:
             "loud": Latest(nc, requests, OBSERVED_STREAM),
         }
         self._reporter: Reporter
+        self._caught_up = False
+        """Whether the fold has seen all that was in the log when we started."""
         self._tell = asyncio.Event()
         self._tell_everything = True
         self._words: dict[str, ObservedPod] = {}
@@ -105,6 +107,7 @@ class ClusterSync:
         """
         if from_snapshot and (found := await self._snapshots.load()):
             self._fold.restore(*found)
+        self._fold.note_nothing()
         self._reporter = Reporter(
             self._store, self._fold, self._after_commits, limits=self._limits, on_wait=self._facts_wait
         )
@@ -113,6 +116,8 @@ class ClusterSync:
         try:
             if not await self._catch_up(following, health, stop):
                 return
+            self._fold.note_all()
+            self._caught_up = True
             for reader in self._observed.values():
                 reader.start()
             self._fill_lanes()
@@ -145,7 +150,7 @@ class ClusterSync:
                 follow_into(self._store, self._fold, on_standing=health.reader())
             ) as follower:
                 async for commits in follower:
-                    if commits:
+                    if commits and self._caught_up:
                         self._after_commits()
                     await asyncio.sleep(0)  # a long log must not keep the process from everything else
         except BrokenChainError:

@@ -12,7 +12,7 @@ from events.cluster import Cluster
 from events.cluster_protocol import ObservedPod, SettledPod, WantedCluster, WantedPod
 from events.codec import UNDECODABLE
 from events.subjects import ALL_WANTED, WANTED_STREAM, wanted_cluster_subject
-from services.cluster_sync.fold import Fold
+from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.observe import answer_to_stale
 from services.cluster_sync.reconcile import UNREADABLE, WANTED_POD, Held, reconcile
 from services.runtime.log.latest import read_latest
@@ -71,12 +71,12 @@ class Wanted:
         if info.state.last_seq < newest_seq:
             raise WantedLostError(f"it ends at {info.state.last_seq}, and went up to {newest_seq}")
 
-    async def tell_all(self, fold: Fold) -> None:
+    async def tell_all(self, fold: DesiredState) -> None:
         """Make the whole stream say what the log says."""
         await self.tell_clusters(fold, [key for key, chain in fold.clusters.items() if chain.state.cluster_id])
         await self.tell_pods(fold, {*fold.desired, *self._pods})
 
-    async def answer(self, fold: Fold, stale: Mapping[str, ObservedPod]) -> None:
+    async def answer(self, fold: DesiredState, stale: Mapping[str, ObservedPod]) -> None:
         """Tell agents what to do with runs that are over. Call it before `tell_pods`: where a newer run of a pod is
         desired, that must be the last word.
         """
@@ -87,11 +87,11 @@ class Wanted:
         ]
         await self._publish(answers, lasting=False)
 
-    async def tell_pods(self, fold: Fold, subjects: set[str]) -> None:
+    async def tell_pods(self, fold: DesiredState, subjects: set[str]) -> None:
         """Raises UnansweredError or JetStreamError after all that could be published was: tell the same again later."""
         await self._publish(reconcile(sorted(subjects), fold.desired, self._pods), lasting=True)
 
-    async def tell_clusters(self, fold: Fold, keys: Sequence[str]) -> None:
+    async def tell_clusters(self, fold: DesiredState, keys: Sequence[str]) -> None:
         for key in keys:
             cluster = fold.clusters[key].state
             subject = wanted_cluster_subject(cluster.cluster_id)

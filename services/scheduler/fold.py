@@ -61,7 +61,7 @@ class _Indexed:
     quota_milli: int = 0
 
 
-class Fold(LogFold):
+class SchedulingState(LogFold):
     """The log's fold, with the indexes over it."""
 
     def __init__(self, *, orders: Sequence[Order] = POLICY.orders) -> None:

@@ -26,7 +26,7 @@ from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
 from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, update_drafts
-from services.scheduler.fold import FOLDED, Fold
+from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.snapshot import Plan, StatusUpdate
 
@@ -60,7 +60,7 @@ class Scheduler:
     def __init__(
         self,
         store: EventStore,
-        fold: Fold,
+        fold: SchedulingState,
         *,
         snapshots: FoldSnapshots | None = None,
         clock: Callable[[], datetime] = utc_now,
@@ -115,6 +115,7 @@ class Scheduler:
                 else:
                     on_reading(self.fold.seq, self._target_seq)
                 if self._snapshots is not None and self._snapshots.due(self.fold.seq, self._clock()):
+                    self.fold.settle(self._clock())  # what has ended is forgotten, also while nothing is planned yet
                     await self._snapshots.save(self.fold.seq, self.fold.chains, self._clock())
                 await asyncio.sleep(0)  # a long log must not keep the process from everything else
 
@@ -228,13 +229,13 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         await assert_streams(nc)
         store = JetStreamEventStore(nc)
         snapshots = FoldSnapshots(store.snapshots, "scheduler", shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
-        fold = Fold()
+        fold = SchedulingState()
         if found := await snapshots.load():
             fold.restore(*found)
 
         standing = health.reader()
 
-        async def schedule(fold: Fold) -> None:
+        async def schedule(fold: SchedulingState) -> None:
             await Scheduler(store, fold, snapshots=snapshots).run(
                 stop, on_ready=health.ready, on_reading=health.reading, on_standing=standing
             )
@@ -245,6 +246,6 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             # The snapshot's fault, perhaps: without it, only the log's own is left.
             log.warning("fold_begins_again", error=str(error))
             await snapshots.forget()
-            await schedule(Fold())
+            await schedule(SchedulingState())
     finally:
         await nc.close()

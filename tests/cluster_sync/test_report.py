@@ -18,7 +18,7 @@ from events.phases import Phase, PodPhase
 from events.workload.commands import DeleteWorkload, PodFact, PodFactKind, ReportPods
 from events.workload.state import Workload
 from services.cluster_sync.budget import BURST_MINUTES, CHANGES_AT_ONCE, changes_budget, facts_budget
-from services.cluster_sync.fold import Fold
+from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.observe import facts_of, place_lost
 from services.cluster_sync.report import FACTS_PER_COMMIT, Limits, Reporter
 from services.runtime.log.folding import take
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 PODS = 10_000
 
 
-def cpu_of(fold: Fold) -> int | None:
+def cpu_of(fold: DesiredState) -> int | None:
     node = fold.nodes.get(NODE_KEY)
     return None if node is None else node.state.facts.cpu_milli
 
@@ -48,7 +48,7 @@ class Followed:
 
     def __init__(self, world: World) -> None:
         self._store = world.store
-        self.fold = Fold()
+        self.fold = DesiredState()
         self.waited: set[str] = set()
         self.limits = Limits(facts_budget(6_000), changes_budget())
         self.reporter = Reporter(world.store, self.fold, lambda: None, limits=self.limits, on_wait=self.waited.add)

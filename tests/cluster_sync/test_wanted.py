@@ -10,7 +10,7 @@ from events.aggregate import WORKLOAD
 from events.cluster_protocol import ObservedPod, SettledPod, StartPod, StopPod, WantedCluster
 from events.subjects import WANTED_STREAM, observed_pod_subject, wanted_cluster_subject, wanted_subject
 from events.workload.commands import PodFact, ReportPods
-from services.cluster_sync.fold import Fold
+from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.wanted import Wanted, WantedLostError
 from services.runtime.log.folding import take
 from services.runtime.nats.streams import create_streams
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.anyio
 SUBJECT = wanted_subject(CLUSTER_ID, POD)
 
 
-async def folded(world: World) -> Fold:
-    fold, last = Fold(), await world.store.last_seq()
+async def folded(world: World) -> DesiredState:
+    fold, last = DesiredState(), await world.store.last_seq()
     async with contextlib.aclosing(world.store.follow(0, idle_seconds=0.05)) as follower:
         while fold.seq < last:
             assert take(fold, await anext(follower)) is None

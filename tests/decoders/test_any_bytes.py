@@ -48,7 +48,7 @@ from services.agent.wanted import Wanted
 from services.api.body import BadBodyError, read_object
 from services.api.log_lines import AgentError, understood
 from services.api.operation_log import _audited
-from services.cluster_sync.fold import Fold
+from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.hear import NotTakenError, understand
 from services.cluster_sync.recipes import Recipes
 from services.commands.counts import Counts
@@ -178,7 +178,7 @@ async def test_recipes_at_the_agent(payload: bytes) -> None:
 @given(payload=messages(RecipeRequest))
 async def test_requests_for_recipes_in_cluster_sync(payload: bytes) -> None:
     compared: list[str] = []
-    recipes = Recipes(wire(), Fold(), on_wait=lambda _: None, on_unwanted=compared.append)
+    recipes = Recipes(wire(), DesiredState(), on_wait=lambda _: None, on_unwanted=compared.append)
     await recipes._on_request(message(payload, subject="recipes.c"))
     assert all(subject.startswith("want.c.pod.") for subject in compared)
 

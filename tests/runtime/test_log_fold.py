@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, override
 
+import msgspec
 import pytest
 from nats.aio.client import Client
 
@@ -15,7 +16,7 @@ from events.node import Node
 from events.workload.commands import DeleteWorkload
 from services.runtime.log.folding import follow_into, take
 from services.runtime.log.jetstream import JetStreamEventStore
-from services.runtime.log.log_fold import LogFold
+from services.runtime.log.log_fold import STEPS, LogFold, Steps
 from services.runtime.log.memory import MemoryEventStore
 from services.runtime.log.store import UnreadableMessageError
 from tests.support.drafts import grant, project_grant, subjects_of
@@ -71,6 +72,36 @@ def test_a_commit_that_is_in_already_changes_nothing(lived: Lived) -> None:
     once = versions(fold)
     take(fold, lived.commits)
     assert versions(fold) == once
+
+
+def test_folds_of_one_process_share_what_they_read_together(lived: Lived) -> None:
+    alone = LogFold(KINDS)
+    token = STEPS.set(Steps())
+    one, two = LogFold(KINDS), LogFold(KINDS, forgets=True)
+    STEPS.reset(token)
+    for fold in (alone, one, two):
+        assert take(fold, lived.commits) is None
+    assert one.chains == two.chains == alone.chains
+    assert all(two.chains[name][key] is one.chains[name][key] for name, key in versions(one))
+    assert not any(alone.chains[name][key] is one.chains[name][key] for name, key in versions(one))
+
+
+def test_a_fold_that_missed_a_commit_is_refused_what_another_has_taken(lived: Lived) -> None:
+    token = STEPS.set(Steps())
+    ahead, behind = LogFold(KINDS), LogFold(KINDS)
+    STEPS.reset(token)
+    void = msgspec.structs.replace(lived.commits[0], record=lived.commits[0].record, events=())
+    first, second = _twice(lived, void)
+    take(ahead, [first, second])
+    with pytest.raises(BrokenChainError):
+        behind.apply(second)
+
+
+def _twice(lived: Lived, void: Commit) -> tuple[Commit, Commit]:
+    """Two commits of nothing on one chain: the state stays the very same, and only the version tells them apart."""
+    follows = msgspec.structs.replace(void.record, parent_seq=void.seq)
+    last = len(lived.commits)
+    return void, msgspec.structs.replace(void, seq=last + 1, record=follows)
 
 
 def test_a_commit_that_does_not_follow_is_refused(lived: Lived) -> None:

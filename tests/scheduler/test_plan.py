@@ -654,13 +654,13 @@ class TestMemory:
         assert not world.check().violations
 
     def test_a_restored_fold_plans_the_same(self, world: World):
-        from services.scheduler.fold import Fold
+        from services.scheduler.fold import SchedulingState
 
         world.node("a", gpu_count=4)
         keys = [world.submit(f"w{n}", gpu_devices_request=1) for n in range(6)]
         world.settle()
         world.fact(keys[0], "succeeded")
-        fold = Fold()
+        fold = SchedulingState()
         chains = {
             "workload": dict(world.fold.workloads),
             "node": dict(world.fold.nodes),

@@ -147,7 +147,7 @@ def test_every_history_stays_within_capacity_and_comes_to_rest(history: list[tup
 @settings(max_examples=60, deadline=None)
 @given(st.lists(steps, max_size=20))
 def test_a_fold_kept_along_the_way_equals_one_made_from_what_is_stored(history: list[tuple[str, Any]]):
-    from services.scheduler.fold import Fold
+    from services.scheduler.fold import SchedulingState
     from services.scheduler.plan import plan
 
     world = World()
@@ -157,7 +157,7 @@ def test_a_fold_kept_along_the_way_equals_one_made_from_what_is_stored(history: 
     for step in history:
         carry_out(world, keys, step)
     world.fold.settle(world.now)
-    restored = Fold()
+    restored = SchedulingState()
     restored.restore(
         world.fold.seq,
         {

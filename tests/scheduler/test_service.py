@@ -28,7 +28,7 @@ from services.runtime.log.store import EventStore, Outcome
 from services.runtime.nats.connection import connect
 from services.runtime.process.host import Health
 from services.scheduler import service
-from services.scheduler.fold import Fold
+from services.scheduler.fold import SchedulingState
 from services.scheduler.service import APPENDS_IN_FLIGHT, Scheduler
 from tests.support import openb
 from tests.support.people import People, commits_of, in_flight
@@ -53,7 +53,7 @@ class Running:
         snapshots: FoldSnapshots | None = None,
         clock: Callable[[], datetime] = service.utc_now,
     ) -> Scheduler:
-        scheduler = Scheduler(store, Fold(), snapshots=snapshots, clock=clock)
+        scheduler = Scheduler(store, SchedulingState(), snapshots=snapshots, clock=clock)
         self.schedulers.append(scheduler)
         self.tasks.append(asyncio.create_task(scheduler.run(asyncio.Event())))
         return scheduler

@@ -21,7 +21,7 @@ from events.workload.spec import ComputeSpec, TrainingSpec
 from events.workload.state import Workload
 from services.runtime.log.folding import take
 from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, update_drafts
-from services.scheduler.fold import Fold
+from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
 from services.scheduler.policy.registry import POLICY
@@ -40,7 +40,7 @@ class World:
         self.now = BEGIN
         self.commits: list[Commit] = []
         self.chains: dict[tuple[str, str], Chain[Any]] = {}
-        self.fold = Fold(orders=policy.orders)
+        self.fold = SchedulingState(orders=policy.orders)
         self.cluster_id = ""
         self.project_id = ""
 

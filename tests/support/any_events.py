@@ -21,12 +21,13 @@ from events.workload.state import (
     WorkloadQueued,
 )
 from projections.fold import Fold
-from services.cluster_sync.fold import Fold as SyncFold
+from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.reconcile import reconcile
 from services.projector.expected import Expected
 from services.runtime.identity.directory import Directory
+from services.runtime.log.log_fold import STEPS, Steps
 from services.runtime.log.memory import MemoryEventStore
-from services.scheduler.fold import Fold as SchedulerFold
+from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from tests.support.drafts import ACTOR
 from tests.support.fuzz import of_struct
@@ -114,9 +115,19 @@ class Readers:
         }
         self.judge = {place: Fold({}) for place in places}
         self.tables, self.expected = Tables(), Expected()
-        self.scheduler, self.sync = SchedulerFold(), SyncFold()
+        self.sync = DesiredState()
+        self.scheduler, self.late_sync = self._of_one_process()
+        self.late_sync.note_nothing()
         self.directory = Directory(MemoryEventStore())
         self.seq = 0
+
+    def _of_one_process(self) -> tuple[SchedulingState, DesiredState]:
+        """Which fold a commit once."""
+        token = STEPS.set(Steps())
+        try:
+            return SchedulingState(), DesiredState()
+        finally:
+            STEPS.reset(token)
 
     def commit(self, name: str, key: str, events: tuple[Any, ...], about: About | None, at: datetime) -> Commit | None:
         """What these events would be in the log; None where no message of the log can hold them."""
@@ -155,6 +166,7 @@ class Readers:
         self.expected.apply(commit)
         self.scheduler.apply(commit)
         self.sync.apply(commit)
+        self.late_sync.apply(commit)
         if name in ("cluster", "project", "tenant"):
             self.directory.apply(commit)
         return commit
@@ -165,3 +177,11 @@ class Readers:
             plan(self.scheduler.snapshot(NOW + timedelta(seconds=later)))
         reconcile(self.sync.desired, self.sync.desired, {})
         self.sync.runs_without_place()
+        assert self.late_sync.chains == self.sync.chains
+        self.late_sync.note_all()
+        assert _told(self.late_sync) == _told(self.sync)
+        self.late_sync.note_nothing()
+
+
+def _told(sync: DesiredState) -> dict[str, tuple[int, bool]]:
+    return {subject: (desired.token, desired.stop) for subject, desired in sync.desired.items()}

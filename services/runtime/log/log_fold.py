@@ -5,9 +5,10 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Final, cast
 
-from events.aggregate import WORKLOAD, Aggregate, Chain, advance
+from events.aggregate import WORKLOAD, Aggregate, Chain, advance, check_follows
 from events.commit import Commit
 from events.workload.state import WorkloadCreated
 from services.runtime.log.folding import follow_into
@@ -16,6 +17,37 @@ from services.runtime.process.turn import Turn
 
 _BEGINS: Final[Mapping[str, type]] = {WORKLOAD.name: WorkloadCreated}
 """Kinds of aggregates that may be forgotten once they have ended: the event that begins the next of the same name."""
+
+
+KEPT_STEPS: Final = 2_048
+"""Some 5 MB: folds of one process that read the log together are at most about so many commits apart."""
+
+
+class Steps:
+    """What commits made of chains, for all folds of one process. Who comes to the same commit with the very same state
+    gets the very same chain: it is folded once, and kept once. Of one log only.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, Any, Chain[Any]] | None] = [None] * KEPT_STEPS
+        """By sequence, the newest ones: (sequence, state before, chain after)."""
+
+    def advance[S](self, aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit) -> Chain[S]:
+        """As `events.aggregate.advance`."""
+        before = aggregate.initial if chain is None else chain.state
+        place = commit.seq % KEPT_STEPS
+        kept = self._kept[place]
+        if kept is not None and kept[0] == commit.seq and kept[1] is before:
+            if chain is not None:
+                check_follows(commit, chain.version)
+            return kept[2]
+        after = advance(aggregate, chain, commit)
+        self._kept[place] = (commit.seq, before, after)
+        return after
+
+
+STEPS: Final[ContextVar[Steps | None]] = ContextVar("steps", default=None)
+"""Of the process that runs services (`process.host`); where there are none, each fold works for itself."""
 
 
 class LogFold:
@@ -36,6 +68,8 @@ class LogFold:
         """Everything up to here has been followed; single aggregates may be ahead by what a service wrote itself."""
         self.from_snapshot = False
         self._until = until
+        steps = STEPS.get()
+        self._advance = advance if steps is None else steps.advance
         self.chains: dict[str, dict[str, Chain[Any]]] = {aggregate.name: {} for aggregate in aggregates}
         """By aggregate name, then key. The inner dictionaries stay the same ones."""
         self._kinds = {
@@ -66,11 +100,11 @@ class LogFold:
         if before is not None:
             if commit.seq <= before.version:
                 return
-            after = advance(aggregate, before, commit)
+            after = self._advance(aggregate, before, commit)
         elif begins is None:
-            before, after = empty, advance(aggregate, empty, commit)
+            before, after = empty, self._advance(aggregate, empty, commit)
         elif commit.events and isinstance(commit.events[0], begins):
-            before, after = empty, advance(aggregate, None, commit)
+            before, after = empty, self._advance(aggregate, None, commit)
         else:
             return  # of one that has ended and was forgotten
         chains[commit.key] = after

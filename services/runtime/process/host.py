@@ -19,6 +19,7 @@ import structlog
 import uvloop
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from services.runtime.log.log_fold import STEPS, Steps
 from services.runtime.log.readings import READINGS, Readings
 from services.runtime.log.store import OnStanding, UnreadableMessageError
 from services.runtime.nats.connection import ConnectionLostError
@@ -136,6 +137,7 @@ async def run_services(services: Mapping[str, Run], settings: Settings, *, stop:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     READINGS.set(Readings())
+    STEPS.set(Steps())
     healths = [Health(name) for name in services]
     server = await serve_health(healths, settings)
     try:

@@ -104,14 +104,14 @@ SCHEDULING: Final[list[Mutant]] = [
     ),
     Mutant(
         name="released-when-told-to-go",
-        function="services.scheduler.fold:Fold._settle_workload",
+        function="services.scheduler.fold:SchedulingState._settle_workload",
         invariant="released",
         bug="What a run holds is released when the run is told to end, and not when it has ended.",
         make=_before_the_end("Stopping"),
     ),
     Mutant(
         name="released-when-out-of-sight",
-        function="services.scheduler.fold:Fold._settle_workload",
+        function="services.scheduler.fold:SchedulingState._settle_workload",
         invariant="released",
         bug="What a run holds on a node that does not answer is released, although the run may still be alive.",
         make=_before_the_end("Unknown"),

@@ -137,7 +137,7 @@ SYNC: Final[list[Mutant]] = [
     ),
     Mutant(
         name="runs-of-a-node-that-is-gone",
-        function="services.cluster_sync.fold:Fold.place_lost",
+        function="services.cluster_sync.fold:DesiredState.place_lost",
         invariant="released",
         bug="A run whose node was removed from the cluster is still waited for.",
         make=_nodes_stay,
