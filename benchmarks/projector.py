@@ -1,4 +1,5 @@
-"""How fast rows follow the log: the projector catching up, and a rebuild, each beside its bare baseline.
+"""How fast rows follow the log: the projector catching up, and a rebuild, each beside its bare baseline; and a list as
+of the middle of the log, beside the same list of now.
 
 The projector's baseline writes as many rows as there are events by bare `UPDATE … FROM unnest`, as many per statement
 as the projector takes per transaction. The rebuild's is a bare pull of the same messages by nats-py.
@@ -22,7 +23,9 @@ from events.aggregate import CLUSTER, PROJECT
 from events.cluster import AddCluster
 from events.ids import cluster_key, project_key
 from events.project import CreateProject
+from projections.filters import WorkloadQuery
 from projections.migrate import prepare
+from projections.queries import Queries
 from services.projector.rebuild import rebuild
 from services.projector.service import run as run_projector
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -31,6 +34,9 @@ from services.runtime.process.host import Health, run_loop
 
 GOAL_PER_SECOND = 15_000
 BATCH_ROWS = 2_000
+GOAL_PAGE_MS = 2_000
+"""Of 200,000 workloads, as of a week ago."""
+PAGES = 5
 
 
 async def _bare_pull(nc: Client, count: int) -> float:
@@ -77,6 +83,35 @@ async def _catch_up(server: NatsServer, url: str, schema: str, last_seq: int) ->
     return seconds
 
 
+async def _page_ms(queries: Queries) -> float:
+    """The fastest of some pages of 50 workloads, the newest first."""
+    best = float("inf")
+    for _ in range(PAGES):
+        started = time.perf_counter()
+        page = await queries.workloads(WorkloadQuery(projects=None))
+        best = min(best, time.perf_counter() - started)
+        assert len(page.rows) == WorkloadQuery(projects=None).limit
+    return best * 1000
+
+
+async def _past(report: Report, url: str, last_seq: int) -> None:
+    queries = Queries(url).within(None)
+    try:
+        middle = (await queries.moment(last_seq // 2)).moment
+        report.add(
+            Figure(
+                name="list page as of the middle of the log; baseline: of now",
+                value=await _page_ms(queries.as_of(middle)),
+                unit="ms",
+                goal=GOAL_PAGE_MS,
+                at_most=True,
+                baseline=await _page_ms(queries),
+            )
+        )
+    finally:
+        await queries.close()
+
+
 async def _measure(report: Report, server: NatsServer, postgres: PostgresServer, lives: int) -> None:
     await recreate_streams(server.settings(EVERYTHING))
     nc = await connect(server.settings(EVERYTHING), EVERYTHING)
@@ -113,6 +148,7 @@ async def _measure(report: Report, server: NatsServer, postgres: PostgresServer,
             baseline=bare,
         )
     )
+    await _past(report, url, last_seq)
     await connection.close()
     await nc.close()
 

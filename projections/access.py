@@ -10,7 +10,6 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from projections import tables
-from projections.columns import columns_of
 from projections.past_views import AS_OF, past_schema
 from projections.postgres import Connection
 
@@ -38,9 +37,6 @@ POLICIES: Final[Mapping[str, tuple[str, str]]] = {
 """Which rows PROJECT_READER and TENANT_READER see, by derived table."""
 OPEN: Final = (tables.checkpoint.name, tables.moments.name, tables.nodes.name, tables.clusters.name)
 """Derived tables that belong to no project. Those that stand nowhere here the api cannot read at all."""
-
-_OF_A_ROW: Final = 'EXISTS (SELECT 1 FROM "{{schema}}"."{table}" n WHERE {same_key})'
-"""For rows of the past: those whose row of now the reader sees."""
 
 FEWEST_CONNECTIONS: Final = 8
 MOST_CONNECTIONS: Final = 40
@@ -118,7 +114,8 @@ async def guard_schema(connection: Connection, schema: str) -> None:
         return
     readers = ", ".join(READERS)
     await connection.execute(f'GRANT USAGE ON SCHEMA "{schema}" TO {readers}')
-    policies = {**POLICIES, **_policies_of_past()}
+    # Rows of the past keep the columns that the policy goes by (Column.often).
+    policies = {**POLICIES, **{past.name: POLICIES[name] for name, past in tables.PAST.items() if name in POLICIES}}
     open_ = (*OPEN, *(tables.PAST[name].name for name in OPEN if name in tables.PAST))
     for name in (*open_, *policies):
         await connection.execute(f'GRANT SELECT ON "{schema}"."{name}" TO {readers}')
@@ -128,17 +125,6 @@ async def guard_schema(connection: Connection, schema: str) -> None:
     for name, conditions in policies.items():
         of_project, of_tenant = (condition.format(schema=schema) for condition in conditions)
         await _guard(connection, f'"{schema}"."{name}"', (of_project, of_tenant))
-
-
-def _policies_of_past() -> dict[str, tuple[str, str]]:
-    """Of tables of the past of those that have policies: the same rows as there."""
-    found: dict[str, tuple[str, str]] = {}
-    for name, past in tables.PAST.items():
-        if name in POLICIES:
-            keys = [column.name for column in columns_of(tables.ROW_TYPES[name]) if column.key]
-            same_key = " AND ".join(f'n."{key}" = "{past.name}"."{key}"' for key in keys)
-            found[past.name] = (_OF_A_ROW.format(table=name, same_key=same_key), "true")
-    return found
 
 
 async def make_reader(connection: Connection, reader_url: str) -> None:

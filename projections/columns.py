@@ -62,8 +62,8 @@ class Column[S]:
     name: str = ""
     """Of the field."""
     often: bool = False
-    """Whether it changes again and again. Rows of the past have such a column for themselves; all others stand there
-    together, and only where one of them changed."""
+    """Whether it changes again and again, or row-level security goes by it. Rows of the past have such a column for
+    themselves; all others stand there together, and only where one of them changed."""
     stored: bool = True
     """Whether the table has it; one that is joined, or worked out by the query, is declared as a ClassVar."""
 

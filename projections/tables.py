@@ -43,12 +43,15 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 8
+SHAPE: Final = 9
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 
 UPDATED_FILL_PERCENT: Final = 80
 """Room left in each page of a table whose rows change often, so that the new version fits beside the old one."""
+
+_BRIN: Final = {"pages_per_range": 16, "autosummarize": "on"}
+"""Of indexes of blocks: 128 KB each, and new ones are told of without waiting for a vacuum."""
 
 derived: Final = MetaData(schema=DERIVED_SCHEMA)
 lasting: Final = MetaData(schema=LASTING_SCHEMA)
@@ -104,7 +107,7 @@ def _past_table(name: str, row: type[msgspec.Struct]) -> Table:
         table.c[SINCE],
         table.c[UNTIL],
         postgresql_using="brin",
-        postgresql_with={"pages_per_range": 16, "autosummarize": "on"},
+        postgresql_with=_BRIN,
     )
     Index(
         f"{name}_past_{SELDOM}",
@@ -172,6 +175,8 @@ pods: Final = _table("pods", PodRow, rows_change=True)
 due: Final = _table("due", DueRow)
 Index("due_by_time", due.c.due_at)
 history: Final = _table("history", HistoryRow)
+# What happened between two moments: rows come in the order of the log, so an index of blocks finds them.
+Index("history_by_seq", history.c.seq, postgresql_using="brin", postgresql_with=_BRIN)
 nodes: Final = _table("nodes", NodeRow, rows_change=True)
 reservations: Final = _table("reservations", ReservationRow)
 clusters: Final = _table("clusters", ClusterRow)

@@ -75,6 +75,8 @@ class Tables:
 
 
 TABLES = ("workloads", "pods", "due", "nodes", "reservations")
+PAST_TABLES = ("workloads", "nodes")
+"""Those of them that have views of the past."""
 
 
 async def read_tables(postgres_url: str) -> Tables:
@@ -94,6 +96,27 @@ async def read_tables(postgres_url: str) -> Tables:
             )
             rows["history"] = [dict(row) for row in history]
             return Tables(checkpoint["seq"], checkpoint["last_commit_id"], rows)
+    finally:
+        await connection.close()
+
+
+async def read_past(postgres_url: str, seq: int) -> Tables:
+    """What the views of the past say of a moment, in one transaction."""
+    connection = await asyncpg.connect(postgres_url, timeout=FETCH_SECONDS)
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            await connection.execute("SELECT set_config('app.as_of', $1, true)", str(seq))
+            past = f"{await connection.fetchval('SELECT schema_name FROM muster.current_projection')}_past"
+            rows = {
+                table: [dict(row) for row in await connection.fetch(f'SELECT * FROM "{past}"."{table}"')]
+                for table in PAST_TABLES
+            }
+            history = await connection.fetch(
+                f'SELECT workload_id, count(*) AS count FROM "{past}".history GROUP BY workload_id'
+            )
+            rows["history"] = [dict(row) for row in history]
+            told = await connection.fetchval(f'SELECT seq FROM "{past}".checkpoint')
+            return Tables(told, "", rows)
     finally:
         await connection.close()
 

@@ -25,7 +25,20 @@ def check_tables(tables: Tables, log: LogChecker) -> list[str]:
     """`log`: fed with every message up to the tables' own place, and no more."""
     if (tables.seq, tables.last_commit_id) != (log.seq, log.last_commit_id):
         return [f"tables: they are at {tables.seq} {tables.last_commit_id}, the log at {log.seq} {log.last_commit_id}"]
-    expected = {
+    return [text for table, rows in _expected(log).items() for text in _compare(table, rows, tables.rows[table])]
+
+
+def check_past(tables: Tables, log: LogChecker) -> list[str]:
+    """`tables`: as the views of the past give them; `log`: fed with every message up to that moment, and no more."""
+    if tables.seq != log.seq:
+        return [f"past: the views are of {tables.seq}, the log is at {log.seq}"]
+    expected = _expected(log)
+    return [text for table, rows in tables.rows.items() for text in _compare(table, expected[table], rows)]
+
+
+def _expected(log: LogChecker) -> dict[str, dict[str, Row]]:
+    """Rows by table and key, as the checker's own books have them."""
+    return {
         "workloads": {workload.id: _workload(workload) for workload in log.workloads.values()},
         "pods": {run: row for workload in log.workloads.values() for run, row in _runs(workload)},
         "due": {
@@ -41,7 +54,6 @@ def check_tables(tables: Tables, log: LogChecker) -> list[str]:
         },
         "history": {workload.id: {"count": workload.events} for workload in log.workloads.values()},
     }
-    return [text for table, rows in expected.items() for text in _compare(table, rows, tables.rows[table])]
 
 
 def _compare(table: str, expected: dict[str, Row], actual: list[Row]) -> Iterator[str]:

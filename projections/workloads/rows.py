@@ -56,7 +56,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
     project_id: Annotated[
         str,
-        _Column(lambda w: indexed(w.state.project_id)),
+        _Column(lambda w: indexed(w.state.project_id), often=True),
         Public("projectId", "PROJECT-ID", "UUID of its project.", "csv"),
     ]
     project_name: ClassVar[Column[Any]] = Column(
