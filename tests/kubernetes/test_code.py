@@ -352,6 +352,53 @@ async def test_code_that_is_not_kept_fails_its_run_and_makes_no_pod(
     assert await asyncio.to_thread(cluster.pods) == []
 
 
+async def test_who_may_make_pods_elsewhere_reads_no_code_of_the_project_by_its_marks(
+    cluster: KubernetesWatched, code: bytes
+) -> None:
+    """In a namespace of another project of the same cluster, by a copy of the pod's object."""
+    await apply(cluster, code, waits=True)
+    await until_maps(cluster, 3)
+    (pod,) = await asyncio.to_thread(cluster.pods)
+    other = f"{cluster.namespace}-b"
+    labels = {"muster.dev/cluster": cluster.project, "muster.dev/project": "id-of-b"}
+    await asyncio.to_thread(
+        cluster.plane.admin, "POST", "/api/v1/namespaces", {"metadata": {"name": other, "labels": labels}}
+    )
+    await cluster.backend.list_all()
+    marks = pod["metadata"]["labels"] | {"muster.dev/pod-key": "cdefghijklmn-main-0"}
+    copy = {
+        "metadata": {"name": "copy", "labels": marks, "annotations": pod["metadata"]["annotations"]},
+        "spec": {"containers": [{"name": "main", "image": "python:3.13"}], "nodeName": pod["spec"]["nodeName"]},
+    }
+    await asyncio.to_thread(cluster.plane.admin, "POST", f"/api/v1/namespaces/{other}/pods", copy)
+    await cluster.until("starting", key="cdefghijklmn-main-0")
+    for _ in range(2):
+        # The agent makes for each pod in turn what it lacks: the second time it was at the copy in between.
+        for each in await maps(cluster):
+            path = f"/api/v1/namespaces/{cluster.namespace}/configmaps/{each['metadata']['name']}"
+            await asyncio.to_thread(cluster.plane.admin, "DELETE", path)
+        await cluster.backend.list_all()
+        await until_maps(cluster, 3)
+    path = f"/api/v1/namespaces/{other}/configmaps"
+    found = (await asyncio.to_thread(cluster.plane.admin, "GET", path))["items"]
+    assert [each["metadata"]["name"] for each in found if "code" in each["metadata"]["name"]] == []
+
+
+async def test_no_project_takes_the_room_of_all_others(
+    cluster: KubernetesWatched, code: bytes, kept: KeptArchives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_maps, "PROJECT_MAPS", 3)
+    await apply(cluster, code, waits=True)
+    small = os.urandom(100)
+    kept.archives[hashlib.sha256(small).hexdigest()] = small
+    await apply(cluster, small, 1)
+    refused = await cluster.until("refused", key=KEYS[1])
+    assert (refused.reason, "MiB of code of this project" in refused.message) == ("no_room_for_code", True), refused
+    cluster.run |= {"project_name": f"{cluster.project}-b", "project_id": "id-of-b"}
+    await apply(cluster, small, 1, token=2)
+    await cluster.until("running", key=KEYS[1], token=2)
+
+
 async def test_the_store_takes_so_much_and_no_more(
     cluster: KubernetesWatched, code: bytes, kept: KeptArchives, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,3 +429,20 @@ async def test_what_has_no_room_keeps_none_from_others(
     await cluster.until("refused", key=KEYS[0])
     await apply(cluster, other, 1)
     await until_maps(cluster, 1)
+
+
+async def test_each_look_at_what_nobody_uses_goes_through_the_pods_once_whatever_archives_there_are(
+    cluster: KubernetesWatched, kept: KeptArchives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second, between all else that the agent does."""
+    looked = itertools.count()
+    for index, key in enumerate(KEYS):
+        small = b"print(%d)" % index
+        kept.archives[hashlib.sha256(small).hexdigest()] = small
+        await apply(cluster, small, index)
+        await cluster.until("running", key=key)
+    found = code_maps.set_of
+    monkeypatch.setattr(code_maps, "set_of", lambda pod: (next(looked), found(pod))[1])
+    assert isinstance(cluster.backend, KubernetesBackend)
+    await cluster.backend._code.tidy()
+    assert next(looked) <= 2 * len(KEYS), "whether each waits, and what each uses"

@@ -280,7 +280,7 @@ async def test_another_pod_under_the_name_is_left_alone_and_named(control_plane:
         spec = {"nodeName": site.node, "containers": [{"name": "x", "image": "x"}]}
         body = {"metadata": {"name": site.name(0)}, "spec": spec}
         site.admin("POST", f"/api/v1/namespaces/{SYSTEM}/pods", body)
-        with pytest.raises(BackendError, match="not ours is in the way"):
+        with pytest.raises(BackendError, match="that Muster did not make has that name"):
             await hold_once(site.agent(), site.node)
         assert site.admin("GET", site.path(0))["metadata"].get("deletionTimestamp") is None
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.runtime.code import archive
-from services.runtime.code.archive import ArchiveError, Entry, unpack, write_archive
+from services.runtime.code.archive import ArchiveError, Entry, check, unpack, write_archive
 
 
 def packed(folder: Path, *paths: str) -> bytes:
@@ -96,6 +96,16 @@ def test_the_same_content_is_the_same_archive_whatever_its_times_order_and_owner
         (tar(member("a", tarfile.SYMTYPE, "in"), member("a/kept"), content=b"x"), "twice"),
         (tar(member("a"), member("a"), content=b"x"), "twice"),
         (tar(member("a"), member("a/b"), content=b"x"), "is below an entry that is not a folder"),
+        (tar(member("a/b"), member("a"), content=b"x"), "twice"),
+        (
+            tar(
+                member("a", tarfile.SYMTYPE, "."),
+                member("a/a/a/l", tarfile.SYMTYPE, "../../.."),
+                member("l/outside/x"),
+                content=b"x",
+            ),
+            "is below an entry that is not a folder",
+        ),
         (tar(member("a"), content=b"x")[:-1024], "ends too early"),
         (tar(member("a"), content=b"x") + b"more", "after its end"),
         (tar(member("a"), content=b"x" * 600)[:700], "it ends within"),
@@ -109,6 +119,8 @@ def test_what_is_no_archive_of_ours_or_reaches_out_of_its_folder_is_refused(
 ) -> None:
     with pytest.raises(ArchiveError, match=said):
         unpacked(data, tmp_path / "place")
+    with pytest.raises(ArchiveError, match=said):
+        check(io.BytesIO(data))
     assert [path.name for path in (tmp_path / "place" / "outside").iterdir()] == ["kept"]
     assert (tmp_path / "place" / "outside" / "kept").read_text() == "kept"
 
@@ -137,8 +149,11 @@ def test_no_more_folders_than_the_limit_are_made_whatever_few_bytes_name_them(
     monkeypatch.setattr(archive, "MAX_ENTRIES", 5)
     few = unpacked(tar(member("a/b/c/d/one"), member("a/b/c/d/two"), member("a/b/c/e/one")), tmp_path / "few")
     assert len([*few.rglob("*")]) == 5 + 3
+    many = tar(member("a/b/c/one"), member("d/e/f/one"))
     with pytest.raises(ArchiveError, match="more than 5 folders"):
-        unpacked(tar(member("a/b/c/one"), member("d/e/f/one")), tmp_path / "many")
+        unpacked(many, tmp_path / "many")
+    with pytest.raises(ArchiveError, match="more than 5 folders"):
+        check(io.BytesIO(many))
     (tmp_path / "d" / "e" / "f" / "g" / "h" / "i").mkdir(parents=True)
     (tmp_path / "d" / "e" / "f" / "g" / "h" / "i" / "file").touch()
     with pytest.raises(ArchiveError, match="more than 5 folders"):
@@ -171,8 +186,13 @@ def test_any_bytes_are_refused_or_stay_inside(
         place = tmp_path_factory.mktemp("any") / "place"
         try:
             made = unpacked(given_bytes, place)
-        except (ArchiveError, OSError):
+        except ArchiveError:
+            with pytest.raises(ArchiveError):
+                check(io.BytesIO(given_bytes))
             continue
+        except OSError:
+            continue
+        check(io.BytesIO(given_bytes))
         for found in made.rglob("*"):
             assert found.resolve().is_relative_to(made)
         assert sorted(path.name for path in place.iterdir()) == ["code.tar", "in", "outside"]

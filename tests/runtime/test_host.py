@@ -1,6 +1,7 @@
 """How services are run: they end together, loudly, with an exit code, and say over HTTP whether they serve."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from nats.aio.client import Client
 from development.ports import free_port
 from development.servers import EVERYTHING, NatsServer
 from services.runtime.nats.connection import ConnectionLostError, connect
-from services.runtime.process.host import Health, Run, is_late_write, run_services
+from services.runtime.process.host import MOST_LOOKING, Health, Run, is_late_write, run_services, serve_health
 from services.runtime.process.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -76,6 +77,25 @@ async def test_health_says_whether_all_services_serve_and_which_do_not(
     assert (await _get(settings.health_port, "/other"))[0] == 404
     stop.set()
     await running
+
+
+async def test_who_keeps_many_connections_to_the_health_port_open_loses_the_oldest() -> None:
+    settings, request = Settings(health_port=free_port()), b"GET /healthz HTTP/1.1\r\n\r\n"
+    assert settings.health_port is not None
+    server = await serve_health([], settings)
+    assert server is not None
+    async with server:
+        held = [await asyncio.open_connection("127.0.0.1", settings.health_port) for _ in range(MOST_LOOKING + 8)]
+        assert (await _get(settings.health_port, "/healthz"))[0] == 200
+        answers: list[bytes] = []
+        for reader, writer in held:
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                writer.write(request)
+                answer = await reader.read()
+            answers.append(answer[:12])
+            writer.close()
+    assert answers == [b""] * 9 + [b"HTTP/1.1 200"] * (MOST_LOOKING - 1)
 
 
 async def test_figures_are_served_on_the_health_port_where_they_are_wanted() -> None:

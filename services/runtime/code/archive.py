@@ -165,8 +165,13 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 def check(file: BinaryIO) -> None:
-    """That it is an archive of ours, without unpacking it. Raises ArchiveError."""
+    """That `unpack` takes it, without unpacking it: another program will. Raises ArchiveError."""
+    tree, links = _Tree(), list[Entry]()
     for entry in _entries(file):
+        if entry.kind == _LINK:
+            links.append(entry)
+        else:
+            tree.add(entry)
         left = entry.size
         while left:
             block = file.read(min(left, _COPY_BYTES))
@@ -174,6 +179,31 @@ def check(file: BinaryIO) -> None:
                 raise ArchiveError(f"it ends within {entry.path!r}")
             left -= len(block)
         _skip_padding(entry, file)
+    for entry in links:
+        tree.add(entry)
+
+
+class _Tree:
+    """What an archive would make of an empty folder."""
+
+    def __init__(self) -> None:
+        self._folders: set[str] = set()
+        self._leaves: set[str] = set()
+
+    def add(self, entry: Entry) -> None:
+        """Raises ArchiveError."""
+        parts = entry.parts if entry.kind == _FOLDER else entry.parts[:-1]
+        while parts and (folder := "/".join(parts)) not in self._folders:
+            if folder in self._leaves:
+                raise ArchiveError(f"{entry.path!r} is below an entry that is not a folder")
+            if len(self._folders) >= MAX_ENTRIES:
+                raise ArchiveError(f"its files are in more than {MAX_ENTRIES} folders")
+            self._folders.add(folder)
+            parts = parts[:-1]
+        if entry.kind != _FOLDER:
+            if entry.path in self._leaves or entry.path in self._folders:
+                raise ArchiveError(f"it contains the path {entry.path!r} twice")
+            self._leaves.add(entry.path)
 
 
 def _unpack_file(folders: "_Folders", entry: Entry, file: BinaryIO) -> None:

@@ -28,6 +28,8 @@ from services.runtime.process.settings import Settings
 
 STOP_SECONDS: Final = 8.0
 """What services get for cleaning up after `stop` is set; the process tree must be gone within 10 s."""
+MOST_LOOKING: Final = 32
+"""Connections to the port of health and metrics: more would only keep files and memory of a service."""
 REQUEST_SECONDS: Final = 5.0
 """A health request that takes longer to arrive is cut off."""
 REQUEST_BYTES: Final = 8 * 1024
@@ -236,7 +238,15 @@ async def serve_health(healths: list[Health], settings: Settings) -> asyncio.Ser
     if settings.health_port is None:
         return None
 
+    open_now: dict[asyncio.StreamWriter, None] = {}
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_now[writer] = None
+        if len(open_now) > MOST_LOOKING:
+            # The one that is open longest: whoever keeps many open does not keep others from looking.
+            longest = next(iter(open_now))
+            del open_now[longest]
+            longest.transport.abort()
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -246,6 +256,7 @@ async def serve_health(healths: list[Health], settings: Settings) -> asyncio.Ser
         except (TimeoutError, OSError, EOFError, IndexError, asyncio.LimitOverrunError):
             return
         finally:
+            open_now.pop(writer, None)
             writer.close()
 
     return await asyncio.start_server(answer, settings.health_host, settings.health_port, limit=REQUEST_BYTES)

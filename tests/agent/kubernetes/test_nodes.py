@@ -6,25 +6,22 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from events.agent_bounds import refused
 from events.node import DEFAULT_MAX_PODS, NodeFacts, Taint
 from events.quantities import MAX_QUANTITY
-from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import Node, Pod
 from services.agent.backends.kubernetes.read.nodes import (
     NO_USE,
     ForeignUse,
     Readiness,
-    foreign_use,
-    is_foreign,
     is_ready,
     observed_node,
     out_of_service,
+    takes_room,
     use_of,
 )
-from tests.agent.kubernetes.cases import CLUSTER, GIB, golden
+from tests.agent.kubernetes.cases import GIB
 
 MIB = 1024**2
 
@@ -162,22 +159,11 @@ def test_what_foreign_pods_ask_for_beyond_every_node_stays_within_what_an_agent_
     assert refused(observed_node(node(), absurd, ready=True)) is None
 
 
-def test_foreign_is_what_lives_on_a_node_and_is_neither_a_run_nor_a_reservation_of_this_cluster() -> None:
-    ours = msgspec.convert(golden("pod"), Pod)
-    reservation = msgspec.convert(golden("reservation"), Pod)
-    daemon = pod({"cpu": "100m"})
-    assert [is_foreign(each, CLUSTER) for each in (ours, reservation, daemon)] == [False, False, True]
-    assert [is_foreign(each, "another") for each in (ours, reservation, daemon)] == [True, True, True]
-    assert not is_foreign(pod({"cpu": "1"}, phase="Succeeded"), CLUSTER)
-    assert not is_foreign(pod({"cpu": "1"}, spec={"nodeName": ""}), CLUSTER)
-    marked = pod({"cpu": "1"}, labels={names.CLUSTER: CLUSTER, names.POD_KEY: "x"})
-    assert is_foreign(marked, CLUSTER), "nobody reports it as a run, so its node must not seem free"
-
-
-def test_a_foreign_pod_that_is_being_deleted_takes_of_its_node_until_it_has_ended() -> None:
-    leaving = pod({"cpu": "2"}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-    assert foreign_use([leaving], CLUSTER) == {"node-1": use_of(leaving)}
-    assert foreign_use([replace(leaving, status=replace(leaving.status, phase="Succeeded"))], CLUSTER) == {}
+def test_a_pod_takes_of_its_node_until_it_has_ended() -> None:
+    assert takes_room(pod({"cpu": "1"}))
+    assert takes_room(pod({"cpu": "2"}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}))
+    assert not takes_room(pod({"cpu": "1"}, phase="Succeeded"))
+    assert not takes_room(pod({"cpu": "1"}, spec={"nodeName": ""}))
 
 
 AMOUNTS = st.builds(
@@ -193,19 +179,6 @@ AMOUNTS = st.builds(
 def test_a_sum_can_be_kept_by_adding_and_taking_away(one: ForeignUse, two: ForeignUse) -> None:
     assert one + two - two == one
     assert one - one == NO_USE
-
-
-def test_the_sum_per_node_is_that_of_its_foreign_pods() -> None:
-    pods = [
-        pod({"cpu": "1"}),
-        pod({"cpu": "2"}),
-        pod({"cpu": "4"}, spec={"nodeName": "node-2"}),
-        msgspec.convert(golden("pod"), Pod),
-    ]
-    assert foreign_use(pods, CLUSTER) == {
-        "node-1": ForeignUse(cpu_milli=3000, pods=2),
-        "node-2": ForeignUse(cpu_milli=4000, pods=1),
-    }
 
 
 # -- how long it is silent -------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from events.cluster_protocol import ObservedNode, ObservedPod, PodWarning
 from services.agent.backends.interface import LIVE_KINDS, Observation
+from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import Node, Pod
 from services.agent.backends.kubernetes.read.nodes import Readiness
 from services.agent.backends.kubernetes.read.view import View
-from tests.agent.kubernetes.cases import CLUSTER, pod, run
+from tests.agent.kubernetes.cases import CLUSTER, golden, pod, run
 from tests.agent.kubernetes.test_nodes import node
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -29,7 +30,12 @@ class Cluster:
     def __init__(self) -> None:
         self.fences: dict[str, int] = {}
         readiness = Readiness(not_ready_seconds=5, lost_seconds=LOST_SECONDS)
-        self.view = View(CLUSTER, fence=lambda key: self.fences.get(key, 0), readiness=readiness)
+        self.view = View(
+            CLUSTER,
+            fence=lambda key: self.fences.get(key, 0),
+            readiness=readiness,
+            is_place=lambda namespace: namespace.startswith("muster-"),
+        )
         self.view.see_node(a_node(), 0.0)
         self.news()
 
@@ -88,6 +94,69 @@ def test_an_older_state_of_an_object_changes_nothing() -> None:
     cluster.news()
     cluster.view.see_pod(a_pod(version=5))
     assert cluster.kinds() == []
+
+
+def a_copy(namespace: str, *, created: str = "2026-01-01T12:00:05Z") -> Pod:
+    """Of a run's object, by whoever may make pods in another namespace; it has ended."""
+    marks = {"namespace": namespace, "creationTimestamp": created}
+    return with_metadata(a_pod("Succeeded", version=7, uid="copy"), marks)
+
+
+@pytest.mark.parametrize("namespace", ["default", "team-b", "muster-of-another-project"])
+@pytest.mark.parametrize("relisted", [False, True])
+def test_a_copy_of_a_runs_object_in_another_namespace_says_nothing_of_the_run(namespace: str, relisted: bool) -> None:
+    """`kubectl get pod -o yaml`, another namespace, `kubectl apply`: by intent, or to look for a fault."""
+    cluster = Cluster()
+    if relisted:
+        cluster.view.relist([a_copy(namespace), a_pod(version=3)], [a_node()], version=9, tick=0.0)
+    else:
+        cluster.view.see_pod(a_pod(version=3))
+        cluster.view.see_pod(a_copy(namespace))
+    assert cluster.kinds() == ["running"]
+    assert cluster.view.pods[KEY].metadata.uid == "u-1"
+    cluster.view.pod_gone(a_copy(namespace), NOW)
+    assert cluster.kinds() == []
+
+
+def test_what_another_agent_made_counts_once_its_namespace_is_known_as_ours() -> None:
+    cluster, places = Cluster(), set[str]()
+    cluster.view = View(
+        CLUSTER,
+        fence=lambda _: 0,
+        readiness=Readiness(not_ready_seconds=5, lost_seconds=100),
+        is_place=places.__contains__,
+    )
+    cluster.view.see_node(a_node(), 0.0)
+    cluster.view.see_pod(a_pod())
+    assert cluster.kinds() == []
+    places.add(a_pod().metadata.namespace)
+    cluster.view.places_found()
+    told = cluster.news()
+    assert [seen.facts.foreign_pods for seen in told if isinstance(seen, ObservedNode)] == [0]
+    assert [seen.kind for seen in told if isinstance(seen, ObservedPod)] == ["running"]
+    assert not cluster.view.unplaced
+
+
+def test_nobody_makes_a_run_end_before_it_was_begun_from_a_namespace_that_is_not_ours() -> None:
+    cluster = Cluster()
+    cluster.view.see_pod(a_copy("team-b", created="2026-01-01T11:00:00Z"))
+    assert cluster.kinds() == []
+    assert KEY not in cluster.view.pods
+
+
+def test_what_lives_on_a_node_and_is_neither_a_run_nor_a_reservation_of_ours_takes_of_it() -> None:
+    """A copy in a namespace that is not ours, and what has some of our marks only: nobody reports it as a run, so its
+    node must not seem free.
+    """
+    cluster = Cluster()
+    reservation = msgspec.convert(golden("reservation"), Pod)
+    copy = with_metadata(a_pod(version=8, uid="copy"), {"namespace": "team-b"})
+    marks = {names.CLUSTER: CLUSTER, names.POD_KEY: "x"}
+    daemon = with_metadata(a_foreign_pod("daemon"), {"labels": marks})
+    for one in (a_pod(), reservation, copy, daemon, a_copy("team-c")):
+        cluster.view.see_pod(one)
+    [foreign] = [seen.facts.foreign_pods for seen in cluster.news() if isinstance(seen, ObservedNode)]
+    assert foreign == 2, "the copy and the daemon; one that has ended takes nothing"
 
 
 def test_what_is_still_said_of_an_object_that_was_let_go_is_no_news() -> None:

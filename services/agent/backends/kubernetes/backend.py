@@ -86,6 +86,7 @@ class KubernetesBackend:
         self._logs = logs
         self._cluster_id = cluster_id
         self._configuration = configuration
+        self._namespaces = Namespaces(client, cluster_id, configuration)
         self._fences = Fences(client, namespace=configuration.namespace, cluster_id=cluster_id)
         self._view = View(
             cluster_id,
@@ -93,6 +94,7 @@ class KubernetesBackend:
             readiness=Readiness(
                 not_ready_seconds=configuration.not_ready_seconds, lost_seconds=configuration.node_lost_seconds
             ),
+            is_place=self._namespaces.has,
         )
         silence = configuration.watch_silence_seconds
         self._pods = Informer(client, "/api/v1/pods", Pod, silence_seconds=silence)
@@ -104,9 +106,10 @@ class KubernetesBackend:
             silence_seconds=silence,
             fieldSelector="type=Warning,involvedObject.kind=Pod",
         )
-        self._namespaces = Namespaces(client, cluster_id, configuration)
         self._services = HeadlessServices(client, self._view, cluster_id, self._be_the_one)
-        self._code = CodeMaps(client, self._view, cluster_id, archives, self._be_the_one)
+        self._code = CodeMaps(
+            client, self._view, cluster_id, archives, self._be_the_one, project_of=self._namespaces.project_of
+        )
         self._reservations = Reservations(
             client,
             namespace=configuration.namespace,
@@ -115,6 +118,8 @@ class KubernetesBackend:
             service_account=configuration.reservation_account,
             acts=self._is_current,
         )
+        self._looked_at: set[str] = set()
+        """Namespaces with pods that have the marks of runs, and are not ours."""
         self._breaker = Breaker(client, configuration.namespace)
         self._news = asyncio.Event()
         self._away_since: float | None = time.monotonic()
@@ -143,11 +148,10 @@ class KubernetesBackend:
         term = self._lease.term
         try:
             await self._breaker.read_settings()
-            pods, nodes, warnings, _ = await asyncio.gather(
-                self._pods.list(), self._nodes.list(), self._warnings.list(), self._namespaces.load()
-            )
+            pods, nodes, warnings = await asyncio.gather(self._pods.list(), self._nodes.list(), self._warnings.list())
             # After the pods: whoever ends one raises its fence before, so what is listed as ended is explained by it.
-            await self._fences.load()
+            # And whoever makes one makes its namespace before.
+            await asyncio.gather(self._fences.load(), self._namespaces.load())
             await self._breaker.check(
                 ours=self._view.pods.values(),
                 is_let_go=lambda pod: token_of(pod) < self._fences.tokens.get(pod.metadata.labels.pod_key, 0),
@@ -169,6 +173,7 @@ class KubernetesBackend:
         self._view.relist(
             pods.objects.values(), nodes.objects.values(), version=int(pods.resource_version), tick=time.monotonic()
         )
+        self._looked_at = {namespace for namespace, _ in self._view.unplaced}
         self._see_reservations(gone)
         for event in warnings.objects.values():
             self._warn(event)
@@ -223,7 +228,20 @@ class KubernetesBackend:
         async for changes in self._pods.watch():
             for change in changes:
                 self._take_pod(change)
+            await self._look_at_places()
             self._news.set()
+
+    async def _look_at_places(self) -> None:
+        """Look once whether a namespace that was not known is ours: another agent may have made it a moment ago."""
+        unknown = {namespace for namespace, _ in self._view.unplaced} - self._looked_at
+        if not unknown:
+            return
+        try:
+            await self._namespaces.load()
+        except ApiError as error:
+            raise WatchBrokenError(f"its namespaces cannot be read: {error}") from error
+        self._looked_at |= unknown
+        self._view.places_found()
 
     def _take_pod(self, change: Change[Pod]) -> None:
         pod = change.object

@@ -42,6 +42,8 @@ READ_AT_ONCE: Final = 4
 STORE_MAPS: Final = 256 * 1024 * 1024 // MAP_BYTES
 """How many ConfigMaps with code may be in the cluster's store, deleted ones that still take room there counted: an
 eighth of what etcd takes by default. Pods beyond that are placed again later."""
+PROJECT_MAPS: Final = STORE_MAPS // 4
+"""And how many of one project, so that none takes the room of all others."""
 FREED_SECONDS: Final = 600.0
 """How long a deleted object takes room: the API server compacts its store every five minutes."""
 FIRST_PAUSE_SECONDS: Final = 1.0
@@ -82,14 +84,16 @@ class CodeMaps:
         archives: CodeArchives,
         be_sure: Callable[[], None],
         *,
+        project_of: Callable[[str], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`be_sure`: as with Services (headless.py)."""
+        """`be_sure`: as with Services (headless.py). `project_of`: the id of the project that a namespace is for."""
         self._client = client
         self._view = view
         self._cluster_id = cluster_id
         self._archives = archives
         self._be_sure = be_sure
+        self._project_of = project_of
         self._clock = clock
         self._there: dict[_Name, int] = {}
         """Made or found by us, and not deleted since: how many ConfigMaps."""
@@ -99,8 +103,8 @@ class CodeMaps:
         """By us, a moment ago: pods that end together need not ask for it again each."""
         self._held: OrderedDict[_Name, Sequence[bytes]] = OrderedDict()
         """Archives in parts, for pods that are being made."""
-        self._freed: deque[tuple[float, int]] = deque()
-        """When ConfigMaps were deleted, and how many."""
+        self._freed: deque[tuple[float, str, int]] = deque()
+        """When ConfigMaps were deleted, in which namespace, and how many."""
         self._leaving: set[str] = set()
         """Uids of pods that are just being let go."""
         self._retries: dict[_Name, _Retry] = {}
@@ -124,7 +128,7 @@ class CodeMaps:
 
     async def ensure(self, pod: Pod) -> None:
         """Make what this pod waits for, where it is not there. Raises ApiError, BadCodeError, BackendError."""
-        name = set_of(pod)
+        name = self._set_of(pod)
         if name is None or not _waits(pod) or self._is_sure(name):
             return
         async with self._turn(name):
@@ -147,7 +151,7 @@ class CodeMaps:
         """The pod is let go inside; the code of the last one is deleted before that. Raises ApiError, BackendError."""
         self._leaving.add(pod.metadata.uid)
         try:
-            if (name := set_of(pod)) is not None:
+            if (name := self._set_of(pod)) is not None:
                 await self._delete_unused(name, count_of(pod))
             yield
         finally:
@@ -160,7 +164,8 @@ class CodeMaps:
 
     def doubt_one(self, namespace: str, digest: str) -> None:
         """A node did not find it."""
-        self._doubted.add((namespace, digest))
+        if (namespace, digest) in self._there:
+            self._doubted.add((namespace, digest))
 
     async def tidy(self) -> None:
         """Level-based, called every second or so: makes what pods wait for, and deletes what no pod has any more. What
@@ -168,7 +173,7 @@ class CodeMaps:
         """
         self._deleted.clear()
         for pod in [pod for pod in self._view.pods.values() if _waits(pod)]:
-            name = set_of(pod)
+            name = self._set_of(pod)
             if name is None or self._is_sure(name) or self._is_resting(name):
                 continue
             try:
@@ -178,10 +183,11 @@ class CodeMaps:
                 self._rest(name, BackendError(f"its code was not put on the cluster within {TIDY_SECONDS:.0f} s"))
             except (ApiError, BadCodeError, BackendError) as error:
                 self._rest(name, error)
-        for name in [name for name in self._there if not self._is_used(name)]:
+        used = self._used()
+        for name, count in [each for each in self._there.items() if each[0] not in used]:
             with contextlib.suppress(ApiError, BackendError):
-                await self._delete_unused(name, self._there[name])
-        for name in self._retries.keys() - self._used():
+                await self._delete_unused(name, count)
+        for name in self._retries.keys() - used:
             del self._retries[name]
 
     # -- the rest ----------------------------------------------------------------------------------------------------
@@ -196,11 +202,20 @@ class CodeMaps:
         return name in self._there and name not in self._doubted
 
     def _is_used(self, name: _Name) -> bool:
-        return any(set_of(pod) == name and pod.metadata.uid not in self._leaving for pod in self._view.pods.values())
+        return any(
+            self._set_of(pod) == name and pod.metadata.uid not in self._leaving for pod in self._view.pods.values()
+        )
+
+    def _set_of(self, pod: Pod) -> _Name | None:
+        """The code that a pod has; none where it says that it is another project's than its namespace: whoever may make
+        pods there would read code that is not for them.
+        """
+        name = set_of(pod)
+        return name if name is not None and self._project_of(name[0]) == pod.metadata.labels.project else None
 
     def _used(self) -> dict[_Name, int]:
         """How many ConfigMaps each archive has whose pods are there."""
-        return {name: count_of(pod) for pod in self._view.pods.values() if (name := set_of(pod)) is not None}
+        return {name: count_of(pod) for pod in self._view.pods.values() if (name := self._set_of(pod)) is not None}
 
     async def _parts(self, name: _Name, project_id: str) -> Sequence[bytes]:
         """Raises BadCodeError, BackendError."""
@@ -221,15 +236,20 @@ class CodeMaps:
             self._freed.popleft()
         there = {held: len(parts) for held, parts in self._held.items()} | self._used()
         there.pop(name, None)
-        taken = sum(there.values()) + sum(freed for _, freed in self._freed)
-        if taken + count > STORE_MAPS:
-            # Else those that are refused would keep each other out.
-            self._held.pop(name, None)
-            raise NoRoomError(
-                f"the cluster's store holds {taken * MAP_BYTES // 1024**2} MiB of code, and takes at most "
-                f"{STORE_MAPS * MAP_BYTES // 1024**2} MiB; it is tried again, and there is room once other pods with "
-                "code have ended"
-            )
+        taken = [(place, parts) for (place, _), parts in there.items()]
+        taken += [(place, parts) for _, place, parts in self._freed]
+        for whose, parts, most in (
+            ("", sum(parts for _, parts in taken), STORE_MAPS),
+            (" of this project", sum(parts for place, parts in taken if place == name[0]), PROJECT_MAPS),
+        ):
+            if parts + count > most:
+                # Else those that are refused would keep each other out.
+                self._held.pop(name, None)
+                raise NoRoomError(
+                    f"the cluster's store holds {parts * MAP_BYTES // 1024**2} MiB of code{whose}, and takes at most "
+                    f"{most * MAP_BYTES // 1024**2} MiB; it is tried again, and there is room once other pods with "
+                    "code have ended"
+                )
 
     async def _make(self, name: _Name, number: int, part: bytes) -> None:
         namespace, digest = name
@@ -262,7 +282,7 @@ class CodeMaps:
                     if error.status != _NOT_FOUND:
                         # It harms nobody, and must not keep a pod that has ended.
                         log.warning("code_left", namespace=namespace, digest=digest, reason=str(error))
-            self._freed.append((self._clock(), count))
+            self._freed.append((self._clock(), namespace, count))
             self._there.pop(name, None)
             self._doubted.discard(name)
             self._deleted.add(name)
@@ -280,7 +300,7 @@ class CodeMaps:
             return
         warning = PodWarning(reason=NOT_THERE, message=_sentence(error), at=datetime.now(UTC))
         for pod in self._view.pods.values():
-            if set_of(pod) == name and _waits(pod):
+            if self._set_of(pod) == name and _waits(pod):
                 self._view.warn(pod.metadata.uid, warning)
 
 

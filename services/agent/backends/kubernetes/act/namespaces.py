@@ -1,4 +1,8 @@
-"""The namespaces of projects: made when the first pod needs one, marked as ours, never deleted."""
+"""The namespaces of projects: made when the first pod needs one, marked as ours, never deleted.
+
+Whoever may make pods anywhere in a cluster can give them our marks, by intent or with a copied manifest. But labels of
+a namespace are an administrator's, or ours: so only what is in a namespace of ours can be a run of ours.
+"""
 
 import time
 from typing import Final
@@ -39,13 +43,30 @@ class Namespaces:
         self._configuration = configuration
         self._known: dict[str, tuple[Place, float]] = {}
         """And when each was read (monotonic)."""
+        self._projects: dict[str, str] = {}
+        """Ids by namespace, of all that bear this cluster's label, also those that are being deleted. None is taken
+        out: a list that lacks one must not make its pods vanish.
+        """
 
     async def load(self) -> None:
         """Read again which there are, and what they enforce: an administrator may have changed it. Raises ApiError."""
         answer = await self._client.read("/api/v1/namespaces", labelSelector=f"{names.CLUSTER}={self._cluster_id}")
         found = msgspec.json.decode(answer, type=_Namespaces).items
         now = time.monotonic()
+        for one in found:
+            self._see(one)
         self._known = {one.metadata.name: (_place(one), now) for one in found if one.status.phase == "Active"}
+
+    def has(self, name: str) -> bool:
+        """Whether it is a project's, on this cluster."""
+        return name in self._projects
+
+    def project_of(self, name: str) -> str:
+        """Id of the project that it is for; empty where it is none's."""
+        return self._projects.get(name, "")
+
+    def _see(self, namespace: Namespace) -> None:
+        self._projects[namespace.metadata.name] = namespace.metadata.labels.get(names.PROJECT, "")
 
     def doubt(self, name: str) -> None:
         """It may be gone."""
@@ -57,9 +78,12 @@ class Namespaces:
         """
         name = names.namespace_of(self._configuration.project_namespace, pod.project_name)
         place, read_at = self._known.get(name, (None, 0.0))
-        if place is None or time.monotonic() - read_at > FRESH_SECONDS:
+        is_fresh = time.monotonic() - read_at <= FRESH_SECONDS and self.project_of(name) == pod.project_id
+        if place is None or not is_fresh:
             began = time.monotonic()
-            place = _place(await self._look_or_make(self._manifest(name, pod), expected=place is not None))
+            found = await self._look_or_make(self._manifest(name, pod), expected=place is not None)
+            self._see(found)
+            place = _place(found)
             self._known[name] = (place, began)
         return place
 
@@ -104,12 +128,16 @@ class Namespaces:
                 f"namespace {name} belongs to another cluster of Muster ({owner}); give this agent names of its own "
                 "with MUSTER_KUBERNETES_PROJECT_NAMESPACE"
             )
-        missing = {key: value for key, value in labels.items() if key not in found.metadata.labels}
-        if not missing:
+        there = found.metadata.labels
+        wrong = {key: value for key, value in labels.items() if key not in there}
+        if there.get(names.PROJECT) != labels[names.PROJECT]:
+            # Another project had this name before, and was deleted.
+            wrong[names.PROJECT] = labels[names.PROJECT]
+        if not wrong:
             return found
         version = {"resourceVersion": found.metadata.resource_version}
         return _decode(
-            await self._client.patch(f"/api/v1/namespaces/{name}", {"metadata": {**version, "labels": missing}})
+            await self._client.patch(f"/api/v1/namespaces/{name}", {"metadata": {**version, "labels": wrong}})
         )
 
 

@@ -328,8 +328,8 @@ class Runs:
         for pod in found:
             self._view.see_pod(pod)
         self._on_news()
-        # One of an earlier run that has ended stays until it is let go.
-        return any(token_of(pod) == token for pod in found)
+        # One of an earlier run that has ended stays until it is let go. A copy elsewhere is none of ours.
+        return any(token_of(pod) == token for pod in found if self._namespaces.has(pod.metadata.namespace))
 
     async def _is_fenced(self, pod: Pod) -> bool:
         """Whether nothing can run on the pod's node any more. That it has no object is asked of the server itself."""

@@ -55,18 +55,9 @@ class ForeignUse(msgspec.Struct, frozen=True, kw_only=True):
 NO_USE: Final = ForeignUse()
 
 
-def is_foreign(pod: Pod, cluster_id: str) -> bool:
-    """Whether it takes of its node and is neither a run nor a reservation of ours. Ended pods take nothing."""
-    return bool(pod.spec.node_name) and not pod.ended and not pod.ours(cluster_id) and not pod.holds_gpu(cluster_id)
-
-
-def foreign_use(pods: Iterable[Pod], cluster_id: str) -> dict[str, ForeignUse]:
-    """By node name; nodes without foreign pods are left out."""
-    uses: dict[str, ForeignUse] = {}
-    for pod in pods:
-        if is_foreign(pod, cluster_id):
-            uses[pod.spec.node_name] = uses.get(pod.spec.node_name, NO_USE) + use_of(pod)
-    return uses
+def takes_room(pod: Pod) -> bool:
+    """Whether it takes of a node, as the kubelet counts; ended pods take nothing."""
+    return bool(pod.spec.node_name) and not pod.ended
 
 
 def use_of(pod: Pod) -> ForeignUse:

@@ -17,10 +17,10 @@ from services.agent.backends.kubernetes.read.ends import deletion_asked_at
 from services.agent.backends.kubernetes.read.nodes import (
     ForeignUse,
     Readiness,
-    is_foreign,
     is_ready,
     observed_node,
     out_of_service,
+    takes_room,
     use_of,
 )
 from services.agent.backends.kubernetes.read.observe import lost_with_node, observed_pod, unreachable
@@ -43,14 +43,26 @@ def token_of(pod: Pod) -> int:
 class View:
     """Mutable; belongs to one event loop."""
 
-    def __init__(self, cluster_id: str, *, fence: Callable[[str], int], readiness: Readiness) -> None:
+    def __init__(
+        self,
+        cluster_id: str,
+        *,
+        fence: Callable[[str], int],
+        readiness: Readiness,
+        is_place: Callable[[str], bool],
+    ) -> None:
+        """`is_place`: whether a namespace is one in which we make runs."""
         self._cluster_id = cluster_id
         self._fence = fence
+        self._is_place = is_place
         self._readiness = readiness
         self.pods: dict[str, Pod] = {}
         """Our pods' objects by pod key: one object each."""
         self.reservations: dict[Name, Pod] = {}
         """Reservation pods of ours."""
+        self.unplaced: dict[Name, Pod] = {}
+        """Pods with the marks of runs, in namespaces that are not known to be ours: others' copies, or what another
+        agent made in a namespace that it made a moment ago."""
         self.nodes: dict[str, Node] = {}
         self._on_node: dict[str, set[str]] = {}
         """Keys of our pods by node."""
@@ -74,12 +86,31 @@ class View:
 
     def see_pod(self, pod: Pod) -> None:
         """An object as it is, or was a moment ago."""
-        if pod.ours(self._cluster_id):
+        self._forget_foreign(name_of(pod))
+        if self._is_run(pod):
             self._see_ours(pod)
         elif pod.holds_gpu(self._cluster_id):
             self.reservations[name_of(pod)] = pod
         else:
             self._see_foreign(pod)
+
+    def _is_run(self, pod: Pod) -> bool:
+        """Whether it is the object of a run of ours, and not somebody's copy of one: of one rank there are never two at
+        once, so the one that was made first is ours.
+        """
+        if not pod.ours(self._cluster_id):
+            return False
+        if not self._is_place(pod.metadata.namespace):
+            self.unplaced[name_of(pod)] = pod
+            return False
+        first = self.pods.get(pod.metadata.labels.pod_key)
+        if first is None or name_of(first) == name_of(pod):
+            return True
+        if pod.metadata.creation_timestamp >= first.metadata.creation_timestamp:
+            return False
+        self._drop(first.metadata.labels.pod_key, first)
+        self._see_foreign(first)
+        return True
 
     def _see_ours(self, pod: Pod) -> None:
         key = pod.metadata.labels.pod_key
@@ -95,13 +126,21 @@ class View:
         self._on_node.setdefault(pod.spec.node_name, set()).add(key)
         self._changed.add(key)
 
-    def _see_foreign(self, pod: Pod) -> None:
-        name = name_of(pod)
+    def places_found(self) -> None:
+        """Namespaces of ours are known that were not."""
+        for pod in [pod for (namespace, _), pod in self.unplaced.items() if self._is_place(namespace)]:
+            self.see_pod(pod)
+
+    def _forget_foreign(self, name: Name) -> None:
+        self.unplaced.pop(name, None)
         before = self._foreign.pop(name, None)
         if before is not None:
             self._foreign_use[before[0]] -= before[1]
             self._changed_nodes.add(before[0])
-        if pod.spec.node_name and is_foreign(pod, self._cluster_id):
+
+    def _see_foreign(self, pod: Pod) -> None:
+        name = name_of(pod)
+        if takes_room(pod):
             use = use_of(pod)
             node = pod.spec.node_name
             self._foreign[name] = (node, use)
@@ -112,9 +151,7 @@ class View:
         """Its object is gone from the API server; `pod` is its last state."""
         name = name_of(pod)
         self.reservations.pop(name, None)
-        if (before := self._foreign.pop(name, None)) is not None:
-            self._foreign_use[before[0]] -= before[1]
-            self._changed_nodes.add(before[0])
+        self._forget_foreign(name)
         self._released.discard(pod.metadata.uid)
         key = pod.metadata.labels.pod_key
         known = self.pods.get(key)
@@ -248,6 +285,7 @@ class View:
         kept = [pod for pod in self.pods.values() if int(pod.metadata.resource_version or 0) > version]
         before_nodes = set(self.nodes)
         self.reservations.clear()
+        self.unplaced.clear()
         self._foreign.clear()
         self._changed_nodes.update(self._foreign_use)
         self._foreign_use.clear()
