@@ -2,6 +2,7 @@
 that says what to change (log.md section 1.4; a power cut with other settings lost everything that was measured).
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,12 +14,16 @@ from nats.aio.client import Client
 
 from development.servers import EVERYTHING, NatsServer
 from development.streams import delete_streams
+from events.subjects import ALL_WANTED, wanted_subject
+from services.runtime.log.latest import Latest
 from services.runtime.nats.calls import call
 from services.runtime.nats.connection import connect
-from services.runtime.nats.declared import DECLARED
+from services.runtime.nats.declared import DECLARED, DISPOSABLE_STREAMS
+from services.runtime.nats.requests import Requests
 from services.runtime.nats.streams import (
     StreamError,
     assert_streams,
+    create_disposable_streams,
     create_streams,
     parse_report,
     wrong_servers,
@@ -92,11 +97,28 @@ async def test_each_wrong_setting_of_the_log_is_refused_by_name(
     assert sentence in wrong[0]
 
 
-@pytest.mark.parametrize("stream", [declared.name for declared in DECLARED])
+@pytest.mark.parametrize("stream", [each.name for each in DECLARED if each.name not in DISPOSABLE_STREAMS])
 async def test_a_missing_stream_is_refused_with_what_makes_it(everything: Client, stream: str) -> None:
     await delete_streams(everything, stream)
     with pytest.raises(StreamError, match=rf"stream {stream} is missing: run `python -m services.setup` once"):
         await assert_streams(everything)
+
+
+async def test_streams_that_are_made_again_keep_no_service_from_its_start(everything: Client) -> None:
+    """A server that was started again comes without those it had in memory, and cluster_sync may be away."""
+    await delete_streams(everything, *DISPOSABLE_STREAMS)
+    await assert_streams(everything)
+    reader = Latest(everything, Requests(everything), "WANTED", ALL_WANTED)
+    reader.start()
+    try:
+        assert await reader.next(0.1) == []
+        await create_disposable_streams(everything, 1)
+        await everything.jetstream().publish(wanted_subject("c", "k"), b"{}")
+        async with asyncio.timeout(30):
+            while not await reader.next(1.0):
+                pass
+    finally:
+        await reader.close()
 
 
 @pytest.mark.parametrize("setting", ["discard", "allow_msg_ttl", "duplicate_window"])
@@ -110,7 +132,7 @@ async def test_a_real_stream_that_somebody_changed_is_refused(everything: Client
 
 
 async def test_everything_that_is_wrong_comes_at_once(everything: Client) -> None:
-    for stream in ("WANTED", "AUDIT"):
+    for stream in ("CODE", "AUDIT"):
         await delete_streams(everything, stream)
     with pytest.raises(StreamError) as refused:
         await assert_streams(everything, replicas=3)
