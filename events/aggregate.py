@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from events import cluster, node, project, tenant, void
+from events import cluster, installation, node, project, tenant, void
 from events.codec import encode_event
 from events.commit import About, Actor, BatchPart, Commit, CommitRecord
 from events.decision import Context, Decision
@@ -138,7 +138,19 @@ VOID: Final = Aggregate(
     fold_version=1,
 )
 
-AGGREGATES: Final[dict[str, Aggregate[Any]]] = {a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID)}
+LOG: Final = Aggregate(
+    name="log",
+    state=installation.Log,
+    initial=installation.Log(),
+    evolve=installation.evolve,
+    decide=installation.decide,
+    about=lambda _: About(),
+    fold_version=1,
+)
+
+AGGREGATES: Final[dict[str, Aggregate[Any]]] = {
+    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID, LOG)
+}
 """The registry: one line per kind."""
 
 

@@ -17,6 +17,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     command_id: str
     version: int = 0
     """Sequence of the aggregate's last commit; 0 where it has none."""
+    incarnation: int = 0
+    """How often the log was restored from a backup."""
     protected: bool = False
     """Whether ownership protection is on for the workload's cluster, as the gate saw it."""
     override: bool = False

@@ -42,6 +42,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "ServiceAccountRotated": "user",
     "ServiceAccountUsed": "user",
     "ServiceAccountDeleted": "user",
+    "LogRestored": "restore",
 }
 
 
@@ -110,6 +111,7 @@ class LogChecker:
         self._unreadable: dict[int, str] = {}
         """What is wrong with each message that is no commit, unless a later one voids it."""
         self._batch: Fields | None = None
+        self._incarnation = 0
         self._bound: dict[str, tuple[Workload, Fields]] = {}
         """Placements of this step, by run."""
 
@@ -195,6 +197,8 @@ class LogChecker:
             if type_ == "MessageVoided":
                 if self._unreadable.pop(data["seq"], None) is None:
                     self._wrong("void", f"{record.seq} declares {data['seq']} void, which can be read")
+            elif type_ == "LogRestored":
+                self._restored(record, data)
             elif record.kind == "project":
                 self._project(record.key, type_, data)
             elif record.kind == "node":
@@ -231,9 +235,16 @@ class LogChecker:
             self._gone_projects.add(self._projects.get(key, ""))
             self._projects[key] = ""
 
+    def _restored(self, record: Record, data: Fields) -> None:
+        if data["incarnation"] != self._incarnation + 1:
+            self._wrong("restore", f"incarnation {data['incarnation']} follows {self._incarnation}")
+        if data["seq"] != record.seq - 1:
+            self._wrong("restore", f"{record.seq} says that the log was restored up to {data['seq']}")
+        self._incarnation = data["incarnation"]
+
     def _model(self, workload: Workload, record: Record) -> Model:
         last = self._tokens.get(record.key, -1)
-        return Model(workload, record, stand_ins=self._stand_ins, last_token=last)
+        return Model(workload, record, stand_ins=self._stand_ins, last_token=last, incarnation=self._incarnation)
 
     def _created(self, record: Record, data: Fields) -> None:
         workload, wrong = created(record, data, self.newest.get(record.key))

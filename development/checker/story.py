@@ -14,7 +14,7 @@ GPU_SPEC = {"completions": 1, "parallelism": 1, "backoffLimit": 0, "compute": {"
 ID = "0190-workload-1"
 KEY = "aaaaaaaaaaaa"
 NODE = "nnnnnnnnnnnn"
-SERVICES = {"scheduler", "cluster_sync", "auto_deletion"}
+SERVICES = {"scheduler", "cluster_sync", "auto_deletion", "restore"}
 
 
 def pod(index: int = 0, *, attempt: int = 1, try_: int = 0) -> dict[str, Any]:

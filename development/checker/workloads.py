@@ -34,6 +34,8 @@ type Wrong = tuple[str, str]
 
 SIGNALLED = 128
 """Exit codes from here on say that a signal ended the process."""
+INCARNATION: Final = 2**40
+"""What a restore of the log adds to every run token after it."""
 
 
 @dataclass
@@ -179,12 +181,16 @@ def _wrong_birth(made: Workload, before: Workload | None) -> Iterator[Wrong]:
 class Model:
     """Takes the events of one commit on one workload."""
 
-    def __init__(self, workload: Workload, record: Record, *, stand_ins: bool, last_token: int) -> None:
+    def __init__(
+        self, workload: Workload, record: Record, *, stand_ins: bool, last_token: int, incarnation: int
+    ) -> None:
         self.workload = workload
         self.record = record
         self._stand_ins = stand_ins
         self._last_token = last_token
         """The highest token of the name so far."""
+        self._incarnation = incarnation
+        """How often the log had been restored."""
 
     def take(self, type_: str, data: Fields) -> Iterator[Wrong]:
         """Take one event over; what is wrong about it."""
@@ -268,7 +274,8 @@ class Model:
 
     def _pods_bound(self, data: Fields) -> Iterator[Wrong]:
         yield from self._may_run("was given nodes")
-        if data["token"] != self.record.fields["parent_seq"] or data["token"] <= self._last_token:
+        token = self._incarnation * INCARNATION + self.record.fields["parent_seq"]
+        if data["token"] != token or token <= self._last_token:
             yield "token", f"{self.workload.name}: token {data['token']} after {self._last_token}"
         for placement in data["placements"]:
             yield from self._bind(placement, data["token"])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from events.aggregate import CLUSTER, NODE, PROJECT, TENANT, VOID, WORKLOAD
+from events.aggregate import CLUSTER, LOG, NODE, PROJECT, TENANT, VOID, WORKLOAD
 from events.public import cluster, lost, node, project, workload
 from events.public.shape import Happening, PublicEvent, Told
 
@@ -29,6 +29,7 @@ PUBLIC: Final[dict[str, Public]] = {
     VOID.name: Public(lost.EVENTS, lost.tell),
     # Who has which role everywhere is no project's business.
     TENANT.name: Public((), _nothing),
+    LOG.name: Public((), _nothing),
 }
 """By aggregate: one line for each. What is not here has no public events."""
 

@@ -37,6 +37,7 @@ from events.workload.pod import (
     PodWarned,
     how_it_failed,
     pod_id,
+    run_token,
 )
 from events.workload.state import (
     LONGEST_RETRY_WAIT,
@@ -242,7 +243,7 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
     if not state.queued:
         events.append(WorkloadQueued())
     if command.placements:
-        events.append(PodsBound(placements=command.placements, token=context.version))
+        events.append(PodsBound(placements=command.placements, token=run_token(context.incarnation, context.version)))
     told = (state.reason, state.message)
     if command.waiting_reason and told != (command.waiting_reason, command.waiting_message):
         events.append(WorkloadWaiting(reason=command.waiting_reason, message=command.waiting_message))

@@ -16,6 +16,21 @@ from events.workload.spec import WHOLE_GPU_MILLI
 
 PodId = tuple[str, int]
 """(pod set, index)."""
+VERSION_BITS: Final = 40
+"""Of a run token: versions below a million million. With the incarnation above them, a token stays a whole number in
+JavaScript (2^53)."""
+
+
+def run_token(incarnation: int, version: int) -> int:
+    """The number that orders the runs of a pod: how often the log was restored, then the version of the workload. So
+    what is decided after a restore is newer than all that agents have seen, also of what was lost.
+    """
+    return incarnation << VERSION_BITS | version
+
+
+def split_token(token: int) -> tuple[int, int]:
+    """(incarnation, version)."""
+    return token >> VERSION_BITS, token & ((1 << VERSION_BITS) - 1)
 
 
 class PodRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -71,7 +86,8 @@ class PodsBound(_Event, frozen=True, kw_only=True):
     placements: tuple[Placement, ...]
     """One per run."""
     token: int
-    """Version of the workload when this was decided. It rises with every commit of the name."""
+    """How often the log had been restored, times 2^40, plus the version of the workload when this was decided. It rises
+    with every commit of the name, and with every restore."""
 
 
 class PodStarting(_Event, frozen=True, kw_only=True):

@@ -97,7 +97,7 @@ def _back_up(session: Session, url: str, key_file: Path | None, folder: Path | N
             with progress_bar(session.out, "backup") as report:
                 return await back_up(source, place, secret, files, version=client_version(), progress=report)
 
-    done = _run(run())
+    done = run_or_explain(run())
     manifest = done.manifest
     rate = done.new_messages / max(done.seconds, 0.001)
     session.out.one(
@@ -138,7 +138,7 @@ def _verify(session: Session, url: str, head: str | None, folder: Path | None, *
                     end = await compare(place, manifest, source, report)
         return manifest, end, unlisted(place, manifest)
 
-    manifest, end, others = _run(run())
+    manifest, end, others = run_or_explain(run())
     if end is not None:
         compared = f"equal to the server's log, which goes up to {end:,}"
     else:
@@ -205,18 +205,19 @@ async def _connected(settings: Any) -> "AsyncGenerator[Source]":
         await connection.close()
 
 
-def _run[T](work: Coroutine[Any, Any, T]) -> T:
+def run_or_explain[T](work: Coroutine[Any, Any, T]) -> T:
     """Does the work. Raises Problem."""
     from muster.embedded.datadir import DataDirError
     from muster.embedded.processes import StartError
     from services.runtime.backup.archive import BackupError
     from services.runtime.log.store import LogUnavailableError
     from services.runtime.nats.connection import ConnectionLostError
+    from services.runtime.nats.streams import StreamError
     from services.runtime.process.host import run_loop
 
     try:
         return run_loop(work)
-    except BackupError as error:
+    except (BackupError, StreamError) as error:
         raise Problem(str(error), code=ExitCode.FAILURE) from error
     except (DataDirError, StartError) as error:
         raise Problem("the data folder cannot be used", why=(str(error),), code=ExitCode.FAILURE) from error

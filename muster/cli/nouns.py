@@ -96,6 +96,9 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_backup",
         summary="Back up the log and all that cannot be made again from it, or check a backup.",
     ),
+    "restore": Noun(
+        module="restore", add="add_restore", summary="Restore a backup into an installation that is empty."
+    ),
     "doctor": Noun(
         module="doctor",
         add="add_doctor",

@@ -9,21 +9,22 @@ from typing import Any, Final, override
 import msgspec
 from msgspec.structs import replace
 
-from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain
+from events.aggregate import CLUSTER, LOG, NODE, PROJECT, WORKLOAD, Chain
 from events.cluster import Cluster
 from events.cluster_protocol import pod_key
 from events.commit import Commit
 from events.ids import key_of_id
+from events.installation import LOG_KEY
 from events.phases import FINISHED
 from events.project import Project
 from events.subjects import wanted_subject
-from events.workload.pod import Pod, PodId
+from events.workload.pod import Pod, PodId, split_token
 from events.workload.pods import Pods, changed
 from events.workload.state import Workload
 from services.cluster_sync.reconcile import Desired, desired_pod
 from services.runtime.log.log_fold import LogFold
 
-FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT)
+FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
 SNAPSHOT_SHAPE: Final = 3
 """Raise it when what is forgotten, or kept, changes."""
@@ -75,7 +76,7 @@ class DesiredState(LogFold):
                 if after.state.cluster_id:
                     self.changed.clusters.add(commit.key)
             case _:
-                pass  # a project
+                pass  # a project, or the log
 
     def _took_workload(self, key: str, before: Workload, after: Workload) -> None:
         if self._notes:
@@ -120,6 +121,18 @@ class DesiredState(LogFold):
         key = key_of_id(cluster_id)
         chain = None if key is None else self.clusters.get(key)
         return chain.state if chain is not None and chain.state.cluster_id == cluster_id else None
+
+    def ahead(self, token: int, key: str) -> bool:
+        """Whether a run was bound by a commit that is not in here yet: another instance is ahead. One of an earlier
+        incarnation of the log never is: what is not in here of that was lost.
+        """
+        incarnation, version = split_token(token)
+        chain = self.of(LOG).get(LOG_KEY)
+        ours = 0 if chain is None else chain.state.incarnation
+        if incarnation != ours:
+            return incarnation > ours
+        workload = self.workloads.get(key)
+        return self.seq < version or (workload is not None and workload.version <= version)
 
     def _project(self, project_id: str) -> Project:
         key = key_of_id(project_id)

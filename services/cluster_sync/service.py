@@ -361,7 +361,7 @@ class ClusterSync:
             pod = state.pods[observed.pod.pod_set, observed.pod.index]
             self._reporter.pods(workload_key, observed.workload_id, facts_of(observed, pod))
             return
-        if self._fold.seq < observed.token or (chain is not None and chain.version <= observed.token):
+        if self._fold.ahead(observed.token, workload_key):
             return  # bound after what we have followed: another instance is ahead, and the agent will say it again
         subject = wanted_subject(cluster_id, key)
         wanted = self._fold.desired.get(subject)

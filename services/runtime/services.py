@@ -17,6 +17,7 @@ from events.subjects import (
     ALL_AUDIT,
     ALL_CANARIES,
     ALL_CODE,
+    ALL_EVENTS,
     ALL_KEYS,
     ALL_OBSERVED,
     ALL_RECIPES,
@@ -63,6 +64,9 @@ them (`setup`), or not at all: a user of NATS that another program borrows.
 
 OPERATOR_UID: Final = 10001
 """Of setup, and of what an operator runs once: they alone read the key that signs tokens."""
+
+_KEPT_STREAMS: Final = (*kept_streams(before_log=True), *kept_streams(before_log=False))
+"""What a backup holds beside the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,11 +247,23 @@ SERVICES: Final[dict[str, Service]] = {
         rights=permission(
             "backup",
             *read(EVENTS_STREAM),
-            *(
-                call("STREAM.MSG.GET", stream)
-                for before_log in (True, False)
-                for stream in kept_streams(before_log=before_log)
-            ),
+            *(call("STREAM.MSG.GET", stream) for stream in _KEPT_STREAMS),
+        ),
+        uid=OPERATOR_UID,
+    ),
+    # `muster restore`, into streams that it makes itself: no service has this password.
+    "restore": Service(
+        rights=permission(
+            "restore",
+            *append("log"),
+            *read(EVENTS_STREAM),
+            ALL_EVENTS,
+            ALL_ACTORS,
+            ALL_AUDIT,
+            ALL_CODE,
+            ALL_KEYS,
+            *(call("STREAM.CREATE", stream) for stream in (EVENTS_STREAM, *_KEPT_STREAMS)),
+            call("STREAM.UPDATE", EVENTS_STREAM),
         ),
         uid=OPERATOR_UID,
     ),

@@ -32,6 +32,8 @@ class Heads:
 
     workloads: Mapping[str, Chain[Workload]]
     nodes: Mapping[str, Chain[Node]]
+    incarnation: int = 0
+    """How often the log was restored."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,7 +135,7 @@ def _of_workload(heads: Heads, key: str, command: PlacePods, command_id: str, no
     chain = heads.workloads.get(key)
     if chain is None:
         return Refusal(code="stale_placement", message="the workload has ended")
-    context = Context(now=now, actor=ACTOR, command_id=command_id, version=chain.version)
+    context = Context(now=now, actor=ACTOR, command_id=command_id, version=chain.version, incarnation=heads.incarnation)
     decided = WORKLOAD.decide(command, chain.state, context)
     if isinstance(decided, Refusal):
         return decided

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, override
 
-from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Chain
+from events.aggregate import CLUSTER, LOG, NODE, PROJECT, WORKLOAD, Chain
 from events.cluster import DEFAULT_POOL, Cluster
 from events.commit import Commit
 from events.ids import key_of_id
+from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, WaitingReason
 from events.workload.kinds import KINDS
@@ -46,7 +47,7 @@ from services.scheduler.snapshot import (
     Waiting,
 )
 
-FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT)
+FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
@@ -105,7 +106,7 @@ class SchedulingState(LogFold):
             case "cluster":
                 self._cluster_changed(before.state, after.state)
             case _:
-                self.freed += 1  # a project
+                self.freed += 1  # a project; or the log was restored, before all else here
 
     def _cluster_changed(self, before: Cluster, after: Cluster) -> None:
         self.freed += 1
@@ -122,6 +123,12 @@ class SchedulingState(LogFold):
         super().restore(seq, chains)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
+
+    @property
+    def incarnation(self) -> int:
+        """How often the log was restored."""
+        chain = self.of(LOG).get(LOG_KEY)
+        return 0 if chain is None else chain.state.incarnation
 
     # -- settling ----------------------------------------------------------------------------------------------------
 

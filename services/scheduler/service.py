@@ -187,7 +187,7 @@ class Scheduler:
         return await self._append(update_drafts(self._heads(), update, str(uuid4()), now))
 
     def _heads(self) -> Heads:
-        return Heads(workloads=self.fold.workloads, nodes=self.fold.nodes)
+        return Heads(workloads=self.fold.workloads, nodes=self.fold.nodes, incarnation=self.fold.incarnation)
 
     async def _append(self, drafts: list[Draft] | Refusal) -> bool:
         if isinstance(drafts, Refusal):

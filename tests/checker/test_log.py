@@ -28,7 +28,7 @@ def test_every_invariant_of_the_log_is_seeded() -> None:
     """The names that the checker can give, in its own words, against those that are seeded below."""
     texts = [(FOLDER / name).read_text() for name in ("log.py", "workloads.py", "nodes.py")]
     names = {name for text in texts for name in re.findall(r'(?:yield \(?|_wrong\()\s*"([a-z]+)", f"', text)}
-    assert names - {"gap", "chain", "once", "batch", "acknowledged", "void"} <= {
+    assert names - {"gap", "chain", "once", "batch", "acknowledged", "void", "restore"} <= {
         expected for expected, _ in SEEDED.values()
     }
 
@@ -419,6 +419,26 @@ def test_what_cannot_be_read_is_passed_once_somebody_has_voided_it() -> None:
     assert story.wrong() == set()
     story.commit("ev.void.1", ("MessageVoided", {"seq": 1}))
     assert story.wrong() == {"void"}
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "back", "expected"),
+    [(1, 0, set[str]()), (2, 0, {"restore"}), (0, 0, {"restore"}), (1, 1, {"restore"})],
+)
+def test_a_restore_follows_the_one_before_and_what_the_backup_had(
+    incarnation: int, back: int, expected: set[str]
+) -> None:
+    story = Story().node().created()
+    fields = {"incarnation": incarnation, "seq": len(story.messages) - back, "chain": "", "backed_up_at": story.text()}
+    story.commit("ev.log.log", ("LogRestored", fields), by="restore")
+    assert story.wrong() == expected
+
+
+def test_a_run_that_is_bound_after_a_restore_has_a_token_above_all_before() -> None:
+    story = Story().node().created()
+    fields = {"incarnation": 1, "seq": len(story.messages), "chain": "", "backed_up_at": story.text()}
+    story.commit("ev.log.log", ("LogRestored", fields), by="restore")
+    assert story.bound().wrong() == {"token"}
 
 
 def test_what_was_acknowledged_and_is_not_there_is_found() -> None:

@@ -50,7 +50,7 @@ def users_of(setting: str) -> set[str]:
 @pytest.mark.parametrize(
     ("volume", "services"),
     [
-        ("signing-key", {"setup", "cli", "backup"}),
+        ("signing-key", {"setup", "cli", "backup", "restore"}),
         ("authority", {"secrets"}),
         ("postgres-password", {"secrets", "postgres", *users_of("database_url") - {"api"}}),
         ("postgres-reader-password", {"secrets", *users_of("reader_url")}),

@@ -33,11 +33,11 @@ DESTROYING = tuple(
 FOLLOWERS = ("api", "ownership", "commands", "scheduler", "cluster_sync", "projector", "operator")
 
 MAY_PUBLISH = {
-    "ev.workload.k": {"commands", "scheduler", "cluster_sync"},
-    "ev.node.k": {"commands", "scheduler", "cluster_sync"},
-    "ev.cluster.k": {"commands", "cluster_sync", "setup"},
-    "ev.project.k": {"commands", "setup"},
-    "ev.tenant.k": {"commands", "setup"},
+    "ev.workload.k": {"commands", "scheduler", "cluster_sync", "restore"},
+    "ev.node.k": {"commands", "scheduler", "cluster_sync", "restore"},
+    "ev.cluster.k": {"commands", "cluster_sync", "setup", "restore"},
+    "ev.project.k": {"commands", "setup", "restore"},
+    "ev.tenant.k": {"commands", "setup", "restore"},
     "cmd.request.CreateWorkload": {"api"},
     "cmd.admitted.CreateWorkload": {"ownership"},
     "cmd.system.auto_deletion.DeleteWorkload": {"auto_deletion"},
@@ -47,9 +47,9 @@ MAY_PUBLISH = {
     "obs.c.cluster": {"agent"},
     "usage.c": {"agent"},
     "agent.c.logs": {"api"},
-    "audit.p": {"ownership"},
+    "audit.p": {"ownership", "restore"},
     "refused.p": {"ownership"},
-    "key.c": {"commands"},
+    "key.c": {"commands", "restore"},
     "snap.chain.tenant.x.0": {"setup", "commands"},
     "snap.chain.project.x.0": {"setup", "commands"},
     "snap.chain.cluster.x.0": {"setup", "commands", "cluster_sync"},
@@ -66,7 +66,7 @@ MAY_PUBLISH = {
     "_INBOX_api.logs.c.x": {"ownership", "commands", "agent"},
     "_INBOX_commands.x": set(),
     "_INBOX_setup.x": {"commands"},
-    call("STREAM.CREATE", "EVENTS"): {"setup"},
+    call("STREAM.CREATE", "EVENTS"): {"setup", "restore"},
     call("STREAM.CREATE", "WANTED"): {"setup", "cluster_sync"},
     call("STREAM.CREATE", "OTHER"): set(),
     call("CONSUMER.DURABLE.CREATE", "EVENTS", "x"): set(),
@@ -85,6 +85,7 @@ MAY_PUBLISH = {
     "$JS.API.STREAM.INFO.EVENTS": set(),
     **{subject: set() for subject in DESTROYING},
     **{call("STREAM.UPDATE", stream): {"migrate"} for stream in STREAMS},
+    call("STREAM.UPDATE", "EVENTS"): {"migrate", "restore"},
 }
 """Every subject, and who may publish on it."""
 

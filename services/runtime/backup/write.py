@@ -4,6 +4,7 @@ The manifest is written last. A backup that was cut off leaves files that no man
 again and removes the old ones.
 """
 
+import asyncio
 import base64
 import contextlib
 import secrets
@@ -77,17 +78,27 @@ async def back_up(
     """
     place.make()
     with place.held():
-        return await _Run(source, place, passphrase, version).run(files, progress)
+        raw = place.read(MANIFEST) if place.exists(MANIFEST) else b""
+        before = decode_manifest(raw) if raw else None
+        # Half a second of CPU: the connection goes on meanwhile.
+        sealer = await asyncio.to_thread(_sealer, before, passphrase)
+        return await _Run(source, place, sealer, version, raw, before).run(files, progress)
+
+
+def _sealer(before: Manifest | None, passphrase: bytes) -> Sealer:
+    return new_sealer(passphrase) if before is None else sealer_of(before.sealing, passphrase)
 
 
 class _Run:
-    def __init__(self, source: Source, place: Place, passphrase: bytes, version: str) -> None:
+    def __init__(  # noqa: PLR0917
+        self, source: Source, place: Place, sealer: Sealer, version: str, raw: bytes, before: Manifest | None
+    ) -> None:
         self._source = source
         self._place = place
         self._version = version
-        self._raw = place.read(MANIFEST) if place.exists(MANIFEST) else b""
-        self._before = decode_manifest(self._raw) if self._raw else None
-        self._sealer: Sealer = sealer_of(self._before.sealing, passphrase) if self._before else new_sealer(passphrase)
+        self._raw, self._before = raw, before
+        """The manifest that was there at the beginning, as it is stored, and decoded."""
+        self._sealer = sealer
         self._mark = secrets.token_hex(RUN_BYTES)
         self._new_messages = self._new_bytes = 0
 

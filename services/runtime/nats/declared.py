@@ -54,6 +54,8 @@ MAX_FILE_STORE: Final = "MUSTER_NATS_MAX_FILE_STORE"
 BESIDE_LOG_BYTES: Final = 8 * _GIB
 """What a server may use beside the log: the other streams have one, and may be given more."""
 NANOSECONDS: Final = 1_000_000_000
+RESTORING: Final = "muster-restoring"
+"""In the metadata of the log's stream while a backup is being put back into it: the head of that backup."""
 DAY_SECONDS: Final = 24 * 3600
 
 Config = dict[str, Any]

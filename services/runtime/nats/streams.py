@@ -22,6 +22,7 @@ from services.runtime.nats.declared import (
     DECLARED,
     DISPOSABLE_STREAMS,
     NANOSECONDS,
+    RESTORING,
     SERVER_REPORT_SUBJECT,
     SYNC_TAG,
     Config,
@@ -234,9 +235,20 @@ def wrong_settings(declared: Declared, actual: Config, replicas: int | None) -> 
         f"stream {declared.name}: {_sentence(key, is_, must)}."
         for key, (is_, must) in differences(declared, actual, replicas).items()
     ]
+    if head := metadata_of(actual).get(RESTORING):
+        wrong.append(
+            f"stream {declared.name}: a backup with the head {head} is being restored into it. Wait for `muster "
+            "restore`, or run it again to go on; nothing starts before it is done."
+        )
     if actual.get("max_bytes", -1) <= 0:
         wrong.append(f"stream {declared.name}: max_bytes is unlimited, set it {_REASONS['max_bytes']}.")
     return wrong
+
+
+def metadata_of(config: Config | None) -> dict[str, str]:
+    """What a stream is labelled with."""
+    found: dict[str, str] | None = (config or {}).get("metadata")
+    return found or {}
 
 
 def _sentence(key: str, is_: Any, must: Any) -> str:
