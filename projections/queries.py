@@ -14,7 +14,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import asyncpg
-from sqlalchemy import Double, Executable, RowMapping, Select, func, literal, select, text
+from sqlalchemy import ColumnElement, Double, Executable, RowMapping, Select, func, literal, select, text, union
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
@@ -26,6 +26,7 @@ from projections.past_views import past_schema
 from projections.postgres import CUT_OFF
 from projections.tables import (
     DERIVED_SCHEMA,
+    PAST,
     REBUILD_LOCK,
     checkpoint,
     clusters,
@@ -59,6 +60,8 @@ FIRST_WAIT_SECONDS: Final = 0.005
 LONGEST_WAIT_SECONDS: Final = 0.1
 STREAM_ROWS: Final = 1000
 """Rows fetched at once by an export."""
+FIRST_COMMITS: Final = 2_000
+"""That are looked through for what happened; mostly a page is among them."""
 MAX_USAGE_SAMPLES: Final = 1000
 """Of one series (public-api.md)."""
 
@@ -296,6 +299,45 @@ class Queries:
             result = await connection.stream(statement, execution_options={"yield_per": STREAM_ROWS})
             yield RowStream(rows=result.mappings(), seq=seq)
 
+    async def changed_workloads(self, after: int, until: int, *, project_id: str | None, limit: int) -> list[str]:
+        """Ids of workloads with a commit after a sequence and up to another; any of them, where there are too many."""
+        was, now = PAST[workloads.name].c, workloads.c
+        found = union(
+            *(
+                select(c.id).where(c.version > after, c.version <= until, *_of_project(c.project_id, project_id))
+                for c in (was, now)
+            )
+        ).limit(limit)
+        async with self._snapshot() as (connection, _):
+            return list((await connection.execute(found)).scalars())
+
+    async def workloads_with(self, ids: Sequence[str]) -> Rows:
+        """Those of these ids, deleted ones too, by the name of the project and their own."""
+        statement = _select_workloads().where(workloads.c.id.in_(ids))
+        statement = self._params(statement.order_by(projects.c.name, workloads.c.name, workloads.c.id))
+        async with self._snapshot() as (connection, seq):
+            return Rows(rows=(await connection.execute(statement)).mappings().all(), seq=seq)
+
+    async def happened(self, after: int, until: int, *, project_id: str | None, limit: int) -> Rows:
+        """What happened to workloads after a sequence and up to another, the oldest first, with their names."""
+        h = history.c
+        statement = (
+            select(history, workloads.c.name.label("workload_name"))
+            .join(workloads, workloads.c.id == h.workload_id)
+            .where(h.seq > after, *_of_project(workloads.c.project_id, project_id))
+            .order_by(h.seq, h.index)
+            .limit(limit)
+        )
+        async with self._snapshot() as (connection, seq):
+            # No index gives them in order: a little is looked at first, and ten times as much while that is too little.
+            commits = FIRST_COMMITS
+            while True:
+                end = min(after + commits, until)
+                rows = (await connection.execute(statement.where(h.seq <= end))).mappings().all()
+                if len(rows) == limit or end == until:
+                    return Rows(rows=rows, seq=seq)
+                commits *= 10
+
     async def history(self, workload_id: str, *, offset: int = 0, limit: int = 50) -> Page:
         """What happened to one workload, oldest first."""
         h = history.c
@@ -408,6 +450,11 @@ class Queries:
             rebuild_target_seq=row["rebuild_target_seq"] if running else None,
         )
 
+    async def reached(self) -> int:
+        """The sequence that the tables speak of."""
+        async with self._snapshot() as (_, reached):
+            return reached
+
     async def wait_for(self, seq: int, timeout_seconds: float) -> bool:
         """Whether the tables speak of `seq` within the timeout (`min_seq`)."""
         loop = asyncio.get_running_loop()
@@ -510,6 +557,10 @@ def _select_workloads() -> Select[Any]:
     return select(workloads, *(expression.label(name) for name, expression in filters.UNSTORED.items())).select_from(
         filters.source()
     )
+
+
+def _of_project(column: ColumnElement[str], project_id: str | None) -> list[ColumnElement[bool]]:
+    return [] if project_id is None else [column == project_id]
 
 
 def _use_by_project(rows: Sequence[RowMapping]) -> dict[str, ProjectUse]:

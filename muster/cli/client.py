@@ -342,6 +342,8 @@ _OTHER_FLAGS: Final = {
     "subjectId": "USER",
     "roleName": "ROLE",
     "as_of": "--as-of",
+    "from": "--from",
+    "to": "--to",
     "Idempotency-Key": "--idempotency-key",
     "If-Match": "--if-match",
 }

@@ -4,7 +4,6 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -26,7 +25,6 @@ from muster.cli.contexts import (
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.nouns import NOUNS
 from muster.cli.output import Column, Format, Output, Style
-from muster.cli.values import ValueProblem, format_utc, parse_duration, parse_time
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Parameter
@@ -452,20 +450,16 @@ def _session(given: dict[str, Any], shared: dict[str, Any], outer: Connection) -
             quiet=connection.quiet,
             color=not connection.no_color,
         )
-    return Session(connection=connection, out=Output(style), as_of=_moment(given.get("as_of")))
+    return Session(connection=connection, out=Output(style), as_of=_as_of(given.get("as_of")))
 
 
-def _moment(given: str | None) -> str | None:
-    """A time ago as a time, which does not move. Raises Problem (usage) for what is no moment."""
-    if given is None or (given.isascii() and given.isdigit()):
-        return given
-    if parse_time(given) is not None:
-        return given
-    try:
-        return format_utc(datetime.now(UTC) - timedelta(seconds=parse_duration(given)))
-    except ValueProblem:
-        todo = "write a time as 2030-01-31T12:00:00Z, a time ago as 2h or 7d, or a sequence of the log as 4711"
-        raise usage(f"--as-of: {given!r} is no moment", todo=todo) from None
+def _as_of(given: str | None) -> str | None:
+    """Raises Problem (usage) for what is no moment."""
+    if given is None:
+        return None
+    from muster.cli.options import moment_option
+
+    return moment_option("--as-of", given)
 
 
 def _format(given: dict[str, Any]) -> Format:

@@ -50,6 +50,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_top",
         summary="Show who uses what now: GPUs, CPU and memory by project, user, pool, node or workload.",
     ),
+    "diff": Noun(
+        module="diff",
+        add="add_diff",
+        summary="Compare two moments: workloads, quotas and nodes, and what happened between them.",
+    ),
     "project": Noun(
         module="project", add="add_project", summary="Projects: workloads that belong together, and their GPU quota."
     ),

@@ -1,12 +1,13 @@
 """Options and arguments that several commands share, and how their texts are read."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
 
 from muster.cli.complete import cluster_names, project_names, workload_names
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.values import ValueProblem, parse_duration, parse_switch
+from muster.cli.values import ValueProblem, format_utc, parse_duration, parse_switch, parse_time
 
 ProjectOption = Annotated[
     str | None,
@@ -72,6 +73,17 @@ ProjectArgument = Annotated[
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Without a terminal it never asks.")
 ]
+
+
+def moment_option(flag: str, given: str) -> str:
+    """A moment as the API takes it: of a time ago, the time, which does not move. Raises Problem (usage)."""
+    if (given.isascii() and given.isdigit()) or parse_time(given) is not None:
+        return given
+    try:
+        return format_utc(datetime.now(UTC) - timedelta(seconds=parse_duration(given)))
+    except ValueProblem:
+        todo = "write a time as 2030-01-31T12:00:00Z, a time ago as 2h or 7d, or a sequence of the log as 4711"
+        raise usage(f"{flag}: {given!r} is no moment", todo=todo) from None
 
 
 def duration_option(flag: str, given: str) -> int:

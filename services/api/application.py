@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.api import (
     clusters,
     code,
+    diff,
     export,
     logs,
     operation_log,
@@ -39,6 +40,7 @@ OPERATIONS: Final = operations_in(
         clusters,
         organisation,
         use_now,
+        diff,
         service_accounts,
         operation_log,
         system,

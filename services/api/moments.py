@@ -42,11 +42,11 @@ MOMENT_HEADERS: Final = (
 """Of operations that take AS_OF."""
 
 
-async def moment_of(call: Call) -> Moment | None:
-    """The moment that the caller asks for; None: now. Raises 400 of the future, and 503 where the tables have not come
-    that far.
+async def moment_of(call: Call, name: str = AS_OF.name) -> Moment | None:
+    """The moment that this parameter asks for; None: now. Raises 400 of the future, and 503 where the tables have not
+    come that far.
     """
-    wanted: datetime | int | None = call.values["as_of"]
+    wanted: datetime | int | None = call.values[name]
     if wanted is None:
         return None
     if call.values.get("min_seq") is not None:
@@ -54,9 +54,9 @@ async def moment_of(call: Call) -> Moment | None:
         raise bad_request([Issue(field="min_seq", details=details, involves=frozenset({"as_of"}))])
     end = await call.api.store.last_seq()
     if isinstance(wanted, int) and wanted > end:
-        raise _future(f"the log ends at {end}, got {wanted}")
+        raise _future(name, f"the log ends at {end}, got {wanted}")
     if isinstance(wanted, datetime) and wanted > (now := datetime.now(UTC)):
-        raise _future(f"it is {rfc3339(now)} now, got {rfc3339(wanted)}")
+        raise _future(name, f"it is {rfc3339(now)} now, got {rfc3339(wanted)}")
     found = await call.queries.moment(wanted)
     if not found.settled:
         # What is in the log by now may belong before it; what comes later does not change the answer to a sequence.
@@ -66,9 +66,9 @@ async def moment_of(call: Call) -> Moment | None:
     return found.moment
 
 
-def _future(why: str) -> Exception:
+def _future(name: str, why: str) -> Exception:
     details = f"must be a moment of the past: {why}"
-    return bad_request([Issue(field="as_of", details=details, rule="max")])
+    return bad_request([Issue(field=name, details=details, rule="max")])
 
 
 def moment_headers(moment: Moment) -> dict[str, str]:

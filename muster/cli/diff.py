@@ -1,0 +1,122 @@
+"""`muster diff`: what differs between two moments."""
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from muster.cli.command import Session, command
+from muster.cli.complete import project_names
+from muster.cli.names import project_id
+from muster.cli.options import moment_option
+from muster.cli.output import Column
+from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
+
+_NAME: Final = Column("NAME", "name")
+_WHAT: Final = Column("DIFFERENCE", "difference")
+
+
+def _sides(show: Callable[[Row], str]) -> tuple[Column, Column]:
+    """What it was, and what it is."""
+    return (
+        Column("BEFORE", "before", show=lambda row: show(row_of(row, "before"))),
+        Column("AFTER", "after", show=lambda row: show(row_of(row, "after")), rest=True),
+    )
+
+
+def _workload(then: Row) -> str:
+    if not then:
+        return ""
+    gpus = number_of(then, "gpuAllocated")
+    held = f", {format_number(gpus)} GPU" if gpus else ""
+    return f"{text_of(then, 'phase')}, {text_of(then, 'priorityClassName')}{held}"
+
+
+def _quota(then: Row) -> str:
+    if not then:
+        return ""
+    quota = "no quota" if then.get("gpuQuota") is None else f"{format_number(number_of(then, 'gpuQuota'))} GPU"
+    pools = then.get("nodePools")
+    return f"{quota}, pools {','.join(map(str, pools))}" if isinstance(pools, list) and pools else quota
+
+
+def _node(then: Row) -> str:
+    if not then:
+        return ""
+    state = "ready" if then.get("schedulable") else "not schedulable" if then.get("ready") else "not ready"
+    reserved, gpus = (format_number(number_of(then, key)) for key in ("reservedGpus", "gpus"))
+    pods = format_number(number_of(then, "reservedPods"))
+    return f"{state}, {reserved}/{gpus} GPU, {pods} pods, pool {text_of(then, 'nodePool')}"
+
+
+SECTIONS: Final = (
+    ("Workloads", "workloads", (_NAME, Column("PROJECT", "projectName"), _WHAT, *_sides(_workload))),
+    ("Quotas", "quotas", (_NAME, _WHAT, *_sides(_quota))),
+    ("Nodes", "nodes", (_NAME, Column("CLUSTER", "clusterName"), _WHAT, *_sides(_node))),
+    (
+        "Events",
+        "events",
+        (Column("AT", "at", time=True), Column("WORKLOAD", "workloadName"), Column("WHAT", "message", rest=True)),
+    ),
+)
+
+
+def add_diff(root: typer.Typer) -> None:
+    @command(
+        root,
+        "diff",
+        examples="""
+        muster diff --from 1d
+        muster diff --from 2030-01-31T12:00:00Z --to 2030-01-31T13:00:00Z -p vision
+        muster diff --from 4711 --to 4811 -o json
+        """,
+    )
+    def diff(
+        session: Session,
+        *,
+        from_: Annotated[
+            str,
+            typer.Option(
+                "--from", metavar="MOMENT", help="Earlier moment: a time, a time ago, or a sequence of the log."
+            ),
+        ],
+        to: Annotated[str | None, typer.Option("--to", metavar="MOMENT", help="Later moment. Default: now.")] = None,
+        project: Annotated[
+            str | None,
+            typer.Option(
+                "--project", "-p", help="Only this project (name or id), and no nodes.", autocompletion=project_names
+            ),
+        ] = None,
+    ) -> None:
+        """Compare two moments: workloads, quotas and nodes, and what happened between them.
+
+        It lists what is not the same at both moments. A workload that came and went between them is among the events
+        only. At most 500 changed workloads and 500 events are looked at.
+        """
+        parameters: list[tuple[str, str | int]] = [("from", moment_option("--from", from_))]
+        parameters += [("to", moment_option("--to", to))] if to else []
+        parameters += [("projectId", project_id(session.api, project))] if project else []
+        found = session.api.get("/diff", parameters)
+        session.out.one(found, lambda: _show(session, found))
+
+
+def _show(session: Session, found: Row) -> None:
+    out = session.out
+    earlier, later = row_of(found, "earlier"), row_of(found, "later")
+    span = [f"{_number(moment)} ({text_of(moment, 'at') or 'before the log'})" for moment in (earlier, later)]
+    out.write(f"From {span[0]} to {span[1]}\n")
+    shown = False
+    for title, key, columns in SECTIONS:
+        if rows := rows_of(found, key):
+            shown = True
+            out.heading(title)
+            out.table(rows, columns)
+    if not shown:
+        out.talk("no difference")
+    for key, what in (("moreWorkloads", "workloads changed"), ("moreEvents", "events happened")):
+        if found.get(key) is True:
+            out.talk(f"more {what} than are shown; ask for a shorter time, or for one project")
+
+
+def _number(moment: Row) -> str:
+    return format_number(number_of(moment, "sequence"))
