@@ -40,9 +40,9 @@ async def get_diff(call: Call) -> Answer[answers.Diff]:
     require_some_role(call)
     earlier, later = await _moments(call)
     project_id: str | None = call.values["projectId"]
-    between = {"after": earlier.seq, "until": later.seq, "project_id": project_id}
-    ids = await call.queries.changed_workloads(**between, limit=MOST_WORKLOADS + 1)
-    told = (await call.queries.happened(**between, limit=MOST_EVENTS + 1)).rows
+    span, queries = (earlier.seq, later.seq), call.queries
+    ids = await queries.changed_workloads(*span, project_id=project_id, limit=MOST_WORKLOADS + 1)
+    told = (await queries.happened(*span, project_id=project_id, limit=MOST_EVENTS + 1)).rows
     workloads = await _workloads(call, earlier, later, ids[:MOST_WORKLOADS])
     people = set[str]().union(*(mentioned(row["message"]) | {row["actor_id"]} for row in told))
     subjects = await call.api.actors.subjects_of(people)
