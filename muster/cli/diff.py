@@ -97,10 +97,11 @@ def add_diff(root: typer.Typer) -> None:
         parameters += [("to", moment_option("--to", to))] if to else []
         parameters += [("projectId", project_id(session.api, project))] if project else []
         found = session.api.get("/diff", parameters)
-        session.out.one(found, lambda: _show(session, found))
+        session.out.one(found, lambda: show(session, found))
 
 
-def _show(session: Session, found: Row) -> None:
+def show(session: Session, found: Row) -> None:
+    """Sections, one below the other."""
     out = session.out
     earlier, later = row_of(found, "earlier"), row_of(found, "later")
     span = [f"{_number(moment)} ({text_of(moment, 'at') or 'before the log'})" for moment in (earlier, later)]

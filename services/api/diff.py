@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from events.actors import mentioned, with_names
+from events.ids import key_of_id
 from events.project import Project
 from projections.queries import Moment
 from projections.row_json import row_to_json
@@ -64,7 +65,7 @@ async def _moments(call: Call) -> tuple[Moment, Moment]:
     project_id: str | None = call.values["projectId"]
     if call.values["from"] is None:
         raise bad_request([Issue(field="from", details="is required: the earlier moment", rule="required")])
-    if project_id is not None and not call.may_read(project_id):
+    if project_id is not None and (key_of_id(project_id) is None or not call.may_read(project_id)):
         details = f"there is no project {shown(project_id)} that you may read; give its id"
         raise bad_request([Issue(field="projectId", details=details)])
     earlier = await moment_of(call, "from")

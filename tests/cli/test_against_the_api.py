@@ -142,6 +142,20 @@ def test_what_is_no_moment_of_the_past_is_refused(admin: Served, muster: Any, wo
     assert said in ran.err
 
 
+def test_two_moments_are_compared(admin: Served, muster: Any) -> None:
+    assert muster("training", "submit", "moved", "-i", "a", "-p", "default").code == 0
+    at = str(muster("workload", "describe", "moved", "-o", "json").json()["version"])
+    assert muster("workload", "set", "moved", "--priority", "high").code == 0
+    assert until(lambda: "high" in muster("workload", "list", "-A", "--columns", "name,PRIORITY").out or None, 20)
+    ran = muster("diff", "--from", at)
+    assert ran.code == 0, ran.err
+    assert "moved" in ran.out.partition("Workloads")[2].partition("Events")[0]
+    (row,) = muster("diff", "--from", at, "-p", "default", "-o", "json").json()["workloads"]
+    assert (row["difference"], row["after"]["priorityClassName"]) == ("changed", "high")
+    assert muster("diff", "--from", "soon").code == 2
+    assert muster("diff", "--from", at, "--to", "1").code == 6
+
+
 def test_a_list_is_kept_to_labels_within_what_its_reader_may_see(
     admin: Served, muster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
