@@ -25,6 +25,7 @@ from events.fields.declare import Body
 from events.fields.node import Node, tree
 from events.fields.texts import UndocumentedError, help_of
 from events.phases import FINISHED, TRANSITIONS, UNBUILT_PHASES, DesiredPhase, PodPhase, WaitingReason
+from events.public.registry import PUBLIC, PUBLIC_EVENTS
 from events.refusal import REFUSALS
 from events.service_accounts import MAX_ACCOUNTS
 from events.workload.fields.creation import TrainingCreation
@@ -33,6 +34,7 @@ from muster.embedded.environment import SET_BY_UP, is_taken
 from projections.filters import FIELDS, MAX_LIMIT, OPERATORS
 from services.api.answers import Error, SubmissionErrorV2
 from services.api.application import OPERATIONS
+from services.api.asyncapi import HEADERS, event_schemas
 from services.api.backwards import MOST_SEARCHED
 from services.api.body import MAX_BODY_BYTES
 from services.api.edge import MAX_HEADER_BYTES
@@ -140,7 +142,10 @@ def events_page() -> str:
         NOTE,
         "",
         "Each message of the stream `EVENTS` is a *commit*: what one command did to one aggregate. Its subject is",
-        "`ev.AGGREGATE.KEY`. Its payload is JSON, without fields that have their default value. `muster events tail`",
+        "`ev.AGGREGATE.KEY`. This is the view of operators: its shapes belong to one version of Muster. Programs read",
+        "[public events](feed.md), which are a contract.",
+        "",
+        "The payload is JSON, without fields that have their default value. `muster events tail`",
         "and `GET /api/v1/events` show commits. When the shape of an event changes, the event gets a new version, and",
         "all old versions can still be read. A message that was declared void is shown without events, and with the",
         "time and the actor of its `MessageVoided`.",
@@ -166,6 +171,53 @@ def events_page() -> str:
     for name, struct in shared.items():
         lines += [f"### {name}", "", *([sentence(struct), ""] if struct.__doc__ else []), *struct_table(struct)]
     return "\n".join(lines)
+
+
+# -- public events ---------------------------------------------------------------------------------------------------
+
+
+def feed_page() -> str:
+    schemas = event_schemas()
+
+    def fields(name: str) -> list[str]:
+        properties = schemas[name]["properties"]
+        return table(
+            "field", "type", "", rows=[(code(k), code(_kind(v)), v["description"]) for k, v in properties.items()]
+        )
+
+    lines = [
+        "# Public events",
+        "",
+        NOTE,
+        "",
+        "What is in the stream `FEED`; [how to read it](../concepts/public-events.md). The API serves the same as an",
+        "AsyncAPI 3 document with JSON Schemas on `/asyncapi.json`.",
+        "",
+        "## Headers",
+        "",
+        *table("header", "", rows=[(code(f"ce-{name}"), text) for name, text in HEADERS.items()]),
+    ]
+    for aggregate, public in PUBLIC.items():
+        if public.events:
+            lines += [f"## {aggregate.capitalize()}", ""]
+        for event in public.events:
+            lines += [f"### {event.__name__}", "", schemas[event.__name__]["description"], "", *fields(event.__name__)]
+    lines += ["## Parts", ""]
+    for name in sorted(schemas.keys() - PUBLIC_EVENTS.keys()):
+        lines += [f"### {name}", "", schemas[name]["description"], "", *fields(name)]
+    return "\n".join(lines)
+
+
+def _kind(schema: Schema) -> str:
+    if "$ref" in schema:
+        return str(schema["$ref"]).rsplit("/", 1)[1]
+    if "anyOf" in schema:
+        return " or ".join(_kind(option) for option in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join(map(str, schema["enum"]))
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema['items'])}"
+    return str(schema.get("format") or schema.get("type"))
 
 
 # -- settings --------------------------------------------------------------------------------------------------------
@@ -516,6 +568,7 @@ def main() -> int:
     pages = {
         "api": api_page,
         "events": events_page,
+        "feed": feed_page,
         "settings": settings_page,
         "limits": limits_page,
         "refusals": refusals_page,

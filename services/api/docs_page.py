@@ -55,7 +55,8 @@ def docs_page(document: Schema) -> str:
         "<h1>Muster API</h1><p>Send a token with every request: <code>Authorization: Bearer …</code>. The examples "
         "take it from <code>MUSTER_TOKEN</code>, and the address of this API from <code>MUSTER_URL</code>. Choose an "
         "operation to see its parameters, the fields of its body and of its answer, and an example. The whole, for "
-        f'programs: <a href="/openapi.json">/openapi.json</a>.</p><nav>{contents}</nav>{sections}</body></html>'
+        'programs: <a href="/openapi.json">/openapi.json</a>. Events that programs subscribe to: '
+        f'<a href="/asyncapi.json">/asyncapi.json</a>.</p><nav>{contents}</nav>{sections}</body></html>'
     )
 
 

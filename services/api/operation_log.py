@@ -128,7 +128,7 @@ async def void_message(call: Call) -> Answer[answers.HttpResponse]:
 @reads(
     EVENTS,
     tag="Log",
-    summary="List or follow the commits of the log",
+    summary="List or follow the commits of the log, the view of operators",
     media=(JSON, "application/x-ndjson"),
     query=EVENTS_QUERY,
     rules=follow_rules,

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from starlette.responses import HTMLResponse, Response
 
+from services.api import asyncapi
 from services.api.context import Call
 from services.api.docs_page import docs_page
 from services.api.edge import CONTENT_SECURITY_POLICY
@@ -36,6 +37,14 @@ def pages_of(operations: Sequence[Operation]) -> tuple[Operation, ...]:
     async def openapi(_: Call) -> Response:
         return Response(described(), media_type=JSON)
 
+    @cache
+    def told() -> bytes:
+        return msgspec.json.encode(asyncapi.document())
+
+    @reads("/asyncapi.json", tag="System", summary="The public events that other programs subscribe to", public=True)
+    async def public_events(_: Call) -> Response:
+        return Response(told(), media_type=JSON)
+
     @reads(
         "/docs",
         tag="System",
@@ -54,7 +63,7 @@ def pages_of(operations: Sequence[Operation]) -> tuple[Operation, ...]:
     async def home(_: Call) -> Response:
         return HTMLResponse(home_page())
 
-    return (openapi, docs, style, home)
+    return (openapi, public_events, docs, style, home)
 
 
 def home_page() -> str:
@@ -65,6 +74,7 @@ def home_page() -> str:
         "<p>This is the API of a control plane for GPU workloads.</p>"
         '<ul><li><a href="/docs">/docs</a>: every endpoint, for people</li>'
         '<li><a href="/openapi.json">/openapi.json</a>: the same for programs, such as generators of clients</li>'
+        '<li><a href="/asyncapi.json">/asyncapi.json</a>: the public events that programs subscribe to</li>'
         '<li><a href="/healthz">/healthz</a>: whether it is alive</li></ul>'
         "<p>On the command line, <code>muster --help</code> says what can be done.</p></body></html>"
     )

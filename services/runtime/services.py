@@ -18,6 +18,7 @@ from events.subjects import (
     ALL_CANARIES,
     ALL_CODE,
     ALL_EVENTS,
+    ALL_FEED,
     ALL_KEYS,
     ALL_OBSERVED,
     ALL_RECIPES,
@@ -238,6 +239,14 @@ SERVICES: Final[dict[str, Service]] = {
         group="workers",
         uid=10018,
         settings=("database_url",),
+    ),
+    "feed": Service(
+        rights=log_follower(
+            "feed", ALL_FEED, *read(FEED_STREAM), call("STREAM.CREATE", FEED_STREAM), fold_snapshots_filter("feed")
+        ),
+        group="workers",
+        uid=10021,
+        settings=("feed_retention_days", "replicas"),
     ),
     "operator": Service(
         rights=log_follower("operator", *read(AUDIT_STREAM), *read(REFUSALS_STREAM), READ_ONE_ACTOR), uid=10019

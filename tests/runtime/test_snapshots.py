@@ -4,6 +4,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,9 +13,11 @@ from nats.aio.client import Client
 
 from development.servers import EVERYTHING, NatsServer
 from development.streams import delete_streams, recreate_streams
-from events.aggregate import TENANT
+from events.aggregate import PROJECT, TENANT, Chain
+from events.project import Project
 from events.subjects import fold_snapshot
 from services.commands.counts import SNAPSHOT
+from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.snapshots import PART_BYTES, SLOT_PARTS, Snapshots
 from services.runtime.nats.connection import connect
@@ -182,3 +185,20 @@ async def test_whoever_may_write_snapshots_cannot_keep_others_from_saving_theirs
     await streams.update_stream(config)
     await flooder.close()
     await everything.close()
+
+
+async def test_a_number_that_no_snapshot_holds_costs_only_the_snapshot(client: Client) -> None:
+    """Given a project whose quota is beyond 64 bits, as somebody wrote it."""
+    kept = FoldSnapshots(Snapshots(client), "commands", shape_version=1, aggregates=(PROJECT,))
+    chain = Chain(state=Project(project_id="p", gpu_quota_milli=2**70), version=1)
+    await kept.save(1, {PROJECT.name: {"p": chain}}, datetime.now(UTC))
+    assert await kept.load() is None
+
+
+async def test_what_is_kept_beside_the_chains_comes_back(client: Client) -> None:
+    snapshots = Snapshots(client)
+    kept = FoldSnapshots(snapshots, "commands", shape_version=1, aggregates=(PROJECT,))
+    await kept.save(1, {PROJECT.name: {}}, datetime.now(UTC), beside=b"more")
+    again = FoldSnapshots(snapshots, "commands", shape_version=1, aggregates=(PROJECT,))
+    assert await again.load() == (1, {PROJECT.name: {}})
+    assert again.beside == b"more"

@@ -190,7 +190,11 @@ class Chains:
         return chain if chain is not None and chain.version == found[0] > 0 else None
 
     async def _save_snapshot(self, aggregate: Aggregate[Any], key: str, chain: Chain[Any]) -> None:
-        payload = msgspec.msgpack.encode(chain)
+        try:
+            payload = msgspec.msgpack.encode(chain)
+        except OverflowError as error:  # a number of the log that is none of ours
+            log.warning("snapshot_not_made", aggregate=aggregate.name, key=key, error=str(error))
+            return
         await self._snapshots.save(_snapshot_name(aggregate, key), aggregate.fold_version, chain.version, payload)
 
     async def load_at[S](self, aggregate: Aggregate[S], key: str, workload_id: str) -> Chain[S] | None:

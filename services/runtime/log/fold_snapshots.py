@@ -23,6 +23,9 @@ SAVE_SECONDS: Final = 60.0
 SLICE_CHAINS: Final = 500
 """Encoded in one go, some 5 ms, so that saving delays nothing else in the process."""
 
+_BESIDE: Final = ""
+"""In the place of an aggregate's name."""
+
 type Chains = Mapping[str, Mapping[str, Chain[Any]]]
 """By aggregate name, then key."""
 
@@ -41,6 +44,8 @@ class FoldSnapshots:
         self._version = shape_version
         for aggregate in aggregates:
             self._version = self._version * 1000 + aggregate.fold_version
+        self.beside = b""
+        """What was kept beside the chains of the snapshot that was loaded."""
         self._saved_seq = 0
         self._saved_at = datetime.min.replace(tzinfo=UTC)
 
@@ -56,6 +61,9 @@ class FoldSnapshots:
         }
         try:
             for name, part in msgspec.msgpack.decode(payload, type=list[tuple[str, bytes]]):
+                if name == _BESIDE:
+                    self.beside = part
+                    continue
                 chains[name].update(decoders[name].decode(part))
                 await asyncio.sleep(0)
         except (*UNDECODABLE, KeyError) as error:
@@ -68,15 +76,20 @@ class FoldSnapshots:
         moved = seq - self._saved_seq
         return moved >= SAVE_COMMITS or (moved > 0 and (now - self._saved_at).total_seconds() >= SAVE_SECONDS)
 
-    async def save(self, seq: int, chains: Chains, now: datetime) -> None:
+    async def save(self, seq: int, chains: Chains, now: datetime, *, beside: bytes = b"") -> None:
         """Keep the chains as they are at this call; they may go on changing while it runs."""
         self._saved_seq, self._saved_at = seq, now
         items = [(name, list(chains[name].items())) for name in chains]
         encoder = msgspec.msgpack.Encoder()
-        parts: list[tuple[str, bytes]] = []
+        parts: list[tuple[str, bytes]] = [(_BESIDE, beside)] if beside else []
         for name, of_kind in items:
             for start in range(0, len(of_kind), SLICE_CHAINS):
-                parts.append((name, encoder.encode(dict(of_kind[start : start + SLICE_CHAINS]))))
+                try:
+                    parts.append((name, encoder.encode(dict(of_kind[start : start + SLICE_CHAINS]))))
+                except OverflowError as error:
+                    # A number of the log that is none of ours: without a snapshot, the next start reads all of it.
+                    log.warning("snapshot_not_made", name=self._name, kind=name, error=str(error))
+                    return
                 await asyncio.sleep(0)
         await self._snapshots.save(self._name, self._version, seq, encoder.encode(parts))
 

@@ -43,6 +43,8 @@ class StoredMessage(msgspec.Struct, frozen=True):
     data: bytes = b""
     time: datetime = datetime.fromtimestamp(0, UTC)
     """When the server stored it."""
+    headers: bytes = msgspec.field(name="hdrs", default=b"")
+    """As they were sent (`wire.headers_of`); only of a message that was asked for alone."""
 
 
 class _MessageAnswer(msgspec.Struct, frozen=True):

@@ -19,6 +19,9 @@ FAILPOINTS: Final = frozenset(
         # cluster_sync.
         "facts_committed",
         "wanted_published",
+        # The feed.
+        "feed_batch_open",
+        "feed_written",
     }
 )
 

@@ -1,0 +1,1 @@
+"""Writes the public events to FEED."""

@@ -1,0 +1,190 @@
+"""The feed on a real NATS: whoever writes it, however often they are killed, and whenever it is deleted, it holds every
+public event of the log once, in order, with the same ids and bytes.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from development.servers import NatsServer
+from events.commit import Commit
+from services.feed.fold import FOLDED, SNAPSHOT_SHAPE, Fold
+from services.feed.publish import MOST_AT_ONCE
+from services.runtime.log.snapshots import Snapshots
+from services.runtime.nats.connection import connect
+from tests.feed.given import a_log, expected, feeding
+from tests.projections.happenings import Happenings
+from tests.public.given import every_event
+from tests.support.lives import busy_world, pieces
+
+pytestmark = pytest.mark.anyio
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+def some_log(seed: int, steps: int = 150) -> list[Commit]:
+    happenings = Happenings(seed)
+    for _ in range(steps):
+        happenings.step()
+    return happenings.world.commits
+
+
+def cut_anywhere(commits: list[Commit], chance: random.Random) -> list[list[Commit]]:
+    """In pieces of several lengths, batches whole."""
+    found: list[list[Commit]] = []
+    rest = commits
+    while rest:
+        piece = next(pieces(rest, chance.randint(1, 40)))
+        found.append(list(piece))
+        rest = rest[len(piece) :]
+    return found
+
+
+async def test_every_public_event_stands_in_the_feed(fresh_log: NatsServer) -> None:
+    """Given a log in which each happens, some of it there before the service starts."""
+    commits = every_event().commits
+    async with a_log(fresh_log) as log:
+        await log.append(commits[:20])
+        async with feeding(fresh_log):
+            await log.holds(commits[:20])
+            await log.append(commits[20:])
+            await log.holds(commits)
+
+
+async def test_a_log_of_many_events_is_written_in_its_order(fresh_log: NatsServer) -> None:
+    commits = busy_world(130).commits
+    assert len(expected(commits)) > MOST_AT_ONCE
+    async with a_log(fresh_log) as log:
+        await log.append(commits)
+        async with feeding(fresh_log):
+            await log.holds(commits)
+
+
+async def test_a_restart_goes_on_from_the_snapshot(fresh_log: NatsServer) -> None:
+    """Given a service that stopped in good order: the next one knows the states without the log's first commits."""
+    commits = some_log(1)
+    async with a_log(fresh_log) as log:
+        half = len(commits) // 2
+        while not commits[half - 1].ends_batch:
+            half += 1
+        await log.append(commits[:half])
+        async with feeding(fresh_log):
+            await log.holds(commits[:half])
+        nc = await connect(fresh_log.settings("feed"), "feed")
+        found = await Snapshots(nc).load("fold.feed", _snapshot_version())
+        await nc.close()
+        assert found is not None
+        assert found[0] == half
+        await log.append(commits[half:])
+        async with feeding(fresh_log):
+            await log.holds(commits)
+
+
+def _snapshot_version() -> int:
+    version = SNAPSHOT_SHAPE
+    for aggregate in FOLDED:
+        version = version * 1000 + aggregate.fold_version
+    return version
+
+
+@pytest.mark.parametrize("round_", range(3))
+async def test_two_at_once_and_restarts_write_every_event_once(
+    fresh_log: NatsServer, chance: random.Random, round_: int
+) -> None:
+    commits = some_log(chance.randint(0, 2**32) + round_)
+    async with a_log(fresh_log) as log, feeding(fresh_log):
+        for piece in cut_anywhere(commits, chance):
+            async with feeding(fresh_log):
+                await log.append(piece)
+                await asyncio.sleep(chance.random() * 0.1)
+        await log.holds(commits)
+
+
+async def test_a_deleted_feed_is_written_anew_with_the_same_ids_and_bytes(fresh_log: NatsServer) -> None:
+    """Also while the service runs, and where a snapshot says that all was written."""
+    commits = some_log(2)
+    async with a_log(fresh_log) as log:
+        await log.append(commits)
+        async with feeding(fresh_log):
+            await log.holds(commits)
+            before = await log.feed()
+            await log.delete_feed()
+            await log.holds(commits)
+            assert await log.feed() == before
+        await log.delete_feed()
+        async with feeding(fresh_log):
+            await log.holds(commits)
+
+
+@pytest.mark.parametrize("point", ["feed_written", "feed_batch_open"])
+async def test_a_process_that_is_killed_loses_and_repeats_nothing(
+    fresh_log: NatsServer, chance: random.Random, point: str
+) -> None:
+    """Given a service that dies each time at one point, and one beside it that comes and goes."""
+    commits = some_log(chance.randint(0, 2**32))
+    async with a_log(fresh_log) as log:
+        for number, piece in enumerate(cut_anywhere(commits, chance)):
+            await log.append(piece)
+            if number % 4 == 0:
+                await killed(fresh_log, f"{point}:{chance.randint(1, 2)}")
+        async with feeding(fresh_log):
+            await log.holds(commits)
+
+
+async def killed(server: NatsServer, failpoint: str) -> None:
+    """Run the service as a process until it dies at the point, or has nothing to do there."""
+    settings = server.settings("feed")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "services.feed",
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "MUSTER_NATS_URL": settings.nats_url,
+            "MUSTER_NATS_PASSWORD": settings.nats_password,
+            "MUSTER_FAILPOINT": failpoint,
+        },
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        code = await asyncio.wait_for(process.wait(), 8)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+    else:
+        assert code == -signal.SIGKILL
+
+
+async def test_the_feed_survives_a_killed_server(nats_server: NatsServer, fresh_log: NatsServer) -> None:
+    commits = busy_world(120).commits
+    async with a_log(fresh_log) as log:
+        await log.append(commits)
+        async with feeding(fresh_log) as health:
+            async with asyncio.timeout(20):
+                while not health.serving:
+                    await asyncio.sleep(0.01)
+            nats_server.kill()
+            nats_server.start()
+            await log.holds(commits)
+
+
+def test_forgetting_what_is_over_changes_no_event() -> None:
+    """Given a fold that forgets, and one that keeps everything."""
+    for seed in range(20):
+        commits = some_log(seed, 120)
+        fold = Fold()
+        for commit in commits:
+            fold.apply(commit)
+        made, ends = fold.take_made()
+        assert [(m.subject, m.headers, m.payload) for m in made] == [
+            (w.subject, w.headers, w.payload) for w in expected(commits)
+        ]
+        assert len(ends) == len(made)
+        assert ends == sorted(ends)
