@@ -18,7 +18,7 @@ SNAPSHOT_SHAPE: Final = 1
 """Raise it when what is forgotten, or kept beside the chains, changes."""
 
 
-class Fold(LogFold):
+class PublicState(LogFold):
     """The log's fold, and the public events that it made."""
 
     def __init__(self, *, not_before: datetime | None = None) -> None:

@@ -18,7 +18,7 @@ from nats.errors import Error as NatsError
 from events.aggregate import BrokenChainError
 from events.codec import UNDECODABLE
 from events.subjects import FEED_STREAM
-from services.feed.fold import FOLDED, SNAPSHOT_SHAPE, Fold
+from services.feed.fold import FOLDED, SNAPSHOT_SHAPE, PublicState
 from services.feed.publish import FeedEnd, Kept, beginning
 from services.feed.writer import (
     FIRST_PAUSE_SECONDS,
@@ -79,7 +79,7 @@ class Feed:
         found = await self._snapshots.load() if from_snapshot else None
         kept = _kept(self._snapshots.beside) if found else None
         begin = beginning(kept, end, now=datetime.now(UTC), retention_days=self._days)
-        fold = Fold(not_before=begin.not_before)
+        fold = PublicState(not_before=begin.not_before)
         if begin.from_snapshot and found is not None and kept is not None:
             fold.restore(*found)
             fold.previous = dict(kept.previous)
@@ -97,7 +97,7 @@ class Feed:
                 await self._save(fold, writer)
             raise
 
-    async def _write(self, fold: Fold, writer: Writer, health: Health) -> None:
+    async def _write(self, fold: PublicState, writer: Writer, health: Health) -> None:
         checked = time.monotonic()
         async with contextlib.aclosing(follow_into(self._store, fold, on_standing=health.reader())) as arrivals:
             async for _ in arrivals:
@@ -111,7 +111,7 @@ class Feed:
                     await self._save(fold, writer)
                 await asyncio.sleep(0)  # a long log must not keep the process from everything else
 
-    async def _save(self, fold: Fold, writer: Writer) -> None:
+    async def _save(self, fold: PublicState, writer: Writer) -> None:
         last = "" if writer.written is None else writer.written.text()
         kept = Kept(previous=fold.previous, last=last, feed=writer.created, feed_seq=writer.last_seq)
         await self._snapshots.save(fold.seq, fold.chains, datetime.now(UTC), beside=msgspec.msgpack.encode(kept))

@@ -14,7 +14,7 @@ import pytest
 
 from development.servers import NatsServer
 from events.commit import Commit
-from services.feed.fold import FOLDED, SNAPSHOT_SHAPE, Fold
+from services.feed.fold import FOLDED, SNAPSHOT_SHAPE, PublicState
 from services.feed.publish import MOST_AT_ONCE
 from services.runtime.log.snapshots import Snapshots
 from services.runtime.nats.connection import connect
@@ -179,7 +179,7 @@ def test_forgetting_what_is_over_changes_no_event() -> None:
     """Given a fold that forgets, and one that keeps everything."""
     for seed in range(20):
         commits = some_log(seed, 120)
-        fold = Fold()
+        fold = PublicState()
         for commit in commits:
             fold.apply(commit)
         made, ends = fold.take_made()
