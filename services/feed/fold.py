@@ -6,13 +6,14 @@ Deleted workloads are forgotten, so its memory does not grow with what is over.
 from datetime import datetime
 from typing import Any, Final, override
 
-from events.aggregate import CLUSTER, NODE, PROJECT, VOID, WORKLOAD, Chain
+from events.aggregate import AGGREGATES, PROJECT, WORKLOAD, Chain
 from events.commit import Commit
 from events.phases import FINISHED
 from events.public.publish import FeedMessage, messages
+from events.public.registry import PUBLIC
 from services.runtime.log.log_fold import LogFold
 
-FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, VOID)
+FOLDED: Final = tuple(AGGREGATES[name] for name in PUBLIC)
 """Aggregates whose chains are kept, and stored in snapshots."""
 SNAPSHOT_SHAPE: Final = 1
 """Raise it when what is forgotten, or kept beside the chains, changes."""

@@ -33,6 +33,8 @@ class FeedEnd(NamedTuple):
     last_seq: int
     place: Place | None
     """Of its last message; None where it holds none."""
+    id: str = ""
+    """Of its last message."""
 
 
 class Beginning(NamedTuple):

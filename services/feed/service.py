@@ -26,6 +26,7 @@ from services.feed.writer import (
     FeedRemadeError,
     ForeignMessageError,
     Writer,
+    check_log,
     read_end,
 )
 from services.runtime.log.fold_snapshots import FoldSnapshots
@@ -123,6 +124,7 @@ class Feed:
             try:
                 end = await read_end(self._requests)
                 if end is not None:
+                    await check_log(self._requests, end)
                     return end
                 await _make_feed(self._nc, self._settings)
                 log.warning("feed_made", days=self._days)

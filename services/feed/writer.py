@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
+import msgspec
 import structlog
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from prometheus_client import Counter, Gauge
 
+from events.codec import UNDECODABLE
 from events.public.cloudevents import Place, attributes_of, place_of
 from events.public.publish import FeedMessage
-from events.subjects import FEED_STREAM
+from events.subjects import EVENTS_STREAM, FEED_STREAM
 from services.feed.publish import FeedEnd, next_batch
 from services.runtime.log.jetstream import CONFLICT_CODES
 from services.runtime.nats.jetstream_api import NOT_FOUND, JetStreamError, decode_ack, message_at, stream_info
@@ -49,7 +51,7 @@ class FeedRemadeError(Exception):
 
 
 class ForeignMessageError(Exception):
-    """FEED ends with a message that no feed service wrote."""
+    """FEED ends with a message that no feed service wrote, or wrote of another log."""
 
 
 async def read_end(requests: Requests) -> FeedEnd | None:
@@ -67,15 +69,41 @@ async def read_end(requests: Requests) -> FeedEnd | None:
             return FeedEnd(info.created, info.state.last_seq, None)
         message = await message_at(requests, FEED_STREAM, info.state.last_seq, seconds=ANSWER_SECONDS)
         if message is not None:
+            attributes = attributes_of(headers_of(message.headers) or {})
             try:
-                place = place_of(attributes_of(headers_of(message.headers) or {}).get("sequence", ""))
+                place = place_of(attributes.get("sequence", ""))
             except ValueError as error:
                 raise ForeignMessageError(
                     f"message {message.seq} of {FEED_STREAM} ({message.subject}) was written by somebody else: "
                     "delete the stream, and it is written anew"
                 ) from error
-            return FeedEnd(info.created, info.state.last_seq, place)
+            return FeedEnd(info.created, info.state.last_seq, place, attributes.get("id", ""))
     raise UnansweredError(f"the end of {FEED_STREAM} moves on faster than it can be read")
+
+
+async def check_log(requests: Requests, end: FeedEnd) -> None:
+    """Raises ForeignMessageError where the log does not hold the commit that FEED ends with: going on behind its place
+    would leave out what this log has up to there. Raises UnansweredError, JetStreamError.
+    """
+    if end.place is None:
+        return
+    message = await message_at(requests, EVENTS_STREAM, end.place.seq, seconds=ANSWER_SECONDS)
+    if message is None or not end.id.startswith(f"{_commit_id(message.data)}."):
+        raise ForeignMessageError(
+            f"{FEED_STREAM} holds public events of another log (its last one is of sequence {end.place.seq}): delete "
+            "the stream, and it is written anew"
+        )
+
+
+class _Named(msgspec.Struct):
+    commit_id: str = ""
+
+
+def _commit_id(payload: bytes) -> str:
+    try:
+        return msgspec.json.decode(payload, type=_Named).commit_id
+    except UNDECODABLE:
+        return ""
 
 
 class Writer:

@@ -16,6 +16,7 @@ from development.servers import NatsServer
 from events.commit import Commit
 from services.feed.fold import FOLDED, SNAPSHOT_SHAPE, PublicState
 from services.feed.publish import MOST_AT_ONCE
+from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.snapshots import Snapshots
 from services.runtime.nats.connection import connect
 from tests.feed.given import a_log, expected, feeding
@@ -77,20 +78,13 @@ async def test_a_restart_goes_on_from_the_snapshot(fresh_log: NatsServer) -> Non
         async with feeding(fresh_log):
             await log.holds(commits[:half])
         nc = await connect(fresh_log.settings("feed"), "feed")
-        found = await Snapshots(nc).load("fold.feed", _snapshot_version())
+        found = await FoldSnapshots(Snapshots(nc), "feed", shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED).load()
         await nc.close()
         assert found is not None
         assert found[0] == half
         await log.append(commits[half:])
         async with feeding(fresh_log):
             await log.holds(commits)
-
-
-def _snapshot_version() -> int:
-    version = SNAPSHOT_SHAPE
-    for aggregate in FOLDED:
-        version = version * 1000 + aggregate.fold_version
-    return version
 
 
 @pytest.mark.parametrize("round_", range(3))
@@ -173,6 +167,24 @@ async def test_the_feed_survives_a_killed_server(nats_server: NatsServer, fresh_
             nats_server.kill()
             nats_server.start()
             await log.holds(commits)
+
+
+async def test_a_feed_of_another_log_is_not_gone_on_with(fresh_log: NatsServer) -> None:
+    """Given a log that was made anew beside an old FEED: no event of it is passed by in silence."""
+    async with a_log(fresh_log) as log:
+        await log.append(some_log(3))
+        async with feeding(fresh_log):
+            await log.holds(some_log(3))
+        before = await log.feed()
+        await log.remake_log()
+        await log.append(some_log(4))
+        async with feeding(fresh_log) as health:
+            async with asyncio.timeout(20):
+                while "another log" not in health.reason:
+                    await asyncio.sleep(0.01)
+            assert await log.feed() == before
+            await log.delete_feed()
+            await log.holds(some_log(4))
 
 
 def test_forgetting_what_is_over_changes_no_event() -> None:

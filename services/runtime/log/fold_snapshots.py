@@ -4,6 +4,7 @@ For services that fold the log in memory and forget what has ended: a start cost
 """
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -41,9 +42,9 @@ class FoldSnapshots:
         self._snapshots = snapshots
         self._name = fold_snapshot(name)
         self._aggregates = aggregates
-        self._version = shape_version
-        for aggregate in aggregates:
-            self._version = self._version * 1000 + aggregate.fold_version
+        versions = (str(shape_version), *(f"{aggregate.name}.{aggregate.fold_version}" for aggregate in aggregates))
+        digest = hashlib.sha256(" ".join(versions).encode()).digest()
+        self._version = int.from_bytes(digest[:6])
         self.beside = b""
         """What was kept beside the chains of the snapshot that was loaded."""
         self._saved_seq = 0
