@@ -29,10 +29,10 @@ def resolved(root: Any, pointer: str) -> Any:
 def references(node: Any) -> list[str]:
     match node:
         case dict():
-            found = [node["$ref"]] if "$ref" in node else []  # pyright: ignore[reportUnknownVariableType]
-            return found + [ref for inner in node.values() for ref in references(inner)]  # pyright: ignore[reportUnknownVariableType]
+            found = [node["$ref"]] if "$ref" in node else []
+            return found + [ref for inner in node.values() for ref in references(inner)]
         case list():
-            return [ref for inner in node for ref in references(inner)]  # pyright: ignore[reportUnknownVariableType]
+            return [ref for inner in node for ref in references(inner)]
         case _:
             return []
 
@@ -68,7 +68,7 @@ def taken_away(before: Any, after: Any, where: str = "") -> list[str]:
     match before, after:
         case dict(), dict():
             found: list[str] = []
-            for key, value in before.items():  # pyright: ignore[reportUnknownVariableType]
+            for key, value in before.items():
                 if key in ("description", "summary", "version"):
                     continue
                 if key not in after:
@@ -77,7 +77,7 @@ def taken_away(before: Any, after: Any, where: str = "") -> list[str]:
                     found += taken_away(value, after[key], f"{where}/{key}")
             return found
         case list(), list():
-            return [f"{where} lost {item}" for item in before if item not in after]  # pyright: ignore[reportUnknownVariableType]
+            return [f"{where} lost {item}" for item in before if item not in after]
         case _:
             return [] if before == after else [f"{where} was {before}, and is {after}"]
 
