@@ -20,6 +20,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from services.runtime.nats.calls import call
 from services.runtime.nats.declared import (
     DECLARED,
+    DERIVED_STREAMS,
     DISPOSABLE_STREAMS,
     NANOSECONDS,
     RESTORING,
@@ -153,7 +154,7 @@ async def _create(nc: Client, replicas: int, streams: Sequence[Declared]) -> Non
 async def assert_streams(nc: Client, *, replicas: int | None = None) -> None:
     """Refuse to go on where a server or a stream would lose or change what was acknowledged. Raises StreamError with
     everything that is wrong, one sentence each. Waits some time for servers that are still starting. Streams that
-    cluster_sync makes again may be missing.
+    cluster_sync and feed make again may be missing.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + STARTUP_SECONDS
@@ -174,9 +175,9 @@ async def _assert_once(nc: Client, replicas: int | None) -> None:
     wrong = wrong_servers(await _server_reports(nc))
     for declared in DECLARED:
         actual = await stream_config(nc, declared.name)
-        if actual is None and declared.name in DISPOSABLE_STREAMS:
-            # A server comes back without what it had in memory, and cluster_sync makes it again. Until then, who reads
-            # it waits, and nobody else needs it: no service depends on that one for its start.
+        if actual is None and declared.name in DERIVED_STREAMS:
+            # A server comes back without what it had in memory, and cluster_sync makes it again; FEED is made again by
+            # feed. Until then, who reads it waits, and nobody else needs it: no service depends on those for its start.
             continue
         if actual is None:
             wrong.append(f"stream {declared.name} is missing: run `python -m services.setup` once.")
