@@ -29,7 +29,9 @@ def send_code(session: "Session", request: Row, cluster: Row, given: str, *, dry
     """The digest of a folder, which the server has then (not in a dry run). Raises Problem."""
     folder = Path(given).resolve()
     if not folder.is_dir():
-        raise usage(f"--code {given!r}: there is no folder {str(folder)!r}", todo="name a folder that is there")
+        if folder.is_file():
+            raise usage(f"--code {given!r} is a file", todo="give its folder, such as --code .")
+        raise usage(f"--code {given!r}: there is no folder {str(folder)!r}", todo="give the path of a folder")
     places: list[tuple[str, str | int]] = [(name, text_of(request, name)) for name in ("projectId", "clusterId")]
     limits = session.api.get("/code", places)
     paths = listed(folder)

@@ -244,6 +244,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "-p": ("project", "@project_names", "Project (name or id)"),
         "--name": ("name", "", "Name of the new workload"),
         "--set": ("changes", "", "Change a field; FIELD= with no value removes it"),
+        "--code": ("code", "", "Send this folder, without what .gitignore excludes"),
         "--wait": ("wait", "-", "Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout"),
         "--timeout": ("timeout", "", "With --wait: exit 7 after this time, such as 5m"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),

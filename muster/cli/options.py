@@ -57,6 +57,15 @@ FollowTimeoutOption = Annotated[
 ]
 
 
+CodeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--code",
+        metavar="FOLDER",
+        help="Send this folder, without what .gitignore excludes. Each run starts in its own copy, on any cluster.",
+    ),
+]
+
 IdempotencyOption = Annotated[
     str | None,
     typer.Option("--idempotency-key", metavar="KEY", help="Makes it safe to repeat: the same key is carried out once."),

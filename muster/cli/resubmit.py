@@ -9,17 +9,27 @@ import typer
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import check_new_name, workload_id
-from muster.cli.options import IdempotencyOption, ProjectOption, TimeoutOption, WorkloadArgument, timeout_seconds
+from muster.cli.names import check_new_name, find_cluster, workload_id
+from muster.cli.options import (
+    CodeOption,
+    IdempotencyOption,
+    ProjectOption,
+    TimeoutOption,
+    WorkloadArgument,
+    timeout_seconds,
+)
 from muster.cli.output import plain_text
 from muster.cli.submission import SUBMITTED_COLUMNS, request_of, send
-from muster.cli.values import Json, Row, ValueProblem, set_field, text_of
+from muster.cli.values import Json, Row, ValueProblem, row_of, set_field, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TEXTS: Final = ("spec.command", "spec.args")
 """Fields without a flag of their own: the words after `--` are in one of them."""
+_CODE: Final = "spec.code"
+"""Holds a digest: `--code` sends the folder."""
+_WORKING_DIR: Final = "spec.workingDir"
 
 
 def add_resubmit(app: typer.Typer) -> None:
@@ -29,6 +39,7 @@ def add_resubmit(app: typer.Typer) -> None:
         examples="""
         muster training resubmit hello --name hello-2
         muster training resubmit hello --set spec.compute.gpuDevicesRequest=2 --set spec.args='train.py --lr 0.1'
+        muster training resubmit mine --name mine-2 --code .  # with what the folder holds now
         muster training resubmit hello --wait --timeout 2h    # a deleted one has its name again
         """,
         columns=SUBMITTED_COLUMNS,
@@ -45,6 +56,7 @@ def add_resubmit(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option("--set", metavar="FIELD=VALUE", help="Change a field; FIELD= with no value removes it."),
         ] = None,
+        code: CodeOption = None,
         wait: Annotated[
             bool,
             typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout."),
@@ -52,7 +64,10 @@ def add_resubmit(app: typer.Typer) -> None:
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int | None:
-        """Submit a training again, with changes if you like. It may have failed or been deleted."""
+        """Submit a training again, with changes if you like. It may have failed or been deleted.
+
+        A folder that was sent with it is used again as it was then. --code sends it anew.
+        """
         seconds = timeout_seconds(timeout, waits=wait)
         if name is not None:
             check_new_name(name)
@@ -60,12 +75,24 @@ def add_resubmit(app: typer.Typer) -> None:
         request: Row = json.loads(json.dumps(before))
         request["name"] = name or text_of(before, "name")
         set_changes(request, changes or [])
+        if code is not None:
+            _send_anew(session, request, before, code)
         for told in difference(before, request):
             session.out.talk(told)
         try:
             return send(session, request, idempotency_key=idempotency_key, waits=wait, timeout_seconds=seconds)
         except Problem as problem:
             raise _name_taken(problem, workload, text_of(request, "name")) from problem
+
+
+def _send_anew(session: Session, request: Row, before: Row, folder: str) -> None:
+    """The folder as it is now. The working directory of the one before is of no use then. Raises Problem."""
+    from muster.cli.code import send_code
+
+    if row_of(request, "spec").get("workingDir") == row_of(before, "spec").get("workingDir"):
+        _take_out(request, _WORKING_DIR)
+    cluster = find_cluster(session.api, text_of(request, "clusterId"))
+    set_field(request, _CODE, send_code(session, request, cluster, folder, dry_run=False))
 
 
 def set_changes(request: Row, changes: list[str]) -> None:
@@ -78,6 +105,11 @@ def set_changes(request: Row, changes: list[str]) -> None:
         path, separator, text = change.partition("=")
         if not separator:
             raise usage(f"--set: {change!r} is not FIELD=VALUE", todo="as in --set spec.compute.gpuDevicesRequest=2")
+        if path == _CODE:
+            if text:
+                raise usage(f"--set {path} cannot be given a value", todo="send a folder: --code FOLDER")
+            _take_out(request, path)
+            continue
         if path not in flags and path not in _TEXTS:
             known = sorted({*flags, *_TEXTS})
             by_end = [one for one in known if one.endswith(f".{path}")]

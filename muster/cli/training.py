@@ -10,7 +10,14 @@ from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.here import set_working_dir
 from muster.cli.names import check_new_name, default_cluster, default_project, find_cluster
 from muster.cli.nouns import NOUNS
-from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, TimeoutOption, timeout_seconds
+from muster.cli.options import (
+    ClusterOption,
+    CodeOption,
+    IdempotencyOption,
+    ProjectOption,
+    TimeoutOption,
+    timeout_seconds,
+)
 from muster.cli.output import Format
 from muster.cli.resubmit import add_resubmit
 from muster.cli.submission import SUBMITTED_COLUMNS, send
@@ -21,16 +28,6 @@ from muster.cli.workload_acts import add_acts
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
     from typer.core import TyperOption
-
-
-_CodeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--code",
-        metavar="FOLDER",
-        help="Send this folder, without what .gitignore excludes. Each run starts in its own copy, on any cluster.",
-    ),
-]
 
 
 class TrainingGroup(MusterGroup):
@@ -71,7 +68,7 @@ def submit(
             "--name-prefix", metavar="TEXT", help="Name it with this prefix and a suffix that makes it unique."
         ),
     ] = None,
-    code: _CodeOption = None,
+    code: CodeOption = None,
     replace_command: Annotated[
         bool,
         typer.Option(

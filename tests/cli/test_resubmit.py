@@ -202,3 +202,47 @@ def test_a_name_with_a_space_is_quoted_in_the_next_line(api: ShapeServer, muster
     taken = {"code": 400, "message": "the name is taken", "details": "name_taken"}
     api.on("POST", "/workloads/trainings", Reply(400, taken))
     assert "--name 'has space-2'" in muster("training", "resubmit", "hello", "--name", "has space").err
+
+
+@pytest.fixture
+def clusters(api: ShapeServer) -> None:
+    api.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "local", "kind": "local"}]}))
+    api.on("GET", "/code", Reply(body={"maxBytes": 10**6, "partBytes": 1024, "kept": True}))
+
+
+@pytest.mark.usefixtures("clusters")
+def test_with_code_the_folder_is_sent_as_it_is_now_and_the_run_starts_there(
+    api: ShapeServer, muster: Any, tmp_path: Path
+) -> None:
+    spec = SPEC | {"code": "a" * 64, "workingDir": "/home/ann"}
+    row = workload_row(projectId="p-1", clusterId="c-1", spec=spec, phase="Failed", version=9)
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
+    (tmp_path / "train.py").write_text("print(1)")
+    ran = muster("training", "resubmit", "hello", "--name", "again", "--code", str(tmp_path))
+    assert ran.code == 0, ran.err
+    code = sent(api)["spec"].pop("code")
+    assert (len(code), code == spec["code"], sent(api)["spec"]) == (64, False, SPEC)
+    assert {request.query["digest"][0] for request in api.asked("GET", "/code") if "digest" in request.query} == {code}
+    assert f"spec.code: {spec['code']} → {code}\n" in ran.err
+    assert "spec.workingDir: /home/ann → none\n" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "told"),
+    [
+        (("--set", "spec.code="), ExitCode.OK, "spec.code: aaaaaaaa"),
+        (("--set", "spec.code=."), ExitCode.USAGE, "→ send a folder: --code FOLDER"),
+        (("--code", __file__), ExitCode.USAGE, "is a file\n  → give its folder"),
+    ],
+)
+@pytest.mark.usefixtures("clusters")
+def test_code_is_left_out_with_set_and_replaced_with_a_folder_only(
+    api: ShapeServer, muster: Any, given: tuple[str, ...], code: ExitCode, told: str
+) -> None:
+    row = workload_row(projectId="p-1", clusterId="c-1", spec=SPEC | {"code": "a" * 64}, phase="Failed", version=9)
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
+    ran = muster("training", "resubmit", "hello", "--name", "again", *given)
+    assert (ran.code, told in ran.err) == (code, True), ran.err
+    assert [request.body["spec"] for request in api.asked("POST", "/workloads/trainings")] == [SPEC][
+        : code == ExitCode.OK
+    ]
