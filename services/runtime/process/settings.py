@@ -75,7 +75,7 @@ class Settings(BaseSettings):
     more can be in their TLS handshake. One more of those is closed without an answer."""
     http_max_connections_per_address: int = Field(default=200, ge=1)
     """Client connections from one address (for IPv6, one /64). One more is answered 429 and closed. Behind a proxy all
-    connections come from one address: set this to `http_max_connections`, and limit clients in the proxy."""
+    connections come from one address: set this to `MUSTER_HTTP_MAX_CONNECTIONS`, and limit clients in the proxy."""
     http_max_head_seconds: float = Field(default=10.0, gt=0)
     """Time in which the head of a request must arrive, from the opening of the connection or from its first byte. Over
     https, the handshake has the same time before that."""
