@@ -194,7 +194,7 @@ async def command_path(server: NatsServer, folder: Path, *, services: tuple[str,
     path = CommandPath(
         server=server,
         store=JetStreamEventStore(commands),
-        client=CommandClient(api),
+        client=CommandClient(Requests(api)),
         actors=Actors(gate, Requests(gate)),
         key=key,
         jwks_file=folder / "jwks.json",

@@ -58,7 +58,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     directory = Directory(store, health.reader())
     requests = Requests(connection)
     actors = Actors(connection, requests)
-    commands = CommandClient(connection)
+    commands = CommandClient(requests)
     account_use = AccountUse(commands, clock=time.monotonic)
     try:
         await assert_streams(connection)

@@ -20,6 +20,7 @@ from projections.postgres import CUT_OFF, Pool, create_pool
 from services.auto_deletion.due import SERVICE, Due, command, plan
 from services.runtime.nats.bus import CommandClient, GateAwayError
 from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
 from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
@@ -147,7 +148,7 @@ class AutoDeletion:
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     """The service."""
     nc = await connect(settings, SERVICE)
-    client = CommandClient(nc)
+    client = CommandClient(Requests(nc))
 
     async def send(admitted: AdmittedCommand) -> CommandReply:
         return await client.send_system(SERVICE, admitted, timeout_seconds=COMMAND_SECONDS)

@@ -39,6 +39,7 @@ from services.runtime.log.store import Committed
 from services.runtime.nats.bus import CommandClient, GateAwayError
 from services.runtime.nats.calls import call
 from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
 from tests.support.refusals import raw, settle
 
 pytestmark = pytest.mark.anyio
@@ -322,7 +323,7 @@ async def test_the_api_cannot_get_past_the_gate(path: CommandPath, place: tuple[
 async def test_a_service_gives_only_its_own_command(path: CommandPath, place: tuple[str, str]) -> None:
     made = await path.accepted("ada", training("due", *place), "k1")
     connection = await connect(path.server.settings("auto_deletion"), "auto_deletion")
-    client = CommandClient(connection)
+    client = CommandClient(Requests(connection))
 
     def admitted(command: UserCommand) -> AdmittedCommand:
         # Who it claims to be does not count: the subject tells.

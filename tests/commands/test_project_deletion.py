@@ -14,6 +14,7 @@ from events.workload.commands import DeleteWorkload
 from services.auto_deletion.due import Due, command
 from services.runtime.nats.bus import CommandClient
 from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +59,7 @@ async def test_a_creation_that_races_with_the_deletion_is_refused_or_ends_with_t
     made = [answer for answer in answers if isinstance(answer, Accepted)]
     assert {code(answer) for answer in answers} <= {"admitted", "not_in_project", "unknown_project"}
     connection = await connect(path.server.settings("auto_deletion"), "auto_deletion")
-    client = CommandClient(connection)
+    client = CommandClient(Requests(connection))
     for one in made:
         left_over = await client.send_system("auto_deletion", command(Due(one.id, None)))
         if isinstance(deleted, Accepted):
@@ -88,7 +89,7 @@ async def test_a_creation_that_came_through_beside_the_deletion_is_deleted_with_
     made = await path.accepted("ada", training("through", project, cluster), "k1")
     await carry_out(path.store, "d", DeleteProject(project_id=project))
     connection = await connect(path.server.settings("auto_deletion"), "auto_deletion")
-    left_over = await CommandClient(connection).send_system("auto_deletion", command(Due(made.id, None)))
+    left_over = await CommandClient(Requests(connection)).send_system("auto_deletion", command(Due(made.id, None)))
     await connection.close()
     assert code(left_over) == "admitted"
     assert await reasons(path, made.id) == ["project_deleted"]

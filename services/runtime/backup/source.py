@@ -10,14 +10,13 @@ from datetime import datetime
 from typing import Final
 
 import msgspec
-from nats.aio.msg import Msg
 
 from events.subjects import ALL_EVENTS, EVENTS_STREAM
 from services.runtime.backup.archive import BackupError, Message
 from services.runtime.nats.calls import call
 from services.runtime.nats.jetstream_api import NO_MESSAGE_CODE, ApiError, JetStreamError, StreamInfo, stream_info
 from services.runtime.nats.requests import Requests, UnansweredError
-from services.runtime.nats.wire import headers_of
+from services.runtime.nats.wire import Taken, headers_of
 
 AT_ONCE: Final = 1_000
 """Messages of one answer."""
@@ -157,7 +156,7 @@ class Source:
         return Message(found.seq, found.subject, whole_time(found.time), headers or {}, base64.b64decode(found.data))
 
 
-def _of_answer(message: Msg) -> Message:
+def _of_answer(message: Taken) -> Message:
     headers = message.headers or {}
     return Message(
         int(headers["Nats-Sequence"]),

@@ -7,14 +7,12 @@ from typing import Final
 
 import msgspec
 import structlog
-from nats.aio.client import Client
 from nats.errors import Error as NatsError
-from nats.errors import NoRespondersError
-from nats.errors import TimeoutError as NatsTimeoutError
 
 from events.codec import UNDECODABLE
 from events.envelope import AdmittedCommand, CommandReply, CommandRequest, OutcomeUnknown
 from events.subjects import request_subject, system_subject
+from services.runtime.nats.requests import NobodyListensError, Requests, UnansweredError
 
 REPLY_SECONDS: Final = 5.0
 """How long the api waits for an answer (architecture.md section 4); who works on one must be done before."""
@@ -31,8 +29,8 @@ class GateAwayError(Exception):
 class CommandClient:
     """Sends commands and waits for the truth about them."""
 
-    def __init__(self, connection: Client) -> None:
-        self._connection = connection
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
 
     async def send(self, request: CommandRequest, *, timeout_seconds: float = REPLY_SECONDS) -> CommandReply:
         """From the api to the gate. Raises GateAwayError where no gate runs; no answer in time, or none that
@@ -48,14 +46,14 @@ class CommandClient:
 
     async def _send(self, subject: str, message: msgspec.Struct, timeout_seconds: float) -> CommandReply:
         try:
-            answer = await self._connection.request(subject, _ENCODER.encode(message), timeout=timeout_seconds)
-        except NoRespondersError as error:
+            answer = await self._requests.ask(subject, _ENCODER.encode(message), seconds=timeout_seconds)
+        except NobodyListensError as error:
             raise GateAwayError(f"nobody listens on {subject}") from error
-        except (NatsError, NatsTimeoutError, TimeoutError, OSError):
+        except (UnansweredError, NatsError, OSError):
             # Also a connection that broke: what was sent may have arrived.
             return OutcomeUnknown()
         try:
-            return _REPLY_DECODER.decode(answer.data)
+            return _REPLY_DECODER.decode(answer)
         except UNDECODABLE as error:
             # Something was done, or nothing.
             log.warning("reply_not_read", subject=subject, error=str(error))

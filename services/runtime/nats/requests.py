@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.errors import ConnectionClosedError, ConnectionDrainingError, OutboundBufferLimitError
 
 from services.runtime.log.store import LogUnavailableError
 from services.runtime.nats.connection import ServiceClient
-from services.runtime.nats.wire import is_last
+from services.runtime.nats.wire import SteadyClient, Taken, is_last
 
 _NO_RESPONDERS: Final = "503"
 _STATUS: Final = "Status"
@@ -24,9 +23,13 @@ class UnansweredError(LogUnavailableError):
     """No answer: it may have been received, and may even still be under way."""
 
 
+class NobodyListensError(UnansweredError):
+    """Nobody received it."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Question:
-    on_answer: Callable[[Msg], None]
+    on_answer: Callable[[Taken], None]
     done: asyncio.Future[Any]
 
 
@@ -50,11 +53,11 @@ class Requests:
 
     async def ask_message(
         self, subject: str, payload: bytes, *, seconds: float, headers: dict[str, str] | None = None
-    ) -> Msg:
-        """The answer with its headers. Raises UnansweredError, also where nobody listens."""
-        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+    ) -> Taken:
+        """The answer with its headers. Raises UnansweredError; NobodyListensError where the server says so."""
+        future: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
 
-        def on_answer(message: Msg) -> None:
+        def on_answer(message: Taken) -> None:
             if not future.done():
                 future.set_result(message)
 
@@ -66,16 +69,16 @@ class Requests:
             raise UnansweredError(f"no answer from {subject} within {seconds:.1f} s") from None
         finally:
             del self._waiting[token]
-        if message.headers is not None and message.headers.get(_STATUS) == _NO_RESPONDERS:
-            raise UnansweredError(f"nobody listens on {subject}")
+        if not message.data and (message.headers or {}).get(_STATUS) == _NO_RESPONDERS:
+            raise NobodyListensError(f"nobody listens on {subject}")
         return message
 
-    async def ask_many(self, subject: str, payload: bytes, *, seconds: float) -> list[Msg]:
+    async def ask_many(self, subject: str, payload: bytes, *, seconds: float) -> list[Taken]:
         """All messages of an answer that ends with a status message, which is the last of the list."""
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        messages: list[Msg] = []
+        messages: list[Taken] = []
 
-        def on_answer(message: Msg) -> None:
+        def on_answer(message: Taken) -> None:
             messages.append(message)
             if is_last(message) and not finished.done():
                 finished.set_result(None)
@@ -89,7 +92,7 @@ class Requests:
         finally:
             del self._waiting[token]
         if (messages[-1].headers or {}).get(_STATUS) == _NO_RESPONDERS:
-            raise UnansweredError(f"nobody listens on {subject}")
+            raise NobodyListensError(f"nobody listens on {subject}")
         return messages
 
     async def _send(self, subject: str, payload: bytes, question: _Question, headers: dict[str, str] | None) -> str:
@@ -112,10 +115,11 @@ class Requests:
         async with self._subscribing:
             if not self._prefix:
                 prefix = f"{self._nc.new_inbox()}."
-                await self._nc.subscribe(f"{prefix}*", cb=self._on_message)  # pyright: ignore[reportUnknownMemberType]
+                assert isinstance(self._nc, SteadyClient), "answers come on connections of ours"
+                await self._nc.take(f"{prefix}*", self._on_message)
                 self._prefix = prefix
 
-    async def _on_message(self, message: Msg) -> None:
+    def _on_message(self, message: Taken) -> None:
         question = self._waiting.get(message.subject[len(self._prefix) :])
         if question is not None:
             question.on_answer(message)

@@ -64,7 +64,7 @@ def is_stored(message: "Msg | Taken") -> bool:
     return message.reply.startswith(_DELIVERED)
 
 
-def is_last(message: Msg) -> bool:
+def is_last(message: "Msg | Taken") -> bool:
     """Whether it is a server's word, and no message read from a stream: the server says where each of those stood."""
     headers = message.headers
     return headers is not None and "Status" in headers and "Nats-Sequence" not in headers
