@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, Literal
 
+from events.installation import Log
 from events.public.shape import Happening, PublicEvent, Told, cut, fit
 from events.void import Void
 
@@ -12,14 +13,16 @@ class HistoryLost(PublicEvent, frozen=True, kw_only=True, rename="camel"):
     at things as they are now.
     """
 
-    cause: Literal["message_voided"]
-    """`message_voided`: a message of the log could not be read, and an administrator declared it void."""
+    cause: Literal["message_voided", "log_restored"]
+    """`message_voided`: a message of the log could not be read, and an administrator declared it void. `log_restored`:
+    the log was restored from a backup, and what came after that backup is lost."""
     message: str
     """The same in a sentence."""
     from_sequence: int
     """The first sequence of the log that is lost."""
     to_sequence: int
-    """The last one."""
+    """The last one. After a restore it is `fromSequence`: nobody knows how far the log went, and its sequences are used
+    again."""
     workload_id: str | None
     """The workload that it is about. Null: it may be about any, or about something else."""
 
@@ -42,3 +45,18 @@ def tell(happening: Happening[Void]) -> Iterator[Told]:
         )
         projects = [about.project_id] if about.project_id else happening.around.projects()
         yield from happening.for_all(index, told, projects)
+
+
+def tell_restored(happening: Happening[Log]) -> Iterator[Told]:
+    """The public events of a restore: one for every project that the backup knows."""
+    for index, event in enumerate(happening.commit.events):
+        told = HistoryLost(
+            actor=happening.actor,
+            cause="log_restored",
+            message=f"the log was restored from a backup of {event.backed_up_at:%Y-%m-%d %H:%M:%S} UTC; what came "
+            f"after sequence {fit(event.seq)} is lost",
+            from_sequence=fit(event.seq + 1),
+            to_sequence=fit(event.seq + 1),
+            workload_id=None,
+        )
+        yield from happening.for_all(index, told, happening.around.projects())

@@ -29,7 +29,7 @@ PUBLIC: Final[dict[str, Public]] = {
     VOID.name: Public(lost.EVENTS, lost.tell),
     # Who has which role everywhere is no project's business.
     TENANT.name: Public((), _nothing),
-    LOG.name: Public((), _nothing),
+    LOG.name: Public((), lost.tell_restored),
 }
 """By aggregate: one line for each. What is not here has no public events."""
 

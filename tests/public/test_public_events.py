@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from events.aggregate import AGGREGATES
+from events.aggregate import AGGREGATES, LOG, draft
+from events.installation import LogRestored
 from events.phases import UNBUILT_PHASES
 from events.phases import Phase as WorkloadPhase
 from events.public.cloudevents import Place, as_json, attributes_of, place_of
@@ -22,7 +23,7 @@ from events.workload.spec import TrainingSpec
 from tests.projections.happenings import Happenings
 from tests.public.given import every_event
 from tests.support.any_events import Readers, commits
-from tests.support.lives import World
+from tests.support.lives import ALICE, World
 from tests.support.public_events import Everything
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -169,3 +170,16 @@ def test_no_event_in_any_order_stops_the_feed(log: list[tuple[str, str, tuple[ob
         assert len(message.payload) < MOST_BYTES
         assert all(value.isascii() and value.isprintable() and " " not in value for value in message.headers.values())
         assert msgspec.json.decode(message.payload, type=PUBLIC_EVENTS[name_of(message)]) is not None
+
+
+def test_a_restore_is_told_to_every_project_that_the_backup_knows() -> None:
+    world = World()
+    projects = sorted((world.project(), world.project("other")))
+    restored = LogRestored(incarnation=1, seq=2, chain="c", backed_up_at=world.now)
+    world.append(
+        [draft(LOG, "default", world.chain("log", "default"), (restored,), command_id="r", actor=ALICE, now=world.now)]
+    )
+    lost = [message for message in told(world) if name_of(message) == "HistoryLost"]
+    assert [split_feed_subject(message.subject)[0] for message in lost] == projects
+    assert {json.loads(message.payload)["cause"] for message in lost} == {"log_restored"}
+    assert {json.loads(message.payload)["fromSequence"] for message in lost} == {3}
