@@ -23,7 +23,8 @@ import asyncpg
 from development.containers import NATS_IMAGE, POSTGRES_IMAGE, ServerContainer
 from development.ports import free_port
 from services.runtime.nats.inboxes import agent_user
-from services.runtime.nats.nats_config import ClusterMember, render_nats_config
+from services.runtime.nats.nats_config import CalloutKeys, ClusterMember, render_nats_config
+from services.runtime.nats.nkeys import KeyPair, new_seed
 from services.runtime.process.settings import Settings
 from services.runtime.services import SERVICES
 
@@ -64,6 +65,7 @@ class NatsServer:
         *,
         member: ClusterMember | None = None,
         passwords: dict[str, str] | None = None,
+        callout: dict[str, str] | None = None,
         store_dir: Path | None = None,
     ):
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,6 +73,8 @@ class NatsServer:
         self.port = free_port()
         self.monitor_port = free_port()
         self.passwords = passwords or {name: secrets.token_hex(8) for name in (*SERVICES, EVERYTHING)}
+        self.callout = callout or {"issuer": new_seed("account"), "responder": new_seed("user")}
+        """Keys of `subscriptions`, by name."""
         self.member = member
         self.agents: dict[str, str] = {}
         self.store_dir = store_dir or folder / "js"
@@ -80,6 +84,7 @@ class NatsServer:
     def _rendered(self) -> str:
         return render_nats_config(
             passwords=self.passwords,
+            callout=self.callout_public,
             agents=self.agents,
             store_dir=str(self.store_dir),
             port=self.port,
@@ -90,6 +95,10 @@ class NatsServer:
             member=self.member,
             all_powerful=EVERYTHING,
         )
+
+    @property
+    def callout_public(self) -> CalloutKeys:
+        return CalloutKeys(**{name: KeyPair(seed).public for name, seed in self.callout.items()})
 
     def add_agent(self, cluster_id: str, password: str = "") -> str:
         """Let the agent of a cluster in, as a user of its own; its name. A server that runs takes it up at once."""
@@ -133,6 +142,14 @@ class NatsServer:
         folder.mkdir(exist_ok=True)
         for name, password in self.passwords.items():
             (folder / name).write_text(password)
+        return folder
+
+    def callout_key_dir(self) -> Path:
+        """A folder with the keys of `subscriptions`."""
+        folder = self.folder / "callout"
+        folder.mkdir(exist_ok=True)
+        for name, seed in self.callout.items():
+            (folder / name).write_text(seed)
         return folder
 
     def start(self) -> None:
@@ -185,11 +202,12 @@ class NatsCluster:
         ports = [free_port() for _ in range(3)]
         routes = tuple(f"nats-route://127.0.0.1:{port}" for port in ports)
         passwords: dict[str, str] | None = None
+        callout: dict[str, str] | None = None
         self.servers: list[NatsServer] = []
         for number, port in enumerate(ports):
             member = ClusterMember(name=f"n{number}", route_host="127.0.0.1", route_port=port, routes=routes)
-            server = NatsServer(folder / f"n{number}", member=member, passwords=passwords)
-            passwords = server.passwords
+            server = NatsServer(folder / f"n{number}", member=member, passwords=passwords, callout=callout)
+            passwords, callout = server.passwords, server.callout
             self.servers.append(server)
 
     def settings(self, service: str = EVERYTHING, **others: object) -> Settings:

@@ -19,6 +19,8 @@ class Permission(StrEnum):
     """Suspend, resume, change and delete workloads; whose, ownership protection decides."""
     OVERRIDE_OWNERSHIP = "override_ownership"
     GRANT_PROJECT_ROLES = "grant_project_roles"
+    MANAGE_SUBSCRIPTIONS = "manage_subscriptions"
+    """See, create and delete the subscriptions of a project."""
     MANAGE_PROJECTS = "manage_projects"
     MANAGE_CLUSTERS = "manage_clusters"
     GRANT_TENANT_ROLES = "grant_tenant_roles"
@@ -30,7 +32,13 @@ class Permission(StrEnum):
 ROLE_PERMISSIONS: Final[dict[str, frozenset[Permission]]] = {
     "administrator": frozenset(Permission),
     "project-admin": frozenset(
-        {Permission.READ, Permission.SUBMIT, Permission.OPERATE, Permission.GRANT_PROJECT_ROLES}
+        {
+            Permission.READ,
+            Permission.SUBMIT,
+            Permission.OPERATE,
+            Permission.GRANT_PROJECT_ROLES,
+            Permission.MANAGE_SUBSCRIPTIONS,
+        }
     ),
     "researcher": frozenset({Permission.READ, Permission.SUBMIT, Permission.OPERATE}),
     "viewer": frozenset({Permission.READ}),
@@ -43,6 +51,7 @@ _ACTS: Final[dict[Permission, str]] = {
     Permission.OPERATE: "suspend, resume, change or delete workloads",
     Permission.OVERRIDE_OWNERSHIP: "change workloads of other users",
     Permission.GRANT_PROJECT_ROLES: "grant or revoke roles of this project",
+    Permission.MANAGE_SUBSCRIPTIONS: "see, create or delete subscriptions of this project",
     Permission.MANAGE_PROJECTS: "create or change projects",
     Permission.MANAGE_CLUSTERS: "add, change or remove clusters and node pools",
     Permission.GRANT_TENANT_ROLES: "grant or revoke roles that hold everywhere",

@@ -35,6 +35,7 @@ from events.service_accounts import (
     NoteServiceAccountUse,
     RotateServiceAccount,
 )
+from events.subscriptions import CreateSubscription, DeleteSubscription
 from events.tenant import GrantTenantRole, RevokeTenantRole, TenantCommand
 from events.void import VoidCommand, VoidMessage
 from events.workload.commands import (
@@ -212,6 +213,23 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_account(RotateServiceAccount),
         _on_account(DeleteServiceAccount, in_full_log=True),
         _on_account(NoteServiceAccountUse, permission=Permission.READ),
+        CommandType(
+            type=CreateSubscription,
+            aggregate="project",
+            key=lambda command: key_of_id(command.project_id),
+            permission=Permission.MANAGE_SUBSCRIPTIONS,
+            scope=Scope.PROJECT,
+            target=lambda command: command.name,
+        ),
+        CommandType(
+            type=DeleteSubscription,
+            aggregate="project",
+            key=lambda command: key_of_id(command.project_id),
+            permission=Permission.MANAGE_SUBSCRIPTIONS,
+            scope=Scope.PROJECT,
+            target=lambda command: command.subscription_id,
+            in_full_log=True,
+        ),
         _on_project_roles(GrantProjectRole, gives_role=True),
         _on_project_roles(RevokeProjectRole, in_full_log=True),
         _on_tenant_roles(GrantTenantRole, gives_role=True),

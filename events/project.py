@@ -1,4 +1,6 @@
-"""The project aggregate: quota, order of node pools, who has which role in it, and its service accounts."""
+"""The project aggregate: quota, order of node pools, who has which role in it, its service accounts and
+subscriptions.
+"""
 
 from datetime import datetime
 from typing import Literal, assert_never
@@ -22,6 +24,18 @@ from events.service_accounts import (
     ServiceAccountUsed,
     decide_on_account,
     evolve_accounts,
+)
+from events.subscriptions import (
+    CreateSubscription,
+    DeleteSubscription,
+    Subscription,
+    SubscriptionCommand,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionEvent,
+    Subscriptions,
+    decide_on_subscription,
+    evolve_subscriptions,
 )
 
 ProjectRole = Literal["project-admin", "researcher", "viewer"]
@@ -84,8 +98,8 @@ class ProjectRoleRevoked(_Event, frozen=True, kw_only=True):
 
 
 class ProjectDeleted(_Event, frozen=True, kw_only=True):
-    """The project was deleted, with its roles, service accounts and settings. Its history stays, and its name is
-    free.
+    """The project was deleted, with its roles, service accounts, subscriptions and settings. Its history stays, and
+    its name is free.
     """
 
     at: datetime
@@ -93,7 +107,13 @@ class ProjectDeleted(_Event, frozen=True, kw_only=True):
 
 
 ProjectEvent = (
-    ProjectCreated | ProjectChanged | ProjectRoleGranted | ProjectRoleRevoked | ProjectDeleted | ServiceAccountEvent
+    ProjectCreated
+    | ProjectChanged
+    | ProjectRoleGranted
+    | ProjectRoleRevoked
+    | ProjectDeleted
+    | ServiceAccountEvent
+    | SubscriptionEvent
 )
 
 # -- state -----------------------------------------------------------------------------------------------------------
@@ -109,6 +129,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     roles: dict[str, tuple[ProjectRole, ...]] = msgspec.field(default_factory=dict[str, tuple[ProjectRole, ...]])
     """Roles by actor id; those of service accounts, too."""
     accounts: Accounts = msgspec.field(default_factory=dict[str, ServiceAccount])
+    subscriptions: Subscriptions = msgspec.field(default_factory=dict[str, Subscription])
     deleted_at: datetime | None = None
 
     @property
@@ -153,6 +174,9 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
             )
         case ServiceAccountCreated() | ServiceAccountRotated() | ServiceAccountUsed() | ServiceAccountDeleted():
             return _with_accounts(state, event)
+        case SubscriptionCreated() | SubscriptionDeleted():
+            subscriptions = evolve_subscriptions(state.subscriptions, event)
+            return state if subscriptions is state.subscriptions else replace(state, subscriptions=subscriptions)
         case _:
             assert_never(event)
 
@@ -220,7 +244,13 @@ class DeleteProject(_Command, frozen=True, kw_only=True):
 
 
 ProjectCommand = (
-    CreateProject | ChangeProject | GrantProjectRole | RevokeProjectRole | DeleteProject | ServiceAccountCommand
+    CreateProject
+    | ChangeProject
+    | GrantProjectRole
+    | RevokeProjectRole
+    | DeleteProject
+    | ServiceAccountCommand
+    | SubscriptionCommand
 )
 
 
@@ -252,6 +282,8 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             return (ProjectRoleRevoked(actor=command.actor, role=command.role),)
         case DeleteProject():
             return (ProjectDeleted(at=context.now),)
+        case CreateSubscription() | DeleteSubscription():
+            return decide_on_subscription(command, state.subscriptions, state.name, context)
         case _:
             return decide_on_account(command, state.accounts, state.name, context)
 

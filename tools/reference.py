@@ -28,6 +28,7 @@ from events.phases import FINISHED, TRANSITIONS, UNBUILT_PHASES, DesiredPhase, P
 from events.public.registry import PUBLIC, PUBLIC_EVENTS
 from events.refusal import REFUSALS
 from events.service_accounts import MAX_ACCOUNTS
+from events.subscriptions import MAX_IN_ALL, MAX_OF_PROJECT
 from events.workload.fields.creation import TrainingCreation
 from events.workload.spec import TrainingSpec
 from muster.embedded.environment import SET_BY_UP, is_taken
@@ -264,6 +265,7 @@ LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
         "429 `too_many_new_people`",
     ),
     ("service accounts of a project", (MAX_ACCOUNTS,), "409 `too_many_accounts`"),
+    ("subscriptions: of a project, and of all projects", (MAX_OF_PROJECT, MAX_IN_ALL), "409 `too_many_subscriptions`"),
     ("open follows of one user, of logs or events", ("follows_per_user",), "429 `too_many_streams`"),
     ("exports at the same time: of one user, and of all users", (EXPORTS_EACH, EXPORTS), "429 `too_many_streams`"),
     ("bytes of a request body", (MAX_BODY_BYTES,), "413 `body_too_large`"),

@@ -43,6 +43,8 @@ AUTHORS: Final[Mapping[str, str]] = {
     "ServiceAccountUsed": "user",
     "ServiceAccountDeleted": "user",
     "LogRestored": "restore",
+    "SubscriptionCreated": "user",
+    "SubscriptionDeleted": "user",
 }
 
 

@@ -72,6 +72,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_service_accounts",
         summary="Service accounts: let programs act in a project. Their tokens do not expire.",
     ),
+    "subscription": Noun(
+        module="subscriptions",
+        add="add_subscriptions",
+        summary="Subscriptions: let programs read the public events of a project over NATS.",
+    ),
     "token": Noun(
         module="tokens",
         add="add_token",

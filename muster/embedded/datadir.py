@@ -4,6 +4,7 @@ version           the layout's version: a folder of a newer one is refused
 muster.lock       held while the folder is in use; names the process that holds it
 ports.json        loopback ports, kept so that addresses stay the same
 secrets/nats/S    password of service S, 0600
+secrets/callout   keys of the service that lets subscribers in, 0600
 secrets/postgres  password of the database, 0600
 clusters/ID       how to reach the Kubernetes cluster of that id (a kubeconfig), 0600; each has an agent of its own
 keys/local.json   the key that signs local tokens; keys/jwks.json is its public part
@@ -80,6 +81,11 @@ class DataDir:
     def token_file(self) -> Path:
         """The newest token of the administrator."""
         return self.root / "secrets" / "token"
+
+    @property
+    def callout(self) -> Path:
+        """Keys of the service `subscriptions`, by name."""
+        return self.root / "secrets" / "callout"
 
     @property
     def nats(self) -> Path:
@@ -184,6 +190,7 @@ def open_data_dir(root: Path) -> Generator[DataDir]:
         for folder in (
             "secrets",
             "secrets/nats",
+            "secrets/callout",
             "clusters",
             "keys",
             "nats",

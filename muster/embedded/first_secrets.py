@@ -8,9 +8,13 @@ import os
 import secrets
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from muster.embedded.nats_server import PUBLIC_KEY
 from services.runtime.services import SERVER_UID, SERVICES
+
+if TYPE_CHECKING:
+    from services.runtime.nats.nkeys import Kind
 
 SECRET_BYTES: Final = 24
 """192 bits: not to be guessed."""
@@ -30,6 +34,8 @@ def main(root: Path, nats_names: tuple[str, ...], http_name: str = "") -> None:
     passwords = root / "nats"
     for user, service in SERVICES.items():
         _secret(passwords / user, service.uid, SERVER_UID, 0o440)
+    _callout_key(root, "issuer", "account")
+    _callout_key(root, "responder", "user")
     # Whoever mounts its folder may read it.
     _secret(root / "postgres" / "password", 0, 0, 0o444)
     _secret(root / "postgres-reader" / "password", 0, 0, 0o444)
@@ -43,6 +49,18 @@ def main(root: Path, nats_names: tuple[str, ...], http_name: str = "") -> None:
             )
         names = ("api", "localhost", *filter(None, (http_name,)))
         _certify(root, "api-tls", public / "api-ca.crt", names, SERVICES["api"].uid)
+
+
+def _callout_key(root: Path, name: str, kind: "Kind") -> None:
+    """One of the keys of `subscriptions`, which nobody else can read; its public half is for the server."""
+    # Imports a library that takes longer than all the rest.
+    from services.runtime.nats.nkeys import KeyPair, new_seed
+
+    owner = SERVICES["subscriptions"].uid
+    path = root / "callout" / name
+    seed = path.read_text() if path.exists() else new_seed(kind)
+    _write(path, seed.encode(), owner, owner, 0o400)
+    _write(root / "nats" / f"callout_{name}{PUBLIC_KEY}", KeyPair(seed).public.encode(), 0, SERVER_UID, 0o440)
 
 
 def _certify(root: Path, name: str, ca_file: Path, names: tuple[str, ...], owner: int) -> None:

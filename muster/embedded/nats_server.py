@@ -19,6 +19,8 @@ from services.runtime.trust import trusting
 
 PROGRAM: Final = "nats-server"
 PORT: Final = 4222
+PUBLIC_KEY: Final = ".pub"
+"""How the public half of a key is called, beside the passwords."""
 STOP_SECONDS: Final = 8.0
 """Less than a container gets before it is killed; a server that is killed loses nothing."""
 
@@ -66,11 +68,15 @@ async def run(config: Path, store: Path, port: int) -> int:
 
 
 def environment(passwords: Path) -> dict[str, str]:
-    """The variables that the configuration names: one password each, and how much of its disk the server may use."""
+    """The variables that the configuration names: one password each, the public halves of two keys, and how much of its
+    disk the server may use.
+    """
     log_max_bytes = int(os.environ.get("MUSTER_LOG_MAX_BYTES", LOG_MAX_BYTES))
-    return {MAX_FILE_STORE: str(file_store_bytes(log_max_bytes))} | {
-        f"MUSTER_NATS_PASSWORD_{file.name.upper()}": file.read_text() for file in passwords.glob("[a-z]*")
-    }
+    found = {MAX_FILE_STORE: str(file_store_bytes(log_max_bytes))}
+    for file in passwords.glob("[a-z]*"):
+        name = file.stem if file.suffix == PUBLIC_KEY else f"PASSWORD_{file.name}"
+        found[f"MUSTER_NATS_{name.upper()}"] = file.read_text()
+    return found
 
 
 def _pass_on(server: asyncio.subprocess.Process, number: signal.Signals) -> None:

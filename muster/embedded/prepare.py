@@ -12,7 +12,8 @@ from events.subjects import EVENTS_STREAM
 from muster.embedded.datadir import DataDir, write_private
 from services.runtime.nats.declared import file_store_bytes
 from services.runtime.nats.inboxes import agent_user
-from services.runtime.nats.nats_config import render_nats_config
+from services.runtime.nats.nats_config import CalloutKeys, render_nats_config
+from services.runtime.nats.nkeys import KeyPair, Kind, new_seed
 from services.runtime.process.settings import Settings
 from services.runtime.services import SERVICES
 
@@ -26,6 +27,10 @@ def main(root: Path, nats_port: int) -> None:
     log_max_bytes = max(Settings().log_max_bytes, kept_log_max_bytes(data.nats / "jetstream"))
     text = render_nats_config(
         passwords=passwords,
+        callout=CalloutKeys(
+            issuer=_public(data, "issuer", "account"),
+            responder=_public(data, "responder", "user"),
+        ),
         agents=agents,
         store_dir=str(data.nats / "jetstream"),
         port=nats_port,
@@ -35,6 +40,14 @@ def main(root: Path, nats_port: int) -> None:
     for path in data.nats_secrets.glob(agent_user("*")):
         if path.name not in map(agent_user, agents):
             path.unlink()
+
+
+def _public(data: DataDir, name: str, kind: Kind) -> str:
+    """The public half of a key of `subscriptions`; the key is made where there is none yet."""
+    path = data.callout / name
+    if not path.exists():
+        write_private(path, new_seed(kind))
+    return KeyPair(path.read_text()).public
 
 
 def kept_log_max_bytes(store: Path) -> int:

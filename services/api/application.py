@@ -16,6 +16,7 @@ from services.api import (
     operation_log,
     organisation,
     service_accounts,
+    subscriptions,
     system,
     trainings,
     use_now,
@@ -42,6 +43,7 @@ OPERATIONS: Final = operations_in(
         use_now,
         diff,
         service_accounts,
+        subscriptions,
         operation_log,
         system,
     )

@@ -89,6 +89,8 @@ class Api:
     exports: Slots
     follows: Slots
     code: CodeLimits
+    subscriber_url: str
+    """Where subscribers find NATS."""
     ready: Callable[[], bool]
     """Whether every connection is there."""
     alarm: Callable[[], str] = str

@@ -32,6 +32,7 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "set_by_cluster": 409,
     "project_not_empty": 409,
     "too_many_accounts": 409,
+    "too_many_subscriptions": 409,
     "not_for_accounts": 400,
     "role_not_held": 404,
     "last_administrator": 409,

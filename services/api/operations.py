@@ -28,7 +28,7 @@ JSON: Final = "application/json"
 
 QueryType = Literal["text", "integer", "boolean", "choice", "texts"]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-Tag = Literal["Trainings", "Workloads", "Clusters", "Organisation", "Log", "System"]
+Tag = Literal["Trainings", "Workloads", "Clusters", "Organisation", "Subscriptions", "Log", "System"]
 """A chapter of the reference."""
 
 

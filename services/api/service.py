@@ -85,6 +85,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
                 project_max_bytes=settings.code_project_max_bytes,
                 retention_hours=settings.code_retention_hours,
             ),
+            subscriber_url=settings.subscriber_address,
             ready=lambda: health.serving and connection.is_connected,
             alarm=lambda: ". ".join(filter(None, (health.alarm, *store.voids.doubted(actors.subject)))),
         )

@@ -26,6 +26,7 @@ from events.ids import key_of_id
 from events.project import DeleteProject
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
+from events.subscriptions import MAX_IN_ALL, CreateSubscription, too_many_in_all
 from events.void import VoidMessage
 from events.workload.commands import CreateWorkload, DeleteWorkload
 from services.commands.counts import Counts
@@ -220,6 +221,8 @@ class Commands:
             return await self._other_local(command.name)
         if isinstance(command, DeleteProject):
             return await self._not_empty(command.project_id)
+        if isinstance(command, CreateSubscription):
+            return too_many_in_all() if len(self._directory.subscriptions) >= MAX_IN_ALL else None
         if isinstance(command, DeleteWorkload) and command.project_deleted:
             return await self._not_left_over(command.workload_id)
         if not isinstance(command, CreateWorkload):

@@ -40,16 +40,18 @@ from events.subjects import (
 )
 from services.runtime.backup.holdings import kept_streams
 from services.runtime.nats.calls import call
-from services.runtime.nats.declared import DECLARED, DISPOSABLE_STREAMS
+from services.runtime.nats.declared import DECLARED, DISPOSABLE_STREAMS, SERVER_CONNECTIONS
 from services.runtime.nats.inboxes import inbox_prefix, logs_inbox
 from services.runtime.nats.permissions import (
     READ_ONE_ACTOR,
+    SERVER_KICK,
     Permission,
     actors,
     answer,
     append,
     follow,
     log_follower,
+    manage_feed_consumers,
     permission,
     read,
     read_code,
@@ -129,6 +131,8 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_CODE,
             read_code(ALL_CODE),
             call("STREAM.PURGE", CODE_STREAM),
+            # How far subscribers are.
+            call("CONSUMER.INFO", FEED_STREAM, "*"),
         ),
         group="control",
         uid=10011,
@@ -145,6 +149,7 @@ SERVICES: Final[dict[str, Service]] = {
             *("http_host", "http_port", "http_max_connections", "http_max_connections_per_address"),
             *("http_max_head_seconds", "http_max_stalled_seconds"),
             *("code_max_bytes", "code_project_max_bytes", "code_retention_hours"),
+            "subscriber_address",
         ),
     ),
     "ownership": Service(
@@ -247,6 +252,20 @@ SERVICES: Final[dict[str, Service]] = {
         group="workers",
         uid=10021,
         settings=("feed_retention_days", "replicas"),
+    ),
+    # Lets subscribers in. The keys that it signs with could let anybody in as anything: in docker-compose nobody else
+    # can read them.
+    "subscriptions": Service(
+        rights=log_follower(
+            "subscriptions",
+            *manage_feed_consumers(),
+            fold_snapshots_filter("subscriptions"),
+            SERVER_CONNECTIONS,
+            SERVER_KICK,
+        ),
+        group="control",
+        uid=10022,
+        settings=("callout_key_dir",),
     ),
     "operator": Service(
         rights=log_follower("operator", *read(AUDIT_STREAM), *read(REFUSALS_STREAM), READ_ONE_ACTOR), uid=10019

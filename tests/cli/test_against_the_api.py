@@ -28,7 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(nats_server: NatsServer, postgres_server: PostgresServer, folder: Path) -> Iterator[Served]:
-    with serving(nats_server, postgres_server, folder, **certified(folder)) as running:
+    callout = {"callout_key_dir": nats_server.callout_key_dir()}
+    with serving(nats_server, postgres_server, folder, **certified(folder), **callout) as running:
         yield running
 
 
@@ -267,6 +268,25 @@ def test_an_operators_day_without_curl(admin: Served, muster: Any, monkeypatch: 
         monkeypatch.setenv("MUSTER_TOKEN", given)
         assert muster("workload", "list", "-p", "brief").code == code
     monkeypatch.setenv("MUSTER_TOKEN", admin.token("admin"))
+
+    made = muster("subscription", "create", "-p", "brief", "--name", "chat", "-o", "json").out
+    made = json.loads(made[made.index("{\n") :])  # behind what the service in this process logs
+    assert {"id", "name", "url", "seed", "domain", "inboxPrefix", "stream", "consumer", "subjects"} <= made.keys()
+    assert made["seed"].startswith("SU")
+    assert muster("subscription", "create", "-p", "brief", "--name", "chat").code == 5
+    both = muster("subscription", "create", "-p", "brief", "--from-seq", "1", "--from-time", "2026-01-01T00:00:00Z")
+    assert both.code == 2
+    assert muster("subscription", "list", "-p", "brief", "-o", "name").out == "chat\n"
+    described = muster("subscription", "describe", made["id"], "-p", "brief").out
+    assert "chat" in described
+    assert made["seed"] not in described
+    again = muster("subscription", "create", "-p", "brief", "--name", "two", "--idempotency-key", "two")
+    assert (again.code, "SU" in again.out) == (0, True)
+    again = muster("subscription", "create", "-p", "brief", "--name", "two", "--idempotency-key", "two")
+    assert again.code == 1
+    assert "muster subscription delete two -p brief" in again.err
+    assert muster("subscription", "delete", "chat", "-p", "brief", "-y").code == 0
+    assert muster("subscription", "describe", "chat", "-p", "brief").code == 3
 
     assert muster("training", "submit", "late", "-i", "a", "-p", "brief", "--cluster", "lab").code == 0
     refused = muster("project", "delete", "brief", "-y")

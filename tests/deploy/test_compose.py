@@ -55,6 +55,7 @@ def users_of(setting: str) -> set[str]:
         ("postgres-password", {"secrets", "postgres", *users_of("database_url") - {"api"}}),
         ("postgres-reader-password", {"secrets", *users_of("reader_url")}),
         ("nats-data", {"nats"}),
+        ("callout-keys", {"secrets", "subscriptions"}),
     ],
 )
 def test_a_secret_is_mounted_by_those_who_need_it_alone(volume: str, services: set[str]) -> None:
@@ -195,8 +196,9 @@ def test_in_production_the_memory_that_nats_may_use_fits_its_limit() -> None:
     assert int(default) < int(OVERLAID["nats"]["mem_limit"].removesuffix("m")) * 3 / 4
 
 
-def test_in_production_the_api_alone_is_published_and_serves_https() -> None:
-    assert [name for name, service in SERVICES.items() if "ports" in service] == ["api"]
+def test_in_production_the_api_is_published_and_serves_https_and_nats_for_subscribers() -> None:
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["nats", "api"]
+    assert all("ADDRESS:-127.0.0.1}" in str(service["ports"]) for service in SERVICES.values() if "ports" in service)
     assert not [name for name, service in OVERLAID.items() if "ports" in service]
     assert OVERLAID["api"]["environment"].keys() >= {"MUSTER_HTTP_CERTIFICATE_FILE", "MUSTER_HTTP_KEY_FILE"}
     assert OVERLAID["cli"]["environment"]["MUSTER_URL"].startswith("https://")
@@ -254,14 +256,16 @@ def test_docker_compose_merges_the_files(command: tuple[str, ...], count: int) -
     merged = merge(command, count)
     assert merged.keys() == SERVICES.keys()
     published = {name for name, service in merged.items() if service.get("ports")}
-    assert published == ({"api"} if count < 3 else {"api", "nats"})
+    assert published == {"api", "nats"}
+    assert len(merged["nats"]["ports"]) == 1
     api = merged["api"]
     assert len(api["ports"]) == 1
     # What the first file says stays, beside what the second adds.
     assert api["environment"]["MUSTER_HTTP_HOST"] == "0.0.0.0"
     assert ("MUSTER_HTTP_KEY_FILE" in api["environment"]) is (count > 1)
     assert len(api["volumes"]) == (3 if count == 1 else 4)
-    assert set(merged["nats"].get("networks") or {"default"}) == ({"default"} if count < 3 else {"default", "agents"})
+    networks = ("default", "subscribers", "agents")[:count]
+    assert set(merged["nats"].get("networks") or {"default"}) == set(networks)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -18,7 +18,7 @@ from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.store import Committed
 from services.runtime.nats.connection import ConnectionLostError, connect
 from services.runtime.nats.declared import MAX_FILE_STORE
-from services.runtime.nats.nats_config import render_nats_config
+from services.runtime.nats.nats_config import DEPLOYED_CALLOUT, render_nats_config
 from services.runtime.process.settings import Settings
 from services.runtime.services import SERVICES
 from tests.support.drafts import grant
@@ -45,6 +45,7 @@ class Container:
         names = (*SERVICES, EVERYTHING)
         text = render_nats_config(
             passwords={name: f"$MUSTER_NATS_PASSWORD_{name.upper()}" for name in names},
+            callout=DEPLOYED_CALLOUT,
             store_dir=str(store / "js"),
             max_file_store=f"${MAX_FILE_STORE}",
             port=self.port,

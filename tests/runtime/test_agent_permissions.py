@@ -302,6 +302,7 @@ async def test_users_may_stand_in_a_file_beside_the_configuration(tmp_path: Path
     server = NatsServer(tmp_path)
     config = render_nats_config(
         passwords=server.passwords,
+        callout=server.callout_public,
         agents_file=AGENTS_FILE,
         store_dir=str(tmp_path / "js"),
         port=server.port,

@@ -14,7 +14,7 @@ from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.calls import FEW_CONSUMERS, call
 from services.runtime.nats.connection import ConnectionLostError, connect
 from services.runtime.nats.inboxes import inbox_prefix
-from services.runtime.nats.nats_config import deployed_nats_config, render_nats_config
+from services.runtime.nats.nats_config import DEPLOYED_CALLOUT, deployed_nats_config, render_nats_config
 from services.runtime.nats.streams import assert_streams
 from services.runtime.services import SERVICES as TABLE
 from tests.support.drafts import grant
@@ -30,7 +30,7 @@ DESTROYING = tuple(
     for verb in ("DELETE", "PURGE", "UPDATE", "MSG.DELETE", "RESTORE", "SNAPSHOT")
     for stream in STREAMS
 )
-FOLLOWERS = ("api", "ownership", "commands", "scheduler", "cluster_sync", "projector", "operator")
+FOLLOWERS = ("api", "ownership", "commands", "scheduler", "cluster_sync", "projector", "operator", "subscriptions")
 
 MAY_PUBLISH = {
     "ev.workload.k": {"commands", "scheduler", "cluster_sync", "restore"},
@@ -57,7 +57,18 @@ MAY_PUBLISH = {
     "snap.chain.node.x.0": {"commands", "scheduler", "cluster_sync"},
     "snap.fold.scheduler.0": {"scheduler"},
     "snap.fold.cluster_sync.0": {"cluster_sync"},
+    "snap.fold.subscriptions.0": {"subscriptions"},
     "snap.x.0": set(),
+    "feed.p.w.T": set(),
+    "muster.servers.connections": {"subscriptions"},
+    "muster.servers.n0.kick": {"subscriptions"},
+    call("CONSUMER.CREATE", "FEED", "x", "feed", "p", "*", "*"): {"subscriptions"},
+    call("CONSUMER.CREATE", "FEED", "x"): set(),
+    call("CONSUMER.DELETE", "FEED", "x"): {"subscriptions"},
+    call("CONSUMER.RESET", "FEED", "x"): {"subscriptions"},
+    call("CONSUMER.LIST", "FEED"): {"subscriptions"},
+    call("CONSUMER.INFO", "FEED", "x"): {"api"},
+    call("CONSUMER.MSG.NEXT", "FEED", "x"): set(),
     "snap.canary.n0": {"commands", "keeper"},
     "muster.room.n0": {"keeper"},
     "muster.log": {"api"},
@@ -172,4 +183,6 @@ def test_the_configuration_in_deploy_is_what_the_permissions_say() -> None:
 
 def test_quotes_and_backslashes_in_a_password_stay_inside_it() -> None:
     passwords = dict.fromkeys(TABLE, 'a"b\\c')
-    assert '{ user: api, password: "a\\"b\\\\c", permissions' in render_nats_config(passwords=passwords, store_dir="/d")
+    assert '{ user: api, password: "a\\"b\\\\c", permissions' in render_nats_config(
+        passwords=passwords, callout=DEPLOYED_CALLOUT, store_dir="/d"
+    )

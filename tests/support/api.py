@@ -90,7 +90,7 @@ def serving(
     nats_server: NatsServer, postgres_server: PostgresServer, folder: Path, **limits: object
 ) -> Generator[Served]:
     """`limits` are settings; those on use are otherwise raised, since tests send much as one user. Over https with
-    those of `certified`.
+    those of `certified`; with `callout_key_dir`, subscribers are let in.
     """
     key = load_or_create_key(folder / "key.json")
     write_jwks(key, folder / "jwks.json")
@@ -165,9 +165,12 @@ class _Running:
         from services.commands.service import run as commands
         from services.ownership.service import run as ownership
         from services.projector.service import run as projector
+        from services.subscriptions.service import run as subscriptions
 
         self._stop = asyncio.Event()
         services = {"api": api, "ownership": ownership, "commands": commands, "projector": projector}
+        if self._settings.callout_key_dir is not None:
+            services["subscriptions"] = subscriptions
         healths = {name: Health(name) for name in services}
         tasks = [asyncio.create_task(run(self._settings, healths[name], self._stop)) for name, run in services.items()]
         while not all(health.serving for health in healths.values()) and not any(task.done() for task in tasks):

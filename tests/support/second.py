@@ -21,6 +21,7 @@ EACH: Final = (
     "cluster_sync",
     "auto_deletion",
     "projector",
+    "subscriptions",
 )
 """All services that may be there twice: the agent of a cluster is one."""
 READY_SECONDS: Final = 180

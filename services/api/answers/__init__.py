@@ -51,6 +51,7 @@ from services.api.answers.organisation import (
     ServiceAccountToken,
 )
 from services.api.answers.outcomes import CodeLimits, ComplianceIssue, Created, Error, HttpResponse, SubmissionErrorV2
+from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.workloads import (
     HISTORY,
@@ -129,6 +130,9 @@ __all__ = [
     "Stream",
     "Streams",
     "SubmissionErrorV2",
+    "Subscription",
+    "SubscriptionKey",
+    "Subscriptions",
     "Training1",
     "UseNow",
     "UseRow",

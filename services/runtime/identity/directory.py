@@ -17,6 +17,7 @@ from events.commit import Commit
 from events.ids import TENANT_KEY
 from events.project import Project
 from events.service_accounts import ServiceAccount
+from events.subscriptions import Subscription
 from events.tenant import Tenant
 from services.runtime.log.folding import follow_into
 from services.runtime.log.log_fold import LogFold
@@ -38,6 +39,7 @@ class Directory(LogFold):
         seq: sequence of the newest commit in it; only commits of KINDS count.
         projects: those that were not deleted, by id.
         clusters: those that were not removed, by id.
+        subscriptions: those of all projects, by id, each with its project's id.
         unreadable: the message that it stands before: nothing that came after it is known here.
     """
 
@@ -48,6 +50,9 @@ class Directory(LogFold):
         self._on_standing = on_standing
         self.projects: dict[str, Project] = {}
         self.clusters: dict[str, Cluster] = {}
+        self.subscriptions: dict[str, tuple[Subscription, str]] = {}
+        self._subscribers: dict[str, str] = {}
+        """Ids of subscriptions, by public key."""
         self._store = store
         self._grants: dict[str, Grants] = {}
         self._project_names: dict[str, str] = {}
@@ -122,6 +127,17 @@ class Directory(LogFold):
         """The service account whose token has this hash, and the id of its project."""
         return self._accounts.get(hash_)
 
+    def subscriber(self, public_key: str) -> Subscription | None:
+        """The subscription that has this key."""
+        found = self.subscriptions.get(self._subscribers.get(public_key, ""))
+        return None if found is None else found[0]
+
+    async def moved(self, idle_seconds: float) -> None:
+        """Wait until something changes, but not longer than given."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(idle_seconds):
+                await self._moved.wait()
+
     def cluster(self, cluster_id: str) -> Cluster | None:
         return self.clusters.get(cluster_id)
 
@@ -185,11 +201,17 @@ class Directory(LogFold):
         self._project_names.pop(before.name, None)
         for account in before.accounts.values():
             self._accounts.pop(account.token_hash, None)
+        for subscription in before.subscriptions.values():
+            self.subscriptions.pop(subscription.id, None)
+            self._subscribers.pop(subscription.public_key, None)
         if after.exists:
             self.projects[after.project_id] = after
             self._project_names[after.name] = after.project_id
             for account in after.accounts.values():
                 self._accounts[account.token_hash] = (account, after.project_id)
+            for subscription in after.subscriptions.values():
+                self.subscriptions[subscription.id] = (subscription, after.project_id)
+                self._subscribers[subscription.public_key] = subscription.id
 
     def _take_cluster(self, before: Cluster, after: Cluster) -> None:
         # A name that is used again has another id: the removed cluster must not stay beside it.

@@ -1,6 +1,7 @@
 """One connection to NATS per service: its own user, its own inbox, reconnecting for ever, loud when it is gone."""
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,6 +12,7 @@ from nats.js import JetStreamContext
 
 from services.runtime.nats.calls import PREFIX
 from services.runtime.nats.inboxes import inbox_prefix
+from services.runtime.nats.nkeys import KeyPair
 from services.runtime.nats.wire import SteadyClient
 from services.runtime.process.settings import Settings
 from services.runtime.trust import trusting
@@ -35,8 +37,11 @@ class ConnectionLostError(Exception):
 class ServiceClient(SteadyClient):
     """A client that knows whether it was meant to close, and tells those who wait for answers when it was cut off."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, service: str, key: KeyPair | None = None) -> None:
         super().__init__()
+        if key is not None:
+            # The library would read it from the seed, with a library of its own.
+            self._public_nkey = key.public
         self.service = service
         self.meant_to_close = False
         self.on_cut_off: list[Callable[[], None]] = []
@@ -76,15 +81,16 @@ def user_of(client: Client) -> str:
     return client.service if isinstance(client, ServiceClient) else str(client.options.get("user") or "")
 
 
-async def connect(settings: Settings, service: str, *, suffix: str = "") -> ServiceClient:
-    """Connect as the service; `suffix` only tells its connections apart in logs and in the server's list.
+async def connect(settings: Settings, service: str, *, suffix: str = "", key: KeyPair | None = None) -> ServiceClient:
+    """Connect as the service, or as the user of NATS that has this key; `suffix` only tells its connections apart in
+    logs and in the server's list.
 
     Waits up to STARTUP_SECONDS for a server; raises ConnectionLostError after that, or at once where the server refuses
     the password. From then on it reconnects for ever; where it is closed for good nevertheless, the event loop's
     exception handler is called with a ConnectionLostError, at which the host ends the process.
     """
     name = f"{service}-{suffix}" if suffix else service
-    client = ServiceClient(service)
+    client = ServiceClient(service, key)
     loop = asyncio.get_running_loop()
     last_error: list[str] = []
     refused = asyncio.Event()
@@ -111,15 +117,15 @@ async def connect(settings: Settings, service: str, *, suffix: str = "") -> Serv
         error = ConnectionLostError(f"{name}: the connection to NATS was closed: {last_error or 'no reason given'}")
         loop.call_exception_handler({"message": str(error), "exception": error})
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = (
+        {"user": service, "password": settings.password_of(service)} if key is None else {"signature_cb": _signer(key)}
+    )
     if settings.nats_ca_file is not None:
         options["tls"] = trusting(settings.nats_ca_file)
     connecting = asyncio.ensure_future(
         client.connect(
             settings.nats_servers,
             name=name,
-            user=service,
-            password=settings.password_of(service),
             inbox_prefix=inbox_prefix(service).encode(),
             max_reconnect_attempts=-1,
             reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # pyright: ignore[reportArgumentType] (declared int)
@@ -141,6 +147,10 @@ async def connect(settings: Settings, service: str, *, suffix: str = "") -> Serv
         f"{name}: no connection to NATS at {', '.join(settings.nats_servers)}: "
         f"{last_error[0] if last_error else 'no answer'}; check MUSTER_NATS_URL and the password of user {service!r}"
     )
+
+
+def _signer(key: KeyPair) -> Callable[[str], bytes]:
+    return lambda nonce: base64.b64encode(key.sign(nonce.encode()))
 
 
 async def _connected(connecting: asyncio.Future[None], refused: asyncio.Event) -> bool:

@@ -34,6 +34,8 @@ SYNC_TAG: Final = "sync:always"
 """Servers wear it; EVENTS is placed on no other."""
 SERVER_REPORT_SUBJECT: Final = "muster.servers.jetstream"
 """Where the account asks every server how its JetStream is set; imported from the system account (nats_config.py)."""
+SERVER_CONNECTIONS: Final = "muster.servers.connections"
+"""Where every server says who is connected to it; imported likewise."""
 KEYS_SECONDS: Final = 24 * 3600
 """How long a repeated Idempotency-Key is answered as the first time."""
 OBSERVED_SECONDS: Final = 600

@@ -72,10 +72,12 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
 class _Delivered(msgspec.Struct, frozen=True):
     consumer_seq: int = 0
+    last_active: datetime | None = None
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True):
     num_pending: int = 0
+    num_ack_pending: int = 0
     delivered: _Delivered = _Delivered()
     error: ApiError | None = None
 

@@ -9,27 +9,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from events.subjects import ALL_AGENT_RECIPES, ALL_RECIPES, SERVER_HEALTH
+from events.subjects import ALL_AGENT_RECIPES, ALL_RECIPES, FEED_STREAM, SERVER_HEALTH
+from events.subscriptions import DOMAIN
 from services.runtime.nats.calls import PREFIX, STORE_PREFIX
 from services.runtime.nats.declared import (
     DECLARED,
     LOG_MAX_BYTES,
     MAX_FILE_STORE,
+    SERVER_CONNECTIONS,
     SERVER_REPORT_SUBJECT,
     SYNC_TAG,
     file_store_bytes,
     store_account,
 )
 from services.runtime.nats.inboxes import agent_user, logs_inbox
-from services.runtime.nats.permissions import Permission, agent_permission
+from services.runtime.nats.permissions import SERVER_KICK, Permission, agent_permission
 from services.runtime.services import SERVICES
 
 _ASKED_OF_SERVERS: Final = {
     "$SYS.REQ.SERVER.PING.JSZ": SERVER_REPORT_SUBJECT,
     "$SYS.REQ.SERVER.PING.HEALTHZ": SERVER_HEALTH,
+    "$SYS.REQ.SERVER.PING.CONNZ": SERVER_CONNECTIONS,
+    "$SYS.REQ.SERVER.*.KICK": SERVER_KICK,
 }
 """What is asked of the system account, and under which name: how every server says whether it syncs every write (asked
-by every service at its start), and whether it can write."""
+by every service at its start), whether it can write, and who is connected; and how one is told to cut somebody off."""
+
+CALLOUT_SECONDS: Final = 2
+"""How long a subscriber that signs in waits where nobody answers for it."""
+SUBSCRIBER_CONNECTIONS: Final = 10_000
+"""Of all subscribers together, on each server; a server takes 65,536, and services must find room."""
 
 AGENTS_FILE: Final = "agents.conf"
 """Beside `deploy/nats/nats.conf`: `users: [ … ]` of the account AGENTS."""
@@ -46,9 +55,24 @@ class ClusterMember:
     """`nats-route://host:port` of all members."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalloutKeys:
+    """The public halves of two keys of the service `subscriptions`."""
+
+    issuer: str
+    """Of the account's key that it signs with."""
+    responder: str
+    """Of the user as whom it answers."""
+
+
+DEPLOYED_CALLOUT: Final = CalloutKeys(issuer="$MUSTER_NATS_CALLOUT_ISSUER", responder="$MUSTER_NATS_CALLOUT_RESPONDER")
+"""Variables of the server's environment."""
+
+
 def render_nats_config(
     *,
     passwords: Mapping[str, str],
+    callout: CalloutKeys,
     agents: Mapping[str, str] | None = None,
     agents_file: str = "",
     store_dir: str,
@@ -64,11 +88,11 @@ def render_nats_config(
 ) -> str:
     """The server's whole configuration file.
 
-    `passwords` holds one per service, in clear, as a bcrypt hash, or as `$VARIABLE` of the server's environment;
-    `all_powerful` names a user among them who may do everything in the account (tests only). `agents` holds one per
-    cluster id that has an agent of its own; instead, `agents_file` names a file beside this one with their users. In
-    `tls_dir` are server.crt and server.key; without one, connections are not encrypted. `max_file_store`: bytes, or
-    text as the server reads it, `$VARIABLE` too.
+    `passwords` holds one per service, in clear, as a bcrypt hash, or as `$VARIABLE` of the server's environment, which
+    `callout` may be, too; `all_powerful` names a user among them who may do everything in the account (tests only).
+    `agents` holds one per cluster id that has an agent of its own; instead, `agents_file` names a file beside this one
+    with their users. In `tls_dir` are server.crt and server.key; without one, connections are not encrypted.
+    `max_file_store`: bytes, or text as the server reads it, `$VARIABLE` too.
     """
     users = [_user(name, service.rights, passwords[name]) for name, service in SERVICES.items()]
     if all_powerful is not None:
@@ -95,14 +119,30 @@ def render_nats_config(
             "  limits { batch { max_msgs: 1000, max_inflight_per_stream: 50, timeout: 10s } }",
             "}",
             *(_cluster(member) if member is not None else []),
-            *_accounts(of_services, users, _agents_account(agents or {}, agents_file)),
+            *_callout(callout),
+            *_accounts(of_services, users, [*_agents_account(agents or {}, agents_file), *_subscribers(callout)]),
             "system_account: SYS",
             "",
         ]
     )
 
 
-def _accounts(of_services: "Sequence[_Passage]", users: list[str], agents: list[str]) -> list[str]:
+def _callout(keys: CalloutKeys) -> list[str]:
+    """Whoever is no user here is asked about: `subscriptions` lets subscribers in."""
+    return [
+        "authorization {",
+        f"  timeout: {CALLOUT_SECONDS}",
+        "  auth_callout {",
+        f"    issuer: {_text(keys.issuer)}",
+        "    account: AUTH",
+        f"    auth_users: [ {_text(keys.responder)} ]",
+        "    allowed_accounts: [ SUBS, AUTH ]",
+        "  }",
+        "}",
+    ]
+
+
+def _accounts(of_services: "Sequence[_Passage]", users: list[str], others: list[str]) -> list[str]:
     """The accounts, and what passes between them."""
     return [
         "accounts {",
@@ -112,14 +152,14 @@ def _accounts(of_services: "Sequence[_Passage]", users: list[str], agents: list[
         "    ]",
         "  }",
         *_store_accounts(of_services),
-        *agents,
+        *others,
         "  MUSTER {",
         "    exports: [",
         *(f"      {{ {kind}: {_text(subject)}{options}, accounts: [AGENTS] }}" for kind, subject, options in _SHARED),
         "    ]",
         "    imports: [",
         *_store_imports(of_services),
-        "      # How every server says whether it syncs every write, and whether it can write.",
+        "      # What is asked of the servers themselves.",
         *(
             f'      {{ service: {{ account: SYS, subject: "{asked}" }}, to: "{name}" }}'
             for asked, name in _ASKED_OF_SERVERS.items()
@@ -144,8 +184,13 @@ class _Passage:
 
     @property
     def asked_on(self) -> str:
-        """The subject in the accounts that import it."""
+        """The subject in the accounts of services and agents that import it."""
         return self.subject.replace(STORE_PREFIX, PREFIX, 1)
+
+    @property
+    def asked_by_subscribers_on(self) -> str:
+        """The subject in the account of subscribers. Not the same one: there the server answers for no streams."""
+        return self.subject.replace(STORE_PREFIX, f"$JS.{DOMAIN}.API", 1)
 
     def serves(self, asked: Iterable[Sequence[str]]) -> bool:
         """Whether any of what is asked goes through here: subjects, which may hold wildcards, by their tokens."""
@@ -176,10 +221,22 @@ _CALLS: Final = {
     "CONSUMER.MSG.NEXT.{}.*": f'{_ANSWERS}, response_threshold: "60s"',
     "CONSUMER.INFO.{}.*": "",
     "CONSUMER.DELETE.{}.*": "",
+    "CONSUMER.LIST.{}": "",
+    "CONSUMER.RESET.{}.*": "",
 }
+_SLOW_PULLS: Final = f'{_ANSWERS}, response_threshold: "10m"'
+"""Of subscribers, whose pulls may wait longer than those of services."""
+_PULLS: Final = f"{STORE_PREFIX}.CONSUMER.MSG.NEXT.{FEED_STREAM}.*"
+_OF_SUBSCRIBERS: Final = (
+    _PULLS,
+    f"{STORE_PREFIX}.CONSUMER.INFO.{FEED_STREAM}.*",
+    f"{STORE_PREFIX}.CONSUMER.RESET.{FEED_STREAM}.*",
+    f"$JS.ACK.{FEED_STREAM}.>",
+)
+"""All that goes from the account of subscribers to a stream's; each user there may ask for its own consumer only."""
 _CALLS_OF_EVERYBODY: Final = (
     *("STREAM.DELETE.{}", "STREAM.MSG.DELETE.{}"),
-    *("CONSUMER.NAMES.{}", "CONSUMER.LIST.{}", "CONSUMER.DURABLE.CREATE.{}.*"),
+    *("CONSUMER.NAMES.{}", "CONSUMER.DURABLE.CREATE.{}.*"),
 )
 """What else the user of tests may ask."""
 
@@ -192,8 +249,9 @@ def _passages(calls: Mapping[str, str]) -> list[_Passage]:
         for passage in (
             *(_Passage(declared.name, subject) for subject in declared.subjects),
             *(
-                _Passage(declared.name, f"{STORE_PREFIX}.{form.format(declared.name)}", options)
+                _Passage(declared.name, subject, _SLOW_PULLS if subject == _PULLS else options)
                 for form, options in calls.items()
+                for subject in (f"{STORE_PREFIX}.{form.format(declared.name)}",)
             ),
         )
     ]
@@ -215,15 +273,20 @@ def _of_agents() -> list[_Passage]:
     return _needed((agent_permission("any"),))
 
 
+def _of_subscribers() -> list[_Passage]:
+    return [_Passage(FEED_STREAM, subject, _SLOW_PULLS if subject == _PULLS else "") for subject in _OF_SUBSCRIBERS]
+
+
 def _store_accounts(of_services: Sequence[_Passage]) -> list[str]:
     """One account for each stream, and no user in it. Where an answer goes, what a consumer is pushed to, what a stream
     repeats elsewhere: whoever asks may say that, and needs no right for it. Here nothing listens but this one stream.
     """
-    users = {"MUSTER": set(of_services), "AGENTS": set(_of_agents())}
+    of_subscribers = _of_subscribers()
+    users = {"MUSTER": set(of_services), "AGENTS": set(_of_agents()), "SUBS": set(of_subscribers)}
     lines = ["  # Each stream in an account of its own, that no user is in."]
     for declared in DECLARED:
         lines += [f"  {store_account(declared.name)} {{", "    jetstream: enabled", "    exports: ["]
-        for passage in of_services:
+        for passage in dict.fromkeys((*of_services, *of_subscribers)):
             if passage.stream == declared.name:
                 accounts = ", ".join(account for account, passages in users.items() if passage in passages)
                 subject = _text(passage.subject)
@@ -266,6 +329,32 @@ def _agents_account(agents: Mapping[str, str], agents_file: str) -> list[str]:
         ),
         "    ]",
         *([f"    include {_text(agents_file)}"] if agents_file else ["    users: [", *users, "    ]"]),
+        "  }",
+    ]
+
+
+def _subscribers(keys: CalloutKeys) -> list[str]:
+    """The account of subscribers, whose users the callout makes, and that of who answers it."""
+    imports = (
+        f"      {{ service: {{ account: {store_account(passage.stream)}, subject: {_text(passage.subject)} }}, "
+        f"to: {_text(passage.asked_by_subscribers_on)} }}"
+        for passage in _of_subscribers()
+    )
+    return [
+        "  # Other people's programs, apart from everything else.",
+        "  SUBS {",
+        f"    limits {{ max_connections: {SUBSCRIBER_CONNECTIONS} }}",
+        "    imports: [",
+        *imports,
+        "    ]",
+        "  }",
+        "  # Who says whether somebody is let in, and nothing else. It has a key: the server lets others sign with one",
+        "  # only where some user here does.",
+        "  AUTH {",
+        f"    users: [ {{ nkey: {_text(keys.responder)}, permissions: {{",
+        '      publish: { allow: ["$SYS._INBOX.>"] }',
+        '      subscribe: { allow: ["$SYS.REQ.USER.AUTH"] }',
+        "    } } ]",
         "  }",
     ]
 
@@ -318,11 +407,13 @@ def _text(value: str) -> str:
 def deployed_nats_config() -> str:
     """`deploy/nats/nats.conf`, for compose and for one server elsewhere. The server takes the passwords from its
     environment; each must begin with a letter, since the server reads a value like `12e4` as a number. The users of
-    agents stand in a file that its operator writes (`muster cluster agent`). So does it take MAX_FILE_STORE, in bytes.
+    agents stand in a file that its operator writes (`muster cluster agent`). So does it take MAX_FILE_STORE, in bytes,
+    and the public halves of the two keys of `subscriptions`.
     """
     passwords = {service: f"$MUSTER_NATS_PASSWORD_{service.upper()}" for service in SERVICES}
     return render_nats_config(
         passwords=passwords,
+        callout=DEPLOYED_CALLOUT,
         agents_file=AGENTS_FILE,
         store_dir="/data",
         max_file_store=f"${MAX_FILE_STORE}",

@@ -11,6 +11,7 @@ from events.subjects import (
     ACTORS_STREAM,
     CODE_STREAM,
     EVENTS_STREAM,
+    FEED_STREAM,
     SNAPSHOTS_STREAM,
     WANTED_STREAM,
     agent_logs_subject,
@@ -23,6 +24,7 @@ from events.subjects import (
     usage_subject,
     wanted_filter,
 )
+from events.subscriptions import DOMAIN, inbox_of
 from services.runtime.nats.calls import call, consumer_names
 from services.runtime.nats.declared import DECLARED, SERVER_REPORT_SUBJECT
 from services.runtime.nats.inboxes import agent_user, inbox_prefix, logs_inbox
@@ -105,6 +107,34 @@ def log_follower(service: str, *publish: str, subscribe: tuple[str, ...] = ()) -
         *follow(EVENTS_STREAM, service),
         *_READ_SNAPSHOTS,
         subscribe=subscribe,
+    )
+
+
+SERVER_KICK: Final = "muster.servers.*.kick"
+"""Where the server with this id cuts a connection; imported from the system account (nats_config.py)."""
+
+
+def manage_feed_consumers() -> tuple[str, ...]:
+    """To make and delete any consumer of FEED, and to look at all of them."""
+    return (
+        call("STREAM.MSG.GET", FEED_STREAM),
+        call("CONSUMER.CREATE", FEED_STREAM, "*", "feed", "*", "*", "*"),
+        call("CONSUMER.DELETE", FEED_STREAM, "*"),
+        call("CONSUMER.LIST", FEED_STREAM),
+        call("CONSUMER.RESET", FEED_STREAM, "*"),
+    )
+
+
+def subscriber_permission(subscription_id: str) -> Permission:
+    """What a subscriber may do, in the account SUBS: read through its own consumer, whose name is its id, and put that
+    back as far as it may read. Nothing that names another consumer, and no inbox but its own.
+    """
+    asked = (
+        f"$JS.{DOMAIN}.API.CONSUMER.{verb}.{FEED_STREAM}.{subscription_id}" for verb in ("MSG.NEXT", "INFO", "RESET")
+    )
+    return Permission(
+        publish=(*asked, f"$JS.ACK.{FEED_STREAM}.{subscription_id}.>"),
+        subscribe=(f"{inbox_of(subscription_id)}.>",),
     )
 
 

@@ -288,13 +288,15 @@ async def _server_reports(nc: Client) -> list[ServerReport]:
     return [parse_report(answer) for answer in await ask_servers(nc, SERVER_REPORT_SUBJECT)]
 
 
-async def ask_servers(nc: Client, subject: str, *, seconds: float = REQUEST_SECONDS) -> list[bytes]:
+async def ask_servers(
+    nc: Client, subject: str, question: bytes = b"{}", *, seconds: float = REQUEST_SECONDS
+) -> list[bytes]:
     """What every server of the cluster answers, in any order; none where none does within that time."""
     inbox = nc.new_inbox()
     subscription = await nc.subscribe(inbox)  # pyright: ignore[reportUnknownMemberType]
     answers: list[bytes] = []
     try:
-        await nc.publish(subject, b"{}", reply=inbox)
+        await nc.publish(subject, question, reply=inbox)
         wait = seconds
         while True:
             message = await subscription.next_msg(timeout=wait)

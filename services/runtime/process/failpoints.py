@@ -22,6 +22,9 @@ FAILPOINTS: Final = frozenset(
         # The feed.
         "feed_batch_open",
         "feed_written",
+        # subscriptions.
+        "subscription_consumer_made",
+        "subscription_consumer_deleted",
     }
 )
 

@@ -123,6 +123,13 @@ class Settings(BaseSettings):
     """NODESxGPUS: at the first start, setup adds a simulated cluster `simulated` of that size and a project `default`.
     If unset, it adds neither."""
 
+    subscriber_url: str = ""
+    """Address of the NATS server for subscribers, as the answer that creates a subscription shows it. If unset, the
+    first address of `nats_url`."""
+    callout_key_dir: Path | None = None
+    """Folder with the two keys of the service `subscriptions`: `issuer`, with which it lets subscribers in, and
+    `responder`, as which it connects to NATS. `muster up` and docker-compose make them."""
+
     data_dir: Path | None = None
     """Folder for files of services: working folders and logs of the pods of the local cluster."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -204,6 +211,11 @@ class Settings(BaseSettings):
     @property
     def nats_servers(self) -> list[str]:
         return [url.strip() for url in self.nats_url.split(",") if url.strip()]
+
+    @property
+    def subscriber_address(self) -> str:
+        """`subscriber_url`, or where services find NATS."""
+        return self.subscriber_url or self.nats_servers[0]
 
     @property
     def database_url(self) -> str:
