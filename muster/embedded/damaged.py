@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from services.runtime.nats.declared import DISPOSABLE_STREAMS, store_account
+from services.runtime.nats.declared import DERIVED_STREAMS, store_account
 
 _DAMAGED: Final = re.compile(r"stream '\S+ > (\S+?)' write error: .*corrupt")
 """As NATS says that it cannot read what it would write behind."""
@@ -21,7 +21,7 @@ def damaged_stream(why: str) -> str:
 
 def can_go(stream: str) -> bool:
     """Whether what it holds is made again."""
-    return stream in DISPOSABLE_STREAMS
+    return stream in DERIVED_STREAMS
 
 
 def throw_away(store: Path, stream: str) -> None:

@@ -90,8 +90,8 @@ async def check_log(requests: Requests, end: FeedEnd) -> None:
     message = await message_at(requests, EVENTS_STREAM, end.place.seq, seconds=ANSWER_SECONDS)
     if message is None or not end.id.startswith(f"{_commit_id(message.data)}."):
         raise ForeignMessageError(
-            f"{FEED_STREAM} holds public events of another log (its last one is of sequence {end.place.seq}): delete "
-            "the stream, and it is written anew"
+            f"{FEED_STREAM} holds public events of another log (its last one is of sequence {end.place.seq}): "
+            "`python -m services.setup rebuild-feed` deletes the stream, and it is written again"
         )
 
 

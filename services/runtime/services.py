@@ -115,7 +115,13 @@ SERVICES: Final[dict[str, Service]] = {
     ),
     # Only while a migration runs (services/setup/migrate.py): no service has this password.
     "migrate": Service(
-        rights=permission("migrate", *(call("STREAM.UPDATE", declared.name) for declared in DECLARED)), uid=10020
+        rights=permission(
+            "migrate",
+            *(call("STREAM.UPDATE", declared.name) for declared in DECLARED),
+            # It is written again from the log (services/setup/feed.py).
+            call("STREAM.DELETE", FEED_STREAM),
+        ),
+        uid=10020,
     ),
     "api": Service(
         rights=log_follower(

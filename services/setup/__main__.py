@@ -1,4 +1,6 @@
-"""`python -m services.setup`: does its work, says what it did, and ends. With `migrate`, changes streams instead."""
+"""`python -m services.setup`: does its work, says what it did, and ends. With `migrate`, changes streams instead; with
+`rebuild-feed`, deletes FEED, which is written again.
+"""
 
 import sys
 

@@ -3,7 +3,9 @@ is made anew. Disposable: without it, a subscriber is told again what it knows.
 """
 
 import msgspec
+import structlog
 
+from events.codec import UNDECODABLE
 from events.subjects import fold_snapshot
 from services.runtime.log.snapshots import Snapshots
 from services.subscriptions.feed import Feed, Place
@@ -13,6 +15,7 @@ VERSION = 1
 MAX_LOOKED_UP = 500
 """In one round; the rest are looked up in the next."""
 
+log = structlog.get_logger(__name__)
 _DECODER = msgspec.msgpack.Decoder(dict[str, Place])
 
 
@@ -29,8 +32,12 @@ class Positions:
 
     async def load(self) -> None:
         found = await self._snapshots.load(NAME, VERSION)
-        if found is not None:
+        if found is None:
+            return
+        try:
             self._places = _DECODER.decode(found[1])
+        except UNDECODABLE as error:
+            log.warning("snapshot_not_understood", name=NAME, error=str(error))
 
     def get(self, subscription_id: str) -> Place | None:
         """The last event that it has acknowledged, with all before it."""

@@ -4,6 +4,7 @@ Driven are the readers' own handlers, with messages made from the schemas and sp
 """
 
 import asyncio
+import base64
 import contextlib
 import time
 from collections.abc import Iterator
@@ -56,8 +57,11 @@ from services.commands.handle import Commands, serve
 from services.commands.keys import MemoryKeys
 from services.commands.limits import CreationCounts, CreationLimits
 from services.commands.watch import LogWatch, Room
+from services.feed.writer import _commit_id
 from services.ownership.gate import Audit, Gate
 from services.projector.usage import UsageWriter
+from services.runtime.backup.archive import Message
+from services.runtime.backup.write import _rest_of_batch
 from services.runtime.identity.actors import Actors
 from services.runtime.identity.authentication import Authenticator
 from services.runtime.identity.directory import Directory
@@ -75,6 +79,9 @@ from services.runtime.nats.jetstream_api import StoredMessage
 from services.runtime.nats.request_server import RequestServer
 from services.runtime.nats.requests import Requests
 from services.runtime.process.host import Health
+from services.subscriptions.admit import UnreadableRequestError, _Claims, read_sign_in
+from services.subscriptions.feed import Place
+from services.subscriptions.positions import Positions
 from tests.agent.given import NODES
 from tests.runtime.test_authentication import EC, NOW, StaticKeys
 from tests.support.any_bytes import HEADERS, messages, packed
@@ -355,6 +362,35 @@ async def test_snapshots_of_folds(part: bytes, name: str) -> None:
         snapshots = FoldSnapshots(wire(payload), "scheduler", shape_version=1, aggregates=(WORKLOAD, CLUSTER))
         found = await snapshots.load()
         assert found is None or set(found[1]) == {"workload", "cluster"}
+
+
+@spoiled
+@given(payload=messages(CommitRecord))
+def test_one_message_of_the_log_at_the_feed_and_a_backup(payload: bytes) -> None:
+    assert isinstance(_commit_id(payload), str)
+    assert _rest_of_batch(Message(7, "ev.workload.x", "2026-01-01T00:00:00Z", {}, payload)) >= 0
+
+
+@spoiled
+@given(part=packed(None) | st.just(msgspec.msgpack.encode({"sub": Place(7, 1)})))
+async def test_snapshots_of_how_far_subscriptions_are(part: bytes) -> None:
+    class Found:
+        async def load(self, _name: str, _version: int) -> tuple[int, bytes]:
+            return 7, part
+
+    positions = Positions(cast("Any", Found()), cast("Any", None))
+    await positions.load()
+    place = positions.get("sub")
+    assert place is None or isinstance(place, Place)
+
+
+@spoiled
+@given(payload=messages(_Claims))
+def test_who_signs_in_as_a_subscriber(payload: bytes) -> None:
+    with contextlib.suppress(UnreadableRequestError):
+        read_sign_in(b"h." + base64.urlsafe_b64encode(payload).rstrip(b"=") + b".s")
+    with contextlib.suppress(UnreadableRequestError):
+        read_sign_in(payload)
 
 
 class Key(msgspec.Struct):

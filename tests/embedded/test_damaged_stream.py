@@ -11,8 +11,10 @@ import pytest
 from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
 from muster.embedded.canary import CANARY_BYTES
+from muster.embedded.damaged import can_go
 from services.runtime.log.snapshots import Snapshots
 from services.runtime.nats.connection import connect
+from services.runtime.nats.declared import DECLARED
 from services.runtime.nats.requests import Requests, UnansweredError
 from services.runtime.nats.streams import create_disposable_streams, stream_config
 from tests.support.keeping import Kept
@@ -88,6 +90,12 @@ async def test_snapshots_that_a_disk_has_damaged_are_thrown_away_and_made_again(
         await connection.close()
     assert await until_said(kept, 2) == "the event log is written to again"
     await fill(server, "scheduler")
+
+
+def test_what_may_go_is_all_that_is_written_again_from_the_log() -> None:
+    assert {declared.name for declared in DECLARED if can_go(declared.name)} == {
+        *("FEED", "OBSERVED", "SNAPSHOTS", "WANTED"),
+    }
 
 
 async def test_what_is_not_made_again_stays_as_the_disk_left_it_and_the_way_out_is_named(server: NatsServer) -> None:

@@ -19,6 +19,8 @@ from services.feed.publish import MOST_AT_ONCE
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.snapshots import Snapshots
 from services.runtime.nats.connection import connect
+from services.setup.feed import rebuild_feed
+from services.setup.migrate import USER
 from tests.feed.given import a_log, expected, feeding
 from tests.projections.happenings import Happenings
 from tests.public.given import every_event
@@ -108,10 +110,11 @@ async def test_a_deleted_feed_is_written_anew_with_the_same_ids_and_bytes(fresh_
         async with feeding(fresh_log):
             await log.holds(commits)
             before = await log.feed()
-            await log.delete_feed()
+            assert "written again" in await rebuild_feed(fresh_log.settings(USER))
             await log.holds(commits)
             assert await log.feed() == before
         await log.delete_feed()
+        assert "is not there" in await rebuild_feed(fresh_log.settings(USER))
         async with feeding(fresh_log):
             await log.holds(commits)
 

@@ -18,16 +18,18 @@ from development.servers import EVERYTHING, NatsServer
 from development.streams import STREAMS, delete_streams
 from events.aggregate import CLUSTER, PROJECT, TENANT
 from events.ids import TENANT_KEY, cluster_key, project_key
-from events.subjects import EVENTS_STREAM
+from events.subjects import EVENTS_STREAM, FEED_STREAM
 from events.tenant import GrantTenantRole
 from services.runtime.identity.actors import Actors
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.memory import MemoryEventStore
 from services.runtime.nats.calls import call
 from services.runtime.nats.connection import connect
+from services.runtime.nats.declared import DECLARED
 from services.runtime.nats.requests import Requests
 from services.runtime.nats.streams import StreamError, assert_streams
 from services.runtime.process.settings import Settings
+from services.setup import program
 from services.setup.migrate import STRICTER, is_stricter, migrate
 from services.setup.service import SetupError, grant_first_administrator, make_first_places, set_up
 from tests.support.refusals import raw
@@ -176,6 +178,20 @@ async def test_only_setup_may_create_streams(nats_server: NatsServer, fresh_log:
         with pytest.raises(Exception, match=r"(?i)timeout"):
             await connection.request(call(verb, EVENTS_STREAM), b"{}", timeout=0.3)
     await connection.close()
+
+
+async def test_of_all_streams_the_migration_can_delete_the_feed_alone(fresh_log: NatsServer) -> None:
+    connection = await connect(fresh_log.settings("migrate"), "migrate")
+    for declared in DECLARED:
+        if declared.name != FEED_STREAM:
+            with pytest.raises(Exception, match=r"(?i)timeout|no responders"):
+                await connection.request(call("STREAM.DELETE", declared.name), b"", timeout=0.2)
+    await connection.close()
+
+
+def test_a_word_that_setup_does_not_know_is_refused_before_anything_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["rebuild"]) == 2
+    assert "give nothing, migrate or rebuild-feed" in capsys.readouterr().err
 
 
 @pytest.fixture

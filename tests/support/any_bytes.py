@@ -86,14 +86,14 @@ def messages(type_: Any, **likely: Sequence[Any]) -> st.SearchStrategy[bytes]:
 
 
 def packed(type_: Any) -> st.SearchStrategy[bytes]:
-    """The same as MessagePack, for shapes that are no struct: any of its values, and any bytes."""
+    """The same as MessagePack, of a struct if one is given: any of its values, any other values, and any bytes."""
     values = st.recursive(
         st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=9)),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
         max_leaves=8,
     )
     deep = st.sampled_from((b"\x91" * DEEP + b"\x90", b"\x81\xa1a" * DEEP + b"\x80", b"", b"\xc1", b"\xd6\xff\xff\xff"))
-    made = [of_struct(struct, {}).map(_packed) for struct in structs(type_)]
+    made = [of_struct(struct, {}).map(_packed) for struct in structs(type_)] if type_ is not None else []
     return st.one_of([*made, values.map(msgspec.msgpack.encode), st.binary(max_size=40), deep])
 
 

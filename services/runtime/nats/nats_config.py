@@ -216,6 +216,7 @@ _CALLS: Final = {
     "DIRECT.GET.{}": f'{_ANSWERS}, response_threshold: "15s"',
     "DIRECT.GET.{}.>": "",
     "STREAM.PURGE.{}": "",
+    "STREAM.DELETE.{}": "",
     "CONSUMER.CREATE.{}.*": "",
     "CONSUMER.CREATE.{}.*.>": "",
     "CONSUMER.MSG.NEXT.{}.*": f'{_ANSWERS}, response_threshold: "60s"',
@@ -235,7 +236,7 @@ _OF_SUBSCRIBERS: Final = (
 )
 """All that goes from the account of subscribers to a stream's; each user there may ask for its own consumer only."""
 _CALLS_OF_EVERYBODY: Final = (
-    *("STREAM.DELETE.{}", "STREAM.MSG.DELETE.{}"),
+    "STREAM.MSG.DELETE.{}",
     *("CONSUMER.NAMES.{}", "CONSUMER.DURABLE.CREATE.{}.*"),
 )
 """What else the user of tests may ask."""
