@@ -14,6 +14,7 @@ from services.runtime.nats.jetstream_api import (
     ApiError,
     JetStreamError,
     StoredMessage,
+    StreamInfo,
     StreamState,
     message_at,
     next_message,
@@ -76,8 +77,8 @@ class Feed:
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
 
-    async def state(self) -> StreamState:
-        return (await stream_info(self._requests, FEED_STREAM, seconds=REQUEST_SECONDS)).state
+    async def info(self) -> StreamInfo:
+        return await stream_info(self._requests, FEED_STREAM, seconds=REQUEST_SECONDS)
 
     async def place_at(self, seq: int) -> Place | None:
         """Of the message with this sequence; None where there is none any more."""

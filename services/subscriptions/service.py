@@ -33,6 +33,9 @@ from services.subscriptions.reconcile import plan
 SERVICE: Final = "subscriptions"
 LOOK_SECONDS: Final = 5.0
 """How often consumers and connections are looked at where nothing has changed."""
+STILL_SECONDS: Final = 10.0
+"""For which a FEED that is behind a position must stand still before it counts as all there is: who writes it anew may
+be restarted meanwhile. Until then, its readers are refused, and ask again."""
 CATCH_UP_SECONDS: Final = 5.0
 """Within which what was just committed is known here; it takes some milliseconds."""
 FIRST_PAUSE_SECONDS: Final = 0.1
@@ -60,8 +63,10 @@ class Subscriptions:
         self._connections = connections
         self._there: set[str] = set()
         """Consumers, as far as is known."""
-        self._newest = -1
-        """The newest sequence of FEED at the last look."""
+        self._newest = ("", 0)
+        """When FEED was made, and its newest sequence, at the last look."""
+        self._grew_at = 0.0
+        """When that had last changed."""
         self._next_look = 0.0
         self._ended = asyncio.Event()
         """Set when a subscription has ended."""
@@ -109,9 +114,13 @@ class Subscriptions:
     async def _make_all(self, missing: tuple[str, ...]) -> None:
         if not missing:
             return
-        state = await self._feed.state()
+        info = await self._feed.info()
+        state = info.state
         # While FEED is being written anew, those who were further are told nothing twice.
-        grows, self._newest = state.last_seq != self._newest, state.last_seq
+        now = asyncio.get_running_loop().time()
+        if (info.created, state.last_seq) != self._newest:
+            self._newest, self._grew_at = (info.created, state.last_seq), now
+        grows = now - self._grew_at < STILL_SECONDS
         last = await self._feed.place_at(state.last_seq) if state.last_seq else None
         for subscription_id in missing:
             found = self._directory.subscriptions.get(subscription_id)
