@@ -108,4 +108,4 @@ def test_a_field_of_a_training_is_told_with_type_default_meaning_and_limits() ->
 def test_the_page_has_no_script_no_style_of_its_own_and_nothing_from_elsewhere() -> None:
     assert "<script" not in PAGE
     assert not re.search(r"<style|\sstyle=|\son\w+=", re.sub(r"<pre>.*?</pre>", "", PAGE, flags=re.DOTALL))
-    assert set(re.findall(r'(?:src|href)="([^"#][^"]*)"', PAGE)) == {"/docs.css", "/openapi.json"}
+    assert set(re.findall(r'(?:src|href)="([^"#][^"]*)"', PAGE)) == {"/docs.css", "/openapi.json", "/asyncapi.json"}

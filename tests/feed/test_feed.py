@@ -110,7 +110,7 @@ async def test_a_deleted_feed_is_written_anew_with_the_same_ids_and_bytes(fresh_
         async with feeding(fresh_log):
             await log.holds(commits)
             before = await log.feed()
-            assert "written again" in await rebuild_feed(fresh_log.settings(USER))
+            assert "writes it again" in await rebuild_feed(fresh_log.settings(USER))
             await log.holds(commits)
             assert await log.feed() == before
         await log.delete_feed()

@@ -30,7 +30,17 @@ DESTROYING = tuple(
     for verb in ("DELETE", "PURGE", "UPDATE", "MSG.DELETE", "RESTORE", "SNAPSHOT")
     for stream in STREAMS
 )
-FOLLOWERS = ("api", "ownership", "commands", "scheduler", "cluster_sync", "projector", "operator", "subscriptions")
+FOLLOWERS = (
+    "api",
+    "ownership",
+    "commands",
+    "scheduler",
+    "cluster_sync",
+    "projector",
+    "operator",
+    "subscriptions",
+    "feed",
+)
 
 MAY_PUBLISH = {
     "ev.workload.k": {"commands", "scheduler", "cluster_sync", "restore"},
@@ -59,7 +69,7 @@ MAY_PUBLISH = {
     "snap.fold.cluster_sync.0": {"cluster_sync"},
     "snap.fold.subscriptions.0": {"subscriptions"},
     "snap.x.0": set(),
-    "feed.p.w.T": set(),
+    "feed.p.w.T": {"feed"},
     "muster.servers.connections": {"subscriptions"},
     "muster.servers.n0.kick": {"subscriptions"},
     call("CONSUMER.CREATE", "FEED", "x", "feed", "p", "*", "*"): {"subscriptions"},
@@ -97,6 +107,8 @@ MAY_PUBLISH = {
     **{subject: set() for subject in DESTROYING},
     **{call("STREAM.UPDATE", stream): {"migrate"} for stream in STREAMS},
     call("STREAM.UPDATE", "EVENTS"): {"migrate", "restore"},
+    call("STREAM.DELETE", "FEED"): {"migrate"},
+    call("STREAM.PURGE", "FEED"): set(),
 }
 """Every subject, and who may publish on it."""
 

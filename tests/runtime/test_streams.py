@@ -18,7 +18,7 @@ from events.subjects import ALL_WANTED, wanted_subject
 from services.runtime.log.latest import Latest
 from services.runtime.nats.calls import call
 from services.runtime.nats.connection import connect
-from services.runtime.nats.declared import DECLARED, DISPOSABLE_STREAMS
+from services.runtime.nats.declared import DECLARED, DERIVED_STREAMS
 from services.runtime.nats.requests import Requests
 from services.runtime.nats.streams import (
     StreamError,
@@ -97,7 +97,7 @@ async def test_each_wrong_setting_of_the_log_is_refused_by_name(
     assert sentence in wrong[0]
 
 
-@pytest.mark.parametrize("stream", [each.name for each in DECLARED if each.name not in DISPOSABLE_STREAMS])
+@pytest.mark.parametrize("stream", [each.name for each in DECLARED if each.name not in DERIVED_STREAMS])
 async def test_a_missing_stream_is_refused_with_what_makes_it(everything: Client, stream: str) -> None:
     await delete_streams(everything, stream)
     with pytest.raises(StreamError, match=rf"stream {stream} is missing: run `python -m services.setup` once"):
@@ -106,7 +106,7 @@ async def test_a_missing_stream_is_refused_with_what_makes_it(everything: Client
 
 async def test_streams_that_are_made_again_keep_no_service_from_its_start(everything: Client) -> None:
     """A server that was started again comes without those it had in memory, and cluster_sync may be away."""
-    await delete_streams(everything, *DISPOSABLE_STREAMS)
+    await delete_streams(everything, *DERIVED_STREAMS)
     await assert_streams(everything)
     reader = Latest(everything, Requests(everything), "WANTED", ALL_WANTED)
     reader.start()

@@ -661,12 +661,7 @@ class TestMemory:
         world.settle()
         world.fact(keys[0], "succeeded")
         fold = SchedulingState()
-        chains = {
-            "workload": dict(world.fold.workloads),
-            "node": dict(world.fold.nodes),
-            "cluster": dict(world.fold.clusters),
-            "project": dict(world.fold.projects),
-        }
+        chains = {name: dict(kept) for name, kept in world.fold.chains.items()}
         fold.restore(world.fold.seq, chains)
         world.fold = fold
         world.settle()

@@ -160,12 +160,7 @@ def test_a_fold_kept_along_the_way_equals_one_made_from_what_is_stored(history: 
     restored = SchedulingState()
     restored.restore(
         world.fold.seq,
-        {
-            "workload": dict(world.fold.workloads),
-            "node": dict(world.fold.nodes),
-            "cluster": dict(world.fold.clusters),
-            "project": dict(world.fold.projects),
-        },
+        {name: dict(chains) for name, chains in world.fold.chains.items()},
     )
     ours, theirs = plan(world.fold.snapshot(world.now)), plan(restored.snapshot(world.now))
     assert {r.reservation.id for r in ours.releases} == {r.reservation.id for r in theirs.releases}

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 
 def _leaving_takes_nothing(original: Any) -> Any:
-    return lambda pod, cluster_id: original(pod, cluster_id) and pod.metadata.deletion_timestamp is None
+    return lambda pod: original(pod) and pod.metadata.deletion_timestamp is None
 
 
 def _names_its_own_devices(original: Any) -> Any:
@@ -75,7 +75,7 @@ def _listed_before(_: Any) -> Any:
 KUBERNETES: Final[list[Mutant]] = [
     Mutant(
         name="what-is-leaving-takes-nothing",
-        function="services.agent.backends.kubernetes.read.nodes:is_foreign",
+        function="services.agent.backends.kubernetes.read.nodes:takes_room",
         invariant="room",
         bug="A pod of another program that is being deleted takes no room, although it still runs.",
         make=_leaving_takes_nothing,
