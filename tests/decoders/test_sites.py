@@ -74,11 +74,7 @@ SITES: Final = {
     "services.subscriptions.feed": SERVER,
     "services.subscriptions.positions": "this service alone; passed by",
     "services.setup.migrate migrate": SERVER,
-    "services.subscriptions.admit read_sign_in": SPOILED + "the server alone; no answer, as to an unknown key",
-    "services.subscriptions.connections Connections._connected": SERVER,
-    "services.subscriptions.feed Feed._do": SERVER,
-    "services.subscriptions.feed Feed.consumers": SERVER,
-    "services.subscriptions.positions Positions.load": SPOILED + "the service itself; counts as no snapshot",
+    "services.setup.feed _delete": SERVER,
 }
 """By module and function, or by what they begin with where all below has one answer."""
 

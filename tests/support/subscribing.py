@@ -6,7 +6,7 @@ Readers are plain clients of NATS, as other people write them: nothing of ours i
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Container
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -139,14 +139,15 @@ class Reader:
     def jetstream(self) -> JetStreamContext:
         return self.nc.jetstream(domain=DOMAIN)
 
-    async def read(self, count: int) -> list[str]:
-        """So many events, or as many as come."""
+    async def read(self, count: int, known: Container[str] = ()) -> list[str]:
+        """So many events that are not known, or as many as come. Delivery is at least once."""
         subscription = await self.jetstream.pull_subscribe_bind(self.credential.id, stream="FEED")
         bodies: list[str] = []
         try:
             while len(bodies) < count:
                 for message in await subscription.fetch(min(count - len(bodies), 100), timeout=SECONDS):
-                    bodies.append(message.data.decode())
+                    if (body := message.data.decode()) not in known:
+                        bodies.append(body)
                     await message.ack()
         finally:
             await subscription.unsubscribe()
