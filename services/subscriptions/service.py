@@ -163,14 +163,18 @@ class Subscriptions:
         """Until `stop`, look who is connected, and cut off whose subscription is no more: what another instance let in,
         or this one before it was started again. Beside the rounds, since servers take their time to answer.
         """
+        in_vain = 0
         while not stop.is_set():
             self._ended.clear()
             try:
                 await self._connections.look()
                 await self._catch_up()
                 await self._connections.cut_off_others(self._directory.subscriptions)
+                in_vain = 0
             except (UnansweredError, JetStreamError, NatsError) as error:
-                log.warning("connections_not_looked_at", error=str(error))
+                in_vain += 1
+                if in_vain > 1:  # one that meets a moving log, or a busy server, is no news
+                    log.warning("connections_not_looked_at", error=str(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._ended.wait()

@@ -66,6 +66,10 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_service_account": ((403, 403, 202, 202), (403, 403, 403, 202)),
     "rotate_service_account": GRANT,
     "delete_service_account": GRANT,
+    "list_subscriptions": ((403, 403, 200, 200), (403, 403, 200, 200)),
+    "get_subscription": ((404, 404, 200, 200), (404, 404, 404, 200)),
+    "create_subscription": ((403, 403, 202, 202), (403, 403, 403, 202)),
+    "delete_subscription": ((404, 404, 202, 202), (404, 404, 404, 202)),
     "who_am_i": EVERYBODY,
     "list_events": ADMINISTRATORS_READ,
     "void_message": ((403, 403, 403, 409), (403, 403, 403, 409)),  # it can be read
@@ -129,6 +133,13 @@ def aimed(
     if "service-accounts/" in path:
         assert admin.post("/api/v1/service-accounts", json=account).status_code == 202
         path = path.replace("{name}", account["name"])
+    if "{subscriptionId}" in path:
+        there = admin.get("/api/v1/subscriptions").json()["subscriptions"]
+        ids = [one["id"] for one in there if one["projectId"] == project]
+        if not ids:  # a creation waits for the service that makes consumers, and here is none
+            made = admin.post("/api/v1/subscriptions", json={"projectId": project, "name": f"a-{fresh}"})
+            ids.append(made.json()["id"])
+        path = path.replace("{subscriptionId}", ids[0])
     if "{projectId}" in path:
         path = path.replace("{projectId}", project)
     if "{clusterId}" in path:
@@ -162,6 +173,7 @@ def aimed(
         "grant_role": rule,
         "revoke_role": rule,
         "create_service_account": account | {"name": f"b-{fresh}"},
+        "create_subscription": {"projectId": project, "name": f"b-{fresh}"},
         "void_message": {"sequence": 1, "reason": "a test"},
     }
     if name in bodies:

@@ -66,9 +66,8 @@ def differences(expected: Mapping[str, Mapping[Key, Mapping[str, Any]]], actual:
     """What the plain fold says and the tables do not; `expected` names the columns."""
     found: list[str] = []
     for table, rows in expected.items():
-        if table in ("history", "moments") or table.endswith(
-            "_past"
-        ):  # the past is sums (tests/projector/test_past.py)
+        # Of the past there are sums: tests/projector/test_past.py compares these.
+        if table in ("history", "moments") or table.endswith("_past"):
             continue
         have = dict(actual[table])
         if table == "project_use":
