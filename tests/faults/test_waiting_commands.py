@@ -94,6 +94,7 @@ def test_muster_up_is_stopped_and_started_again_under_its_commands(stack: Stack)
         grown(logs, 50)
         suspend(stack, identifier)
         assert logs.wait() == 0, logs.err
+        until(lambda: all(one.outage[-1:] == [True] for one in both) or None, 30)  # after its pause
         assert all(one.outage == [False, True] for one in both), (logs.err, tail.err)
     counted = numbers(logs)
     second = counted.index(0, 1)
