@@ -250,6 +250,7 @@ class KubernetesStack:
         }
         self._services = {
             "MUSTER_NATS_PASSWORD_DIR": str(self.nats.password_dir()),
+            "MUSTER_CALLOUT_KEY_DIR": str(self.nats.callout_key_dir()),
             "MUSTER_POSTGRES_URL": self.postgres.url(),
             "MUSTER_KEY_FILE": str(folder / "key.json"),
             "MUSTER_JWKS_FILE": str(folder / "jwks.json"),
