@@ -11,6 +11,8 @@ from uuid import UUID, uuid5
 
 KEY_PATTERN = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
 """What may stand in a subject: no dots, no wildcards, no spaces."""
+DNS_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+"""What service accounts and subscriptions may be called: fit for paths, shells and Kubernetes."""
 
 TENANT_KEY = "default"
 """Muster serves one tenant; its aggregate has a fixed key."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from events.actors import ACCOUNT_PREFIX
 from events.decision import Context, Decision
+from events.ids import DNS_LABEL
 from events.refusal import Refusal
 
 AccountRole = Literal["researcher", "viewer"]
@@ -25,8 +26,6 @@ TOKEN_BYTES: Final = 32
 """Of chance in a token: it cannot be guessed, so that a plain hash keeps it."""
 MAX_ACCOUNTS: Final = 100
 """Of one project: each stands in the project's state, which every service holds in memory."""
-NAME_PATTERN: Final = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
-"""A DNS label: fit for paths, shells and Kubernetes."""
 _HASH: Final = re.compile(r"^[0-9a-f]{64}\Z")
 
 
@@ -155,7 +154,7 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
     def __post_init__(self) -> None:
         """Raises ValueError where no account can be called so: nobody but the api has looked at the name before."""
-        if not NAME_PATTERN.match(self.name):
+        if not DNS_LABEL.match(self.name):
             raise ValueError("no name of a service account")
 
 

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 import msgspec
 
 from events.decision import Context, Decision
-from events.ids import incarnation_id, name_suffix, project_key
+from events.ids import DNS_LABEL, incarnation_id, name_suffix, project_key
 from events.refusal import Refusal
 
 MAX_OF_PROJECT: Final = 100
@@ -19,8 +19,6 @@ MAX_OF_PROJECT: Final = 100
 MAX_IN_ALL: Final = 1_000
 """Each is a consumer of the stream FEED. A thousand that are idle take 50 MB of a server, and make publishing a fifth
 slower."""
-NAME_PATTERN: Final = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
-"""A DNS label: fit for paths and shells."""
 PUBLIC_KEY_PATTERN: Final = re.compile(r"^U[A-Z2-7]{55}\Z")
 """The public half of a user's key, as NATS writes it."""
 DOMAIN: Final = "feed"
@@ -120,7 +118,7 @@ class CreateSubscription(_Command, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError where these cannot be: nobody but the api has looked at them before."""
-        if self.name and not NAME_PATTERN.match(self.name):
+        if self.name and not DNS_LABEL.match(self.name):
             raise ValueError("no name of a subscription")
         if not PUBLIC_KEY_PATTERN.match(self.public_key):
             raise ValueError("no public key of a user of NATS")

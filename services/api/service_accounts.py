@@ -7,9 +7,9 @@ from typing import Annotated, Final, Literal
 from events.authorize import Permission
 from events.envelope import Accepted
 from events.fields.declare import Body, Limits
+from events.ids import DNS_LABEL
 from events.project import Project
 from events.service_accounts import (
-    NAME_PATTERN,
     TOKEN_BYTES,
     TOKEN_PREFIX,
     CreateServiceAccount,
@@ -154,7 +154,7 @@ async def _with_token(
 
 
 def _issues(account: ServiceAccountCreation) -> Iterator[Issue]:
-    if not NAME_PATTERN.match(account.name):
+    if not DNS_LABEL.match(account.name):
         details = (
             f"{shown(account.name)} must begin and end with a lower-case letter or digit, with hyphens between, in at "
             "most 63 characters"
@@ -165,7 +165,7 @@ def _issues(account: ServiceAccountCreation) -> Iterator[Issue]:
 def _place(call: Call) -> tuple[str, str]:
     """Project id and name, of the path. Raises 404 for what no account can be called."""
     name: str = call.request.path_params["name"]
-    if not NAME_PATTERN.match(name):
+    if not DNS_LABEL.match(name):
         raise not_found("there is no such service account")
     return str(call.request.path_params["projectId"]), name
 

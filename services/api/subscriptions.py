@@ -9,10 +9,10 @@ from events.aggregate import PROJECT
 from events.authorize import Permission
 from events.envelope import Accepted
 from events.fields.declare import Body, Limits
-from events.ids import incarnation_id, key_of_id
+from events.ids import DNS_LABEL, incarnation_id, key_of_id
 from events.project import Project
 from events.subjects import FEED_STREAM, feed_filter
-from events.subscriptions import DOMAIN, NAME_PATTERN, CreateSubscription, DeleteSubscription, Subscription, inbox_of
+from events.subscriptions import DOMAIN, CreateSubscription, DeleteSubscription, Subscription, inbox_of
 from services.api import answers
 from services.api.context import MIN_SEQ, Call, read_answer, sequence_headers
 from services.api.errors import bad_request, not_found
@@ -177,7 +177,7 @@ async def _found(call: Call) -> tuple[Project, Subscription]:
 
 
 def _issues(creation: SubscriptionCreation) -> Iterator[Issue]:
-    if creation.name is not None and not NAME_PATTERN.match(creation.name):
+    if creation.name is not None and not DNS_LABEL.match(creation.name):
         details = (
             f"{shown(creation.name)} must begin and end with a lower-case letter or digit, with hyphens between, in at "
             "most 63 characters"

@@ -7,6 +7,7 @@ import resource
 import shutil
 import socket
 import ssl
+import tempfile
 import threading
 import time
 import warnings
@@ -29,6 +30,7 @@ from services.api.tls import AGAIN_SECONDS, FILE_CHECK_SECONDS, Certificate, Cer
 from services.runtime.process.settings import Settings
 
 PATIENCE_SECONDS = 60
+NOBODY = 65534
 LONG = 60.0
 """Of a limit that a test is not about."""
 DOWNLOAD = bytes(range(256)) * 4096
@@ -356,10 +358,16 @@ def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(folder: Pat
 
 
 def _may_not_be_read(folder: Path) -> Callable[[], object]:
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
     (folder / "server.key").chmod(0)
-    return lambda: (folder / "server.key").chmod(0o600)
+    user = os.geteuid()
+    if user == 0:  # root may read everything
+        os.seteuid(NOBODY)
+
+    def undo() -> None:
+        os.seteuid(user)
+        (folder / "server.key").chmod(0o600)
+
+    return undo
 
 
 def _no_descriptor_left(_folder: Path) -> Callable[[], object]:
@@ -368,16 +376,24 @@ def _no_descriptor_left(_folder: Path) -> Callable[[], object]:
     return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A folder that any user of the machine may look into, as those of `tmp_path` may not."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("hinder", [_may_not_be_read, _no_descriptor_left])
 def test_a_renewed_certificate_that_could_not_be_read_is_taken_over_once_it_can(
-    folder: Path, tmp_path: Path, hinder: Callable[[Path], Callable[[], object]]
+    folder: Path, everybodys: Path, hinder: Callable[[Path], Callable[[], object]]
 ) -> None:
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(folder, everybodys, dirs_exist_ok=True)
+    everybodys.chmod(0o755)
     now = [0.0]
-    certificate = Certificate(tmp_path / "server.crt", tmp_path / "server.key", clock=lambda: now[0])
+    certificate = Certificate(everybodys / "server.crt", everybodys / "server.key", clock=lambda: now[0])
     first = certificate.context()
-    renew(tmp_path, authority_in(tmp_path))
-    undo = hinder(tmp_path)
+    renew(everybodys, authority_in(everybodys))
+    undo = hinder(everybodys)
     try:
         now[0] += FILE_CHECK_SECONDS
         assert certificate.context() is first
