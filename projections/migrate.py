@@ -4,6 +4,7 @@ Derived tables are never migrated: a changed shape is a new schema, filled from 
 (services/projector/rebuild.py). So only the few lasting tables need steps, and a list of statements is all it takes.
 """
 
+from datetime import UTC, datetime
 from typing import Final
 
 from sqlalchemy import Index, Table
@@ -13,6 +14,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from projections.access import guard_lasting, guard_schema, make_reader
 from projections.past_views import past_schema, views
 from projections.postgres import Connection, connect
+from projections.schemas import Note, write_note
 from projections.tables import DERIVED_SCHEMA, SHAPE, derived
 
 CHECKPOINT_NAME: Final = "projections"
@@ -107,6 +109,8 @@ async def prepare(postgres_url: str, reader_url: str = "") -> None:
                 schema = await next_schema_name(connection)
                 await create_schema(connection, schema)
                 await create_indexes(connection, schema)
+                now = datetime.now(UTC)
+                await write_note(connection, schema, Note(by="setup", shape=SHAPE, began_at=now, ready_at=now))
                 await connection.execute(
                     "INSERT INTO muster.current_projection (schema_name, shape) VALUES ($1, $2)", schema, SHAPE
                 )

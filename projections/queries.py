@@ -24,6 +24,7 @@ from projections.access import scope_values
 from projections.filters import WorkloadQuery
 from projections.past_views import past_schema
 from projections.postgres import CUT_OFF
+from projections.schemas import LISTED, Schema, listed
 from projections.tables import (
     DERIVED_SCHEMA,
     PAST,
@@ -71,6 +72,7 @@ _REBUILD_RUNS: Final = text(
     "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = :key "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
 )
+_SCHEMAS: Final = text(LISTED)
 
 
 class ProjectionsUnavailableError(Exception):
@@ -187,6 +189,8 @@ class Status:
     rebuilding_schema: str | None
     rebuild_seq: int | None
     rebuild_target_seq: int | None
+    schemas: Sequence[Schema]
+    """Every projection schema, the current one among them."""
 
 
 class Queries:
@@ -440,14 +444,17 @@ class Queries:
             row = (await connection.execute(select(current_projection))).mappings().one()
             # A rebuild that was killed left its note behind, but not its lock.
             running = (await connection.execute(_REBUILD_RUNS, {"key": REBUILD_LOCK})).scalar_one()
+            building = row["rebuilding_schema"] if running else None
+            rows = (await connection.execute(_SCHEMAS)).mappings().all()
         return Status(
             schema=row["schema_name"],
             shape=row["shape"],
             seq=seq,
             halted=row["halted"],
-            rebuilding_schema=row["rebuilding_schema"] if running else None,
+            rebuilding_schema=building,
             rebuild_seq=row["rebuild_seq"] if running else None,
             rebuild_target_seq=row["rebuild_target_seq"] if running else None,
+            schemas=listed(rows, current=row["schema_name"], building=building),
         )
 
     async def reached(self) -> int:

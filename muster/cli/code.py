@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.values import Row, number_of, text_of
+from muster.cli.values import Row, format_bytes, number_of, text_of
 from services.runtime.code.archive import BLOCK_BYTES, MAX_ENTRIES, ArchiveError, write_archive
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def send_code(session: "Session", request: Row, cluster: Row, given: str, *, dry
         if dry_run or session.api.get("/code", [*places, ("digest", digest)]).get("kept") is True:
             return digest
         parts = list(_parts(archive, int(number_of(limits, "partBytes") or 1)))
-        session.out.talk(f"sending {len(paths)} files of {str(folder)!r}, {_size(archive.tell())}")
+        session.out.talk(f"sending {len(paths)} files of {str(folder)!r}, {format_bytes(archive.tell())}")
         for number, part in enumerate(parts):
             sent: Row = {
                 **dict(places),
@@ -73,8 +73,8 @@ def _check_size(folder: Path, given: str, paths: Sequence[str], most: int, clust
         largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:_SHOWN]
         where = f"to cluster {text_of(cluster, 'name')!r}, of kind {text_of(cluster, 'kind')}"
         raise Problem(
-            f"--code {given!r} has {_size(total)} in {len(paths)} files; at most {_size(most)} may be sent {where}",
-            why=tuple(f"{_size(sizes[path])}  {path}" for path in largest),
+            f"--code {given!r} has {format_bytes(total)} in {len(paths)} files; at most {format_bytes(most)} may be sent {where}",
+            why=tuple(f"{format_bytes(sizes[path])}  {path}" for path in largest),
             todo=_LEFT_OUT + (", or have an image that holds it" if text_of(cluster, "kind") == "kubernetes" else ""),
             code=ExitCode.REJECTED,
         )
@@ -96,15 +96,6 @@ def _parts(archive: BinaryIO, size: int) -> Iterator[bytes]:
     archive.seek(0)
     while part := archive.read(size):
         yield part
-
-
-def _size(count: int) -> str:
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":  # noqa: PLR2004 (binary units)
-            break
-        value /= 1024
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 # -- what git would keep -----------------------------------------------------------------------------------------------

@@ -92,9 +92,9 @@ NOUNS: Final[dict[str, Noun]] = {
         module="audit", add="add_audit", summary="Audit: administrative acts and refused requests. For administrators."
     ),
     "projections": Noun(
-        module="operate",
+        module="projections",
         add="add_projections",
-        summary="Projections: the tables made from the log. Show their progress, rebuild them.",
+        summary="Projections: the tables made from the log. Show their progress, compare, rebuild them.",
     ),
     "log": Noun(
         module="operate",

@@ -1,88 +1,20 @@
-"""`muster projections` and `muster log`: how far the read models are, making them anew, and comparing them to the log.
+"""`muster log`: comparing every table to the log, and declaring messages void that cannot be read."""
 
-Rebuild and verify work on NATS and Postgres directly, with the operator's credential, so that they also do where the
-api or the projector is what is broken.
-"""
-
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from muster.cli.command import Session, command, group
-from muster.cli.exits import ExitCode, Problem
-from muster.cli.operator_settings import operator_settings
-from muster.cli.output import Column, Format, plain_text
+from muster.cli.directly import DataDirOption, directly
+from muster.cli.exits import ExitCode
+from muster.cli.output import Format
 from muster.cli.progress import progress_bar
-from muster.cli.values import Row, number_of, row_of
+from muster.cli.projections import DIFFERENCE_COLUMNS, difference_rows
+from muster.cli.values import Row
 
 if TYPE_CHECKING:
     from services.runtime.identity.actors import Actors
     from services.runtime.log.jetstream import JetStreamEventStore
-
-OPERATOR: Final = "operator"
-"""The NATS user of these verbs: it reads the log, and can write nothing."""
-
-DataDirOption = Annotated[
-    Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Data folder of `muster up` on this machine. [env MUSTER_DATA_DIR]"),
-]
-STATUS_COLUMNS: Final = (
-    Column("SCHEMA", "schema"),
-    Column("SEQUENCE", "sequence"),
-    Column("LOG", "logSequence"),
-    Column("LAG", "lag"),
-    Column("HALTED", "halted"),
-    Column("REBUILDING", "rebuilding.schema"),
-)
-
-DIFFERENCE_COLUMNS: Final = (
-    Column("TABLE", "table"),
-    Column("KEY", "key"),
-    Column("COLUMN", "column"),
-    Column("LOG-SAYS", "expected"),
-    Column("TABLE-SAYS", "actual"),
-)
-
-
-def add_projections(root: typer.Typer) -> None:
-    app = group("projections")
-
-    @command(
-        app, "status", examples="muster projections status\nmuster projections status -o json", columns=STATUS_COLUMNS
-    )
-    def status(session: Session) -> None:
-        """Show how far the projections have followed the log."""
-        row = session.api.get("/projections")
-        session.out.one(row, lambda: _status(session, row), name="schema", columns=STATUS_COLUMNS)
-
-    @command(
-        app,
-        "rebuild",
-        output=False,
-        examples="""
-        muster projections rebuild
-        muster projections rebuild --data-dir /srv/muster
-        """,
-    )
-    def rebuild(session: Session, *, data_dir: DataDirOption = None) -> None:
-        """Rebuild every projection from the log beside the old one, then swap them. Queries still work meanwhile."""
-        from services.projector.rebuild import RebuildError
-        from services.projector.rebuild import rebuild as rebuild_all
-
-        async def work(store: "JetStreamEventStore", _: "Actors", postgres_url: str) -> None:
-            with progress_bar(session.out, "rebuild") as report:
-                done = await rebuild_all(store, postgres_url, report)
-            rate = done.events / max(done.seconds, 0.001)
-            session.out.talk(f"{done.events:,} events in {done.seconds:.1f} s ({rate:,.0f}/s); {done.schema} is in use")
-
-        try:
-            _directly(session, data_dir, work)
-        except RebuildError as error:
-            raise Problem("nothing was changed", why=(str(error),), code=ExitCode.FAILURE) from error
-
-    root.add_typer(app, name="projections")
 
 
 def add_log(root: typer.Typer) -> None:
@@ -126,18 +58,9 @@ def add_log(root: typer.Typer) -> None:
             end = await store.last_seq()
             await actors.subjects_of(store.voids.declared_by())
             voids.extend((*store.voids.told(actors.subject), *store.voids.doubted(actors.subject)))
-            differences.extend(
-                {
-                    "table": one.table,
-                    "key": one.key,
-                    "column": one.column,
-                    "expected": one.expected,
-                    "actual": one.actual,
-                }
-                for one in found
-            )
+            differences.extend(difference_rows(found))
 
-        _directly(session, data_dir, work)
+        directly(session, data_dir, work)
         for told in voids:
             session.out.talk(told)
         if differences or session.out.style.format not in {Format.TABLE, Format.WIDE}:
@@ -154,83 +77,3 @@ def add_log(root: typer.Typer) -> None:
         return ExitCode.OK
 
     root.add_typer(app, name="log")
-
-
-def _directly(
-    session: Session, data_dir: Path | None, work: Callable[["JetStreamEventStore", "Actors", str], Awaitable[None]]
-) -> None:
-    """Does the work with a connection of the operator's. Raises Problem."""
-    import asyncpg
-
-    from events.aggregate import BrokenChainError
-    from services.runtime.identity.actors import Actors
-    from services.runtime.log.jetstream import JetStreamEventStore
-    from services.runtime.log.store import LogGapError, LogUnavailableError, UnreadableMessageError
-    from services.runtime.nats.connection import ConnectionLostError, connect
-    from services.runtime.nats.requests import Requests
-    from services.runtime.process.host import run_loop
-
-    folder = data_dir or (Path(session.target.data_dir) if session.target.data_dir else None)
-    settings = operator_settings(folder)
-    log_to_stderr(session)
-
-    async def run() -> None:
-        connection = await connect(settings, OPERATOR)
-        try:
-            actors = Actors(connection, Requests(connection))
-            await work(JetStreamEventStore(connection), actors, settings.database_url)
-        finally:
-            await connection.close()
-
-    try:
-        run_loop(run())
-    except UnreadableMessageError as error:
-        raise Problem(
-            "the log has a message that cannot be read", why=(str(error),), todo=error.todo, code=ExitCode.FAILURE
-        ) from error
-    except (ConnectionLostError, LogUnavailableError, OSError, asyncpg.PostgresConnectionError) as error:
-        raise Problem(
-            "the log or the database cannot be reached",
-            why=(str(error) or type(error).__name__,),
-            todo="is `muster up` running, and --data-dir its folder?",
-            code=ExitCode.UNREACHABLE,
-        ) from error
-    except asyncpg.PostgresError as error:
-        raise Problem("the database refused a query", why=(str(error),), code=ExitCode.FAILURE) from error
-    except (LogGapError, BrokenChainError) as error:
-        raise Problem(
-            "the log has a gap",
-            why=(str(error),),
-            todo="stop every service, and restore the log from a backup",
-            code=ExitCode.FAILURE,
-        ) from error
-
-
-def log_to_stderr(session: Session) -> None:
-    """The shared parts log; a command's stdout is data."""
-    import structlog
-
-    level = "debug" if session.connection.debug else "error"
-    structlog.configure(
-        logger_factory=structlog.PrintLoggerFactory(session.out.stderr),
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-    )
-
-
-def _status(session: Session, row: Row) -> None:
-    rebuilding = row_of(row, "rebuilding")
-    progress = ""
-    if rebuilding:
-        target = number_of(rebuilding, "targetSequence")
-        progress = (
-            f"{plain_text(rebuilding.get('schema'))}, {plain_text(rebuilding.get('sequence'))} of {plain_text(target)}"
-        )
-    session.out.pairs(
-        [
-            ("Schema", plain_text(row.get("schema"))),
-            ("Sequence", f"{plain_text(row.get('sequence'))} of {plain_text(row.get('logSequence'))} in the log"),
-            ("Behind", plain_text(row.get("lag")) + " commits"),
-            ("Halted", plain_text(row.get("halted"))),
-            ("Rebuilding", progress),
-        ]
-    )

@@ -106,6 +106,16 @@ def format_number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
+def format_bytes(count: float) -> str:
+    """In the largest unit that it has at least one of: 12 B, 3.4 MiB."""
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":  # noqa: PLR2004 (binary units)
+            break
+        value /= 1024
+    return f"{count:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
 def printable(text: str) -> str:
     """The text without anything that could move a terminal's cursor or change its colours."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)

@@ -20,9 +20,10 @@ from events.codec import REGISTRY, UNDECODABLE
 from events.commit import Commit
 from events.fields.declare import Body, Limits
 from events.refusal import Refusal
-from events.subjects import AUDIT_STREAM, REFUSALS_STREAM
+from events.subjects import AUDIT_STREAM, EVENTS_STREAM, REFUSALS_STREAM
 from events.void import VoidMessage
 from events.workload.state import WorkloadCreated
+from projections.schemas import Note
 from services.api import answers
 from services.api.backwards import Selection, newest_first
 from services.api.context import Call, if_answered, read_answer
@@ -350,15 +351,46 @@ async def projection_status(call: Call) -> Answer[answers.ProjectionStatus]:
         rebuilding = answers.Rebuild(
             schema=status.rebuilding_schema, sequence=status.rebuild_seq, target_sequence=status.rebuild_target_seq
         )
+    current = next(one for one in status.schemas if one.state == "current")
     body = answers.ProjectionStatus(
         schema=status.schema,
         sequence=status.seq,
         log_sequence=log_seq,
         lag=max(log_seq - status.seq, 0),
+        lag_seconds=await _lag_seconds(call, status.seq, log_seq),
+        shape=status.shape,
+        since=None if current.note is None else current.note.ready_at,
+        bytes=current.bytes,
+        last_rebuild=_last_rebuild(current.note),
         halted=status.halted,
         rebuilding=rebuilding,
+        others=[
+            answers.ProjectionSchema(
+                schema=one.name,
+                state=one.state,
+                sequence=one.note.seq if one.state == "shadow" and one.note else None,
+                since=one.note.ready_at if one.note else None,
+                bytes=one.bytes,
+            )
+            for one in status.schemas
+            if one.state != "current"
+        ],
     )
     return read_answer(body, status.seq, {})
+
+
+async def _lag_seconds(call: Call, seq: int, log_seq: int) -> float:
+    """How long the first commit that the tables lack has been in the log."""
+    if log_seq <= seq:
+        return 0.0
+    first = await message_at(call.api.requests, EVENTS_STREAM, seq + 1, seconds=STREAM_API_SECONDS)
+    return 0.0 if first is None else max((datetime.now(UTC) - first.time).total_seconds(), 0.0)
+
+
+def _last_rebuild(note: Note | None) -> answers.LastRebuild | None:
+    if note is None or note.by != "rebuild" or note.ready_at is None:
+        return None
+    return answers.LastRebuild(seconds=(note.ready_at - note.began_at).total_seconds(), events=note.events)
 
 
 @reads(

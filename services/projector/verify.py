@@ -15,7 +15,7 @@ from projections.past import SELDOM, SINCE, UNTIL
 from projections.postgres import Connection, connect
 from projections.tables import PAST, derived, moments
 from services.projector.expected import CHECKSUM_MODULUS, Expected, Key, Row, summed_columns
-from services.projector.rebuild import Progress
+from services.projector.shadow import Progress
 from services.runtime.log.folding import follow_into
 from services.runtime.log.store import EventStore, LogGapError
 

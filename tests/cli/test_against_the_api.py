@@ -390,12 +390,20 @@ def test_verify_and_rebuild_work_on_the_log_with_the_operator_s_credential(
         assert client.post("/api/v1/workloads/trainings", json=admin.training()).status_code == 202
     before = call("log", "verify", "-o", "json")
     assert (before.returncode, before.stdout) == (0, "[]\n"), before.stderr
-    rebuilt = call("projections", "rebuild")
+    rebuilt = call("projections", "rebuild", "-o", "json")
     assert rebuilt.returncode == 0, rebuilt.stderr
     assert "is in use" in rebuilt.stderr
-    assert rebuilt.stdout == ""
-    assert call("log", "verify").returncode == 0
+    assert json.loads(rebuilt.stdout)["schema"] == "muster_v2"
+    shadow = call("projections", "rebuild", "--until", "1", "-o", "name")
+    assert (shadow.returncode, shadow.stdout) == (0, "muster_until_1\n"), shadow.stderr
+    assert call("projections", "drop", "muster_until_1").returncode == 0
+    future = call("projections", "rebuild", "--until", "1000000")
+    assert future.returncode == 2
+    assert "--until: must be a moment of the past" in future.stderr
     asyncio.run(_rename_every_workload(admin.settings.postgres_url))
+    compared = call("projections", "diff", "-o", "jsonl")
+    assert compared.returncode == 1
+    assert {json.loads(line)["column"] for line in compared.stdout.splitlines()} == {"name"}
     after = call("log", "verify", "-o", "jsonl")
     assert after.returncode == 1
     assert {json.loads(line)["column"] for line in after.stdout.splitlines()} == {"name"}

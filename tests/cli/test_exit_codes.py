@@ -95,6 +95,10 @@ def test_0_when_all_is_well(api: ShapeServer, muster: Any) -> None:
         ("token", "create", "--user", "ann", "--role", "administrator", "--project", "p"),
         ("token", "create", "--user", "ann"),
         ("projections", "rebuild"),
+        ("projections", "rebuild", "--until", "soon"),
+        ("projections", "diff"),
+        ("projections", "diff", "--limit", "0"),
+        ("projections", "drop", "muster_until_4"),
         ("log", "verify"),
     ],
 )

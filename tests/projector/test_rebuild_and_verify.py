@@ -10,8 +10,9 @@ from projections.migrate import prepare, projection_schemas
 from projections.postgres import Pool
 from projections.queries import Queries
 from projections.tables import SHAPE, derived
-from services.projector.rebuild import RebuildError, rebuild
+from services.projector.rebuild import rebuild
 from services.projector.service import current_schema
+from services.projector.shadow import RebuildError
 from services.projector.verify import verify
 from services.projector.writer import RETIRED
 from services.runtime.log.memory import MemoryEventStore

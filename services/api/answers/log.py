@@ -111,6 +111,31 @@ class Rebuild(Form, frozen=True, kw_only=True):
     """Sequence at which they replace the old tables."""
 
 
+class LastRebuild(Form, frozen=True, kw_only=True):
+    """The rebuild that made the tables."""
+
+    seconds: float
+    """How long it took."""
+    events: int
+    """Events of the log that it read."""
+
+
+class ProjectionSchema(Form, frozen=True, kw_only=True):
+    """Tables beside those in use."""
+
+    schema: str
+    """Schema that holds them."""
+    state: Literal["building", "replaced", "leftover", "shadow"]
+    """`building`: they are being filled. `replaced`: a rebuild replaced them; the next one drops them. `leftover`: a rebuild
+    that did not end left them; the next one drops them. `shadow`: they show one moment and stay until somebody drops them."""
+    sequence: int | None
+    """The moment that a shadow shows."""
+    since: Moment | None
+    """When they became complete."""
+    bytes: int
+    """Bytes on disk."""
+
+
 class ProjectionStatus(Form, frozen=True, kw_only=True):
     """How far the lists have followed the log."""
 
@@ -122,10 +147,22 @@ class ProjectionStatus(Form, frozen=True, kw_only=True):
     """Last sequence of the log."""
     lag: int
     """Commits between the two."""
+    lag_seconds: float
+    """How long the oldest of these commits has been in the log. 0 if there is none."""
+    shape: int
+    """Version of the tables' structure."""
+    since: Moment | None
+    """Since when these tables are in use. Null if an older version made them."""
+    bytes: int
+    """Bytes on disk, with indexes."""
+    last_rebuild: LastRebuild | None
+    """The rebuild that made these tables. Null if they were there from the start, or an older version made them."""
     halted: str | None
     """Why they stopped. Null if they did not."""
     rebuilding: Rebuild | None
     """The rebuild in progress, if any."""
+    others: list[ProjectionSchema]
+    """Tables beside those in use, the oldest first."""
 
 
 class Stream(Form, frozen=True, kw_only=True):

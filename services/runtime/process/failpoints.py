@@ -25,6 +25,12 @@ FAILPOINTS: Final = frozenset(
         # subscriptions.
         "subscription_consumer_made",
         "subscription_consumer_deleted",
+        # What fills tables beside those in use.
+        "shadow_begun",
+        "shadow_filled",
+        "rebuild_filled",
+        "rebuild_swapping",
+        "rebuild_swapped",
     }
 )
 

@@ -37,11 +37,11 @@ def _ended_vanish(original: Any) -> Any:
 
 
 def _not_retired(original: Any) -> Any:
-    async def swap(connection: Any, engine: Any, schema: str, batches: Any) -> None:
+    async def swap(connection: Any, new: Any) -> None:
         from projections.tables import SHAPE
 
         old = await connection.fetchval("SELECT schema_name FROM muster.current_projection")
-        await original(connection, engine, schema, batches)
+        await original(connection, new)
         await connection.execute(f'UPDATE "{old}".checkpoint SET version = $1', SHAPE)
 
     return swap
