@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from muster.cli.command import Session, command
-from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.directly import DataDirOption, log_to_stderr
+from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.operator_settings import named_in_environment, operator_settings
 from muster.cli.passphrase import KeyFileOption, passphrase
 from muster.cli.progress import progress_bar

@@ -72,8 +72,9 @@ def _check_size(folder: Path, given: str, paths: Sequence[str], most: int, clust
     if total > most:
         largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:_SHOWN]
         where = f"to cluster {text_of(cluster, 'name')!r}, of kind {text_of(cluster, 'kind')}"
+        most_sent = f"at most {format_bytes(most)} may be sent {where}"
         raise Problem(
-            f"--code {given!r} has {format_bytes(total)} in {len(paths)} files; at most {format_bytes(most)} may be sent {where}",
+            f"--code {given!r} has {format_bytes(total)} in {len(paths)} files; {most_sent}",
             why=tuple(f"{format_bytes(sizes[path])}  {path}" for path in largest),
             todo=_LEFT_OUT + (", or have an image that holds it" if text_of(cluster, "kind") == "kubernetes" else ""),
             code=ExitCode.REJECTED,

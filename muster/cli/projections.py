@@ -86,8 +86,8 @@ def add_projections(root: typer.Typer) -> None:
             typer.Option(
                 "--until",
                 metavar="MOMENT",
-                help="Make a shadow that shows this moment, and leave the tables in use as they are: a time, a time ago "
-                "(2h, 7d) or a sequence of the log. `muster projections drop` removes it.",
+                help="Make a shadow that shows this moment, and leave the tables in use as they are: a time, a time "
+                "ago (2h, 7d) or a sequence of the log. `muster projections drop` removes it.",
             ),
         ] = None,
         data_dir: DataDirOption = None,

@@ -9,8 +9,8 @@ import typer
 
 from muster.cli.backup import PlaceArgument, run_or_explain
 from muster.cli.command import Session, command
-from muster.cli.exits import usage
 from muster.cli.directly import log_to_stderr
+from muster.cli.exits import usage
 from muster.cli.operator_settings import named_in_environment
 from muster.cli.passphrase import KeyFileOption, passphrase
 from muster.cli.progress import progress_bar

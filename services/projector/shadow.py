@@ -5,10 +5,9 @@ One is filled at a time, by who holds an advisory lock of the database. It goes 
 half-filled while nobody holds the lock was left by a process that died, and the next one that begins drops it.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -95,8 +94,8 @@ async def only_one(postgres_url: str) -> AsyncGenerator[tuple[Connection, str]]:
             raise RebuildError("the database has no projection schema yet; run the setup service")
         if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", REBUILD_LOCK):
             raise RebuildError(
-                f"another rebuild or comparison is running: it fills {row['rebuilding_schema'] or 'a schema'} and is at "
-                f"{row['rebuild_seq'] or 0:,} of {row['rebuild_target_seq'] or 0:,}; wait for it to end"
+                "another rebuild or comparison is running: "
+                f"it fills {row['rebuilding_schema'] or 'a schema'} and is at {row['rebuild_seq'] or 0:,} of {row['rebuild_target_seq'] or 0:,}; wait for it to end"
             )
         yield connection, row["schema_name"]
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:

@@ -547,24 +547,30 @@ def test_projection_status_is_told(api: ShapeServer, muster: Any) -> None:
         "halted": None, "rebuilding": {"schema": "muster_v4", "sequence": 3, "targetSequence": 7},
         "others": [
             {"schema": "muster_v2", "state": "replaced", "sequence": None, "since": None, "bytes": 10},
-            {"schema": "muster_until_4", "state": "shadow", "sequence": 4, "since": "2026-01-02T03:04:05Z", "bytes": 2048},
+            {
+                "schema": "muster_until_4", "state": "shadow", "sequence": 4, "since": "2026-01-02T03:04:05Z",
+                "bytes": 2048,
+            },
         ],
     }  # fmt: skip
     api.on("GET", "/projections", Reply(body=status))
-    assert muster("projections", "status", "--utc").out == """\
-Schema:      muster_v3
-Shape:       9
-Sequence:    5 of 7 in the log
-Behind:      2 commits, for 5m12s
-Size:        3.3 MiB
-In use:      since 2026-01-02T03:04:05Z; rebuilt in 1m15s from 1,200 events
-Rebuilding:  muster_v4, 3 of 7
+    assert (
+        muster("projections", "status", "--utc").out
+        == """\
+Schema:     muster_v3
+Shape:      9
+Sequence:   5 of 7 in the log
+Behind:     2 commits, for 5m12s
+Size:       3.3 MiB
+In use:     since 2026-01-02T03:04:05Z; rebuilt in 1m15s from 1,200 events
+Rebuilding: muster_v4, 3 of 7
 
 Beside it
 SCHEMA          STATE     SEQUENCE  SIZE     SINCE
 muster_v2       replaced            10 B
 muster_until_4  shadow    4         2.0 KiB  2026-01-02T03:04:05Z
 """
+    )
     assert muster("projections", "status", "-o", "json").json() == status
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from development.servers import NatsServer
 from events.commit import Commit
-from projections.migrate import prepare, projection_schemas
+from projections.migrate import prepare
 from projections.past_views import AS_OF, past_schema
 from projections.postgres import Pool
 from projections.queries import Queries
@@ -33,7 +33,6 @@ from tests.feed.given import a_log
 from tests.projections.happenings import Happenings
 from tests.projector.conftest import Run
 from tests.projector.test_projector import everything, quiet, reached
-from tests.projector.test_rebuild_and_verify import rows_of
 from tests.support.lives import busy_world, feed
 
 pytestmark = pytest.mark.anyio
