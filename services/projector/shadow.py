@@ -93,9 +93,10 @@ async def only_one(postgres_url: str) -> AsyncGenerator[tuple[Connection, str]]:
         if row is None:
             raise RebuildError("the database has no projection schema yet; run the setup service")
         if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", REBUILD_LOCK):
+            at = f"{row['rebuild_seq'] or 0:,} of {row['rebuild_target_seq'] or 0:,}"
+            schema = row["rebuilding_schema"] or "a schema"
             raise RebuildError(
-                "another rebuild or comparison is running: "
-                f"it fills {row['rebuilding_schema'] or 'a schema'} and is at {row['rebuild_seq'] or 0:,} of {row['rebuild_target_seq'] or 0:,}; wait for it to end"
+                f"another rebuild or comparison is running: it fills {schema} and is at {at}; wait for it to end"
             )
         yield connection, row["schema_name"]
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:

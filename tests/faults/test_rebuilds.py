@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -19,6 +21,13 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 POINTS: Final = ("shadow_begun", "shadow_filled", "rebuild_filled", "rebuild_swapping", "rebuild_swapped")
 LONGEST_SECONDS: Final = 4.0
 """After which one is killed, wherever it is: the start of the program takes some of it."""
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    stack = Stack(tmp_path).start()
+    yield stack
+    stack.close()
 
 
 def begun(stack: Stack, chance: random.Random) -> subprocess.Popen[bytes]:
