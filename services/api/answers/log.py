@@ -126,8 +126,8 @@ class ProjectionSchema(Form, frozen=True, kw_only=True):
     schema: str
     """Schema that holds them."""
     state: Literal["building", "replaced", "leftover", "shadow"]
-    """`building`: they are being filled. `replaced`: a rebuild replaced them, and the next one drops them. `leftover`: a
-    rebuild that did not end left them, and the next one drops them. `shadow`: they show one moment, and stay until
+    """`building`: they are being filled. `replaced`: a rebuild replaced them, and the next one drops them. `leftover`:
+    a rebuild that did not end left them, and the next one drops them. `shadow`: they show one moment, and stay until
     somebody drops them."""
     sequence: int | None
     """The moment that a shadow shows."""
