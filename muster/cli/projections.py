@@ -56,6 +56,17 @@ REBUILT_COLUMNS: Final = (
 )
 MOST_DIFFERENCES: Final = 10_000
 
+UntilOption = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="MOMENT",
+        help="Make a shadow that shows this moment, and leave the tables in use as they are: a time, a time "
+        "ago (2h, 7d) or a sequence of the log. `muster projections drop` removes it.",
+    ),
+]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, max=MOST_DIFFERENCES, help="Differences to show at most.")]
+
 
 def add_projections(root: typer.Typer) -> None:
     app = group("projections")
@@ -81,15 +92,7 @@ def add_projections(root: typer.Typer) -> None:
     def rebuild(
         session: Session,
         *,
-        until: Annotated[
-            str | None,
-            typer.Option(
-                "--until",
-                metavar="MOMENT",
-                help="Make a shadow that shows this moment, and leave the tables in use as they are: a time, a time "
-                "ago (2h, 7d) or a sequence of the log. `muster projections drop` removes it.",
-            ),
-        ] = None,
+        until: UntilOption = None,
         data_dir: DataDirOption = None,
     ) -> None:
         """Rebuild every projection from the log beside the old one, then swap them. Queries still work meanwhile."""
@@ -107,9 +110,7 @@ def add_projections(root: typer.Typer) -> None:
     def diff(
         session: Session,
         *,
-        limit: Annotated[
-            int, typer.Option("--limit", min=1, max=MOST_DIFFERENCES, help="Differences to show at most.")
-        ] = 20,
+        limit: LimitOption = 20,
         data_dir: DataDirOption = None,
     ) -> int:
         """Show what a rebuild would change, without changing it: the first differences. Exit 1 if there are any."""
