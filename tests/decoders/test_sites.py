@@ -48,6 +48,8 @@ SITES: Final = {
     "services.feed.writer _commit_id": SPOILED + "services that may append; not the commit that was asked for",
     "services.ownership.gate Gate.handle": SPOILED + "the api; refused as invalid",
     "services.ownership.gate about_reader.read": "services that may append; the chain is read instead",
+    "projections.schemas noted": "who may write the tables; counts as no note",
+    "services.projector.diff _decoded": "nobody: JSON that Postgres has just made of a row",
     "services.projector.usage UsageWriter.take": SPOILED + "the cluster's agent; dropped with a warning",
     "services.runtime.backup.archive decode_manifest": "who can write the backup; refused by name (test_damage.py)",
     "services.runtime.backup.archive decode_message": "who can write the backup; refused by name (test_damage.py)",
