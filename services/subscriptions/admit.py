@@ -15,10 +15,6 @@ from services.runtime.nats.permissions import subscriber_permission
 
 ACCOUNT: Final = "SUBS"
 """In which subscribers are (nats_config.py)."""
-MAX_SUBSCRIPTIONS: Final = 100
-"""Of NATS, on one connection: clients have one or two for each reader."""
-MAX_PAYLOAD_BYTES: Final = 64 * 1024
-"""Subscribers ask and acknowledge, in some hundred bytes."""
 _HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
 _PARTS: Final = 3
 
@@ -120,9 +116,8 @@ def admission(sign_in: SignIn, subscription: Subscription, issuer: KeyPair, now:
     user = {
         "pub": {"allow": list(rights.publish)},
         "sub": {"allow": list(rights.subscribe)},
-        "subs": MAX_SUBSCRIPTIONS,
-        "data": -1,
-        "payload": MAX_PAYLOAD_BYTES,
+        # The server heeds no such limits in this answer: its file has those of the account (nats_config.py).
+        **dict.fromkeys(("subs", "data", "payload"), -1),
         "type": "user",
         "version": 2,
     }

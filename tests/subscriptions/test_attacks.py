@@ -13,6 +13,8 @@ import pytest
 from nats.aio.msg import Msg
 
 from development.streams import STREAMS
+from services.runtime.nats.nats_config import SUBSCRIBER_LIMITS
+from services.subscriptions import connections, service
 from tests.support.refusals import settle
 from tests.support.subscribing import Credential, Given, Reader, is_let_in, reader
 
@@ -146,3 +148,39 @@ async def test_a_deleted_one_may_do_nothing(served: Given, end: str) -> None:
         assert not await is_let_in(served.server, own)
         info = json.dumps(await consumers(served))
         assert own.id not in info
+
+
+async def test_the_server_holds_one_connection_to_few_subscriptions_of_nats(served: Given) -> None:
+    async with scene(served) as (thief, victim):
+        for number in range(SUBSCRIBER_LIMITS["max_subscriptions"] + 1):
+            await thief.nc.subscribe(f"_INBOX_{thief.credential.id}.{number}")
+        async with asyncio.timeout(20):
+            await thief.closed.wait()
+        assert len(await victim.read(5)) == 5
+
+
+async def test_the_server_takes_no_large_message_of_a_subscriber(served: Given) -> None:
+    async with scene(served) as (thief, victim):
+        subject = f"$JS.feed.API.CONSUMER.INFO.FEED.{thief.credential.id}"
+        thief.nc._server_info["max_payload"] = 1024**2  # whatever the server told it
+        await thief.nc.publish(subject, b"x" * (SUBSCRIBER_LIMITS["max_payload"] + 1))
+        async with asyncio.timeout(20):
+            await thief.closed.wait()
+        assert len(await victim.read(5)) == 5
+
+
+async def test_who_sends_without_end_is_cut_off_and_others_are_not(
+    served: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "MEASURED_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "MOST_PER_SECOND", 100)
+    async with scene(served) as (thief, victim):
+        subject = f"$JS.feed.API.CONSUMER.MSG.NEXT.FEED.{thief.credential.id}"
+        for _ in range(5_000):
+            await thief.nc.publish(subject, b'{"no_wait":true}', reply="nowhere")
+        async with asyncio.timeout(20):
+            await thief.closed.wait()
+        assert len(await victim.read(5)) == 5
+        assert not victim.closed.is_set()
+        assert await is_let_in(served.server, thief.credential)

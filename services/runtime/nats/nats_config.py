@@ -39,6 +39,14 @@ CALLOUT_SECONDS: Final = 2
 """How long a subscriber that signs in waits where nobody answers for it."""
 SUBSCRIBER_CONNECTIONS: Final = 10_000
 """Of all subscribers together, on each server; a server takes 65,536, and services must find room."""
+SUBSCRIBER_LIMITS: Final = {
+    "max_connections": SUBSCRIBER_CONNECTIONS,
+    # Of NATS, on one connection: clients have one or two for each reader. One with a long subject takes 30 KB.
+    "max_subscriptions": 100,
+    # They ask and acknowledge, in some hundred bytes.
+    "max_payload": 64 * 1024,
+}
+"""Of the account. The server heeds what an answer of the callout says of users' rights, but not of such limits."""
 
 AGENTS_FILE: Final = "agents.conf"
 """Beside `deploy/nats/nats.conf`: `users: [ … ]` of the account AGENTS."""
@@ -225,16 +233,16 @@ _CALLS: Final = {
     "CONSUMER.LIST.{}": "",
     "CONSUMER.RESET.{}.*": "",
 }
-_SLOW_PULLS: Final = f'{_ANSWERS}, response_threshold: "10m"'
-"""Of subscribers, whose pulls may wait longer than those of services."""
-_PULLS: Final = f"{STORE_PREFIX}.CONSUMER.MSG.NEXT.{FEED_STREAM}.*"
-_OF_SUBSCRIBERS: Final = (
-    _PULLS,
-    f"{STORE_PREFIX}.CONSUMER.INFO.{FEED_STREAM}.*",
-    f"{STORE_PREFIX}.CONSUMER.RESET.{FEED_STREAM}.*",
-    f"$JS.ACK.{FEED_STREAM}.>",
-)
-"""All that goes from the account of subscribers to a stream's; each user there may ask for its own consumer only."""
+_OF_SUBSCRIBERS: Final = {
+    **{
+        f"{STORE_PREFIX}.{form.format(FEED_STREAM)}": _CALLS[form]
+        for form in ("CONSUMER.MSG.NEXT.{}.*", "CONSUMER.INFO.{}.*", "CONSUMER.RESET.{}.*")
+    },
+    # What is no acknowledgement is not answered, and remembered for so long.
+    f"$JS.ACK.{FEED_STREAM}.>": ', response_threshold: "5s"',
+}
+"""All that goes from the account of subscribers to a stream's, with the options of the exports; each user there may ask
+for its own consumer only."""
 _CALLS_OF_EVERYBODY: Final = (
     "STREAM.MSG.DELETE.{}",
     *("CONSUMER.NAMES.{}", "CONSUMER.DURABLE.CREATE.{}.*"),
@@ -250,7 +258,7 @@ def _passages(calls: Mapping[str, str]) -> list[_Passage]:
         for passage in (
             *(_Passage(declared.name, subject) for subject in declared.subjects),
             *(
-                _Passage(declared.name, subject, _SLOW_PULLS if subject == _PULLS else options)
+                _Passage(declared.name, subject, options)
                 for form, options in calls.items()
                 for subject in (f"{STORE_PREFIX}.{form.format(declared.name)}",)
             ),
@@ -275,7 +283,7 @@ def _of_agents() -> list[_Passage]:
 
 
 def _of_subscribers() -> list[_Passage]:
-    return [_Passage(FEED_STREAM, subject, _SLOW_PULLS if subject == _PULLS else "") for subject in _OF_SUBSCRIBERS]
+    return [_Passage(FEED_STREAM, subject, options) for subject, options in _OF_SUBSCRIBERS.items()]
 
 
 def _store_accounts(of_services: Sequence[_Passage]) -> list[str]:
@@ -344,7 +352,7 @@ def _subscribers(keys: CalloutKeys) -> list[str]:
     return [
         "  # Other people's programs, apart from everything else.",
         "  SUBS {",
-        f"    limits {{ max_connections: {SUBSCRIBER_CONNECTIONS} }}",
+        "    limits { " + ", ".join(f"{name}: {limit}" for name, limit in SUBSCRIBER_LIMITS.items()) + " }",
         "    imports: [",
         *imports,
         "    ]",
