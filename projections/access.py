@@ -29,6 +29,8 @@ _SAMPLES: Final = (f"workload_id = (SELECT current_setting('app.workload', true)
 POLICIES: Final[Mapping[str, tuple[str, str]]] = {
     tables.workloads.name: (f"project_id {_MINE}", "true"),
     tables.project_use.name: (f"project_id {_MINE}", "true"),
+    tables.use_hours.name: (f"project_id {_MINE}", "true"),
+    tables.use_rates.name: (f"project_id {_MINE}", "true"),
     tables.projects.name: (f"id {_MINE}", "true"),
     tables.pods.name: (_OF_A_WORKLOAD, "true"),
     tables.history.name: (_OF_A_WORKLOAD, "true"),

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from projections.columns import columns_of
+from projections.hours.changes import HourChanges
+from projections.hours.rows import HourRow, RateRow
 from projections.projects.rows import UseRow
 from projections.workloads.rows import HistoryRow, WorkloadRow
 
@@ -63,7 +65,11 @@ class Changes:
     )
     """Workloads that went from one row to another; None: it is new."""
     use: dict[tuple[str, str], UseRow] = field(default_factory=dict[tuple[str, str], UseRow])
-    """To be added to what stands there."""
+    """To be added to what stands there; likewise the two below."""
+    hours: dict[tuple[datetime, str], HourRow] = field(default_factory=dict[tuple[datetime, str], HourRow])
+    rates: dict[str, RateRow] = field(default_factory=dict[str, RateRow])
+    shifts: HourChanges = field(default_factory=HourChanges)
+    """What these two are made of in the end."""
 
     def add(self, changes: Iterable[Change]) -> None:
         for change in changes:

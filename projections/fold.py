@@ -247,6 +247,7 @@ class Fold:
         for key, work in self._work.items():
             self.after[key] = work.finish(self.changes)
         self.changes.use = use_changes(self.changes.moved)
+        self.changes.hours, self.changes.rates = self.changes.shifts.rows()
         return self.changes
 
 

@@ -20,9 +20,11 @@ AS_OF: Final = "app.as_of"
 _SEQ: Final = f"(SELECT current_setting('{AS_OF}')::bigint)"
 """In a subquery, so that it is worked out once for a statement."""
 
-NOT_KEPT: Final = frozenset({tables.pods.name, tables.due.name, tables.reservations.name})
+NOT_KEPT: Final = frozenset(
+    {tables.pods.name, tables.due.name, tables.reservations.name, tables.use_hours.name, tables.use_rates.name}
+)
 """Tables without a past. Runs of pods are made from the log when somebody asks for those of one workload. Nobody asks
-what was due, or reserved, in the past."""
+what was due, or reserved, in the past. Hourly use is about the past anyway."""
 
 
 def past_schema(schema: str) -> str:

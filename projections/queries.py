@@ -41,6 +41,7 @@ from projections.tables import (
     usage_samples,
     workloads,
 )
+from projections.use_hours import MOST_ROWS, Amounts, By, HoursQuery, amounts, changed_statement, rates_statement
 from projections.use_now import SUMMED, UseQuery, use_statement
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
@@ -75,6 +76,10 @@ _REBUILD_RUNS: Final = text(
 _SCHEMAS: Final = text(LISTED)
 
 
+_NAMED_BY: Final = {By.PROJECT: projects, By.CLUSTER: clusters, By.NODE_POOL: clusters}
+"""Which table has the names of what sums are by."""
+
+
 class ProjectionsUnavailableError(Exception):
     """Postgres is away, or not set up: ask again later."""
 
@@ -87,6 +92,10 @@ class QueriesBusyError(Exception):
     """More is asked at once than there are connections, or than one asker may have: ask again later. The message says
     which.
     """
+
+
+class TooManyRowsError(Exception):
+    """A statement has more rows than are read at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +143,14 @@ class ProjectUse:
 class UseAnswer:
     projects: dict[str, ProjectUse]
     """By project id; a project that never had a workload is not there."""
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseHours:
+    amounts: Amounts
+    names: dict[str, str]
+    """Of projects, or clusters, by id; of what has no row there, none."""
     seq: int
 
 
@@ -416,6 +433,17 @@ class Queries:
         following = query.offset + query.limit if len(rows) > query.limit else None
         total = {name: found[0][f"total_{name}"] for name in SUMMED}
         return UseNow(rows=rows[: query.limit], total=total, next=following, seq=seq)
+
+    async def use_hours(self, query: HoursQuery) -> UseHours:
+        """Who used what in spans of time. Raises TooManyRowsError."""
+        async with self._snapshot() as (connection, seq):
+            changed = (await connection.execute(changed_statement(query))).mappings().all()
+            rates = (await connection.execute(rates_statement(query))).mappings().all()
+            if max(len(changed), len(rates)) > MOST_ROWS:
+                raise TooManyRowsError(f"it has more than {MOST_ROWS:,} sums")
+            named = _NAMED_BY.get(query.by)
+            names = {} if named is None else dict((await connection.execute(select(named.c.id, named.c.name))).all())
+        return UseHours(amounts=amounts(query, changed, rates), names=names, seq=seq)
 
     async def usage(
         self, workload_id: str, start: datetime, end: datetime, *, samples: int = MAX_USAGE_SAMPLES

@@ -31,6 +31,7 @@ from sqlalchemy.types import TypeEngine
 
 from projections.clusters.rows import ClusterRow
 from projections.columns import Type, columns_of
+from projections.hours.rows import HourRow, RateRow
 from projections.nodes.rows import NodeRow, ReservationRow
 from projections.past import SELDOM, SINCE, UNTIL, has_past, kept_columns
 from projections.projects.rows import ProjectRow, UseRow
@@ -43,7 +44,7 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 9
+SHAPE: Final = 10
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 
@@ -182,6 +183,17 @@ reservations: Final = _table("reservations", ReservationRow)
 clusters: Final = _table("clusters", ClusterRow)
 projects: Final = _table("projects", ProjectRow)
 project_use: Final = _table("project_use", UseRow, rows_change=True)
+use_hours: Final = _table("use_hours", HourRow, rows_change=True)
+use_rates: Final = _table("use_rates", RateRow, rows_change=True)
+
+SUMS: Final = frozenset({project_use.name, use_hours.name, use_rates.name})
+"""Tables to whose numbers a batch adds. Rows of zeros may stay."""
+
+
+def numbers_of(table: Table) -> list[str]:
+    """The columns of a table of sums that are added to."""
+    return [c.name for c in table.columns if isinstance(c.type, BigInteger)]
+
 
 # -- lasting ---------------------------------------------------------------------------------------------------------
 

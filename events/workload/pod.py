@@ -71,6 +71,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Node pool that the node was in."""
     devices: tuple[DeviceShare, ...] = ()
     """Empty if no GPU was requested."""
+    gpu_model: str = ""
+    """Model of the node's GPUs at that time; empty if unknown, or if no GPU was requested."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -247,6 +249,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_name: str = ""
     pool: str = ""
     devices: tuple[DeviceShare, ...] = ()
+    gpu_model: str = ""
+    """Of the devices; empty if unknown."""
     not_before: datetime | None = None
     """A pending pod may not be placed earlier."""
     interruptions: int = 0
@@ -283,6 +287,7 @@ def bound(before: Pod | None, placement: Placement, token: int) -> Pod | None:
         node_name=placement.node_name,
         pool=placement.pool,
         devices=placement.devices,
+        gpu_model=placement.gpu_model,
         interruptions=before.interruptions if before else 0,
         token=token,
     )

@@ -21,7 +21,7 @@ type Tree = Mapping[str, Sequence[str]]
 READS: Final = frozenset(
     {"list", "describe", "logs", "history", "pods", "metrics", "show", "tail", "status", "verify", "agent", "top"}
     | {"doctor", "version", "completion", "training", "workload", "project", "cluster", "node", "nodepool", "role"}
-    | {"user", "token", "context", "events", "audit", "projections", "log"}
+    | {"user", "token", "context", "events", "audit", "projections", "log", "usage"}
 )
 """Words that change nothing by themselves."""
 
@@ -62,7 +62,8 @@ _USUAL_LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "get": ("workload", "describe"),
     "inspect": ("workload", "describe"),
     "stats": ("top",),
-    "usage": ("top",),
+    "chargeback": ("usage",),
+    "sreport": ("usage",),
     "sshare": ("top",),
     "login": ("context", "add"),
     "whoami": ("doctor",),

@@ -50,6 +50,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_top",
         summary="Show who uses what now: GPUs, CPU and memory by project, user, pool, node or workload.",
     ),
+    "usage": Noun(
+        module="usage",
+        add="add_usage",
+        summary="Show who used what in a span of time: GPU hours, waiting time and runs.",
+    ),
     "diff": Noun(
         module="diff",
         add="add_diff",

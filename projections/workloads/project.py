@@ -6,7 +6,8 @@ added up beside it, event by event: how long it was in which phase (`Spent`), wh
 node (`Told`), and the rows of runs that are over.
 """
 
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -44,6 +45,7 @@ from events.workload.state import (
 )
 from projections.changes import Changes, Put, Removed
 from projections.columns import row_maker
+from projections.hours.changes import MICROSECOND, HourChanges, Whose, whose
 from projections.past import Leaving
 from projections.values import clean, fit, indexed
 from projections.workloads.facts import Asked, End, OnNodes, RunFacts, Spent, Told, WorkloadFacts
@@ -65,7 +67,8 @@ ENDED_POD_PHASES: Final = (SUCCEEDED, FAILED, INTERRUPTED, STOPPED)
 WAITING: Final = frozenset({Phase.CREATING, Phase.PENDING, Phase.RESUMING})
 """Phases that count as pending time: it should run and has no node."""
 
-_MICROSECOND: Final = timedelta(microseconds=1)
+_ENDS: Final = frozenset({PodSucceeded, PodFailed, PodInterrupted, PodStopped})
+"""Events with which a run is over, and lets go what it holds."""
 _NOTHING_TOLD: Final = Told()
 
 _workload = row_maker(WorkloadRow, WorkloadFacts)
@@ -153,6 +156,8 @@ class WorkloadWork:
         self._before = before
         """What the rows in the tables, or put so far, are made of."""
         self._spent, self._asked = before.spent, before.asked
+        self._of: Whose | None = None
+        """Whom it counts for, once that was looked at."""
         self._told = MapEdit(before.told)
         self._warned = MapEdit(before.warned)
         self._on_nodes, self._counts = before.on_nodes, False
@@ -172,7 +177,7 @@ class WorkloadWork:
             if isinstance(event, WorkloadCreated):
                 happened = self._create(event, commit, into)
             else:
-                happened = self._take(event, commit.record.occurred_at)
+                happened = self._take(event, commit.record.occurred_at, into.shifts)
             # What did not fit changed nothing, and is no part of the story.
             if happened is not None and self._tells:
                 into.history.append(history_row(happened, event, commit, index))
@@ -192,42 +197,100 @@ class WorkloadWork:
 
     def _create(self, event: WorkloadCreated, commit: Commit, into: Changes) -> Happened | None:
         """Another life of the name begins: the rows of the one that is over stay as it left them."""
-        over = self._edit.value()
+        live, over = self._edit.pods.live.items(), self._edit.value()
         self._edit = Edit(over)
         if not take(self._edit, event):
             return None
+        at = commit.record.occurred_at
+        if over.living:
+            self._close(over, live, at, into.shifts)
         self._put(over, into)
         self._go_on_from(EMPTY)
-        self._spent = Spent(phase_updated_at=commit.record.occurred_at)
+        self._spent = Spent(phase_updated_at=at)
         self._asked = Asked.of(self._edit.state)
+        into.shifts.wait(self._whose(self._edit.state), at)
         return Happened(was=over, state=self._edit.state, asked=self._asked, live=0)
 
-    def _take(self, event: WorkloadEvent, at: datetime) -> Happened | None:
+    def _take(self, event: WorkloadEvent, at: datetime, shifts: HourChanges) -> Happened | None:
         edit = self._edit
-        was, pod, told, fresh = edit.state, None, _NOTHING_TOLD, ()
+        was, pod, told, fresh, live = edit.state, None, _NOTHING_TOLD, (), ()
         if is_of_pod(event):
             id_ = pod_id(event.pod)
             pod, told = edit.pods.live.get(id_), self._told.get(id_) or _NOTHING_TOLD
         elif isinstance(event, PodsBound):
             ids = (pod_id(placement.pod) for placement in event.placements)
             fresh = tuple(id_ for id_ in ids if edit.pods.live.get(id_) is None)
+        elif isinstance(event, WorkloadDeleted):
+            live = edit.pods.live.items()
         if not take(edit, event):
             return None
         state, asked = edit.state, self._asked
         assert self._spent is not None, "nothing happens to a workload before it is created"
         assert asked is not None, "a workload asks for something"
+        if state.deleted_at is not None:
+            self._close(was, live, at, shifts)
+        elif state.phase is not was.phase:
+            self._wait(was, state, at, shifts)
         if state.phase is not was.phase:
             self._spent = replace(_stayed(self._spent, was.phase, at), phase_updated_at=at)
         if state.spec is not asked.spec:
-            self._asked = Asked.of(state)
+            self._asked, self._of = Asked.of(state), None
+            self._move(state, asked.priority_class, at, shifts)
         if is_of_pod(event):
             if pod is not None:
                 self._take_of_pod(state, event, pod, told)
+                if type(event) in _ENDS:
+                    shifts.reserve(self._whose(state), pod, _ended_at(told, at), sign=-1)
         else:
             self._take_of_workload(event, self._spent, fresh, at)
+            for id_ in fresh:
+                fresh_pod = edit.pods.live.get(id_)
+                if fresh_pod is not None:
+                    shifts.reserve(self._whose(state), fresh_pod, at, runs=1)
         return Happened(
             was=was, state=state, asked=asked, live=edit.pods.live.size, pod=pod, started_at=told.started_at
         )
+
+    # -- hourly use --------------------------------------------------------------------------------------------------
+
+    def _whose(self, state: Workload) -> Whose:
+        if self._of is None:
+            self._of = whose(state, "" if self._asked is None else self._asked.priority_class)
+        return self._of
+
+    def _wait(self, was: Workload, state: Workload, at: datetime, shifts: HourChanges) -> None:
+        """The phase changes: it begins to wait, or waits no longer. As `_stayed` has it, stay by stay."""
+        assert self._spent is not None, "it is in a phase"
+        since, waited, waits = self._spent.phase_updated_at, was.phase in WAITING, state.phase in WAITING
+        if waited and waits and at >= since:
+            return
+        if waited:
+            shifts.wait(self._whose(was), max(at, since), sign=-1)
+        if waits:
+            shifts.wait(self._whose(state), at)
+
+    def _move(self, state: Workload, priority_before: str, at: datetime, shifts: HourChanges) -> None:
+        """Its priority changes: what it holds or waits for counts for the new one from now on."""
+        before, after = whose(state, priority_before), self._whose(state)
+        if before == after:
+            return
+        if state.phase in WAITING:
+            shifts.wait(before, at, sign=-1)
+            shifts.wait(after, at)
+        for _, pod in self._edit.pods.live.items():  # noqa: PERF102 (it has no values)
+            shifts.reserve(before, pod, at, sign=-1)
+            shifts.reserve(after, pod, at)
+
+    def _close(self, was: Workload, live: Sequence[tuple[PodId, Pod]], at: datetime, shifts: HourChanges) -> None:
+        """It is over: whatever it waits for, or still holds, counts no longer."""
+        assert self._spent is not None, "it was there"
+        if was.phase in WAITING:
+            shifts.wait(self._whose(was), max(at, self._spent.phase_updated_at), sign=-1)
+        for id_, pod in live:
+            told = self._told.get(id_) or _NOTHING_TOLD
+            shifts.reserve(self._whose(was), pod, _ended_at(told, at), sign=-1)
+
+    # -- what an event changes -----------------------------------------------------------------------------------------
 
     def _take_of_workload(self, event: WorkloadEvent, spent: Spent, fresh: tuple[PodId, ...], at: datetime) -> None:
         match event:
@@ -377,12 +440,17 @@ def due_row(row: WorkloadRow | None) -> DueRow | None:
 
 def _stayed(spent: Spent, phase: Phase, until: datetime) -> Spent:
     """With the stay in a phase that ends now added up."""
-    stayed = max((until - spent.phase_updated_at) // _MICROSECOND, 0)
+    stayed = max((until - spent.phase_updated_at) // MICROSECOND, 0)
     if phase in WAITING:
         return replace(spent, pending_micros=fit(spent.pending_micros + stayed))
     if phase is Phase.RUNNING:
         return replace(spent, running_micros=fit(spent.running_micros + stayed))
     return spent
+
+
+def _ended_at(told: Told, at: datetime) -> datetime:
+    """Not before the run was given its node: the clocks of two services differ."""
+    return at if told.bound_at is None else max(at, told.bound_at)
 
 
 def _over(

@@ -299,6 +299,8 @@ class PodRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     devices: Annotated[str, _OfRun(lambda r: to_json(r.pod.devices), type="json")] = "[]"
     """JSON: [{"device", "milli"}]."""
     gpu_milli: Annotated[int, _OfRun(lambda r: fit(sum(share.milli for share in r.pod.devices)))] = 0
+    gpu_model: Annotated[str, _OfRun(lambda r: clean(r.pod.gpu_model))] = ""
+    """Of its devices; empty if unknown."""
     token: Annotated[int, _OfRun(lambda r: r.pod.token)] = 0
     interruptions: Annotated[int, _OfRun(lambda r: r.pod.interruptions)] = 0
     not_before: Annotated[datetime | None, _OfRun(lambda r: r.pod.not_before)] = None

@@ -19,6 +19,7 @@ from services.api import (
     subscriptions,
     system,
     trainings,
+    use_hours,
     use_now,
     workloads,
 )
@@ -41,6 +42,7 @@ OPERATIONS: Final = operations_in(
         clusters,
         organisation,
         use_now,
+        use_hours,
         diff,
         service_accounts,
         subscriptions,

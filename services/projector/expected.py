@@ -13,7 +13,7 @@ from events.aggregate import AGGREGATES
 from events.commit import Commit
 from projections.fold import Fold
 from projections.past import SELDOM, SINCE, UNTIL, kept_columns
-from projections.tables import PAST, ROW_TYPES
+from projections.tables import PAST, ROW_TYPES, project_use, use_hours, use_rates
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -103,10 +103,9 @@ class Expected:
             "history": self._history,
             **{PAST[table].name: sums for table, sums in self._left.items()},
             "moments": {(): self._moments},
-            "project_use": {
-                key: {name: number for name, number in row.items() if name not in ("project_id", "phase")}
-                for key, row in _plain(changes.use).items()
-            },
+            project_use.name: _plain(changes.use),
+            use_hours.name: _plain(changes.hours),
+            use_rates.name: _plain(changes.rates),
         }
 
 

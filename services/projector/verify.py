@@ -13,7 +13,7 @@ from typing import Any, Final
 from projections.migrate import CHECKPOINT_NAME
 from projections.past import SELDOM, SINCE, UNTIL
 from projections.postgres import Connection, connect
-from projections.tables import PAST, derived, moments
+from projections.tables import PAST, SUMS, derived, moments, numbers_of
 from services.projector.expected import CHECKSUM_MODULUS, Expected, Key, Row, summed_columns
 from services.projector.shadow import Progress
 from services.runtime.log.folding import follow_into
@@ -139,8 +139,8 @@ async def _rows(
     else:
         listed = ", ".join(f'"{name}"' for name in dict.fromkeys((*keys, *compared)))
         where = ""
-        if table == "project_use":
-            where = " WHERE workloads <> 0 OR pods <> 0 OR gpu_milli <> 0 OR cpu_milli <> 0 OR memory_bytes <> 0"
+        if table in SUMS:
+            where = " WHERE " + " OR ".join(f'"{name}" <> 0' for name in numbers_of(columns))
         query = f'SELECT {listed} FROM "{schema}"."{table}"{where}'  # noqa: S608
     async for record in connection.cursor(query, prefetch=PREFETCH_ROWS):
         values = dict(zip(record.keys(), record, strict=True))

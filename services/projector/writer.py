@@ -151,7 +151,9 @@ class Writer:
         for table in WRITE_ORDER:
             await self._remove(connection, table, changes.removed.get(table, {}).values())
             await self._put(connection, table, changes.put.get(table, {}).values())
-        await self._put(connection, "project_use", changes.use.values())
+        await self._put(connection, tables.project_use.name, changes.use.values())
+        await self._put(connection, tables.use_hours.name, changes.hours.values())
+        await self._put(connection, tables.use_rates.name, changes.rates.values())
         for table, left in changes.left.items():
             await connection.execute(self._leave[table], _ENCODER.encode(left))
         if changes.passed:
@@ -238,12 +240,12 @@ def _statements(table: Table, schema: str) -> _Statements:
 
 
 def _on_conflict(table: Table, keys: list[str]) -> str:
-    others = [column.name for column in table.columns if column.name not in keys]
-    if table.name == "project_use":
+    if table.name in tables.SUMS:
         return "DO UPDATE SET " + ", ".join(
             f'"{name}" = greatest(least(t."{name}"::numeric + excluded."{name}", {MAX_BIGINT}), -{MAX_BIGINT})::bigint'
-            for name in others
+            for name in tables.numbers_of(table)
         )
+    others = [column.name for column in table.columns if column.name not in keys]
     return "DO UPDATE SET " + ", ".join(f'"{name}" = excluded."{name}"' for name in others)
 
 

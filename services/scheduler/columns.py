@@ -41,6 +41,7 @@ class Columns:
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.names: list[str] = []
+        self.gpu_models: list[str] = []
         self.rows: dict[str, int] = {}
         self.pool_numbers: dict[tuple[str, str], int] = {}
         self._numbers = {name: np.zeros(FIRST_ROWS, dtype=np.int64) for name in _NUMBERS}
@@ -54,7 +55,7 @@ class Columns:
     def set(self, key: str, node: Node, *, reachable: bool) -> None:
         """Write a node's row; `reachable`: whether its cluster takes new pods."""
         row = self._row(key)
-        self.names[row] = node.name
+        self.names[row], self.gpu_models[row] = node.name, node.facts.gpu_model
         facts, numbers = node.facts, self._numbers
         refusing = {taint.key for taint in facts.taints if taint.effect in REFUSING_EFFECTS}
         takes_pods = node.schedulable and reachable
@@ -88,6 +89,7 @@ class Columns:
         return NodeTable(
             keys=tuple(self.keys),
             names=tuple(self.names),
+            gpu_models=tuple(self.gpu_models),
             pool_numbers=dict(self.pool_numbers),
             present=self._present[:count].copy(),
             usable=self._usable[:count].copy(),
@@ -105,6 +107,7 @@ class Columns:
         row = self.rows[key] = len(self.keys)
         self.keys.append(key)
         self.names.append("")
+        self.gpu_models.append("")
         if row == len(self._present):
             self._numbers = {name: np.concatenate((column, column)) for name, column in self._numbers.items()}
             self._present = np.concatenate((self._present, self._present))

@@ -99,7 +99,12 @@ class Planning:
         ):
             row, pool = placed.rows[n], placed.pools[n]
             placement = Placement(
-                pod=pod, node_key=nodes.keys[row], node_name=nodes.names[row], pool=pool, devices=devices
+                pod=pod,
+                node_key=nodes.keys[row],
+                node_name=nodes.names[row],
+                pool=pool,
+                devices=devices,
+                gpu_model=nodes.gpu_models[row] if devices else "",
             )
             reservation = Reservation(
                 id=reservation_id(entry.workload_id, pod.pod_set, pod.index, pod.attempt, pod.try_),

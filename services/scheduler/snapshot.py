@@ -118,6 +118,8 @@ class NodeTable:
 
     keys: tuple[str, ...]
     names: tuple[str, ...]
+    gpu_models: tuple[str, ...]
+    """Empty where it is not known."""
     pool_numbers: dict[tuple[str, str], int]
     """By (cluster id, pool)."""
     pool: Integers

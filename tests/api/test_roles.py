@@ -53,6 +53,7 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "uncordon_node": ((403, 403, 403, 202), (403, 403, 403, 202)),
     "list_projects": EVERYBODY,
     "list_usage": EVERYBODY,
+    "list_use_hours": EVERYBODY,
     "get_diff": EVERYBODY,
     "create_project": ADMINISTRATORS_DO,
     "get_project": READ,

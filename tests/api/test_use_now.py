@@ -1,8 +1,10 @@
-"""Who uses what now, over HTTP: everybody sees sums of the projects that they may read, and what is free for all."""
+"""Who uses what now, and used what in a span of time, over HTTP: everybody sees sums of what they may read, and what is
+free for all.
+"""
 
 import asyncio
 import secrets
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -24,17 +26,18 @@ from tests.support.api import Served, report_node
 
 V1 = "/api/v1"
 USAGE = f"{V1}/usage"
+HOURS = f"{USAGE}/hours"
 BY = ("project", "user", "nodePool", "node", "workload")
 
 
-async def _placed(settings: Settings, workload_id: str, node: str, *, gpus: int) -> int:
+async def placed(settings: Settings, workload_id: str, node: str, *, gpus: int, model: str = "") -> int:
     """As the scheduler places the first pod of a workload; the sequence of the last commit."""
     nc = await connect(settings, EVERYTHING)
     try:
         store = JetStreamEventStore(nc)
         key, pod = key_of_id(workload_id) or "", PodRef(pod_set="main", index=0, attempt=1, try_=0)
         devices = tuple(DeviceShare(device=number, milli=1000) for number in range(gpus))
-        place = Placement(pod=pod, node_key=node, node_name="n1", pool="default", devices=devices)
+        place = Placement(pod=pod, node_key=node, node_name="n1", pool="default", devices=devices, gpu_model=model)
         hold = Reservation(
             id=reservation_id(workload_id, "main", 0, 1, 0), workload_id=workload_id, workload_key=key,
             cpu_milli=500, memory_bytes=2**20, devices=devices,
@@ -73,7 +76,7 @@ def seq(served: Served) -> int:
             ids[name] = made.json()["workloadId"]
     with served.client("bob") as bob:
         assert bob.post(f"{V1}/workloads/trainings/{ids['idle']}/suspend").status_code == 202
-    return asyncio.run(_placed(served.settings, ids["holds"], node_key(served.cluster, "n1"), gpus=2))
+    return asyncio.run(placed(served.settings, ids["holds"], node_key(served.cluster, "n1"), gpus=2, model="H100"))
 
 
 def used(client: httpx.Client, by: str, seq: int, **more: Any) -> dict[str, Any]:
@@ -180,3 +183,84 @@ def test_a_project_that_the_caller_may_not_read_is_as_one_that_is_not_there(serv
         (issue,) = answer.json()["complianceIssues"]
         assert issue["field"] == "projectId"
         assert "that you may read" in issue["details"]
+
+
+# -- hours -----------------------------------------------------------------------------------------------------------
+
+
+def asked_hours(client: httpx.Client, seq: int, **more: Any) -> dict[str, Any]:
+    answer = client.get(HOURS, params={"min_seq": seq, **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def hour_names(answer: dict[str, Any]) -> set[str]:
+    return {row["name"] for row in answer["rows"]}
+
+
+def test_sums_are_of_what_runs_and_waits_up_to_now(served: Served, seq: int) -> None:
+    with served.client() as admin:
+        answers = {by: asked_hours(admin, seq, by=by) for by in ("project", "user", "nodePool", "priority", "gpuModel")}
+    assert hour_names(answers["project"]) == {"default", "other"}
+    assert hour_names(answers["user"]) == {"alice", "bob", "stranger"}
+    assert [(row["name"], row["clusterName"]) for row in answers["nodePool"]["rows"]] == [("default", "local")]
+    assert hour_names(answers["gpuModel"]) == {"H100"}
+    for answer in answers.values():
+        begins, ends = (datetime.fromisoformat(answer[key]) for key in ("begins", "ends"))
+        assert (begins.day, begins.hour) == (1, 0)
+        assert abs(ends - datetime.now(UTC)) < timedelta(minutes=1)
+        assert answer["total"]["runs"] == 1
+        assert answer["total"]["waitingHours"] > 0
+        assert answer["rows"][0]["reservedGpuHours"] > 0
+        assert answer["rows"][0]["periods"] == []
+    assert {row["waitingHours"] for by in ("nodePool", "gpuModel") for row in answers[by]["rows"]} == {None}
+    assert answers["project"]["rows"][0]["id"] == served.made["project"]
+
+
+def test_everybody_sees_sums_of_what_they_may_read_and_filters_narrow_them(served: Served, seq: int) -> None:
+    with served.client("alice") as alice, served.client("stranger") as stranger, served.client("admin") as admin:
+        assert hour_names(asked_hours(alice, seq, by="user")) == {"alice", "bob"}
+        assert hour_names(asked_hours(stranger, seq)) == {"other"}
+        assert hour_names(asked_hours(admin, seq, by="user", projectId=served.made["other"])) == {"stranger"}
+        assert hour_names(asked_hours(admin, seq, by="user", owner="bob")) == {"bob"}
+        assert hour_names(asked_hours(admin, seq, by="user", owner="nobody")) == set()
+        refused = alice.get(HOURS, params={"projectId": served.made["other"]})
+        assert refused.status_code == 400, refused.text
+        assert "projectId" in refused.text
+
+
+def test_periods_add_up_to_the_whole_and_pages_to_all(served: Served, seq: int) -> None:
+    with served.client() as admin:
+        begin = (datetime.now(UTC) - timedelta(hours=3)).isoformat()
+        answer = asked_hours(admin, seq, by="user", per="hour", **{"from": begin})
+        for row in answer["rows"]:
+            assert row["periods"]
+            for field in ("reservedGpuHours", "waitingHours", "runs"):
+                assert sum(period[field] for period in row["periods"]) == pytest.approx(row[field], abs=1e-5)
+        pages = [asked_hours(admin, seq, by="user", limit=1, offset=offset) for offset in range(3)]
+        assert [page["next"] for page in pages] == [1, 2, None]
+        assert set().union(*map(hour_names, pages)) == {"alice", "bob", "stranger"}
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ({"from": "soon"}, "is not a time"),
+        ({"from": "2030-01-01T00:00:00Z"}, "must be a time before the end of the span"),
+        ({"from": "2020-02-01T00:00:00Z", "to": "2020-01-01T00:00:00Z"}, "must be before `to`"),
+        ({"from": "2020-01-01T00:00:00Z", "per": "hour"}, "makes more than 1,000 periods of this span"),
+        ({"by": "nobody"}, "by"),
+    ],
+)
+def test_a_span_that_cannot_be_is_refused(served: Served, query: dict[str, str], says: str) -> None:
+    with served.client() as admin:
+        refused = admin.get(HOURS, params=query)
+    assert refused.status_code == 400, refused.text
+    assert says in refused.text
+
+
+def test_a_span_of_long_ago_is_empty(served: Served, seq: int) -> None:
+    with served.client() as admin:
+        answer = asked_hours(admin, seq, **{"from": "0001-01-02T00:30:00Z", "to": "2020-01-01T00:10:00Z"})
+    assert (answer["begins"], answer["ends"]) == ("0001-01-02T00:00:00Z", "2020-01-01T01:00:00Z")
+    assert answer["rows"] == []

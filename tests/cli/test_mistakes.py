@@ -40,7 +40,7 @@ def meant(error: str) -> str:
         ("workload get", "muster workload list"),
         ("cluster rm x", "muster cluster remove x"),
         ("project new x", "muster project create x"),
-        ("usage -p vision", "muster top -p vision"),
+        ("sreport -p vision", "muster usage -p vision"),
         ("stats", "muster top"),
         ("workload top hello", "muster workload metrics hello"),
         ("training rm x --token secret", "muster training delete x --token TOKEN"),

@@ -6,11 +6,13 @@ import pty
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.cli.exits import ExitCode
 from muster.cli.log_stream import without_cuts
 from tests.support import openb
 from tests.support.shapes import WORKLOAD_ID, Reply, Request, ShapeServer, use_row, workload_row
@@ -743,3 +745,86 @@ def test_programs_get_the_rows_of_top_as_the_api_gives_them(api: ShapeServer, mu
     assert (ran.json(), ran.err) == ([row], "")
     heading, values = muster("top", "-o", "csv", "--columns", "name,GPU,used.cpuCores").out.splitlines()
     assert (heading, values) == ("name,allocated.gpus,used.cpuCores", "a,2.5,12.345")
+
+
+# -- usage -----------------------------------------------------------------------------------------------------------
+
+
+def hours_row(name: str, reserved: float, *periods: tuple[str, float], **more: Any) -> dict[str, Any]:
+    sums = {"waitingHours": 1.5, "runs": 2}
+    shown = [{"begins": begins, "ends": begins, "reservedGpuHours": part, **sums} for begins, part in periods]
+    return {
+        "name": name,
+        "id": None,
+        "clusterName": None,
+        "periods": shown,
+        "reservedGpuHours": reserved,
+        **sums,
+        **more,
+    }
+
+
+def hours(*rows: dict[str, Any], following: int | None = None) -> Reply:
+    total = {"reservedGpuHours": 12.3456, "waitingHours": 3, "runs": 1234}
+    span = {"begins": "2026-10-01T00:00:00Z", "ends": "2026-11-01T00:00:00Z"}
+    return Reply(body={**span, "rows": list(rows), "total": total, "next": following})
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("usage", {"by": ["project"], "from": ["2026-03-01T00:00:00Z"], "limit": ["100"]}),
+        ("usage --by pool --from 7d", {"by": ["nodePool"], "from": ["2026-03-08T10:30:00Z"]}),
+        ("usage --by model --from 2026-01-05", {"by": ["gpuModel"], "from": ["2026-01-05T00:00:00Z"]}),
+        ("usage --from last-month", {"from": ["2026-02-01T00:00:00Z"], "to": ["2026-03-01T00:00:00Z"]}),
+        ("usage --from last-month --to 1h", {"from": ["2026-02-01T00:00:00Z"], "to": ["2026-03-15T09:30:00Z"]}),
+        ("usage --by user --owner ann -p default", {"by": ["user"], "owner": ["ann"], "projectId": ["p-1"]}),
+        ("usage --per day --cluster local", {"per": ["day"], "clusterId": ["c-1"]}),
+    ],
+)
+def test_usage_asks_for_the_span_and_sums_that_were_named(
+    api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch, typed: str, asked: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("muster.cli.usage.now", lambda: datetime(2026, 3, 15, 10, 30, tzinfo=UTC))
+    api.on("GET", "/org-unit/projects", Reply(body={"projects": [{"id": "p-1", "name": "default"}]}))
+    api.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "local"}]}))
+    api.on("GET", "/usage/hours", hours(hours_row("vision", 12.3456, ("2026-10-01T00:00:00Z", 12.3456))))
+    ran = muster(*typed.split())
+    assert ran.code == 0, ran.err
+    (request,) = api.asked("GET", "/usage/hours")
+    assert asked.items() <= request.query.items()
+    assert ("to" in request.query) == ("to" in asked)
+    assert ran.err == (
+        "from 2026-10-01T00:00:00Z to 2026-11-01T00:00:00Z: 12.346 GPU hours reserved, 3 hours waited, 1,234 runs\n"
+    )
+
+
+def test_usage_per_day_is_a_row_for_each_day_and_name_in_order_of_time(api: ShapeServer, muster: Any) -> None:
+    first, second = "2026-10-01T00:00:00Z", "2026-10-02T00:00:00Z"
+    api.on("GET", "/usage/hours", hours(hours_row("a", 3, (first, 1), (second, 2)), hours_row("b", 4, (first, 4))))
+    ran = muster("usage", "--per", "day", "--columns", "PERIOD,name,GPU-HOURS")
+    assert [line.split() for line in ran.out.splitlines()] == [
+        ["PERIOD", "NAME", "GPU-HOURS"], ["2026-10-01", "a", "1"], ["2026-10-01", "b", "4"], ["2026-10-02", "a", "2"]
+    ]  # fmt: skip
+    heading, *values = muster("usage", "--per", "day", "-o", "csv").out.splitlines()
+    assert heading == "begins,ends,name,reservedGpuHours,waitingHours,runs,id"
+    assert values[0] == f"{first},{first},a,1,1.5,2,"
+
+
+def test_usage_reads_further_pages(api: ShapeServer, muster: Any) -> None:
+    def page(request: Request) -> Reply:
+        offset, limit = (int(request.query[name][0]) for name in ("offset", "limit"))
+        rows = [hours_row(f"n{number}", 1) for number in range(offset, offset + limit)]
+        return hours(*rows, following=offset + limit)
+
+    api.on("GET", "/usage/hours", page)
+    ran = muster("usage", "--limit", "600", "-o", "name")
+    assert ran.out.split() == [f"n{number}" for number in range(600)]
+    assert ran.err == "there are more than 600 names; --limit 0 shows all\n"
+
+
+def test_a_time_that_is_none_is_told_with_the_forms_that_there_are(api: ShapeServer, muster: Any) -> None:
+    ran = muster("usage", "--from", "yesterday")
+    assert (ran.code, api.requests) == (ExitCode.USAGE, [])
+    assert "--from: 'yesterday' is no time" in ran.err
+    assert "a time ago as 7d, or last-month" in ran.err

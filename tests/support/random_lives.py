@@ -28,6 +28,7 @@ from tests.support.lives import ALICE, CLUSTER_SYNC, SCHEDULER, World
 
 NAMES: Final = ("alpha", "beta", "gamma", "delta")
 NODES: Final = ("n0", "n1", "n2")
+MODELS: Final = {"n0": "H100", "n1": "H100", "n2": "A100"}
 SPECS: Final = (
     ComputeSpec(gpu_devices_request=1, cpu_core_request=1.5),
     ComputeSpec(gpu_devices_request=2),
@@ -108,7 +109,14 @@ class Lives:
         at = node_key(self.cluster_id, node_name)
         pods = bindable(state, self.world.now)[: self.chance.randint(0, 2)]
         placements = tuple(
-            Placement(pod=pod, node_key=at, node_name=node_name, pool="default", devices=self._devices(state, at))
+            Placement(
+                pod=pod,
+                node_key=at,
+                node_name=node_name,
+                pool="default",
+                devices=(devices := self._devices(state, at)),
+                gpu_model=MODELS[node_name] if devices else "",
+            )
             for pod in pods
         )
         waiting = self.chance.choice(("", "insufficient_gpu"))

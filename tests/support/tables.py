@@ -7,8 +7,7 @@ import msgspec
 
 from events.commit import Commit
 from projections.fold import Entry, EntryKey, fold
-from projections.projects.rows import UseRow
-from projections.tables import derived
+from projections.tables import SUMS, derived, numbers_of
 from projections.values import fit
 
 Key = tuple[Any, ...]
@@ -34,7 +33,11 @@ class Tables:
             assert key_of("history", row) not in self.rows["history"]
             self.rows["history"][key_of("history", row)] = row
         for key, added in changes.use.items():
-            self.rows["project_use"][key] = _sum(self.rows["project_use"].get(key), added)
+            self.rows["project_use"][key] = _sum("project_use", self.rows["project_use"].get(key), added)
+        for table, sums in (("use_hours", changes.hours), ("use_rates", changes.rates)):
+            for row in sums.values():
+                key = key_of(table, row)
+                self.rows[table][key] = _sum(table, self.rows[table].get(key), row)
 
     def plain(self) -> dict[str, dict[Key, dict[str, Any]]]:
         """Rows as dictionaries, comparable with what Postgres and the plain fold give."""
@@ -51,13 +54,12 @@ def _plain(row: msgspec.Struct) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
-def _sum(before: UseRow | None, added: UseRow) -> UseRow:
+def _sum(table: str, before: Any, added: Any) -> Any:
     if before is None:
         return added
     numbers = {
         name: fit(getattr(before, name) + getattr(added, name))
-        for name in UseRow.__struct_fields__
-        if name not in ("project_id", "phase")
+        for name in numbers_of(derived.tables[f"projection.{table}"])
     }
     return msgspec.structs.replace(added, **numbers)
 
@@ -70,8 +72,9 @@ def differences(expected: Mapping[str, Mapping[Key, Mapping[str, Any]]], actual:
         if table in ("history", "moments") or table.endswith("_past"):
             continue
         have = dict(actual[table])
-        if table == "project_use":
-            have = {k: v for k, v in have.items() if any(n for c, n in v.items() if c not in ("project_id", "phase"))}
+        if table in SUMS:
+            numbers = numbers_of(derived.tables[f"projection.{table}"])
+            have = {k: v for k, v in have.items() if any(v[name] for name in numbers)}
         found += [f"{table} {key}: missing" for key in rows.keys() - have.keys()]
         found += [f"{table} {key}: too many" for key in have.keys() - rows.keys()]
         for key in rows.keys() & have.keys():

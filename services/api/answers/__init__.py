@@ -27,6 +27,7 @@ from services.api.answers.diff import (
     WorkloadDiff,
     WorkloadThen,
 )
+from services.api.answers.hours import HoursPeriod, HoursRow, HoursSum, UseHours
 from services.api.answers.log import (
     COMMAND_NAMES,
     Audit,
@@ -101,6 +102,9 @@ __all__ = [
     "Health",
     "History",
     "HistoryRecord",
+    "HoursPeriod",
+    "HoursRow",
+    "HoursSum",
     "HttpResponse",
     "LastRebuild",
     "Me",
@@ -138,6 +142,7 @@ __all__ = [
     "SubscriptionKey",
     "Subscriptions",
     "Training1",
+    "UseHours",
     "UseNow",
     "UseRow",
     "UseSum",

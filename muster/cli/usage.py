@@ -1,0 +1,206 @@
+"""`muster usage`: who used what in a span of time."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from muster.cli.command import Session, command
+from muster.cli.complete import project_names
+from muster.cli.exits import usage as wrong_usage
+from muster.cli.names import find_cluster, project_id
+from muster.cli.options import ClusterOption
+from muster.cli.output import Column, Format
+from muster.cli.values import (
+    Row,
+    ValueProblem,
+    format_number,
+    format_utc,
+    number_of,
+    parse_duration,
+    parse_time,
+    row_of,
+    rows_of,
+    text_of,
+)
+
+_LIST_ROWS: Final = 100
+_PAGE_ROWS: Final = 500
+"""The most that one answer holds."""
+
+
+class By(StrEnum):
+    PROJECT = "project"
+    USER = "user"
+    POOL = "pool"
+    PRIORITY = "priority"
+    CLUSTER = "cluster"
+    MODEL = "model"
+
+
+_BY: Final = {By.POOL: "nodePool", By.MODEL: "gpuModel"}
+"""As the API calls them, where it is another name."""
+
+
+class Per(StrEnum):
+    HOUR = "hour"
+    DAY = "day"
+    MONTH = "month"
+
+
+_THIS_MONTH: Final = "this-month"
+_LAST_MONTH: Final = "last-month"
+_PERIOD_CHARACTERS: Final = {Per.HOUR: 16, Per.DAY: 10, Per.MONTH: 7}
+"""Of the time at which a period begins: what tells it from others."""
+
+_NAME: Final = Column("NAME", "name")
+_CLUSTER: Final = Column("CLUSTER", "clusterName")
+_AMOUNTS: Final = (
+    Column("GPU-HOURS", "reservedGpuHours"),
+    Column("WAITING-HOURS", "waitingHours", yields=2),
+    Column("RUNS", "runs", yields=1),
+)
+_ID: Final = Column("ID", "id", wide=True)
+
+
+def usage_columns(by: By, per: Per | None) -> tuple[Column, ...]:
+    """Of the table."""
+    period = Column("PERIOD", "begins", show=lambda row: text_of(row, "begins")[: _PERIOD_CHARACTERS[per or Per.DAY]])
+    return (
+        *((period, Column("ENDS", "ends", rare=True)) if per else ()),
+        _NAME,
+        *((_CLUSTER,) if by is By.POOL else ()),
+        *_AMOUNTS,
+        *((_ID,) if by in {By.PROJECT, By.CLUSTER} else ()),
+    )
+
+
+def add_usage(root: typer.Typer) -> None:
+    @command(
+        root,
+        "usage",
+        examples="""
+        muster usage                                    # this month, by project
+        muster usage --from last-month --by user -p vision
+        muster usage --from 7d --per day
+        muster usage --from 2026-10-01 --to 2026-11-01 --by model -o csv
+        """,
+        columns=usage_columns(By.POOL, Per.DAY),
+    )
+    def usage(
+        session: Session,
+        *,
+        by: Annotated[By, typer.Option("--by", help="What each row is the sum of.")] = By.PROJECT,
+        from_: Annotated[
+            str,
+            typer.Option(
+                "--from",
+                metavar="TIME",
+                help="Beginning: a time, a date, a time ago such as 7d, this-month or last-month.",
+            ),
+        ] = _THIS_MONTH,
+        to: Annotated[
+            str | None,
+            typer.Option(
+                "--to", metavar="TIME", help="End, in the same forms. Default: now; after last-month, its end."
+            ),
+        ] = None,
+        per: Annotated[Per | None, typer.Option("--per", help="A row for each hour, day or month (UTC).")] = None,
+        project: Annotated[
+            str | None,
+            typer.Option(
+                "--project", "-p", help="Only what this project used (name or id).", autocompletion=project_names
+            ),
+        ] = None,
+        owner: Annotated[
+            str | None, typer.Option("--owner", metavar="USER", help="Only what workloads of this user used.")
+        ] = None,
+        cluster: ClusterOption = None,
+        limit: Annotated[
+            int, typer.Option("--limit", help="Maximum number of names; 0 shows all.", min=0)
+        ] = _LIST_ROWS,
+    ) -> None:
+        """Show who used what in a span of time: GPU hours, waiting time and runs.
+
+        GPU-HOURS are reserved: a GPU counts from the moment that a pod gets its node until the pod has ended, also
+        while it starts or is being stopped. A share of a GPU counts as its fraction. WAITING-HOURS add up how long
+        workloads waited for nodes. What runs or waits now counts up to now.
+
+        The beginning is rounded down, and the end up, to full hours in UTC.
+
+        You see sums of the projects that you may read. The default project of your context does not limit them.
+        """
+        parameters: list[tuple[str, str | int]] = [("by", _BY.get(by, by.value))]
+        parameters += _span(from_, to, now())
+        parameters += [("per", per.value)] if per else []
+        parameters += [("projectId", project_id(session.api, project))] if project else []
+        parameters += [("owner", owner)] if owner else []
+        parameters += [("clusterId", text_of(find_cluster(session.api, cluster), "id"))] if cluster else []
+        found, rows, more = _fetch(session, parameters, limit)
+        shown = list(_by_period(rows)) if per else rows
+        session.out.rows(shown, usage_columns(by, per), empty="nothing was reserved, and nothing waited")
+        if more:
+            session.out.talk(f"there are more than {limit} names; --limit 0 shows all")
+        if session.out.style.format in {Format.TABLE, Format.WIDE}:
+            session.out.talk(told_total(found))
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _span(begin: str, end: str | None, today: datetime) -> list[tuple[str, str | int]]:
+    """The parameters `from` and `to`. Raises Problem (usage)."""
+    parameters: list[tuple[str, str | int]] = [("from", format_utc(_time("--from", begin, today)))]
+    if end is None and begin == _LAST_MONTH:
+        end = _THIS_MONTH
+    return parameters if end is None else [*parameters, ("to", format_utc(_time("--to", end, today)))]
+
+
+def _time(flag: str, given: str, today: datetime) -> datetime:
+    month = today.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    if given == _THIS_MONTH:
+        return month
+    if given == _LAST_MONTH:
+        return (month - timedelta(days=1)).replace(day=1)
+    if (time := parse_time(given)) is not None:
+        return time
+    try:
+        return today - timedelta(seconds=parse_duration(given))
+    except ValueProblem:
+        todo = f"write a date as 2030-01-31, a time as 2030-01-31T12:00:00Z, a time ago as 7d, or {_LAST_MONTH}"
+        raise wrong_usage(f"{flag}: {given!r} is no time", todo=todo) from None
+
+
+def _fetch(session: Session, parameters: list[tuple[str, str | int]], most: int) -> tuple[Row, list[Row], bool]:
+    """The last answer, all rows, and whether there are more than `most` (0: no bound)."""
+    rows: list[Row] = []
+    while True:
+        size = min(_PAGE_ROWS, most - len(rows)) if most else _PAGE_ROWS
+        page = session.api.get("/usage/hours", [*parameters, ("offset", len(rows)), ("limit", size)])
+        rows += rows_of(page, "rows")
+        more = page.get("next") is not None
+        if not more or (most and len(rows) >= most):
+            return page, rows, more
+
+
+def _by_period(rows: Sequence[Row]) -> list[Row]:
+    """A row for each period and name, in order of time."""
+    found = [
+        {key: value for key, value in row.items() if key != "periods"} | period
+        for row in rows
+        for period in rows_of(row, "periods")
+    ]
+    return sorted(found, key=lambda row: text_of(row, "begins"))
+
+
+def told_total(found: Row) -> str:
+    """One sentence for all rows."""
+    total = row_of(found, "total")
+    return (
+        f"from {text_of(found, 'begins')} to {text_of(found, 'ends')}: "
+        f"{format_number(number_of(total, 'reservedGpuHours'))} GPU hours reserved, "
+        f"{format_number(number_of(total, 'waitingHours'))} hours waited, {int(number_of(total, 'runs')):,} runs"
+    )

@@ -1,0 +1,1 @@
+"""Reserved GPUs and waiting workloads, hour by hour."""

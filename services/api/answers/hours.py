@@ -1,0 +1,54 @@
+"""Who used what in a span of time. Pure."""
+
+from services.api.answers.forms import Form
+from services.api.answers.workloads import Moment
+
+
+class HoursSum(Form, frozen=True, kw_only=True):
+    """What some workloads used in a span of time."""
+
+    reserved_gpu_hours: float
+    """GPUs that were reserved, times hours; a share of a GPU counts as its fraction. From the moment that a pod gets
+    its node until it has ended."""
+    waiting_hours: float | None
+    """Hours in which workloads waited for nodes, summed over the workloads. Null for node pools and GPU models: what
+    waits is in none."""
+    runs: int
+    """Number of runs of pods that got a node in this time."""
+
+
+class HoursPeriod(HoursSum, frozen=True, kw_only=True):
+    """One hour, day or month of the span."""
+
+    begins: Moment
+    """When it begins."""
+    ends: Moment
+    """When it ends; in the last one, the end of the span."""
+
+
+class HoursRow(HoursSum, frozen=True, kw_only=True):
+    """What one project, user, node pool, priority, cluster or GPU model used."""
+
+    name: str
+    """Name of the project, node pool, priority or cluster; subject of the user; GPU model, empty if unknown."""
+    id: str | None
+    """Id of the project or cluster. Null for others."""
+    cluster_name: str | None
+    """Cluster of the node pool."""
+    periods: list[HoursPeriod]
+    """The same by period, those in which there is anything. Empty if no periods were asked for."""
+
+
+class UseHours(Form, frozen=True, kw_only=True):
+    """Who used what in a span of time, as far as the caller may read."""
+
+    begins: Moment
+    """When the span begins: the beginning of an hour."""
+    ends: Moment
+    """When it ends: the beginning of an hour, or now."""
+    rows: list[HoursRow]
+    """Sums, the most reserved GPU hours first."""
+    total: HoursSum
+    """The sum of everything that the filters leave."""
+    next: int | None
+    """Offset of the next page. Null if this is the last."""
