@@ -195,6 +195,11 @@ def numbers_of(table: Table) -> list[str]:
     return [c.name for c in table.columns if isinstance(c.type, BigInteger)]
 
 
+def not_of_zeros(table: Table) -> str:
+    """The condition, in SQL, of a row of sums that says something: a rebuild makes no row of zeros."""
+    return " OR ".join(f'"{name}" <> 0' for name in numbers_of(table))
+
+
 # -- lasting ---------------------------------------------------------------------------------------------------------
 
 current_projection: Final = Table(

@@ -15,7 +15,7 @@ from sqlalchemy import Table
 from projections.migrate import CHECKPOINT_NAME
 from projections.past import UNTIL
 from projections.postgres import Connection, connect
-from projections.tables import PAST, checkpoint, derived, project_use
+from projections.tables import PAST, SUMS, checkpoint, derived, not_of_zeros
 from services.projector.arrivals import at_seq
 from services.projector.shadow import (
     CONNECT_TIMEOUT_SECONDS,
@@ -36,8 +36,6 @@ CATCH_UP_COMMITS: Final = 2_000
 type _Types = Mapping[str, str]
 """Of a table's columns, by name."""
 
-_ZEROS: Final = "workloads <> 0 OR pods <> 0 OR gpu_milli <> 0 OR cpu_milli <> 0 OR memory_bytes <> 0"
-"""A row of zeros says what no row says: a rebuild makes none of a project that is empty now."""
 _PAST_NAMES: Final = frozenset(table.name for table in PAST.values())
 
 
@@ -156,7 +154,7 @@ def _query(table: Table, current: str, new: str, keys: Sequence[str], both: Sequ
     """Rows that are not the same, as JSON; NULL where there is none."""
     types = {column.name: str(column.type) for column in table.columns}
     listed = ", ".join(f'"{name}"' for name in both)
-    where = f" WHERE {_ZEROS}" if table.name == project_use.name else ""
+    where = f" WHERE {not_of_zeros(table)}" if table.name in SUMS else ""
     by_key = ", ".join(f'"{name}"' for name in keys)
 
     def values(alias: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from projections.migrate import CHECKPOINT_NAME
 from projections.past import SELDOM, SINCE, UNTIL
 from projections.postgres import Connection, connect
-from projections.tables import PAST, SUMS, derived, moments, numbers_of
+from projections.tables import PAST, SUMS, derived, moments, not_of_zeros
 from services.projector.expected import CHECKSUM_MODULUS, Expected, Key, Row, summed_columns
 from services.projector.shadow import Progress
 from services.runtime.log.folding import follow_into
@@ -140,7 +140,7 @@ async def _rows(
         listed = ", ".join(f'"{name}"' for name in dict.fromkeys((*keys, *compared)))
         where = ""
         if table in SUMS:
-            where = " WHERE " + " OR ".join(f'"{name}" <> 0' for name in numbers_of(columns))
+            where = f" WHERE {not_of_zeros(columns)}"
         query = f'SELECT {listed} FROM "{schema}"."{table}"{where}'  # noqa: S608
     async for record in connection.cursor(query, prefetch=PREFETCH_ROWS):
         values = dict(zip(record.keys(), record, strict=True))

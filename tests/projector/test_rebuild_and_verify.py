@@ -9,7 +9,7 @@ import pytest
 from projections.migrate import prepare, projection_schemas
 from projections.postgres import Pool
 from projections.queries import Queries
-from projections.tables import SHAPE, SUMS, derived, numbers_of
+from projections.tables import SHAPE, SUMS, derived, not_of_zeros
 from services.projector.rebuild import rebuild
 from services.projector.service import current_schema
 from services.projector.shadow import RebuildError
@@ -31,8 +31,7 @@ async def rows_of(pool: Pool, schema: str) -> dict[str, list[tuple[Any, ...]]]:
     for table in derived.sorted_tables:
         if table.name == "checkpoint":
             continue
-        numbers = " OR ".join(f'"{name}" <> 0' for name in numbers_of(table))
-        where = f" WHERE {numbers}" if table.name in SUMS else ""
+        where = f" WHERE {not_of_zeros(table)}" if table.name in SUMS else ""
         rows = await pool.fetch(f'SELECT * FROM "{schema}"."{table.name}"{where}')
         found[table.name] = sorted((tuple(row) for row in rows), key=repr)
     return found
