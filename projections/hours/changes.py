@@ -38,7 +38,7 @@ class HourChanges:
     __slots__ = ("_at", "_cells", "_hour", "_micros")
 
     def __init__(self) -> None:
-        self._at = EPOCH
+        self._at: datetime = EPOCH
         """The time that was looked at last: the events of a commit have one."""
         self._hour = self._micros = 0
         """Its hour since 1970, and microseconds into it."""
