@@ -32,14 +32,14 @@ class Queryable(Protocol):
     async def fetch(self, query: str, *args: object, timeout: float | None = None) -> list[Record]: ...
     async def fetchrow(self, query: str, *args: object, timeout: float | None = None) -> Record | None: ...
     async def fetchval(self, query: str, *args: object, timeout: float | None = None) -> Any: ...
-    async def copy_records_to_table(
+    async def copy_to_table(
         self,
         table_name: str,
         *,
-        records: Iterable[tuple[Any, ...]],
-        columns: Iterable[str],
+        source: memoryview,
         schema_name: str,
         timeout: float | None = None,
+        **options: str,
     ) -> str: ...
 
 

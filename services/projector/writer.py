@@ -1,14 +1,15 @@
 """Writes changes to one projection schema, and reads workloads back. The only place that speaks SQL to derived tables.
 
-Rows are written in sets: COPY for the history, and one `INSERT … SELECT … ON CONFLICT` per table for the rest, whose
-names, columns and casts come from projections/tables.py. Such a set travels as one JSON text: written by one call, and
-read by Postgres, which has a core of its own. As an array per column, the client looks at each value several times.
-Nothing is decided here.
+Rows are written in sets: COPY for what is only ever added (history, rows of the past, moments), and one `INSERT …
+SELECT … ON CONFLICT` per table for the rest, whose names, columns and casts come from projections/tables.py. Such a set
+travels as one JSON text. Both are written by one call of an encoder: as an array per column, or as records, the client
+looks at each value several times. Nothing is decided here.
 """
 
 import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, cast
 
 import asyncpg
@@ -19,18 +20,25 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from events.commit import Commit
 from events.subjects import aggregate_subject
 from projections import tables
-from projections.changes import Changes
+from projections.changes import Changes, Passed
 from projections.migrate import CHECKPOINT_NAME
 from projections.postgres import Connection, Pool
 from projections.tables import SHAPE, qualified, quoted_columns
 from projections.values import MAX_BIGINT
 from projections.workloads.project import ENDED_POD_PHASES
 from projections.workloads.rows import PodRow, WorkloadRow
+from services.projector.copy_text import OPTIONS, copy_text
 from services.runtime.log.store import UnreadableMessageError
 
 _TABLES: Final[dict[str, Table]] = {
     name: tables.derived.tables[f"{tables.DERIVED_SCHEMA}.{name}"] for name in tables.ROW_TYPES
 }
+
+_ARRAYS: Final[dict[str, tuple[int, ...]]] = {
+    table.name: tuple(place for place, column in enumerate(table.columns) if isinstance(column.type, ARRAY))
+    for table in tables.derived.tables.values()
+}
+"""Places of the columns that are arrays, by table."""
 
 WRITE_ORDER: Final = ("clusters", "projects", "nodes", "reservations", "workloads", "pods", "due")
 """Always the same, so that two writers wait for each other rather than deadlock."""
@@ -106,9 +114,7 @@ class Writer:
         self.schema = schema
         self._checkpoint = qualified(tables.checkpoint, schema)
         self._statements = {name: _statements(table, schema) for name, table in _TABLES.items()}
-        self._leave = {name: _insert(table, schema) for name, table in tables.PAST.items()}
-        self._tell = _insert(tables.history, schema)
-        self._pass = _ADD_MOMENTS.format(moments=qualified(tables.moments, schema))
+        self._latest = f"SELECT at FROM {qualified(tables.moments, schema)} ORDER BY seq DESC LIMIT 1"  # noqa: S608
 
     async def checkpoint(self) -> Checkpoint:
         """Raises CheckpointMovedError where the schema is retired, OtherShapeError where it is not one of ours."""
@@ -155,11 +161,18 @@ class Writer:
         await self._put(connection, tables.use_hours.name, changes.hours.values())
         await self._put(connection, tables.use_rates.name, changes.rates.values())
         for table, left in changes.left.items():
-            await connection.execute(self._leave[table], _ENCODER.encode(left))
+            await self._add(connection, tables.PAST[table], left)
         if changes.passed:
-            await connection.execute(self._pass, _ENCODER.encode(changes.passed))
-        if changes.history:
-            await connection.execute(self._tell, _ENCODER.encode(changes.history))
+            latest = await connection.fetchval(self._latest)
+            await self._add(connection, tables.moments, _in_order(changes.passed, latest))
+        await self._add(connection, tables.history, changes.history)
+
+    async def _add(self, connection: Connection, table: Table, rows: Collection[msgspec.Struct]) -> None:
+        """Rows that nothing replaces."""
+        if rows:
+            # The library takes bytes for the path of a file.
+            source = memoryview(copy_text(rows, _ARRAYS[table.name]))
+            await connection.copy_to_table(table.name, source=source, schema_name=self.schema, **OPTIONS)
 
     async def _put(self, connection: Connection, table: str, put: Collection[msgspec.Struct]) -> None:
         if not put:
@@ -203,15 +216,16 @@ class Writer:
         return {row.id: row for row in rows}, runs
 
 
+def _in_order(passed: Collection[Passed], latest: datetime | None) -> list[Passed]:
+    """Each moment with the greatest time up to it, those before it (None: there are none) included."""
+    moments: list[Passed] = []
+    for moment in passed:
+        latest = moment.at if latest is None else max(latest, moment.at)
+        moments.append(Passed(moment.seq, latest))
+    return moments
+
+
 # -- statements ------------------------------------------------------------------------------------------------------
-
-
-_ADD_MOMENTS: Final = """
-    INSERT INTO {moments} AS m (seq, at)
-    SELECT u.seq, greatest(max(u.at) OVER (ORDER BY u.seq), (SELECT at FROM {moments} ORDER BY seq DESC LIMIT 1))
-    FROM json_to_recordset(convert_from($1::bytea, 'UTF8')::json) AS u (seq bigint, at timestamptz)
-"""
-"""Each moment with the greatest time up to it, those before it included."""
 
 
 def _insert(table: Table, schema: str) -> str:
