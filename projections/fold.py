@@ -168,7 +168,7 @@ def entry_key(commit: Commit) -> EntryKey | None:
     """
     if commit.aggregate not in KINDS and (commit.aggregate in WITHOUT_ROWS or not commit.events):
         return None
-    if len(commit.events) > 1 and any(type(event) in _CREATED_IDS for event in commit.events[1:]):
+    if len(commit.events) > 1 and not _CREATED_IDS.keys().isdisjoint(map(type, commit.events[1:])):
         raise BrokenChainError(f"its {commit.aggregate} begins in the middle of it", seq=commit.seq)
     about = _created_id(commit)
     if about and about != commit.key and _subject_key(about) != commit.key:
@@ -179,7 +179,9 @@ def entry_key(commit: Commit) -> EntryKey | None:
 
 
 def _created_id(commit: Commit) -> str:
-    first: object = commit.events[0] if commit.events else None
+    if not commit.events:
+        return ""
+    first: object = commit.events[0]
     field = _CREATED_IDS.get(type(first))
     return getattr(first, field) if field else ""
 

@@ -38,7 +38,6 @@ class Queryable(Protocol):
         *,
         source: memoryview,
         schema_name: str,
-        timeout: float | None = None,
         **options: str,
     ) -> str: ...
 

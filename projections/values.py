@@ -33,7 +33,9 @@ def indexed(text: str) -> str:
 
 def fit(number: int) -> int:
     """The number, or the nearest bigint where it is beyond (nobody has that much of anything)."""
-    return max(-MAX_BIGINT, min(number, MAX_BIGINT))
+    if -MAX_BIGINT <= number <= MAX_BIGINT:
+        return number
+    return MAX_BIGINT if number > 0 else -MAX_BIGINT
 
 
 def to_json(value: object) -> str:

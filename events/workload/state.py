@@ -279,7 +279,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def succeeded(self) -> int:
-        return sum(progress.succeeded for progress in self.progress.values())
+        succeeded = 0
+        for progress in self.progress.values():
+            succeeded += progress.succeeded
+        return succeeded
 
 
 _KEPT_POD_SETS: Final = 5_000

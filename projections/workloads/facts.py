@@ -68,27 +68,37 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def of(cls, state: Workload) -> Self:
         spec = state.spec
         sets = state.pod_sets
-        at_once = [(pod_set.template.request, pod_set.at_once) for pod_set in sets]
+        first = sets[0].template.request
+        completions = parallelism = pods = gpu_milli = gpu_memory = cpu_milli = memory = 0
+        for pod_set in sets:
+            request, at_once = pod_set.template.request, pod_set.at_once
+            completions += pod_set.count
+            parallelism += pod_set.parallelism
+            pods += at_once
+            gpu_milli += at_once * request.gpu_devices * request.gpu_milli
+            gpu_memory += at_once * request.gpu_devices * request.gpu_memory_bytes
+            cpu_milli += at_once * request.cpu_milli
+            memory += at_once * request.memory_bytes
         return cls(
             spec=spec,
             priority_class=spec.priority_class,
             preemptibility=spec.preemptibility or "",
             category=clean(spec.category),
             image=clean(spec.image),
-            node_pools=tuple(clean(pool) for pool in spec.node_pools),
+            node_pools=tuple(map(clean, spec.node_pools)),
             labels=tuple(sorted(indexed(f"{label.name}={label.value}") for label in spec.labels)),
             label_keys=tuple(sorted(indexed(label.name) for label in spec.labels)),
-            completions=fit(sum(pod_set.count for pod_set in sets)),
-            parallelism=fit(sum(pod_set.parallelism for pod_set in sets)),
+            completions=fit(completions),
+            parallelism=fit(parallelism),
             backoff_limit=fit(spec.backoff_limit),
             auto_deletion_seconds=fit(spec.auto_deletion_time_after_completion_seconds),
-            pods=fit(sum(count for _, count in at_once)),
-            pod_cpu_milli=fit(sets[0].template.request.cpu_milli),
-            pod_memory_bytes=fit(sets[0].template.request.memory_bytes),
-            gpu_milli=fit(sum(n * request.gpu_devices * request.gpu_milli for request, n in at_once)),
-            gpu_memory_bytes=fit(sum(n * request.gpu_devices * request.gpu_memory_bytes for request, n in at_once)),
-            cpu_milli=fit(sum(n * request.cpu_milli for request, n in at_once)),
-            memory_bytes=fit(sum(n * request.memory_bytes for request, n in at_once)),
+            pods=fit(pods),
+            pod_cpu_milli=fit(first.cpu_milli),
+            pod_memory_bytes=fit(first.memory_bytes),
+            gpu_milli=fit(gpu_milli),
+            gpu_memory_bytes=fit(gpu_memory),
+            cpu_milli=fit(cpu_milli),
+            memory_bytes=fit(memory),
         )
 
 

@@ -7,7 +7,7 @@ looks at each value several times. Nothing is decided here.
 """
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
@@ -163,8 +163,8 @@ class Writer:
         for table, left in changes.left.items():
             await self._add(connection, tables.PAST[table], left)
         if changes.passed:
-            latest = await connection.fetchval(self._latest)
-            await self._add(connection, tables.moments, _in_order(changes.passed, latest))
+            _in_order(changes.passed, await connection.fetchval(self._latest))
+            await self._add(connection, tables.moments, changes.passed)
         await self._add(connection, tables.history, changes.history)
 
     async def _add(self, connection: Connection, table: Table, rows: Collection[msgspec.Struct]) -> None:
@@ -216,13 +216,13 @@ class Writer:
         return {row.id: row for row in rows}, runs
 
 
-def _in_order(passed: Collection[Passed], latest: datetime | None) -> list[Passed]:
-    """Each moment with the greatest time up to it, those before it (None: there are none) included."""
-    moments: list[Passed] = []
+def _in_order(passed: Iterable[Passed], latest: datetime | None) -> None:
+    """Give each moment the greatest time up to it, those before it (None: there are none) included."""
     for moment in passed:
-        latest = moment.at if latest is None else max(latest, moment.at)
-        moments.append(Passed(moment.seq, latest))
-    return moments
+        if latest is None or moment.at > latest:
+            latest = moment.at
+        else:
+            moment.at = latest
 
 
 # -- statements ------------------------------------------------------------------------------------------------------
