@@ -14,8 +14,8 @@ up: venv ## run everything on this machine (Ctrl-C stops it)
 up-kubernetes: venv kube-tools ## the same, with a Kubernetes cluster of simulated nodes (ARGS='--nodes 8': eight)
 	@exec $(PY) -m development.kubernetes.up $(ARGS)
 test: venv ## all tests but the long fault runs and those on Kubernetes
-	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest -n auto --dist worksteal -m "not faults and not kubernetes and not kubernetes_faults" $(ARGS)
-test-faults: venv ## kill real processes under load (ARGS='--rounds 20' for the full counts)
+	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest -n auto --dist worksteal --ignore tests/faults --ignore tests/kubernetes -m "not faults and not kubernetes and not kubernetes_faults" $(ARGS)
+test-faults: venv ## the long runs: real processes killed under load, requests at every edge (ARGS=--short: short forms)
 	@exec $(PY) -m pytest tests/faults -m faults --timeout 3600 $(ARGS)
 kube-tools: ## build a Kubernetes control plane for tests (once per machine, some ten minutes; needs Go)
 	@exec tools/kube/kube-tools

@@ -1,82 +1,15 @@
-"""Requests made from the served OpenAPI document, good and bad, against every endpoint: never a 5xx, and always what
-the document says (log.md section 6.8).
-"""
+"""Requests made from the served OpenAPI document, some for every operation. tests/faults goes to the edge of every field."""
 
-import json
 from typing import Any
 
-import pytest
-import schemathesis
-from hypothesis import HealthCheck, Phase, assume, settings
-from schemathesis.checks import CHECKS
-
-from services.api.application import OPERATIONS
-from services.api.openapi import document
 from tests.support.api import Served
+from tests.support.described import ask, described, drawn
 
 EXAMPLES = 6
-"""Per endpoint, so that `make test` stays short."""
+"""Per operation, so that `make test` stays short."""
 
 
-def with_null(part: Any) -> Any:
-    """Where a word may be null, null among the words: the contract writes it without, and means it."""
-    if isinstance(part, list):
-        return [with_null(inner) for inner in part]
-    if not isinstance(part, dict):
-        return part
-    said = {name: with_null(inner) for name, inner in part.items()}
-    return said | {"enum": [*said["enum"], None]} if said.get("nullable") is True and "enum" in said else said
-
-
-schema = schemathesis.openapi.from_dict(with_null(json.loads(json.dumps(document(OPERATIONS)))))
-checks = CHECKS.get_by_names(
-    [
-        "not_a_server_error",
-        "status_code_conformance",
-        "content_type_conformance",
-        "response_schema_conformance",
-        "negative_data_rejection",
-        "ignored_auth",
-    ]
-)
-
-
-@pytest.mark.slow
-@schema.parametrize()
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=tuple(HealthCheck),  # pyright: ignore[reportArgumentType] - its members, by its metaclass
-)
-def test_no_request_breaks_an_endpoint_or_is_answered_otherwise_than_described(case: Any, served: Served) -> None:
-    # One would be listened to for ever, the others wait for what is not there: all have tests of their own.
-    if case.query and str(case.query.get("follow")).lower() == "true":
-        case.query["follow"] = False
-    # Any request may carry headers that nobody knows: that is HTTP, and no fault of the request.
-    assume("x-schemathesis-unknown-property" not in (case.headers or {}))
-    for where, name in ((case.query, "min_seq"), (case.headers, "X-Log-Sequence")):
-        wanted = str(where.get(name)) if where else ""
-        if wanted.isdigit() and int(wanted) < 2**63:
-            where[name] = "0"
-    if case.meta.generation.mode.is_positive:
-        _aim(case, served)
-    headers = {"Authorization": f"Bearer {served.token('admin')}"}
-    case.call_and_validate(base_url=served.url, headers=headers, checks=checks, timeout=20)
-
-
-def _aim(case: Any, served: Served) -> None:
-    """Let a good request name things that are there, so that it comes further than to a 404."""
-    if isinstance(case.body, dict) and "clusterId" in case.body and "projectId" in case.body:
-        case.body |= {"projectId": served.project, "clusterId": served.cluster}
-    if case.path_parameters and "workloadId" in case.path_parameters:
-        case.path_parameters["workloadId"] = _workload(served)
-
-
-def _workload(served: Served) -> str:
-    if "workload" not in served.made:
-        with served.client() as admin:
-            made = admin.post("/api/v1/workloads/trainings", json=served.training())
-            served.made["workload"] = made.json()["workloadId"]
-    return served.made["workload"]
+@described(edges=False).parametrize()
+@drawn(EXAMPLES)
+def test_no_request_breaks_an_operation_or_is_answered_otherwise_than_described(case: Any, served: Served) -> None:
+    ask(case, served)

@@ -1,0 +1,89 @@
+"""Requests made from the served OpenAPI document, good and bad, and what must hold of every answer: never a 5xx, and
+always what the document says (log.md section 6.8).
+"""
+
+import json
+from typing import Any, Final
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, assume, settings
+from schemathesis.checks import CHECKS
+from schemathesis.config import SchemathesisConfig
+from schemathesis.schemas import BaseSchema
+
+from services.api.application import OPERATIONS
+from services.api.openapi import document
+from tests.support.api import Served
+
+CHECKED: Final = [
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+    "ignored_auth",
+]
+
+
+def described(*, edges: bool) -> BaseSchema:
+    """The document. `edges`: also ask systematically for what lies at and beyond the edge of every field, some hundred
+    requests for each operation. Making these takes seconds.
+    """
+    config = SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": edges}}})
+    return schemathesis.openapi.from_dict(_with_null(json.loads(json.dumps(document(OPERATIONS)))), config=config)
+
+
+def drawn(examples: int) -> settings:
+    """So many requests for each operation, the same in every run."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=tuple(HealthCheck),  # pyright: ignore[reportArgumentType] - its members, by its metaclass
+    )
+
+
+def ask(case: Any, served: Served) -> None:
+    """Send it and check the answer."""
+    # One would be listened to for ever, the others wait for what is not there: all have tests of their own.
+    if case.query and str(case.query.get("follow")).lower() == "true":
+        case.query["follow"] = False
+    # Any request may carry headers that nobody knows: that is HTTP, and no fault of the request.
+    assume("x-schemathesis-unknown-property" not in (case.headers or {}))
+    for where, name in ((case.query, "min_seq"), (case.headers, "X-Log-Sequence")):
+        wanted = str(where.get(name)) if where else ""
+        if wanted.isdigit() and int(wanted) < 2**63:
+            where[name] = "0"
+    if case.meta.generation.mode.is_positive:
+        _aim(case, served)
+    headers = {"Authorization": f"Bearer {served.token('admin')}"}
+    # Those of OpenAPI are known once a document was read.
+    checks = CHECKS.get_by_names(CHECKED)
+    case.call_and_validate(base_url=served.url, headers=headers, checks=checks, timeout=20)
+
+
+def _with_null(part: Any) -> Any:
+    """Where a word may be null, null among the words: the contract writes it without, and means it."""
+    if isinstance(part, list):
+        return [_with_null(inner) for inner in part]
+    if not isinstance(part, dict):
+        return part
+    said = {name: _with_null(inner) for name, inner in part.items()}
+    return said | {"enum": [*said["enum"], None]} if said.get("nullable") is True and "enum" in said else said
+
+
+def _aim(case: Any, served: Served) -> None:
+    """Let a good request name things that are there, so that it comes further than to a 404."""
+    if isinstance(case.body, dict) and "clusterId" in case.body and "projectId" in case.body:
+        case.body |= {"projectId": served.project, "clusterId": served.cluster}
+    if case.path_parameters and "workloadId" in case.path_parameters:
+        case.path_parameters["workloadId"] = _workload(served)
+
+
+def _workload(served: Served) -> str:
+    if "workload" not in served.made:
+        with served.client() as admin:
+            made = admin.post("/api/v1/workloads/trainings", json=served.training())
+            served.made["workload"] = made.json()["workloadId"]
+    return served.made["workload"]
