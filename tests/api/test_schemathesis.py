@@ -1,4 +1,4 @@
-"""Requests made from the served OpenAPI document, some for every operation. tests/faults goes to the edge of every field."""
+"""Requests made from the served OpenAPI document, six for every operation; tests/faults asks at the edges of fields."""
 
 from typing import Any
 
