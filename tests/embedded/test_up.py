@@ -14,7 +14,8 @@ import httpx
 import psutil
 import pytest
 
-from development.stack import PARTS, Stack, until
+from development.stack import PARTS, Api, Stack, until
+from muster.embedded import check_settings
 from muster.embedded.datadir import DataDir
 from muster.embedded.environment import service_environment
 from tests.support.namespaces import without_namespaces
@@ -42,9 +43,40 @@ def up(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_runs_a_training_stops_on_ctrl_c_and_starts_again_with_nothing_lost(stack: Stack) -> None:
-    """Issue section 4: a stop leaves no process behind, interrupts what runs, and the next start goes on. Given that it
-    was started in a folder where files have names of Python's own: a user's, or written there by a pod.
+@pytest.mark.timeout(400)
+def test_one_data_folder_lives_through_stops_kills_and_mishaps(stack: Stack) -> None:
+    """One `muster up` after another on the same folder, each asked for several things: a start takes ten seconds of
+    processor time. The last two meet tables of another log, and no log at all.
+    """
+    hidden, copy = _first_start(stack)
+    api, running = stack.api(), _interrupted_by_ctrl_c(stack)
+    subprocess.run(["cp", "-a", str(stack.data_dir), str(copy)], check=True)
+    del stack.environment["MUSTER_LOG_MAX_BYTES"]
+
+    stack.start()
+    _nothing_is_lost(api, running)
+    _a_log_keeps_the_room_that_it_was_given(api)
+    _pods_see_neither(api, hidden, copy)
+    _nothing_is_verified_of_a_copy_that_is_stopped(stack, copy)
+    _each_child_that_is_killed_is_started_again(stack)
+    asyncio.run(_make_the_tables_those_of_another_log(stack))
+    stack.stop()
+
+    stack.output.clear()
+    stack.start()
+    _a_service_that_has_halted_is_named(stack)
+    stack.stop()
+
+    (stack.data_dir / "nats").rename(stack.folder / "elsewhere")
+    refused = up("--data-dir", str(stack.data_dir), "--port", "0", XDG_CONFIG_HOME=str(stack.folder / "config"))
+    assert refused.returncode == 1
+    assert "the event log is gone" in refused.stderr
+    assert "put the folder `nats` back" in refused.stderr
+
+
+def _first_start(stack: Stack) -> tuple[Path, Path]:
+    """In a folder where files have names of Python's own (a user's, or written there by a pod), with more room for the
+    log. Where a user's secrets are, and where a copy of the data folder will be.
     """
     stack.started_in = stack.folder / "scripts"
     stack.started_in.mkdir(parents=True)
@@ -52,30 +84,66 @@ def test_it_runs_a_training_stops_on_ctrl_c_and_starts_again_with_nothing_lost(s
         (stack.started_in / f"{name}.py").write_text(
             "raise SystemExit('a program of Muster ran what stood in the folder')"
         )
+    hidden = stack.folder / "hidden"
+    hidden.mkdir()
+    (hidden / "backup").write_text("a copy elsewhere")
+    stack.environment["MUSTER_LOCAL_HIDDEN_FOLDERS"] = str(hidden)
+    stack.environment["MUSTER_LOG_MAX_BYTES"] = str(32 * 2**30)
     stack.start()
+    return hidden, stack.folder / "data.monday"
+
+
+def _interrupted_by_ctrl_c(stack: Stack) -> str:
+    """Issue section 4: a stop leaves no process behind. A second one on the same data was refused before. The id of a
+    workload that ran.
+    """
     api = stack.api()
-    finished = api.submit("finished", command="true")["workloadId"]
-    api.wait(finished, "Completed")
+    api.wait(api.submit("finished", command="true")["workloadId"], "Completed")
     running = api.submit("running", command=f"{sys.executable} -c '{SLEEPER}'")["workloadId"]
     api.wait(running, "Running")
     everything = stack.tree()
     assert any(SLEEPER in " ".join(process.cmdline()) for process in everything)
+    second = up("--data-dir", str(stack.data_dir), "--port", "0")
+    assert second.returncode == 1
+    assert f"is in use by process {everything[0].pid}" in second.stderr
 
     assert stack.process is not None
     stack.process.send_signal(signal.SIGINT)
     assert stack.process.wait(10) == 0
     assert not psutil.wait_procs(everything, timeout=1)[1]
+    return running
 
-    stack.start()
-    assert api.training(finished)["actualPhase"] == "Completed"
+
+def _nothing_is_lost(api: Api, running: str) -> None:
+    finished = next(row for row in api.get("/workloads")["workloads"] if row["name"] == "finished")
+    assert finished["phase"] == "Completed"
     api.wait(running, "Running")
-    assert any("interrupted" in sentence for sentence in stack.api().story(running))
-    stack.stop()
+    assert any("interrupted" in sentence for sentence in api.story(running))
 
 
-def test_each_child_that_is_killed_is_started_again_and_work_goes_on(stack: Stack) -> None:
-    stack.start()
-    api = stack.api()
+def _a_log_keeps_the_room_that_it_was_given(api: Api) -> None:
+    """Also where this start says nothing of it: the server must be allowed what the stream has."""
+    log = next(one for one in api.get("/streams")["streams"] if one["name"] == "EVENTS")
+    assert log["maxBytes"] == 32 * 2**30
+
+
+def _pods_see_neither(api: Api, *folders: Path) -> None:
+    """Given a backup as the operating page has it made: its signing key would make a pod's user an administrator."""
+    tried = api.submit("tried", python=f"import os; print({', '.join(f'os.listdir("{one}")' for one in folders)})")
+    api.wait(tried["workloadId"], "Completed")
+    assert "[] []" in api.logs(tried["workloadId"])
+
+
+def _nothing_is_verified_of_a_copy_that_is_stopped(stack: Stack, copy: Path) -> None:
+    """Though the one that it was copied from answers at its ports."""
+    assert (copy / "ports.json").read_text() == (stack.data_dir / "ports.json").read_text()
+    for verb in (("log", "verify"), ("projections", "rebuild")):
+        refused = stack.muster(*verb, "--data-dir", str(copy))
+        assert (refused.returncode, f"no `muster up` runs on {copy}" in refused.stderr) == (9, True)
+    assert stack.muster("log", "verify", "--data-dir", str(stack.data_dir)).returncode == 0
+
+
+def _each_child_that_is_killed_is_started_again(stack: Stack) -> None:
     for part in PARTS:
         killed = stack.part(part)
         assert killed is not None
@@ -83,52 +151,8 @@ def test_each_child_that_is_killed_is_started_again_and_work_goes_on(stack: Stac
         psutil.wait_procs([killed], timeout=10)
         until(lambda part=part: stack.part(part), 20, lambda part=part: f"{part} does not come back")
     until(lambda: ready(stack), 30, lambda: "not ready again")
-    api.wait(api.submit("after", command="true")["workloadId"], "Completed")
-    stack.stop()
-
-
-def test_pods_see_no_copy_of_the_data_folder_beside_it_nor_what_the_user_hides(stack: Stack) -> None:
-    """Given a backup as the operating page has it made: its signing key would make a pod's user an administrator."""
-    hidden = stack.folder / "hidden"
-    hidden.mkdir(parents=True)
-    (hidden / "backup").write_text("a copy elsewhere")
-    stack.environment["MUSTER_LOCAL_HIDDEN_FOLDERS"] = str(hidden)
-    stack.start()
-    stack.stop()
-    copy = stack.folder / "data.monday"
-    subprocess.run(["cp", "-a", str(stack.data_dir), str(copy)], check=True)
-    stack.start()
     api = stack.api()
-    tried = api.submit("tried", python=f'import os; print(os.listdir("{hidden}"), os.listdir("{copy}"))')
-    api.wait(tried["workloadId"], "Completed")
-    assert "[] []" in api.logs(tried["workloadId"])
-    stack.stop()
-
-
-def test_a_log_that_is_given_more_room_gets_it_and_keeps_it(stack: Stack) -> None:
-    """Also where the next start says nothing of it: the server must be allowed what the stream has."""
-    stack.environment["MUSTER_LOG_MAX_BYTES"] = str(32 * 2**30)
-    stack.start()
-    stack.stop()
-    del stack.environment["MUSTER_LOG_MAX_BYTES"]
-    stack.start()
-    log = next(one for one in stack.api().get("/streams")["streams"] if one["name"] == "EVENTS")
-    assert log["maxBytes"] == 32 * 2**30
-    stack.stop()
-
-
-def test_of_a_stopped_folder_nothing_is_verified_though_its_copy_answers_at_its_ports(stack: Stack) -> None:
-    stack.start()
-    stack.stop()
-    original = stack.folder / "original"
-    subprocess.run(["cp", "-a", str(stack.data_dir), str(original)], check=True)
-    stack.start()
-    assert (original / "ports.json").read_text() == (stack.data_dir / "ports.json").read_text()
-    for verb in (("log", "verify"), ("projections", "rebuild")):
-        refused = stack.muster(*verb, "--data-dir", str(original))
-        assert (refused.returncode, f"no `muster up` runs on {original}" in refused.stderr) == (9, True)
-    assert stack.muster("log", "verify", "--data-dir", str(stack.data_dir)).returncode == 0
-    stack.stop()
+    api.wait(api.submit("after", command="true")["workloadId"], "Completed")
 
 
 def ready(stack: Stack) -> bool:
@@ -138,21 +162,16 @@ def ready(stack: Stack) -> bool:
         return False
 
 
-def test_a_service_that_has_halted_is_named_at_the_start_and_by_the_doctor(stack: Stack) -> None:
-    """Given tables that are of another log: it hung for a minute without a word, and was "ready"."""
-    stack.start()
+async def _make_the_tables_those_of_another_log(stack: Stack) -> None:
+    data = DataDir(root=stack.data_dir)
+    tables = await asyncpg.connect(service_environment(data, data.ports())["MUSTER_POSTGRES_URL"])
+    schema = await tables.fetchval("SELECT schema_name FROM muster.current_projection")
+    await tables.execute(f"UPDATE \"{schema}\".checkpoint SET last_commit_id = 'of another'")
+    await tables.close()
 
-    async def spoil() -> None:
-        data = DataDir(root=stack.data_dir)
-        tables = await asyncpg.connect(service_environment(data, data.ports())["MUSTER_POSTGRES_URL"])
-        schema = await tables.fetchval("SELECT schema_name FROM muster.current_projection")
-        await tables.execute(f"UPDATE \"{schema}\".checkpoint SET last_commit_id = 'of another'")
-        await tables.close()
 
-    asyncio.run(spoil())
-    stack.stop()
-    stack.output.clear()
-    stack.start()
+def _a_service_that_has_halted_is_named(stack: Stack) -> None:
+    """At the start and by the doctor: it hung for a minute without a word, and was "ready"."""
     said = "".join(stack.output)
     assert "!! projector: halted at schema" in said
     assert "it is another log" in said
@@ -160,26 +179,6 @@ def test_a_service_that_has_halted_is_named_at_the_start_and_by_the_doctor(stack
     doctor = stack.muster("doctor")
     assert doctor.returncode == 1, doctor.stderr
     assert "✗ services: projector: halted at schema" in doctor.stdout
-    stack.stop()
-
-
-def test_a_start_whose_log_was_moved_away_is_refused_with_what_to_do(stack: Stack) -> None:
-    stack.start()
-    stack.stop()
-    (stack.data_dir / "nats").rename(stack.folder / "elsewhere")
-    refused = up("--data-dir", str(stack.data_dir), "--port", "0", XDG_CONFIG_HOME=str(stack.folder / "config"))
-    assert refused.returncode == 1
-    assert "the event log is gone" in refused.stderr
-    assert "put the folder `nats` back" in refused.stderr
-
-
-def test_a_second_one_on_the_same_data_is_refused_and_the_first_is_named(stack: Stack) -> None:
-    stack.start()
-    assert stack.process is not None
-    second = up("--data-dir", str(stack.data_dir), "--port", "0")
-    assert second.returncode == 1
-    assert f"is in use by process {stack.tree()[0].pid}" in second.stderr
-    stack.stop()
 
 
 @pytest.mark.parametrize(
@@ -229,12 +228,18 @@ def test_options_out_of_range_are_refused(option: str, said: str) -> None:
         ("muster_log_level", "info", "did you mean MUSTER_LOG_LEVEL?"),
     ],
 )
-def test_a_setting_that_cannot_be_taken_is_named_before_anything_starts(
-    tmp_path: Path, name: str, given: str, said: str
+def test_a_setting_that_cannot_be_taken_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, given: str, said: str
 ) -> None:
-    refused = up("--data-dir", str(tmp_path / "data"), "--port=0", **{name: given})
+    monkeypatch.setenv(name, given)
+    assert check_settings.main(dict(os.environ)) == check_settings.REFUSED
+    assert said in capsys.readouterr().err
+
+
+def test_nothing_is_started_where_a_setting_cannot_be_taken(tmp_path: Path) -> None:
+    refused = up("--data-dir", str(tmp_path / "data"), "--port=0", MUSTER_REQUESTS_PER_SECOND="abc")
     assert refused.returncode == 2
-    assert said in refused.stderr
+    assert "MUSTER_REQUESTS_PER_SECOND: Input should be a valid number" in refused.stderr
     assert "nothing was started" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not (tmp_path / "data").exists()
