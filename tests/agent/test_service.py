@@ -20,9 +20,6 @@ from events.cluster_protocol import LogsChunk, LogsRequest
 from events.subjects import OBSERVED_STREAM, WANTED_STREAM
 from services.agent.logs import ANSWERS_EACH, CHUNK_LINES, WINDOW
 from services.api.log_lines import FIRST_CHUNK_SECONDS
-from services.runtime.nats.connection import connect
-from services.runtime.nats.streams import create_streams
-from services.runtime.process.settings import Settings
 from tests.agent.control_plane import ControlPlane, RunningService, control_plane, running_service
 from tests.agent.given import CLUSTER, GIB, KEY, WORKLOAD, ref, run_pod, settled, stop_pod
 from tests.support.poison import UNDECODABLE_JSON
@@ -42,14 +39,6 @@ async def plane(fresh_log: NatsServer) -> AsyncIterator[ControlPlane]:
 async def agent(fresh_log: NatsServer, tmp_path: Path) -> AsyncIterator[RunningService]:
     async with running_service(fresh_log, tmp_path / "data") as running:
         yield running
-
-
-async def create_missing_streams(settings: Settings) -> None:
-    nc = await connect(settings, EVERYTHING)
-    try:
-        await create_streams(nc, settings.replicas)
-    finally:
-        await nc.close()
 
 
 def simulated(token: int = 1, *, seconds: float = 60, key: str = KEY, **more: object):
@@ -130,38 +119,6 @@ async def test_runs_that_nothing_mentions_are_told_as_orphans_and_left_alone(
     await plane.until(lambda: plane.heartbeats[-1].orphans == ())
     assert {pod.kind for pod in plane.said} <= {"starting", "running"}
     assert fresh_log.process is not None
-
-
-@pytest.mark.faults
-async def test_with_nats_killed_pods_run_on_and_everything_is_said_again_when_it_is_back(
-    server_folder: Path, tmp_path: Path
-) -> None:
-    server = NatsServer(server_folder / "agent-nats")
-    server.start()
-    await recreate_streams(server.settings(EVERYTHING))
-    try:
-        async with running_service(server, tmp_path / "data"), control_plane(server, CLUSTER) as plane:
-            await plane.want_cluster("local")
-            await plane.want(local(f"sleep 2; echo done > {tmp_path}/done; sleep 1000"))
-            await plane.want(local("sleep 1; exit 5", key="ends-main-0"))
-            await plane.until_pod("running")
-            await plane.until_pod("running", key="ends-main-0")
-            server.kill()
-            await asyncio.sleep(3)
-            assert (tmp_path / "done").exists()
-            plane.said.clear()
-            server.start()
-            # One server alone loses memory streams altogether; setup makes them again, empty. Nothing is wanted then,
-            # and nothing is ended for that.
-            await create_missing_streams(server.settings(EVERYTHING))
-            end = await plane.until_pod("failed", key="ends-main-0")
-            assert end.exit_code == 5
-            await plane.until_pod("running")
-            await plane.want_cluster("local")
-            await plane.want(settled(key="ends-main-0"), stop_pod(1, grace_seconds=1))
-            await plane.until_pod("stopped")
-    finally:
-        server.stop()
 
 
 async def test_streams_made_anew_under_a_running_agent_are_noticed(
