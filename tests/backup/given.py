@@ -1,17 +1,26 @@
 """A log with everything in it that a log can hold, and a backup of it."""
 
+import asyncio
 import base64
 import hashlib
 import secrets
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 from nats.aio.client import Client
 
 from development.servers import EVERYTHING, NatsServer
+from events.aggregate import LOG
+from events.installation import LOG_KEY, Log
 from events.subjects import aggregate_subject
 from services.runtime.backup.archive import Manifest, Message
+from services.runtime.backup.check import compare, read_manifest
 from services.runtime.backup.place import Place
+from services.runtime.backup.restore import Restored, restore
+from services.runtime.backup.seal import sealer_of
 from services.runtime.backup.source import Source
 from services.runtime.backup.write import Done, back_up
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -22,6 +31,7 @@ from tests.support.drafts import grant
 from tests.support.stores import seqs
 
 PASSPHRASE = b"a passphrase of tests"
+OF_WRITING = ("Nats-Batch-", "Nats-Expected-", "Nats-Msg-Id")
 FILES = {"keys/local.json": b'{"d": "secret of the key"}', "clusters/one": b"kubeconfig"}
 
 
@@ -101,3 +111,56 @@ def chain_of(messages: list[Message]) -> str:
 
 def files_of(folder: Path, manifest: Manifest) -> set[str]:
     return {segment.file for segment in manifest.segments} | {part.file for part in manifest.kept}
+
+
+async def compared(server: NatsServer, folder: Path) -> int:
+    user = await connect(server.settings("backup"), "backup")
+    try:
+        place = Place(str(folder))
+        return await compare(place, read_manifest(place), Source(Requests(user)), nothing)
+    finally:
+        await user.close()
+
+
+@asynccontextmanager
+async def connected(server: NatsServer, user: str = EVERYTHING) -> AsyncGenerator[Client]:
+    nc = await connect(server.settings(user), user)
+    try:
+        yield nc
+    finally:
+        await nc.close()
+
+
+async def restored(server: NatsServer, folder: Path, put: dict[str, bytes] | None = None) -> Restored:
+    """As `muster restore` does it, with its own user."""
+    files: dict[str, bytes] = {} if put is None else put
+    nc = await connect(server.settings("restore"), "restore")
+    place = Place(str(folder))
+    try:
+        manifest = read_manifest(place)
+        return await restore(
+            nc,
+            place,
+            manifest,
+            await asyncio.to_thread(sealer_of, manifest.sealing, PASSPHRASE),
+            replicas=1,
+            log_max_bytes=64 * 2**20,
+            put_files=files.update,
+            now=datetime.now(UTC),
+            progress=lambda _what, _done, _total: None,
+        )
+    finally:
+        await nc.close()
+
+
+def told(messages: list[Message]) -> list[tuple[int, str, bytes, Mapping[str, str]]]:
+    """All of a message but when it was stored, and how it was to be written."""
+    return [
+        (m.seq, m.subject, m.data, {k: v for k, v in m.headers.items() if not k.startswith(OF_WRITING)})
+        for m in messages
+    ]
+
+
+async def state(server: NatsServer) -> Log:
+    async with connected(server) as nc:
+        return (await JetStreamEventStore(nc).load(LOG, LOG_KEY)).state

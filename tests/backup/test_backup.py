@@ -1,10 +1,6 @@
 """A backup of a real server's log: equal to it byte for byte, incremental, of one log, by one writer at a time."""
 
 import asyncio
-import os
-import random
-import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,7 +10,7 @@ from nats.aio.client import Client
 from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
 from services.runtime.backup.archive import BackupError
-from services.runtime.backup.check import check, compare, messages_of, parse_head, read_manifest, unlisted
+from services.runtime.backup.check import check, messages_of, parse_head, read_manifest, unlisted
 from services.runtime.backup.place import Place
 from services.runtime.backup.seal import sealer_of
 from services.runtime.backup.source import Source
@@ -34,15 +30,6 @@ async def client(fresh_log: NatsServer) -> AsyncIterator[Client]:
     await made.close()
 
 
-async def compared(server: NatsServer, folder: Path) -> int:
-    user = await connect(server.settings("backup"), "backup")
-    try:
-        place = Place(str(folder))
-        return await compare(place, read_manifest(place), Source(Requests(user)), given.nothing)
-    finally:
-        await user.close()
-
-
 async def test_a_backup_holds_the_log_byte_for_byte(fresh_log: NatsServer, client: Client, tmp_path: Path) -> None:
     await given.commits(client, 20)
     await given.batch(client, 7)
@@ -52,7 +39,7 @@ async def test_a_backup_holds_the_log_byte_for_byte(fresh_log: NatsServer, clien
     place = Place(str(tmp_path))
     assert [message for message, _ in messages_of(place, read_manifest(place))] == stored
     assert done.manifest.head == f"{len(stored)}:{given.chain_of(stored)}"
-    assert await compared(fresh_log, tmp_path) == len(stored)
+    assert await given.compared(fresh_log, tmp_path) == len(stored)
 
 
 async def test_an_empty_log_can_be_backed_up_and_goes_on(fresh_log: NatsServer, client: Client, tmp_path: Path) -> None:
@@ -103,27 +90,6 @@ async def test_people_audit_keys_and_files_are_kept_and_nobody_can_read_them(
     assert {oct(path.stat().st_mode & 0o777) for path in tmp_path.rglob("*.*") if path.is_file()} == {"0o600"}
 
 
-async def test_writers_go_on_and_a_backup_ends_at_a_whole_batch(
-    fresh_log: NatsServer, client: Client, tmp_path: Path
-) -> None:
-    stop = asyncio.Event()
-
-    async def write() -> int:
-        written = 0
-        while not stop.is_set():
-            await given.batch(client, 50)
-            written += 50
-        return written
-
-    writing = asyncio.create_task(write())
-    ends = [(await given.backed_up(fresh_log, tmp_path)).manifest.seq for _ in range(6)]
-    stop.set()
-    assert await writing > ends[-1] - 50
-    assert ends == sorted(ends)
-    assert [end % 50 for end in ends] == [0] * 6
-    assert await compared(fresh_log, tmp_path) >= ends[-1]
-
-
 async def test_another_log_is_never_added(fresh_log: NatsServer, client: Client, tmp_path: Path) -> None:
     await given.commits(client, 5)
     await given.backed_up(fresh_log, tmp_path)
@@ -132,12 +98,12 @@ async def test_another_log_is_never_added(fresh_log: NatsServer, client: Client,
     with pytest.raises(BackupError, match=r"the log ends at 3, and this backup goes up to 5: it is of another log"):
         await given.backed_up(fresh_log, tmp_path)
     with pytest.raises(BackupError, match=r"the server's log ends at 3, and the backup goes up to 5"):
-        await compared(fresh_log, tmp_path)
+        await given.compared(fresh_log, tmp_path)
     await given.commits(client, 3)
     with pytest.raises(BackupError, match=r"message 5 of the log is not the one in this backup"):
         await given.backed_up(fresh_log, tmp_path)
     with pytest.raises(BackupError, match=r"message 1 of the server's log is not the one in the backup"):
-        await compared(fresh_log, tmp_path)
+        await given.compared(fresh_log, tmp_path)
 
 
 async def test_two_backups_at_once_into_one_folder_are_refused(
@@ -190,53 +156,3 @@ async def test_the_user_of_backups_can_write_nothing(fresh_log: NatsServer) -> N
             await user.publish(subject, b"x")
         await settle(user)
         assert all(refused(refusals, one) for one in subjects)
-
-
-KILLED = """
-import asyncio, sys
-from pathlib import Path
-from services.runtime.backup import archive
-from services.runtime.backup.place import Place
-from services.runtime.backup.source import Source
-from services.runtime.backup.write import back_up
-from services.runtime.nats.connection import connect
-from services.runtime.nats.requests import Requests
-from services.runtime.process.settings import Settings
-archive.SEGMENT_MESSAGES = 20
-async def main():
-    client = await connect(Settings(nats_url=sys.argv[1], nats_password=sys.argv[2]), "backup")
-    print("begins", flush=True)
-    await back_up(Source(Requests(client)), Place(sys.argv[3]), sys.argv[4].encode(), {}, version="1",
-                  progress=lambda done, total: None)
-    print("done", flush=True)
-asyncio.run(main())
-"""
-
-
-async def test_a_backup_that_is_killed_leaves_the_one_before_and_the_next_makes_it_whole(
-    fresh_log: NatsServer, client: Client, tmp_path: Path, chance: random.Random
-) -> None:
-    for round_ in range(5):
-        await given.commits(client, 60)
-        arguments = (fresh_log.url, fresh_log.passwords["backup"], str(tmp_path), given.PASSPHRASE.decode())
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            KILLED,
-            *arguments,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": "."},
-        )
-        assert process.stdout is not None
-        assert await process.stdout.readline() == b"begins\n"
-        await asyncio.sleep(chance.uniform(0.0, 1.2))
-        if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
-        await process.communicate()
-        place = Place(str(tmp_path))
-        if place.exists("manifest.json"):
-            check(place, read_manifest(place), given.nothing)
-        if round_ % 2:
-            await given.backed_up(fresh_log, tmp_path)
-            assert unlisted(place, read_manifest(place)) == []
-            assert await compared(fresh_log, tmp_path) == read_manifest(place).seq == 60 * (round_ + 1)

@@ -33,7 +33,7 @@ from services.runtime.process.host import Run
 from services.scheduler.service import run as scheduler
 from tests.support.poison import VIEWER, put, record
 
-pytestmark = [pytest.mark.faults, pytest.mark.anyio, pytest.mark.one_in(3)]
+pytestmark = [pytest.mark.faults, pytest.mark.anyio, pytest.mark.one_in(6)]
 
 SERVICES: dict[str, Run] = {
     "projector": projector,

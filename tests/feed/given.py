@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from services.runtime.nats.connection import connect
 from services.runtime.nats.streams import create_streams
 from services.runtime.nats.wire import headers_of
 from services.runtime.process.host import Health
+from tests.projections.happenings import Happenings
+from tests.support.lives import pieces
 from tests.support.public_events import Everything
 
 SECONDS = 60.0
@@ -128,3 +131,21 @@ async def feeding(server: NatsServer) -> AsyncGenerator[Health]:
     finally:
         stop.set()
         await asyncio.wait_for(task, 20)
+
+
+def some_log(seed: int, steps: int = 150) -> list[Commit]:
+    happenings = Happenings(seed)
+    for _ in range(steps):
+        happenings.step()
+    return happenings.world.commits
+
+
+def cut_anywhere(commits: list[Commit], chance: random.Random) -> list[list[Commit]]:
+    """In pieces of several lengths, batches whole."""
+    found: list[list[Commit]] = []
+    rest = commits
+    while rest:
+        piece = next(pieces(rest, chance.randint(1, 40)))
+        found.append(list(piece))
+        rest = rest[len(piece) :]
+    return found

@@ -3,17 +3,13 @@ public event of the log once, in order, with the same ids and bytes.
 """
 
 import asyncio
-import os
 import random
-import signal
-import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from development.servers import NatsServer
-from events.commit import Commit
 from services.feed.fold import FOLDED, SNAPSHOT_SHAPE, PublicState
 from services.feed.publish import MOST_AT_ONCE
 from services.runtime.log.fold_snapshots import FoldSnapshots
@@ -21,32 +17,13 @@ from services.runtime.log.snapshots import Snapshots
 from services.runtime.nats.connection import connect
 from services.setup.feed import rebuild_feed
 from services.setup.migrate import USER
-from tests.feed.given import a_log, expected, feeding
-from tests.projections.happenings import Happenings
+from tests.feed.given import a_log, cut_anywhere, expected, feeding, some_log
 from tests.public.given import every_event
-from tests.support.lives import busy_world, pieces
+from tests.support.lives import busy_world
 
 pytestmark = pytest.mark.anyio
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-
-
-def some_log(seed: int, steps: int = 150) -> list[Commit]:
-    happenings = Happenings(seed)
-    for _ in range(steps):
-        happenings.step()
-    return happenings.world.commits
-
-
-def cut_anywhere(commits: list[Commit], chance: random.Random) -> list[list[Commit]]:
-    """In pieces of several lengths, batches whole."""
-    found: list[list[Commit]] = []
-    rest = commits
-    while rest:
-        piece = next(pieces(rest, chance.randint(1, 40)))
-        found.append(list(piece))
-        rest = rest[len(piece) :]
-    return found
 
 
 async def test_every_public_event_stands_in_the_feed(fresh_log: NatsServer) -> None:
@@ -117,46 +94,6 @@ async def test_a_deleted_feed_is_written_anew_with_the_same_ids_and_bytes(fresh_
         assert "is not there" in await rebuild_feed(fresh_log.settings(USER))
         async with feeding(fresh_log):
             await log.holds(commits)
-
-
-@pytest.mark.parametrize("point", ["feed_written", "feed_batch_open"])
-async def test_a_process_that_is_killed_loses_and_repeats_nothing(
-    fresh_log: NatsServer, chance: random.Random, point: str
-) -> None:
-    """Given a service that dies each time at one point, and one beside it that comes and goes."""
-    commits = some_log(chance.randint(0, 2**32))
-    async with a_log(fresh_log) as log:
-        for number, piece in enumerate(cut_anywhere(commits, chance)):
-            await log.append(piece)
-            if number % 4 == 0:
-                await killed(fresh_log, f"{point}:{chance.randint(1, 2)}")
-        async with feeding(fresh_log):
-            await log.holds(commits)
-
-
-async def killed(server: NatsServer, failpoint: str) -> None:
-    """Run the service as a process until it dies at the point, or has nothing to do there."""
-    settings = server.settings("feed")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "services.feed",
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "MUSTER_NATS_URL": settings.nats_url,
-            "MUSTER_NATS_PASSWORD": settings.nats_password,
-            "MUSTER_FAILPOINT": failpoint,
-        },
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        code = await asyncio.wait_for(process.wait(), 8)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-    else:
-        assert code == -signal.SIGKILL
 
 
 async def test_the_feed_survives_a_killed_server(nats_server: NatsServer, fresh_log: NatsServer) -> None:

@@ -7,13 +7,21 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
-from tests.support.subscribing import Given, is_let_in, reader, serving, until
+from development.servers import NatsServer
+from tests.support.subscribing import Given, given_on, is_let_in, reader, serving, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.faults, pytest.mark.anyio, pytest.mark.one_in(3)]
+
+
+@pytest.fixture
+async def given(fresh_log: NatsServer) -> AsyncGenerator[Given]:
+    async with given_on(fresh_log) as scene:
+        yield scene
 
 
 def started(given: Given, failpoint: str, log: Path) -> subprocess.Popen[bytes]:
@@ -67,19 +75,20 @@ async def test_killed_after_it_deleted_a_consumer_the_next_one_closes_the_connec
     assert await given.consumers() == set()
 
 
-async def test_two_hundred_are_made_read_and_deleted(served: Given) -> None:
-    projects = [await served.project("one"), await served.project("two")]
-    credentials = [await served.subscription(name) for name in ("one", "two") for _ in range(100)]
-    await served.ready(*credentials)
-    for project in projects:
-        await served.publish(project, project)
-    for credential in credentials[::20]:
-        async with reader(served.server, credential) as program:
-            assert await program.read(1) == [credential.project_id]
-    for project in projects:
-        await served.delete_project(project)
+async def test_two_hundred_are_made_read_and_deleted(given: Given) -> None:
+    async with serving(given.server):
+        projects = [await given.project("one"), await given.project("two")]
+        credentials = [await given.subscription(name) for name in ("one", "two") for _ in range(100)]
+        await given.ready(*credentials)
+        for project in projects:
+            await given.publish(project, project)
+        for credential in credentials[::20]:
+            async with reader(given.server, credential) as program:
+                assert await program.read(1) == [credential.project_id]
+        for project in projects:
+            await given.delete_project(project)
 
-    async def gone() -> bool:
-        return not await served.consumers()
+        async def gone() -> bool:
+            return not await given.consumers()
 
-    await until(gone, "all their consumers are gone")
+        await until(gone, "all their consumers are gone")
