@@ -34,7 +34,7 @@ from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
 from services.runtime.nats.streams import create_streams
 from services.scheduler.service import run as scheduler
-from tests.backup.test_restore import connected, restored
+from tests.backup.given import connected, restored
 
 SECONDS = 60.0
 CLUSTER_ID, PROJECT_ID = incarnation_id(cluster_key("c"), "add"), incarnation_id(project_key("p"), "make")
