@@ -142,6 +142,10 @@ def key_subject(command_id: str) -> str:
     return f"key.{_token(command_id)}"
 
 
+FORGOTTEN: Final = "forgotten"
+"""Instead of a key, in the subject of a blank record: not even the hash of who it was stays."""
+
+
 def actor_subject(key: str, actor: str) -> str:
     """The record of an actor id, under the key of its issuer and subject (events/actors.py)."""
     return f"actor.{_token(key)}.{_token(actor)}"

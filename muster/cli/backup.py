@@ -14,12 +14,12 @@ import typer
 from muster.cli.command import Session, command
 from muster.cli.directly import DataDirOption, log_to_stderr
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.operator_settings import named_in_environment, operator_settings
+from muster.cli.operator_connection import operator_connection
+from muster.cli.operator_settings import named_in_environment
 from muster.cli.passphrase import KeyFileOption, passphrase
 from muster.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from muster.embedded.datadir import DataDir
     from services.runtime.backup.archive import Manifest
     from services.runtime.backup.check import Head
     from services.runtime.backup.source import Source
@@ -170,39 +170,12 @@ def _verify(session: Session, url: str, head: str | None, folder: Path | None, *
 
 @contextlib.asynccontextmanager
 async def _source(folder: Path | None) -> "AsyncGenerator[Source]":
-    """The streams of the installation: of the server that runs, or of one that is started for this on the folder."""
-    from muster.embedded.datadir import DataDir, open_data_dir
-    from muster.embedded.log_server import log_server
-    from services.runtime.process.settings import Settings
-
-    stopped = folder is not None and not named_in_environment(tables=False) and _is_stopped(DataDir(root=folder))
-    if not stopped:
-        async with _connected(operator_settings(folder, tables=False)) as source:
-            yield source
-        return
-    assert folder is not None
-    with open_data_dir(folder) as data:
-        async with log_server(data) as port:
-            settings = Settings(nats_url=f"nats://127.0.0.1:{port}", nats_password_dir=data.nats_secrets)
-            async with _connected(settings) as source:
-                yield source
-
-
-def _is_stopped(data: "DataDir") -> bool:
-    return (data.root / "version").exists() and not data.is_in_use()
-
-
-@contextlib.asynccontextmanager
-async def _connected(settings: Any) -> "AsyncGenerator[Source]":
+    """The streams of the installation."""
     from services.runtime.backup.source import Source
-    from services.runtime.nats.connection import connect
     from services.runtime.nats.requests import Requests
 
-    connection = await connect(settings, USER)
-    try:
+    async with operator_connection(folder, USER) as connection:
         yield Source(Requests(connection))
-    finally:
-        await connection.close()
 
 
 def run_or_explain[T](work: Coroutine[Any, Any, T]) -> T:

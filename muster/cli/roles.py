@@ -6,6 +6,7 @@ import typer
 
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
+from muster.cli.erase import add_erase
 from muster.cli.exits import usage
 from muster.cli.names import default_project, find_project, project_names
 from muster.cli.options import IdempotencyOption, ProjectOption, YesOption, confirm
@@ -61,6 +62,7 @@ def add_user(root: typer.Typer) -> None:
         rows: list[Row] = [{"user": user, "roles": roles} for user, roles in sorted(users.items())]
         session.out.rows(rows, USER_COLUMNS, name="user", empty="nobody has a role that you may see")
 
+    add_erase(app)
     root.add_typer(app, name="user")
 
 

@@ -114,7 +114,9 @@ class Audit:
         except UnansweredError as unanswered:
             failure = str(unanswered)
         if failure is not None:
-            log.error("audit_not_stored", failure=failure, record=msgspec.to_builtins(record))
+            # Not whom it names: logs are kept by others, and nobody could be forgotten there.
+            unnamed = {name: getattr(record, name) for name in ("at", "outcome", "command", "command_id", "code")}
+            log.error("audit_not_stored", failure=failure, **unnamed)
 
 
 class Gate:

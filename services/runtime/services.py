@@ -12,6 +12,7 @@ from typing import Final, Literal
 from events.aggregate import AGGREGATES
 from events.commands import COMMANDS
 from events.subjects import (
+    ACTORS_STREAM,
     ALL_ACTORS,
     ALL_AGENT_RECIPES,
     ALL_AUDIT,
@@ -68,6 +69,8 @@ them (`setup`), or not at all: a user of NATS that another program borrows.
 OPERATOR_UID: Final = 10001
 """Of setup, and of what an operator runs once: they alone read the key that signs tokens."""
 
+ERASED_STREAMS: Final = (ACTORS_STREAM, AUDIT_STREAM, REFUSALS_STREAM)
+"""Where people are named."""
 _KEPT_STREAMS: Final = (*kept_streams(before_log=True), *kept_streams(before_log=False))
 """What a backup holds beside the log."""
 
@@ -298,6 +301,17 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_KEYS,
             *(call("STREAM.CREATE", stream) for stream in (EVENTS_STREAM, *_KEPT_STREAMS)),
             call("STREAM.UPDATE", EVENTS_STREAM),
+        ),
+        uid=OPERATOR_UID,
+    ),
+    # `muster user erase`: no service has this password. It deletes where people are named, and nowhere else.
+    "erase": Service(
+        rights=permission(
+            "erase",
+            *(call(verb, stream) for stream in ERASED_STREAMS for verb in ("STREAM.MSG.GET", "STREAM.MSG.DELETE")),
+            ALL_ACTORS,
+            ALL_AUDIT,
+            ALL_REFUSALS,
         ),
         uid=OPERATOR_UID,
     ),

@@ -133,7 +133,7 @@ async def grant_first_administrator(store: EventStore, actors: Actors, issuer: s
             raise SetupError(f"{subject!r} could not be made administrator: {events.message}")
         made = draft(TENANT, TENANT_KEY, chain, events, command_id=command_id, actor=actor, now=now)
         if isinstance(await store.append(made), Committed):
-            log.info("administrator_granted", subject=subject)
+            log.info("administrator_granted", actor=administrator)
             return True
     raise SetupError(f"{subject!r} could not be made administrator; run setup again")
 

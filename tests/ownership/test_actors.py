@@ -1,38 +1,45 @@
 """Whom ids mean: made once for each person, whoever makes them and whatever breaks meanwhile; forgotten for good."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 from nats.aio.client import Client
 
 from development.commands import CommandPath, code, command_path, furnish, training
 from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams, stored
-from events.actors import ACTOR_ID, Person, actor_key
+from events.actors import ACTOR_ID, Person
 from events.aggregate import PROJECT, TENANT
 from events.envelope import Accepted, Refused
 from events.ids import TENANT_KEY, key_of_id
 from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
 from events.refusal import Refusal
-from events.subjects import ACTORS_STREAM, EVENTS_STREAM, actor_subject
+from events.subjects import ACTORS_STREAM, EVENTS_STREAM
 from events.tenant import GrantTenantRole
 from services.ownership.gate import NEW_PEOPLE_PER_HOUR
 from services.runtime.identity.actors import Actors, ActorsAwayError
+from services.runtime.identity.erase import erase
 from services.runtime.nats.calls import call
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
+from services.runtime.services import SERVICES
+from tests.support.refusals import raw, refused, settle
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["one server", "three servers"])
-async def makers(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Client, Client]]:
-    """Connections of two replicas of the gate."""
+async def server(request: pytest.FixtureRequest) -> NatsServer:
     server = request.getfixturevalue("nats_server" if request.param == "one server" else "nats_cluster")
     await recreate_streams(server.settings(EVERYTHING))
+    return server
+
+
+@pytest.fixture
+async def makers(server: NatsServer) -> AsyncIterator[tuple[Client, Client]]:
+    """Connections of two replicas of the gate."""
     one, other = [await connect(server.settings("ownership"), "ownership", suffix=name) for name in "ab"]
     yield one, other
     await one.close()
@@ -49,11 +56,13 @@ def actors_of(nc: Client) -> Actors:
     return Actors(nc, Requests(nc))
 
 
-async def forget(nc: Client, actor: str, issuer: str, subject: str) -> None:
-    """What an operator does who may write the stream: a blank record in the place of theirs."""
-    where = actor_subject(actor_key(issuer, subject), actor)
-    answer = await nc.request(where, msgspec.json.encode(Person()), timeout=5)
-    assert b"error" not in answer.data, answer.data
+async def forget(server: NatsServer, issuer: str, subject: str) -> Sequence[str]:
+    """What `muster user erase` does; the ids."""
+    nc = await connect(server.settings("erase"), "erase")
+    try:
+        return (await erase(nc, subject, issuer, lambda _done, _total: None)).actors
+    finally:
+        await nc.close()
 
 
 async def test_an_id_is_made_once_for_each_issuer_and_subject(makers: tuple[Client, Client]) -> None:
@@ -100,12 +109,12 @@ async def test_a_follower_knows_people_also_while_the_stream_is_away(makers: tup
 
 
 async def test_a_person_who_is_forgotten_has_no_name_and_nobody_ever_gets_their_id(
-    makers: tuple[Client, Client],
+    server: NatsServer, makers: tuple[Client, Client]
 ) -> None:
     one, other = map(actors_of, makers)
     ada = await one.find_or_make("i", "ada")
     await other.start()
-    await forget(makers[0], ada, "i", "ada")
+    assert await forget(server, "i", "ada") == [ada]
     async with asyncio.timeout(10):
         while other.person(ada) != Person(subject=ada):
             await asyncio.sleep(0.01)
@@ -119,14 +128,17 @@ async def test_a_person_who_is_forgotten_has_no_name_and_nobody_ever_gets_their_
     await other.close()
 
 
-async def test_a_record_can_neither_be_deleted_nor_made_past_its_guard(fresh_log: NatsServer) -> None:
-    nc = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
-    await actors_of(nc).find_or_make("i", "ada")
-    for verb in ("STREAM.PURGE", "STREAM.MSG.DELETE"):
-        answer = await nc.request(call(verb, ACTORS_STREAM), b'{"seq": 1}', timeout=5)
-        assert b"error" in answer.data, verb
+async def test_a_record_can_be_deleted_by_no_service(fresh_log: NatsServer) -> None:
+    gate = await connect(fresh_log.settings("ownership"), "ownership")
+    await actors_of(gate).find_or_make("i", "ada")
+    await gate.close()
+    for service in sorted(SERVICES.keys() - {"erase"}):
+        async with raw(fresh_log, service) as (user, refusals):
+            for verb in ("STREAM.PURGE", "STREAM.MSG.DELETE"):
+                await user.publish(call(verb, ACTORS_STREAM), b'{"seq": 1}')
+                await settle(user)
+                assert refused(refusals, call(verb, ACTORS_STREAM)), (service, verb)
     assert (await stored(fresh_log))[ACTORS_STREAM] == 1
-    await nc.close()
 
 
 async def test_what_is_stored_of_a_person_stands_in_one_place(path: CommandPath) -> None:
@@ -241,9 +253,8 @@ async def test_while_the_stream_is_away_who_is_known_goes_on_and_the_rest_is_ref
 
 async def test_roles_of_a_forgotten_person_are_nobodys(path: CommandPath) -> None:
     project, cluster = await furnish(path)
-    ada, nc = await path.actor("ada"), await connect(path.server.settings(EVERYTHING), EVERYTHING)
-    await forget(nc, ada, "muster", "ada")
-    await nc.close()
+    ada = await path.actor("ada")
+    assert await forget(path.server, "muster", "ada") == [ada]
     refusal = Refusal(code="not_in_project", message="")
     async with asyncio.timeout(10):
         number = 0

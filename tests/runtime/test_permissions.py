@@ -57,8 +57,8 @@ MAY_PUBLISH = {
     "obs.c.cluster": {"agent"},
     "usage.c": {"agent"},
     "agent.c.logs": {"api"},
-    "audit.p": {"ownership", "restore"},
-    "refused.p": {"ownership"},
+    "audit.p": {"ownership", "restore", "erase"},
+    "refused.p": {"ownership", "erase"},
     "key.c": {"commands", "restore"},
     "snap.chain.tenant.x.0": {"setup", "commands"},
     "snap.chain.project.x.0": {"setup", "commands"},
@@ -108,6 +108,7 @@ MAY_PUBLISH = {
     **{call("STREAM.UPDATE", stream): {"migrate"} for stream in STREAMS},
     call("STREAM.UPDATE", "EVENTS"): {"migrate", "restore"},
     call("STREAM.DELETE", "FEED"): {"migrate"},
+    **{call("STREAM.MSG.DELETE", stream): {"erase"} for stream in ("ACTORS", "AUDIT", "REFUSALS")},
     call("STREAM.PURGE", "FEED"): set(),
 }
 """Every subject, and who may publish on it."""

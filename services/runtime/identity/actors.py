@@ -180,6 +180,8 @@ class Actors:
             log.warning("actor_not_read", subject=subject, error=str(error))
             return
         before = self._people.get(actor)
+        if before is not None and not before.subject:
+            return  # forgotten, once for all: the record that named them may still be told, until it is erased
         if before is not None and before != person and self._ids.get((before.issuer, before.subject)) == actor:
             del self._ids[before.issuer, before.subject]
         self._people[actor] = person

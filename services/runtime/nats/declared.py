@@ -139,7 +139,7 @@ DECLARED: Final = (
         subjects=(ALL_AUDIT,),
         max_bytes=256 * _MIB,
         # Only what took a special right: some hundred thousand of these, and then the oldest goes first.
-        settings={**_NOTHING_EXPIRES, "storage": "file", "discard": "old", "deny_delete": True, "deny_purge": True},
+        settings={**_NOTHING_EXPIRES, "storage": "file", "discard": "old", "deny_purge": True},
     ),
     Declared(
         name=REFUSALS_STREAM,
@@ -147,7 +147,7 @@ DECLARED: Final = (
         max_bytes=64 * _MIB,
         # The oldest goes first: nobody may stop the gate by having very many commands refused, nor push out of AUDIT
         # what administrators did.
-        settings={**_NOTHING_EXPIRES, "storage": "file", "discard": "old", "deny_delete": True, "deny_purge": True},
+        settings={**_NOTHING_EXPIRES, "storage": "file", "discard": "old", "deny_purge": True},
     ),
     Declared(
         name=SNAPSHOTS_STREAM,
@@ -177,14 +177,13 @@ DECLARED: Final = (
         name=ACTORS_STREAM,
         subjects=(ALL_ACTORS,),
         max_bytes=64 * _MIB,
-        # Whom the ids in the log mean: nothing else says so, and it must last as long as the log. Some 250 bytes each;
-        # who replaces a record by a blank one makes its person unknown.
+        # Whom the ids in the log mean: nothing else says so, and it must last as long as the log. Some 250 bytes each.
+        # Here and in the audit `muster user erase` deletes what names a person; no service has that right.
         settings={
             **_NOTHING_EXPIRES,
             **_LAST_PER_SUBJECT,
             "allow_direct": False,
             "storage": "file",
-            "deny_delete": True,
             "deny_purge": True,
             "allow_rollup_hdrs": False,
             "allow_msg_ttl": False,

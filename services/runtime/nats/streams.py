@@ -227,6 +227,9 @@ def differences(declared: Declared, actual: Config, replicas: int | None) -> dic
     for key in actual.keys() - wanted.keys() - _OF_NO_MATTER:
         wanted[key] = _DEFAULTS.get(key)
     found = {key: (actual.get(key, _DEFAULTS.get(key)), value) for key, value in wanted.items()}
+    if actual.get("deny_delete"):
+        # Forbidden where it need not be, nothing is less safe; only nobody can be forgotten there.
+        found.pop("deny_delete", None)
     return {key: (is_, must) for key, (is_, must) in found.items() if is_ != must and (is_ or must)}
 
 
