@@ -5,7 +5,7 @@ a rebuild that swaps schemas makes no query fail. The old schema stays until the
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -217,8 +217,22 @@ class Queries:
     ProjectionsUnavailableError and QueryTimeoutError.
     """
 
-    def __init__(self, postgres_url: str, *, statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> None:
-        """`postgres_url` is `postgresql://user:password@host:port/database`."""
+    def __init__(
+        self,
+        postgres_url: str,
+        *,
+        statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS,
+        schema: str | None = None,
+        now: Callable[[], datetime | None] = lambda: None,
+    ) -> None:
+        """`postgres_url` is `postgresql://user:password@host:port/database`.
+
+        Args:
+            schema: the one that is asked; None: the current one.
+            now: up to when present times are counted; None: what Postgres says.
+        """
+        self._schema = schema
+        self._now = now
         self._projects: frozenset[str] | None = frozenset()
         self._asker: Hashable | None = None
         self._shares: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
@@ -511,7 +525,9 @@ class Queries:
     def _params(self, statement: Select[Any], query: WorkloadQuery | None = None) -> Select[Any]:
         """The statement with what it is to be worked out with: the time, and the names of those who submitted."""
         subjects = {} if query is None else dict(query.subjects)
-        return statement.params({filters.SUBJECTS: subjects, filters.NOW: self._moment and self._moment.at})
+        return statement.params(
+            {filters.SUBJECTS: subjects, filters.NOW: self._now() if self._moment is None else self._moment.at}
+        )
 
     @asynccontextmanager
     async def _snapshot(self, *, workload: str = "") -> AsyncGenerator[tuple[AsyncConnection, int]]:
@@ -520,7 +536,7 @@ class Queries:
         scope = scope_values(self._projects, workload=workload, as_of=as_of)
         try:
             async with self._share(), self._engine.connect() as connection:
-                yield await _on_current_schema(connection, scope, past=as_of is not None)
+                yield await _on_schema(connection, self._schema, scope, past=as_of is not None)
         except PoolTimeoutError as error:
             raise QueriesBusyError("more lists are asked for at once than can be read; try again") from error
         except (DBAPIError, OSError, TimeoutError, asyncpg.PostgresError, *CUT_OFF) as error:
@@ -546,13 +562,14 @@ class Queries:
             share.release()
 
 
-async def _on_current_schema(
-    connection: AsyncConnection, scope: dict[str, str], *, past: bool
+async def _on_schema(
+    connection: AsyncConnection, pinned: str | None, scope: dict[str, str], *, past: bool
 ) -> tuple[AsyncConnection, int]:
     for attempt in range(SCHEMA_TRIES):
         # For this transaction only: the next one on this connection begins with nothing again.
         await connection.execute(select(*(func.set_config(name, value, True) for name, value in scope.items())))
-        schema = (await connection.execute(select(current_projection.c.schema_name))).scalar_one_or_none()
+        current = select(current_projection.c.schema_name)
+        schema = pinned or (await connection.execute(current)).scalar_one_or_none()
         if schema is None:
             raise ProjectionsUnavailableError("there is no projection schema yet; run the setup service")
         connection = await connection.execution_options(

@@ -15,9 +15,29 @@ from projections.postgres import Connection
 
 SHADOW_PREFIX: Final = "muster_until_"
 """Of the name of a shadow that is as of a moment; its sequence follows."""
+SANDBOX_PREFIX: Final = "muster_replay_"
+"""Of the name of a sandbox's schema; the sandbox's name follows."""
 
-type Maker = Literal["setup", "rebuild", "until"]
-type State = Literal["current", "building", "replaced", "leftover", "shadow"]
+type Maker = Literal["setup", "rebuild", "until", "replay"]
+type State = Literal["current", "building", "replaced", "leftover", "shadow", "sandbox"]
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is played into a sandbox. Moments stand as they were given, and as what they meant then (`Until`)."""
+
+    from_given: str
+    from_seq: int
+    from_at: datetime | None = None
+    from_aim: int
+    to_given: str
+    to_seq: int
+    to_at: datetime | None = None
+    to_aim: int
+    speed: str
+    indexed: bool = False
+    """Whether it is as things stood at its beginning, with the secondary indexes."""
+    url: str = ""
+    """Where it was served last."""
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,6 +53,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """That it was at by then."""
     events: int = 0
     """That it was made of."""
+    replay: Replay | None = None
+    """Of a sandbox."""
 
 
 LISTED: Final = """
@@ -40,7 +62,7 @@ LISTED: Final = """
         SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
         WHERE c.relnamespace = n.oid AND c.relkind = 'r'
     ) AS bytes
-    FROM pg_namespace n WHERE n.nspname ~ '^muster_(v|until_)[0-9]+$' ORDER BY n.oid
+    FROM pg_namespace n WHERE n.nspname ~ '^muster_((v|until_)[0-9]+|replay_[a-z0-9-]+)$' ORDER BY n.oid
 """
 """Every projection schema, the oldest first. Any role may ask this."""
 
@@ -91,6 +113,8 @@ def _state(name: str, note: Note | None, current: str, building: str | None) -> 
         return "building"
     if name.startswith(SHADOW_PREFIX):
         return "shadow"
+    if name.startswith(SANDBOX_PREFIX):
+        return "sandbox"
     return "leftover" if note is not None and note.ready_at is None else "replaced"
 
 

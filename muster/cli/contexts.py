@@ -41,6 +41,8 @@ class Context:
     """Default project (name)."""
     cluster: str = ""
     """Default cluster (name)."""
+    sandbox: str = ""
+    """Name of the sandbox that it leads to (`muster replay`); empty for a Muster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from muster.cli.operator_settings import operator_settings
 if TYPE_CHECKING:
     from services.runtime.identity.actors import Actors
     from services.runtime.log.jetstream import JetStreamEventStore
+    from services.runtime.process.settings import Settings
 
 OPERATOR: Final = "operator"
 """The NATS user of these commands."""
@@ -40,8 +41,7 @@ def directly(
     from services.runtime.process.failpoints import arm
     from services.runtime.process.host import run_loop
 
-    folder = data_dir or (Path(session.target.data_dir) if session.target.data_dir else None)
-    settings = operator_settings(folder)
+    settings = settings_of(session, data_dir)
     log_to_stderr(session)
     arm(settings.failpoint)
 
@@ -75,6 +75,12 @@ def directly(
             todo="stop every service, and restore the log from a backup",
             code=ExitCode.FAILURE,
         ) from error
+
+
+def settings_of(session: Session, data_dir: Path | None) -> "Settings":
+    """Where the log and the tables are, with the operator's credentials. Raises Problem."""
+    folder = data_dir or (Path(session.target.data_dir) if session.target.data_dir else None)
+    return operator_settings(folder)
 
 
 def log_to_stderr(session: Session) -> None:

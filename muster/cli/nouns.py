@@ -101,6 +101,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_projections",
         summary="Projections: the tables made from the log. Show their progress, compare, rebuild them.",
     ),
+    "replay": Noun(
+        module="replay",
+        add="add_replay",
+        summary="Replay: play the log into a sandbox, and look at the past there. Nothing can be changed in it.",
+    ),
     "log": Noun(
         module="operate",
         add="add_log",

@@ -52,6 +52,8 @@ def operator_settings(data_dir: Path | None, *, tables: bool = True) -> "Setting
         nats_url=f"nats://127.0.0.1:{ports['nats']}",
         nats_password_dir=data.nats_secrets,
         postgres_url=postgres.url(data, ports["postgres"]),
+        postgres_reader_url=postgres.reader_url(data, ports["postgres"]),
+        jwks_file=data.jwks_file,
         data_dir=data_dir,
     )
 

@@ -25,7 +25,7 @@ from services.api import (
 )
 from services.api.context import Api
 from services.api.edge import Edge
-from services.api.endpoint import Endpoint
+from services.api.endpoint import endpoint
 from services.api.errors import ApiError
 from services.api.operations import operations_in
 from services.api.pages import pages_of
@@ -69,13 +69,13 @@ class _Routes:
                 return
             if match is Match.PARTIAL:
                 possible |= route.methods or set()
-        await _no_operation(scope["method"], sorted(possible - {"HEAD"})).response()(scope, receive, send)
+        await no_operation(scope["method"], sorted(possible - {"HEAD"})).response()(scope, receive, send)
 
 
 def build_application(api: Api, *, origins: Sequence[str] = ()) -> ASGIApp:
     """The ASGI application over these connections and folds; pages of `origins` may use it from a browser."""
     routes = [
-        Route(operation.path, Endpoint(api, operation), methods=[operation.method], name=operation.id)
+        Route(operation.path, endpoint(api, operation), methods=[operation.method], name=operation.id)
         for operation in (*OPERATIONS, *pages_of(OPERATIONS))
     ]
     app = Edge(_Routes(routes))
@@ -93,7 +93,7 @@ def build_application(api: Api, *, origins: Sequence[str] = ()) -> ASGIApp:
     )
 
 
-def _no_operation(method: str, possible: Sequence[str]) -> ApiError:
+def no_operation(method: str, possible: Sequence[str]) -> ApiError:
     """Nothing stands at this path, or not with this method."""
     if not possible:
         return ApiError(404, "this path does not exist; /docs lists every path (ids are UUIDs)")

@@ -10,7 +10,7 @@ from typing import Final
 from events.codec import EARLIEST
 from events.commit import Commit
 from services.api.shown_events import workload_ids
-from services.runtime.log.store import EventStore
+from services.runtime.log.store import EventReader
 
 MOST_SEARCHED: Final = 5_000
 """Commits that one page looks at: about a second."""
@@ -49,7 +49,7 @@ class Found:
     """Before which to go on; None where nothing older is there, or asked for."""
 
 
-async def newest_first(store: EventStore, selection: Selection, *, before: int, limit: int, most_bytes: int) -> Found:
+async def newest_first(store: EventReader, selection: Selection, *, before: int, limit: int, most_bytes: int) -> Found:
     """The newest commits before a sequence. Raises what a follower raises, LogUnavailableError among it."""
     since = selection.since
     oldest = 1
@@ -92,7 +92,7 @@ def _bytes(commit: Commit) -> int:
     return sum(len(bytes(event.data)) for event in commit.record.events)
 
 
-async def _look_between(store: EventStore, begin: int, end: int, selection: Selection, kept: _Kept) -> None:
+async def _look_between(store: EventReader, begin: int, end: int, selection: Selection, kept: _Kept) -> None:
     """At the commits from `begin` on and before `end`; both are sequences of the log, or just behind it."""
     async with aclosing(store.follow(begin - 1)) as batches:
         async for batch in batches:

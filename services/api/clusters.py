@@ -27,7 +27,7 @@ from events.node import CordonNode, UncordonNode
 from events.quantities import cores_to_milli
 from projections.queries import Moment
 from services.api import answers
-from services.api.context import MIN_SEQ, Call, if_answered, read_answer, version_header
+from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, version_header
 from services.api.errors import not_found
 from services.api.issues import Issue, shown
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, reading
@@ -122,7 +122,7 @@ class NodePoolCreation(Body, frozen=True, kw_only=True):
     errors=(403,),
     headers=MOMENT_HEADERS,
 )
-async def list_clusters(call: Call) -> Answer[answers.Clusters]:
+async def list_clusters(call: Look) -> Answer[answers.Clusters]:
     require_some_role(call)
     if (moment := await moment_of(call)) is not None:
         were = [_cluster_answer(c) for c in await clusters_at(call, moment, removed=call.values["removed"])]
@@ -140,7 +140,7 @@ async def list_clusters(call: Call) -> Answer[answers.Clusters]:
     errors=(403, 404),
     headers=MOMENT_HEADERS,
 )
-async def get_cluster(call: Call) -> Answer[answers.Cluster]:
+async def get_cluster(call: Look) -> Answer[answers.Cluster]:
     require_some_role(call)
     if (moment := await moment_of(call)) is not None:
         was = await _cluster_at(call, moment, call.id)
@@ -214,7 +214,7 @@ async def remove_cluster(call: Call) -> Answer[answers.HttpResponse]:
     errors=(403, 404),
     headers=MOMENT_HEADERS,
 )
-async def list_node_pools(call: Call) -> Answer[answers.NodePools]:
+async def list_node_pools(call: Look) -> Answer[answers.NodePools]:
     require_some_role(call)
     wanted: str | None = call.values["clusterId"]
     if (moment := await moment_of(call)) is not None:
@@ -284,7 +284,7 @@ async def remove_node_pool(call: Call) -> Answer[answers.HttpResponse]:
     errors=(403,),
     headers=MOMENT_HEADERS,
 )
-async def list_nodes(call: Call) -> Answer[answers.Nodes]:
+async def list_nodes(call: Look) -> Answer[answers.Nodes]:
     require_some_role(call)
     tables = await reading(call)
     found = await tables.queries.nodes(cluster_id=call.values["clusterId"])
@@ -315,7 +315,7 @@ async def uncordon_node(call: Call) -> Answer[answers.HttpResponse]:
     return call.accepted(reply, f"node {name} {'is no longer' if reply.changed else 'was not'} cordoned")
 
 
-def _node(call: Call) -> tuple[str, str]:
+def _node(call: Look) -> tuple[str, str]:
     """Cluster id and name of the node in the path."""
     return str(call.request.path_params["clusterId"]), call.request.path_params["name"]
 
@@ -378,20 +378,20 @@ def _simulated(groups: tuple[SimulatedNodesFields, ...]) -> tuple[tuple[Simulate
     return tuple(nodes), issues
 
 
-def require_some_role(call: Call) -> None:
+def require_some_role(call: Look) -> None:
     """Clusters and nodes are everybody's who may read anything."""
     if call.grants.readable_projects == frozenset():
         call.require(Permission.READ, None)
 
 
-def _clusters(call: Call, *, removed: bool = False) -> list[Cluster]:
+def _clusters(call: Look, *, removed: bool = False) -> list[Cluster]:
     require_some_role(call)
     if removed:
         return sorted(call.api.directory.removed_clusters(), key=lambda cluster: cluster.name)
     return sorted(call.api.directory.clusters.values(), key=lambda cluster: cluster.name)
 
 
-async def _cluster_at(call: Call, moment: Moment, cluster_id: str) -> Chain[Cluster]:
+async def _cluster_at(call: Look, moment: Moment, cluster_id: str) -> Chain[Cluster]:
     """As it stood at a moment. Raises 404."""
     chain = await cluster_at(call, moment, cluster_id)
     if chain is None:
@@ -399,7 +399,7 @@ async def _cluster_at(call: Call, moment: Moment, cluster_id: str) -> Chain[Clus
     return chain
 
 
-async def _cluster(call: Call, cluster_id: str) -> Chain[Cluster]:
+async def _cluster(call: Look, cluster_id: str) -> Chain[Cluster]:
     require_some_role(call)
     chain = await cluster_chain(call, cluster_id)
     if chain is None:

@@ -31,11 +31,11 @@ from services.api.limits import RateLimiter, Slots
 from services.api.node_names import NodeNames
 from services.api.operations import MAX_BIGINT, Answer, Operation, Query
 from services.api.rows import LoggedRows
-from services.runtime.identity.actors import Actors
+from services.runtime.identity.actors import ActorNames
 from services.runtime.identity.authentication import Identity
 from services.runtime.identity.directory import KINDS, Directory
 from services.runtime.identity.identities import Identities, principal
-from services.runtime.log.store import EventStore, LogUnavailableError
+from services.runtime.log.store import EventReader, LogUnavailableError
 from services.runtime.nats.bus import CommandClient
 from services.runtime.nats.requests import Requests
 
@@ -71,23 +71,34 @@ class CodeLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
-    """Everything a handler may use."""
+class Readers:
+    """What handlers use that read the log and the tables. No command can be given and nothing be written by any of it:
+    a sandbox has these alone (services/api/sandbox.py).
+    """
 
     identities: Identities
-    account_use: AccountUse
-    actors: Actors
+    actors: ActorNames
+    roles: Directory
+    """Who may do what: as it is now."""
     directory: Directory
-    store: EventStore
-    commands: CommandClient
+    """Which clusters and projects there are. In a sandbox, as they were."""
+    store: EventReader
     queries: Queries
     rows: LoggedRows
     node_names: NodeNames
-    nats: Client
-    requests: Requests
     limiter: RateLimiter
     exports: Slots
     follows: Slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api(Readers):
+    """Everything a handler may use."""
+
+    account_use: AccountUse
+    commands: CommandClient
+    nats: Client
+    requests: Requests
     code: CodeLimits
     subscriber_url: str
     """Where subscribers find NATS."""
@@ -98,10 +109,10 @@ class Api:
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
-    """One request: who asks, and for what."""
+class Look:
+    """One request that reads: who asks, and for what."""
 
-    api: Api
+    api: Readers
     operation: Operation
     request: Request
     identity: Identity
@@ -147,37 +158,6 @@ class Call:
 
     def may_submit(self, project_id: str) -> bool:
         return self.grants.allows(Permission.SUBMIT, project_id)
-
-    def json_object(self) -> dict[str, Any]:
-        """The body. Raises 400."""
-        try:
-            data = read_object(self.raw)
-        except BadBodyError as error:
-            raise bad_request([Issue(field="body", details=str(error))]) from None
-        if unfit := unfit_texts(self.raw, data):
-            raise bad_request(unfit)
-        return data
-
-    def fields[B: Body](self, body: type[B], rules: Rules[B] = no_rules, beside: Rules[B] = no_rules) -> B:
-        """The body as it is declared, that keeps to the rules (`check`). Raises 400 with everything that is wrong."""
-        checked = check(body, self.json_object(), rules, beside)
-        if isinstance(checked, list):
-            raise bad_request(checked)
-        return checked
-
-    # -- commands ------------------------------------------------------------------------------------------------
-
-    @property
-    def keyed(self) -> bool:
-        """Whether the request may come again, with its Idempotency-Key."""
-        return "idempotency-key" in self.request.headers
-
-    def command_id(self) -> str:
-        """From the Idempotency-Key where there is one, else a new one; what is none is among `faults`."""
-        key = self.request.headers.get("idempotency-key")
-        if key is None or not IDEMPOTENCY_KEY.match(key):
-            return str(uuid4())
-        return idempotent_command_id(self.actor, self.operation.method, self.request.url.path, key)
 
     def expected_version(self) -> int | None:
         """From If-Match; what is none is among `faults`."""
@@ -229,6 +209,52 @@ class Call:
             )
             raise bad_request([*self.faults, Issue(field=field, details=details, rule="max")])
 
+    async def fresh(self, least: int = 0) -> dict[str, str]:
+        """Wait until the tables speak of `min_seq`, where it was asked for, and of `least`, which the caller could have
+        read already; the headers that say so where they did not come that far.
+        """
+        wanted = max(self.min_seq, least)
+        if wanted <= 0:
+            return {}
+        reached = await self.queries.wait_for(wanted, MAX_WAIT_SECONDS)
+        return {} if reached else {"X-Log-Stale": "true"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Call(Look):
+    """One request that may also give a command, or needs more than the log and the tables."""
+
+    api: Api  # pyright: ignore[reportIncompatibleVariableOverride] - nothing gives a Call another one
+
+    def json_object(self) -> dict[str, Any]:
+        """The body. Raises 400."""
+        try:
+            data = read_object(self.raw)
+        except BadBodyError as error:
+            raise bad_request([Issue(field="body", details=str(error))]) from None
+        if unfit := unfit_texts(self.raw, data):
+            raise bad_request(unfit)
+        return data
+
+    def fields[B: Body](self, body: type[B], rules: Rules[B] = no_rules, beside: Rules[B] = no_rules) -> B:
+        """The body as it is declared, that keeps to the rules (`check`). Raises 400 with everything that is wrong."""
+        checked = check(body, self.json_object(), rules, beside)
+        if isinstance(checked, list):
+            raise bad_request(checked)
+        return checked
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the request may come again, with its Idempotency-Key."""
+        return "idempotency-key" in self.request.headers
+
+    def command_id(self) -> str:
+        """From the Idempotency-Key where there is one, else a new one; what is none is among `faults`."""
+        key = self.request.headers.get("idempotency-key")
+        if key is None or not IDEMPOTENCY_KEY.match(key):
+            return str(uuid4())
+        return idempotent_command_id(self.actor, self.operation.method, self.request.url.path, key)
+
     async def send(self, command: UserCommand, *, command_id: str | None = None, creation: bool = False) -> Accepted:
         """Have a command decided. Raises what a refusal, a lost answer or an absent gate is over HTTP."""
         if self.faults:
@@ -275,18 +301,6 @@ class Call:
     def created(self, reply: Accepted, name: str) -> Answer[Created]:
         """202 with the id of what was made."""
         return Answer(Created(id=reply.id, name=name), status=202, headers=sequence_headers(reply.seq))
-
-    # -- reads ---------------------------------------------------------------------------------------------------
-
-    async def fresh(self, least: int = 0) -> dict[str, str]:
-        """Wait until the tables speak of `min_seq`, where it was asked for, and of `least`, which the caller could have
-        read already; the headers that say so where they did not come that far.
-        """
-        wanted = max(self.min_seq, least)
-        if wanted <= 0:
-            return {}
-        reached = await self.queries.wait_for(wanted, MAX_WAIT_SECONDS)
-        return {} if reached else {"X-Log-Stale": "true"}
 
 
 async def if_answered[T](question: Coroutine[Any, Any, T]) -> T | None:

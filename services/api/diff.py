@@ -11,7 +11,7 @@ from projections.row_json import row_to_json
 from services.api import answers
 from services.api.answers.diff import Difference
 from services.api.clusters import require_some_role
-from services.api.context import Call, read_answer
+from services.api.context import Look, read_answer
 from services.api.errors import bad_request
 from services.api.issues import Issue, shown
 from services.api.moments import moment_of, parse_as_of
@@ -37,7 +37,7 @@ WHICH: Final = (
     query=WHICH,
     errors=(403,),
 )
-async def get_diff(call: Call) -> Answer[answers.Diff]:
+async def get_diff(call: Look) -> Answer[answers.Diff]:
     require_some_role(call)
     earlier, later = await _moments(call)
     project_id: str | None = call.values["projectId"]
@@ -60,7 +60,7 @@ async def get_diff(call: Call) -> Answer[answers.Diff]:
     return read_answer(diff, later.seq, {})
 
 
-async def _moments(call: Call) -> tuple[Moment, Moment]:
+async def _moments(call: Look) -> tuple[Moment, Moment]:
     """Raises 400 where one is missing, of the future, or not the earlier one; and of an unknown project."""
     project_id: str | None = call.values["projectId"]
     if call.values["from"] is None:
@@ -79,7 +79,7 @@ async def _moments(call: Call) -> tuple[Moment, Moment]:
     return earlier, later
 
 
-async def _workloads(call: Call, earlier: Moment, later: Moment, ids: list[str]) -> list[answers.WorkloadDiff]:
+async def _workloads(call: Look, earlier: Moment, later: Moment, ids: list[str]) -> list[answers.WorkloadDiff]:
     before = {row["id"]: row for row in (await call.queries.as_of(earlier).workloads_with(ids)).rows}
     after = {row["id"]: row for row in (await call.queries.as_of(later).workloads_with(ids)).rows}
     messages = {row["phase_message"] for row in (*before.values(), *after.values())}
@@ -130,7 +130,7 @@ def _quota(project: Project | None) -> answers.QuotaThen | None:
     return answers.QuotaThen(gpu_quota=None if quota is None else quota / 1000, node_pools=list(project.node_pools))
 
 
-async def _nodes(call: Call, earlier: Moment, later: Moment) -> list[answers.NodeDiff]:
+async def _nodes(call: Look, earlier: Moment, later: Moment) -> list[answers.NodeDiff]:
     before = {row["key"]: row for row in (await call.queries.as_of(earlier).nodes()).rows}
     after = {row["key"]: row for row in (await call.queries.as_of(later).nodes()).rows}
     found: list[answers.NodeDiff] = []
@@ -149,7 +149,7 @@ async def _nodes(call: Call, earlier: Moment, later: Moment) -> list[answers.Nod
     return found
 
 
-def _node(call: Call, row: Mapping[Any, Any] | None) -> answers.NodeThen | None:
+def _node(call: Look, row: Mapping[Any, Any] | None) -> answers.NodeThen | None:
     if row is None:
         return None
     node = node_answer(row, call.api.actors.person)

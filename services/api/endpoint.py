@@ -6,6 +6,7 @@ The hot path stays plain: one function, no dependency tree. Handlers are given a
 import asyncio
 import math
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 from urllib.parse import parse_qsl
@@ -23,10 +24,10 @@ from events.refusal import Refusal
 from events.service_accounts import is_account_token, token_hash
 from projections.filters import InvalidQueryError
 from projections.queries import ProjectionsUnavailableError, QueriesBusyError, QueryTimeoutError
-from services.api.context import MAX_DIGITS, MAX_WAIT_SECONDS, Api, Call, bearer_token
+from services.api.context import MAX_DIGITS, MAX_WAIT_SECONDS, Api, Call, Look, Readers, bearer_token
 from services.api.errors import ApiError, bad_request, outcome_unknown, refused, unavailable
 from services.api.issues import MAX_ISSUES, MAX_SHOWN_CHARACTERS, BadValueError, Issue, none_of, shown
-from services.api.operations import Operation, Query
+from services.api.operations import LookHandler, Operation, Query
 from services.runtime.identity.actors import ActorsAwayError
 from services.runtime.identity.authentication import Identity
 from services.runtime.identity.identities import principal
@@ -69,9 +70,9 @@ _LOG_AWAY: Final = (
 class Endpoint:
     """Answers requests for one operation: an ASGI application, which nothing of Starlette's stands around."""
 
-    def __init__(self, api: Api, operation: Operation) -> None:
-        self._api = api
+    def __init__(self, operation: Operation, serve: Callable[[Request], Awaitable[Response]]) -> None:
         self._operation = operation
+        self._serve = serve
         self._seconds = SECONDS.labels(operation.id)
         self._answered = REQUESTS.labels(operation.id, str(operation.ok))
 
@@ -81,7 +82,7 @@ class Endpoint:
         started = time.perf_counter()
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                response = await _serve(self._api, operation, request)
+                response = await self._serve(request)
         except ApiError as error:
             response = error.response()
         except Exception as error:  # noqa: BLE001 - the last one who can answer
@@ -94,30 +95,57 @@ class Endpoint:
         await response(scope, receive, send)
 
 
-async def _serve(api: Api, operation: Operation, request: Request) -> Response:
-    call = Call(api=api, operation=operation, request=request, identity=_NOBODY, grants=_NOTHING)
-    if not operation.public:
-        token = bearer_token(request)
-        if is_account_token(token):
-            await _fresh_roles(api)  # the token itself stands there
-        identity = await api.identities.verify(token)
-        if isinstance(identity, Refusal):
-            raise refused(identity, creation=True)
-        wait = api.limiter.wait_seconds(principal(identity))
-        if wait > 0:
-            raise ApiError(
-                429,
-                f"you may send {api.limiter.rate:g} requests a second, and {api.limiter.burst:g} at once; "
-                f"the next is taken in {wait:.2f} s",
-                details="rate_limited",
-                headers={"Retry-After": str(math.ceil(wait))},
-            )
-        await _fresh_roles(api)
-        call.identity = identity
-        call.actor = await api.identities.actor(identity)
-        call.grants = api.directory.grants(call.actor)
-        if is_account_token(token) and (used := api.directory.account_with(token_hash(token))) is not None:
-            api.account_use.note(*used, token, min_roles=api.directory.known)
+def endpoint(api: Api, operation: Operation) -> Endpoint:
+    async def serve(request: Request) -> Response:
+        call = Call(api=api, operation=operation, request=request, identity=_NOBODY, grants=_NOTHING)
+        token = await _admit(call)
+        if is_account_token(token) and (used := api.roles.account_with(token_hash(token))) is not None:
+            api.account_use.note(*used, token, min_roles=api.roles.known)
+        return await _answer(call, operation.handler)
+
+    return Endpoint(operation, serve)
+
+
+def sandbox_endpoint(readers: Readers, operation: Operation, handler: LookHandler) -> Endpoint:
+    """The same over readers alone."""
+
+    async def serve(request: Request) -> Response:
+        look = Look(api=readers, operation=operation, request=request, identity=_NOBODY, grants=_NOTHING)
+        await _admit(look)
+        return await _answer(look, handler)
+
+    return Endpoint(operation, serve)
+
+
+async def _admit(call: Look) -> str:
+    """Who asks, and what they may; their token, empty where nobody needs one. Raises what they are refused with."""
+    if call.operation.public:
+        return ""
+    api, token = call.api, bearer_token(call.request)
+    if is_account_token(token):
+        await _fresh_roles(api)  # the token itself stands there
+    identity = await api.identities.verify(token)
+    if isinstance(identity, Refusal):
+        raise refused(identity, creation=True)
+    wait = api.limiter.wait_seconds(principal(identity))
+    if wait > 0:
+        raise ApiError(
+            429,
+            f"you may send {api.limiter.rate:g} requests a second, and {api.limiter.burst:g} at once; "
+            f"the next is taken in {wait:.2f} s",
+            details="rate_limited",
+            headers={"Retry-After": str(math.ceil(wait))},
+        )
+    await _fresh_roles(api)
+    call.identity = identity
+    call.actor = await api.identities.actor(identity)
+    call.grants = api.roles.grants(call.actor)
+    return token
+
+
+async def _answer[C: Look](call: C, handler: Callable[[C], Awaitable[Response]]) -> Response:
+    """Check the query and the headers, read the body, and have the handler answer."""
+    operation, request = call.operation, call.request
     call.values, query_faults = query_values(operation, request.scope["query_string"])
     call.faults = [*query_faults, *call.header_faults()]
     if operation.mutates:
@@ -129,16 +157,16 @@ async def _serve(api: Api, operation: Operation, request: Request) -> Response:
     if not operation.public:
         await call.check_min_seq()
     try:
-        return await operation.handler(call)
+        return await handler(call)
     except ApiError as error:
         if call.faults and error.issues is not None:
             raise bad_request([*call.faults, *error.issues][:MAX_ISSUES]) from None
         raise
 
 
-async def _fresh_roles(api: Api) -> None:
+async def _fresh_roles(api: Readers) -> None:
     """Raises 503 where this api does not know yet what it was told of roles and accounts."""
-    if not await api.directory.fresh(timeout_seconds=MAX_WAIT_SECONDS):
+    if not await api.roles.fresh(timeout_seconds=MAX_WAIT_SECONDS):
         raise unavailable("roles are not known as new as they were changed here; try again", details="roles_behind")
 
 

@@ -9,14 +9,14 @@ from starlette.responses import Response
 
 from projections.queries import POOL_SIZE, RowStream
 from projections.row_json import WORKLOAD_COLUMNS
-from services.api.context import MIN_SEQ, Call
+from services.api.context import MIN_SEQ, Look
 from services.api.issues import BadValueError, shown
 from services.api.moments import AS_OF, MOMENT_HEADERS, reading
 from services.api.operations import Query, reads
 from services.api.paths import WORKLOADS
 from services.api.streamed import Streamed
 from services.api.workloads import ORDER, SELECTION, named_rows, selection_rules, workload_query
-from services.runtime.identity.actors import Actors
+from services.runtime.identity.actors import ActorNames
 
 EXPORTS: Final = POOL_SIZE // 2
 """At once in one process; each holds a connection of the pool while it goes on."""
@@ -53,7 +53,7 @@ _FORMULA_STARTS: Final = frozenset("=+-@\t\r\x00")
     rules=selection_rules,
     headers=MOMENT_HEADERS,
 )
-async def export_workloads(call: Call) -> Response:
+async def export_workloads(call: Look) -> Response:
     async with AsyncExitStack() as held:
         held.callback(call.take_slot(call.api.exports, "exports"))
         tables = await reading(call)
@@ -69,7 +69,7 @@ async def export_workloads(call: Call) -> Response:
         return Streamed(content, media_type=media, held=held.pop_all(), headers=headers)
 
 
-async def _chunks(found: RowStream, columns: Sequence[str], kind: str, actors: Actors) -> AsyncGenerator[bytes]:
+async def _chunks(found: RowStream, columns: Sequence[str], kind: str, actors: ActorNames) -> AsyncGenerator[bytes]:
     pending = bytearray(csv_line(columns) if kind == "csv" else b"")
     async for row in found.rows:
         (values,) = await named_rows(actors, (row,))

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from events.authorize import Permission, authorize
 from events.refusal import Refusal
-from services.api.context import Call, bearer_token
+from services.api.context import Look, bearer_token
 from services.api.streamed import Streamed
 
 FOLLOWS: Final = 500
@@ -30,7 +30,7 @@ type LastLine = Callable[[Refusal], bytes]
 
 
 def followed_answer(
-    call: Call,
+    call: Look,
     pieces: AsyncGenerator[bytes],
     *,
     media_type: str,
@@ -47,7 +47,7 @@ def followed_answer(
 
 
 async def _while_permitted(
-    call: Call, pieces: AsyncGenerator[bytes], permission: Permission, project_id: str | None, last_line: LastLine
+    call: Look, pieces: AsyncGenerator[bytes], permission: Permission, project_id: str | None, last_line: LastLine
 ) -> AsyncGenerator[bytes]:
     loop = asyncio.get_running_loop()
     check_at = loop.time() + CHECK_SECONDS
@@ -78,7 +78,7 @@ async def _next(pieces: AsyncGenerator[bytes]) -> bytes | None:
     return await anext(pieces, None)
 
 
-async def _refusal(call: Call, permission: Permission, project_id: str | None) -> Refusal | None:
+async def _refusal(call: Look, permission: Permission, project_id: str | None) -> Refusal | None:
     """Why the caller may no longer listen; None while they may."""
     identity = await call.api.identities.verify(bearer_token(call.request))
     if isinstance(identity, Refusal):
@@ -86,4 +86,4 @@ async def _refusal(call: Call, permission: Permission, project_id: str | None) -
     # Without the leeway of a new request: whoever has a newer token asks again.
     if identity.expires_at <= datetime.now(UTC):
         return Refusal(code="not_authenticated", message="the token has expired; get a new one")
-    return authorize(call.api.directory.grants(call.actor), permission, project_id)
+    return authorize(call.api.roles.grants(call.actor), permission, project_id)

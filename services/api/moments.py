@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from projections.queries import Moment, Queries
-from services.api.context import MAX_DIGITS, MAX_WAIT_SECONDS, Call, rfc3339
+from services.api.context import MAX_DIGITS, MAX_WAIT_SECONDS, Look, rfc3339
 from services.api.errors import bad_request, unavailable
 from services.api.issues import BadValueError, Issue, shown
 from services.api.operations import MAX_BIGINT, Query
@@ -42,7 +42,7 @@ MOMENT_HEADERS: Final = (
 """Of operations that take AS_OF."""
 
 
-async def moment_of(call: Call, name: str = AS_OF.name) -> Moment | None:
+async def moment_of(call: Look, name: str = AS_OF.name) -> Moment | None:
     """The moment that this parameter asks for; None: now. Raises 400 of the future, and 503 where the tables have not
     come that far.
     """
@@ -87,7 +87,7 @@ class Reading:
     """None: now."""
 
 
-async def reading(call: Call) -> Reading:
+async def reading(call: Look) -> Reading:
     """Raises what `moment_of` raises. Of now, it waits as `Call.fresh` does."""
     moment = await moment_of(call)
     headers = await call.fresh() if moment is None else moment_headers(moment)

@@ -6,7 +6,7 @@ from typing import Final
 from events.aggregate import NODE
 from events.commit import Commit
 from events.node import NodeRegistered
-from services.runtime.log.store import EventStore
+from services.runtime.log.store import EventReader
 
 KEPT_NAMES: Final = 20_000
 """More than all clusters have that were ever tried."""
@@ -15,7 +15,7 @@ KEPT_NAMES: Final = 20_000
 class NodeNames:
     """Looked up in the log once each."""
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventReader) -> None:
         self._store = store
         self._names: OrderedDict[str, str] = OrderedDict()
 

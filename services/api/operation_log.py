@@ -26,7 +26,7 @@ from events.workload.state import WorkloadCreated
 from projections.schemas import Note
 from services.api import answers
 from services.api.backwards import Selection, newest_first
-from services.api.context import Call, if_answered, read_answer
+from services.api.context import Call, Look, if_answered, read_answer
 from services.api.errors import bad_request
 from services.api.follows import followed_answer
 from services.api.issues import Issue
@@ -135,7 +135,7 @@ async def void_message(call: Call) -> Answer[answers.HttpResponse]:
     rules=follow_rules,
     errors=(403,),
 )
-async def list_events(call: Call) -> Answer[answers.Events] | Response:
+async def list_events(call: Look) -> Answer[answers.Events] | Response:
     call.require(Permission.READ_AUDIT, None)
     after: int = call.values["after"]
     if call.values["follow"]:
@@ -172,14 +172,14 @@ async def list_events(call: Call) -> Answer[answers.Events] | Response:
     return read_answer(answers.Events(events=events, next=reached if reached < last else None), last, {})
 
 
-async def _commits(call: Call, after: int) -> AsyncGenerator[Commit]:
+async def _commits(call: Look, after: int) -> AsyncGenerator[Commit]:
     async with aclosing(call.api.store.follow(after)) as batches:
         async for batch in batches:
             for commit in batch:
                 yield commit
 
 
-async def _followed(call: Call, after: int) -> AsyncGenerator[bytes]:
+async def _followed(call: Look, after: int) -> AsyncGenerator[bytes]:
     try:
         async with aclosing(call.api.store.follow(after)) as batches:
             async for batch in batches:
@@ -200,7 +200,7 @@ def _last_line(reason: Refusal) -> bytes:
     return msgspec.json.encode({"end": reason.code, "message": reason.message}) + b"\n"
 
 
-def _selection(call: Call) -> Selection:
+def _selection(call: Look) -> Selection:
     """What the filters ask for."""
     actor: str | None = call.values["actor"]
     ids = None if actor is None else {known for known, subject in call.api.actors.subjects.items() if subject == actor}
@@ -213,12 +213,12 @@ def _selection(call: Call) -> Selection:
     )
 
 
-async def _answers(call: Call, commits: Sequence[Commit]) -> list[answers.Commit]:
+async def _answers(call: Look, commits: Sequence[Commit]) -> list[answers.Commit]:
     names = await _names(call, commits)
     return [await commit_answer(call, commit, names) for commit in commits]
 
 
-async def _names(call: Call, commits: Sequence[Commit]) -> dict[str, str]:
+async def _names(call: Look, commits: Sequence[Commit]) -> dict[str, str]:
     """Names by id of the workloads that these are about, as far as the lists can be read, projects and clusters."""
     about = (commit.record.about.id for commit in commits if commit.aggregate == WORKLOAD.name)
     ids = {id_ for id_ in about if id_ is not None}
@@ -233,7 +233,7 @@ async def _names(call: Call, commits: Sequence[Commit]) -> dict[str, str]:
     )
 
 
-async def commit_answer(call: Call, commit: Commit, names: Mapping[str, str]) -> answers.Commit:
+async def commit_answer(call: Look, commit: Commit, names: Mapping[str, str]) -> answers.Commit:
     """A commit as people read it: ids and names instead of keys, who acted by name; events keep actor ids."""
     record = commit.record
     await call.api.actors.subjects_of((record.actor.id,))
@@ -306,7 +306,7 @@ async def _newest(call: Call, stream: str, since: datetime | None, limit: int) -
     return _Newest(records=records, searched_back_to=None if whole else oldest)
 
 
-def _is_wanted(call: Call, record: answers.AuditEntry) -> bool:
+def _is_wanted(call: Look, record: answers.AuditEntry) -> bool:
     actor: str | None = call.values["actor"]
     kind: str | None = call.values["type"]
     sub = record.actor.sub if isinstance(record.actor, answers.Actor) else None

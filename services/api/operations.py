@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from inspect import get_annotations
 from types import ModuleType, UnionType
-from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, cast, get_args, get_origin
 
 import msgspec
 from starlette.responses import Response
@@ -21,7 +21,7 @@ from events.fields.declare import Body
 from services.api.issues import Issue
 
 if TYPE_CHECKING:
-    from services.api.context import Call
+    from services.api.context import Call, Look
 
 MAX_BIGINT: Final = 2**63 - 1
 JSON: Final = "application/json"
@@ -51,6 +51,8 @@ type QueryRules = Callable[[Mapping[str, Any], AbstractSet[str]], Iterable[Issue
 """What is wrong with query parameters that are well-formed, of their values and of the names that were given."""
 
 type Handler = Callable[["Call"], Awaitable[Response]]
+type LookHandler = Callable[["Look"], Awaitable[Response]]
+"""Of what needs no more than the log and the tables: a sandbox can answer it, too."""
 
 
 def no_query_rules(_: Mapping[str, Any], __: AbstractSet[str]) -> Iterable[Issue]:
@@ -75,6 +77,8 @@ class Operation:
     path: str
     id: str
     handler: Handler
+    look: LookHandler | None = None
+    """The handler, where it takes a `Look`."""
     summary: str
     tag: Tag
     ok: int = 200
@@ -120,6 +124,7 @@ def reads(
             path=path,
             id=_name(handler),
             handler=handler,
+            look=_look(handler),
             summary=summary,
             tag=tag,
             answers=_answers(handler),
@@ -186,6 +191,14 @@ def operations_in(*modules: ModuleType) -> tuple[Operation, ...]:
 
 def _name(handler: Handler) -> str:
     return getattr(handler, "__name__", "")
+
+
+def _look(handler: Handler) -> "LookHandler | None":
+    """The handler, where its annotation says that it takes a `Look`."""
+    from services.api.context import Look
+
+    parameter = next(iter(get_annotations(handler).values()))
+    return cast("LookHandler", handler) if parameter is Look else None
 
 
 def _answers(handler: Handler) -> type[msgspec.Struct] | None:

@@ -26,7 +26,7 @@ from projections.queries import ProjectUse
 from services.api import answers
 from services.api.check import check
 from services.api.clusters import PoolName
-from services.api.context import MIN_SEQ, Call, if_answered, read_answer, version_header
+from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, version_header
 from services.api.errors import bad_request, not_found
 from services.api.issues import Issue, PolicyRule, shown
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of
@@ -97,7 +97,7 @@ class AccessRule(Body, frozen=True, kw_only=True):
     query=(AS_OF, MIN_SEQ),
     headers=MOMENT_HEADERS,
 )
-async def list_projects(call: Call) -> Answer[answers.Projects]:
+async def list_projects(call: Look) -> Answer[answers.Projects]:
     if (moment := await moment_of(call)) is not None:
         held = await call.queries.as_of(moment).project_use()
         were = [_project_answer(p, held.projects) for p in await projects_at(call, moment)]
@@ -118,7 +118,7 @@ async def list_projects(call: Call) -> Answer[answers.Projects]:
     errors=(404,),
     headers=MOMENT_HEADERS,
 )
-async def get_project(call: Call) -> Answer[answers.Project]:
+async def get_project(call: Look) -> Answer[answers.Project]:
     if (moment := await moment_of(call)) is not None:
         was = await project_at(call, moment)
         if was is None or not call.may_read(call.id):
@@ -207,7 +207,7 @@ async def delete_project(call: Call) -> Answer[answers.HttpResponse]:
 
 
 @reads(RULES, tag="Organisation", summary="List who has which role where", query=(MIN_SEQ,), errors=(403,))
-async def list_access_rules(call: Call) -> Answer[answers.AccessRules]:
+async def list_access_rules(call: Look) -> Answer[answers.AccessRules]:
     headers = await directory_fresh(call)
     allowed = {
         p.project_id
@@ -271,7 +271,7 @@ async def revoke_role(call: Call) -> Answer[answers.HttpResponse]:
 
 
 @reads(f"{V1}/me", tag="Organisation", summary="Get the user of the token, and their roles")
-async def who_am_i(call: Call) -> Answer[answers.Me]:
+async def who_am_i(call: Look) -> Answer[answers.Me]:
     me = answers.Me(
         issuer=call.identity.iss,
         subject=call.identity.sub,
@@ -316,7 +316,7 @@ def _issues_of_rule(rule: AccessRule) -> Iterator[Issue]:
 
 
 async def _rules(
-    call: Call, roles: dict[str, Any], scope_type: Literal["tenant", "project"], scope_id: str | None
+    call: Look, roles: dict[str, Any], scope_type: Literal["tenant", "project"], scope_id: str | None
 ) -> list[answers.AccessRuleHeld]:
     subjects = await call.api.actors.subjects_of(roles)
     return [
@@ -336,7 +336,7 @@ def _pool_issues(pools: tuple[str, ...], known: Collection[str] | None) -> Itera
             yield Issue(field=f"nodePools[{index}]", details=details, rule="options")
 
 
-async def _pools_there_are(call: Call) -> set[str]:
+async def _pools_there_are(call: Look) -> set[str]:
     """Of all clusters: a project is for all of them."""
     await directory_fresh(call)
     pools = {DEFAULT_POOL}
@@ -345,14 +345,14 @@ async def _pools_there_are(call: Call) -> set[str]:
     return pools
 
 
-async def _readable(call: Call) -> Chain[Project]:
+async def _readable(call: Look) -> Chain[Project]:
     chain = await project_chain(call, call.id)
     if chain is None or not call.may_read(chain.state.project_id):
         raise not_found("there is no such project")
     return chain
 
 
-async def _uses(call: Call, ids: frozenset[str]) -> dict[str, ProjectUse] | None:
+async def _uses(call: Look, ids: frozenset[str]) -> dict[str, ProjectUse] | None:
     """What the projects hold; None while the projections are away: the projects themselves are known."""
     answer = await if_answered(call.queries.project_use(ids))
     return None if answer is None else answer.projects

@@ -11,7 +11,7 @@ import msgspec
 from starlette.responses import HTMLResponse, Response
 
 from services.api import asyncapi
-from services.api.context import Call
+from services.api.context import Look
 from services.api.docs_page import docs_page
 from services.api.edge import CONTENT_SECURITY_POLICY
 from services.api.openapi import document
@@ -34,7 +34,7 @@ def pages_of(operations: Sequence[Operation]) -> tuple[Operation, ...]:
         return docs_page(document(operations))
 
     @reads("/openapi.json", tag="System", summary="This description", public=True)
-    async def openapi(_: Call) -> Response:
+    async def openapi(_: Look) -> Response:
         return Response(described(), media_type=JSON)
 
     @cache
@@ -42,7 +42,7 @@ def pages_of(operations: Sequence[Operation]) -> tuple[Operation, ...]:
         return msgspec.json.encode(asyncapi.document())
 
     @reads("/asyncapi.json", tag="System", summary="The public events that other programs subscribe to", public=True)
-    async def public_events(_: Call) -> Response:
+    async def public_events(_: Look) -> Response:
         return Response(told(), media_type=JSON)
 
     @reads(
@@ -52,15 +52,15 @@ def pages_of(operations: Sequence[Operation]) -> tuple[Operation, ...]:
         media=("text/html",),
         public=True,
     )
-    async def docs(_: Call) -> Response:
+    async def docs(_: Look) -> Response:
         return HTMLResponse(page(), headers=WITH_STYLE)
 
     @reads("/docs.css", tag="System", summary="How that page looks", media=("text/css",), public=True)
-    async def style(_: Call) -> Response:
+    async def style(_: Look) -> Response:
         return Response(STYLE.read_bytes(), media_type="text/css")
 
     @reads("/", tag="System", summary="What this is, and where to read on", media=("text/html",), public=True)
-    async def home(_: Call) -> Response:
+    async def home(_: Look) -> Response:
         return HTMLResponse(home_page())
 
     return (openapi, public_events, docs, style, home)

@@ -13,7 +13,7 @@ from events.envelope import Accepted
 from events.ids import key_of_id
 from events.project import Project
 from projections.queries import Moment
-from services.api.context import MAX_WAIT_SECONDS, Call
+from services.api.context import MAX_WAIT_SECONDS, Look
 from services.runtime.identity.directory import KINDS
 
 CHAINS_AT_ONCE: Final = 32
@@ -22,7 +22,7 @@ OWN_WRITE_SECONDS: Final = 1.0
 """How long the answer to a change of roles, projects or clusters waits until this api's own reads show it."""
 
 
-async def find_project(call: Call, project_id: str) -> Project | None:
+async def find_project(call: Look, project_id: str) -> Project | None:
     known = call.api.directory.project(project_id)
     if known is not None:
         return known
@@ -30,7 +30,7 @@ async def find_project(call: Call, project_id: str) -> Project | None:
     return None if chain is None else chain.state
 
 
-async def project_chain(call: Call, project_id: str) -> Chain[Project] | None:
+async def project_chain(call: Look, project_id: str) -> Chain[Project] | None:
     """With its version, as of the same commit."""
     key = key_of_id(project_id)
     if key is None:
@@ -45,7 +45,7 @@ def _lives(chain: Chain[Project], project_id: str) -> bool:
     return chain.state.exists and chain.state.project_id == project_id
 
 
-async def find_cluster(call: Call, cluster_id: str) -> Cluster | None:
+async def find_cluster(call: Look, cluster_id: str) -> Cluster | None:
     known = call.api.directory.cluster(cluster_id)
     if known is not None:
         return known
@@ -53,7 +53,7 @@ async def find_cluster(call: Call, cluster_id: str) -> Cluster | None:
     return None if chain is None else chain.state
 
 
-async def cluster_chain(call: Call, cluster_id: str) -> Chain[Cluster] | None:
+async def cluster_chain(call: Look, cluster_id: str) -> Chain[Cluster] | None:
     """With its version, as of the same commit."""
     key = key_of_id(cluster_id)
     if key is None:
@@ -68,7 +68,7 @@ def _is_living(chain: Chain[Cluster], cluster_id: str) -> bool:
     return chain.state.exists and chain.state.cluster_id == cluster_id
 
 
-async def clusters_at(call: Call, moment: Moment, *, removed: bool) -> list[Cluster]:
+async def clusters_at(call: Look, moment: Moment, *, removed: bool) -> list[Cluster]:
     """Those that there were at a moment, by name; `removed`: for each name that was free, the last one."""
     ids = await call.queries.as_of(moment).cluster_ids(removed=removed)
     states = [chain.state for chain in await _chains_at(call, CLUSTER, ids, moment)]
@@ -76,26 +76,26 @@ async def clusters_at(call: Call, moment: Moment, *, removed: bool) -> list[Clus
     return sorted(found, key=lambda cluster: cluster.name)
 
 
-async def projects_at(call: Call, moment: Moment) -> list[Project]:
+async def projects_at(call: Look, moment: Moment) -> list[Project]:
     """Those that there were at a moment and that the caller may read now, by name."""
     ids = await call.queries.as_of(moment).project_ids()
     found = [chain.state for chain in await _chains_at(call, PROJECT, ids, moment)]
     return sorted((state for state in found if state.exists), key=lambda project: project.name)
 
 
-async def cluster_at(call: Call, moment: Moment, cluster_id: str) -> Chain[Cluster] | None:
+async def cluster_at(call: Look, moment: Moment, cluster_id: str) -> Chain[Cluster] | None:
     """One cluster as it stood; None where there was none."""
     chains = await _chains_at(call, CLUSTER, [cluster_id], moment)
     return next((chain for chain in chains if _is_living(chain, cluster_id)), None)
 
 
-async def project_at(call: Call, moment: Moment) -> Chain[Project] | None:
+async def project_at(call: Look, moment: Moment) -> Chain[Project] | None:
     """The project that the path names as it stood; None where there was none."""
     chains = await _chains_at(call, PROJECT, [call.id], moment)
     return next((chain for chain in chains if _lives(chain, call.id)), None)
 
 
-async def _chains_at[S](call: Call, aggregate: Aggregate[S], ids: Iterable[str], moment: Moment) -> list[Chain[S]]:
+async def _chains_at[S](call: Look, aggregate: Aggregate[S], ids: Iterable[str], moment: Moment) -> list[Chain[S]]:
     """From the log: one for each name that the ids had."""
     turns = asyncio.Semaphore(CHAINS_AT_ONCE)
 
@@ -117,7 +117,7 @@ class Removal:
     """Subject of who did it."""
 
 
-async def removal_of(call: Call, cluster_id: str) -> Removal | None:
+async def removal_of(call: Look, cluster_id: str) -> Removal | None:
     """Of a cluster that was removed, also where another one has its name now; None of any other."""
     key = key_of_id(cluster_id)
     if key is None or call.api.directory.cluster(cluster_id) is not None:
@@ -137,13 +137,13 @@ async def removal_of(call: Call, cluster_id: str) -> Removal | None:
     return None
 
 
-async def directory_caught_up(call: Call, reply: Accepted) -> None:
+async def directory_caught_up(call: Look, reply: Accepted) -> None:
     """So that who changed something sees it in the next list."""
     if reply.changed:
         await call.api.directory.reached(reply.seq, timeout_seconds=OWN_WRITE_SECONDS)
 
 
-async def directory_fresh(call: Call) -> dict[str, str]:
+async def directory_fresh(call: Look) -> dict[str, str]:
     """Wait for `min_seq` in a list that comes from the fold; headers as `Call.fresh`."""
     wanted = call.min_seq
     directory = call.api.directory
@@ -154,7 +154,7 @@ async def directory_fresh(call: Call) -> dict[str, str]:
     return {"X-Log-Sequence": str(max(wanted, directory.seq))}
 
 
-async def _last_that_counts(call: Call, wanted: int) -> int:
+async def _last_that_counts(call: Look, wanted: int) -> int:
     """The sequence at which the fold knows all that it can know of `wanted`: it follows only some kinds of aggregates,
     and most of the log is about others.
     """

@@ -4,6 +4,7 @@ and of one moment while the tables are behind, or Postgres is away.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -21,19 +22,28 @@ from projections.row_json import row_to_json
 from projections.workloads.project import EMPTY, WorkloadEntry, WorkloadWork
 from projections.workloads.rows import PodRow, WorkloadRow
 from services.runtime.identity.directory import Directory
-from services.runtime.log.store import EventStore
+from services.runtime.log.store import EventReader
 from services.runtime.process.turn import Turn
 
 KEPT_ENTRIES: Final = 100
 """Rows that are kept, the least recently used going first, so that the next read costs only what is new."""
 
 
+type Now = Callable[[], datetime]
+
+
+def _clock() -> datetime:
+    return datetime.now(UTC)
+
+
 class LoggedRows:
     """Rows of single workloads, made from the log."""
 
-    def __init__(self, store: EventStore, directory: Directory) -> None:
+    def __init__(self, store: EventReader, directory: Directory, *, now: Now = _clock) -> None:
+        """`now`: up to when present times are counted."""
         self._store = store
         self._directory = directory
+        self._now = now
         self._entries: OrderedDict[str, WorkloadEntry] = OrderedDict()
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By workload: held by who makes its row."""
@@ -51,7 +61,7 @@ class LoggedRows:
         assert entry.row is not None, "a workload that was loaded was created"
         return row_to_json(
             msgspec.structs.asdict(entry.row)
-            | _totals(entry.row, now or datetime.now(UTC))
+            | _totals(entry.row, now or self._now())
             | {
                 "project_name": await self._project_name(state.project_id),
                 "cluster_name": await self._cluster_name(state.cluster_id),

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import Final, cast
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from projections.queries import Queries
 from services.api.account_use import AccountUse
@@ -38,7 +39,7 @@ KEEP_ALIVE_SECONDS: Final = 65
 """Longer than the 60 s of common load balancers, so that they never write into a connection that we close."""
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Without signal handlers: the host has its own."""
 
     @contextlib.contextmanager
@@ -69,6 +70,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             identities=Identities(verifier, actors, directory),
             account_use=account_use,
             actors=actors,
+            roles=directory,
             directory=directory,
             store=store,
             commands=commands,
@@ -107,30 +109,8 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
 async def _serve(
     api: Api, settings: Settings, certificate: Certificate | None, health: Health, stop: asyncio.Event
 ) -> None:
-    limits = ConnectionLimits(
-        connections=settings.http_max_connections,
-        per_address=settings.http_max_connections_per_address,
-        head_seconds=settings.http_max_head_seconds,
-        stalled_seconds=settings.http_max_stalled_seconds,
-    )
-    protocol = bounded(limits) if certificate is None else over_tls(bounded(limits), limits, certificate)
-    server = _Server(
-        uvicorn.Config(
-            build_application(api, origins=[*filter(None, map(str.strip, settings.cors_origins.split(",")))]),
-            host=settings.http_host,
-            port=settings.http_port,
-            loop="none",
-            http=cast("type[asyncio.Protocol]", protocol),
-            ws="none",
-            lifespan="off",
-            proxy_headers=False,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
-    )
+    application = build_application(api, origins=[*filter(None, map(str.strip, settings.cors_origins.split(",")))])
+    server = Server(configuration(application, settings, certificate))
     serving = asyncio.create_task(server.serve(), name="http")
     try:
         while not server.started and not serving.done():
@@ -154,3 +134,29 @@ async def _until_any_ends(watching: asyncio.Task[None], serving: asyncio.Task[No
     watching.cancel()
     serving.result()
     raise RuntimeError("the HTTP server ended by itself")
+
+
+def configuration(application: ASGIApp, settings: Settings, certificate: Certificate | None = None) -> uvicorn.Config:
+    """How uvicorn serves it: bounded, and without what it would do of its own accord."""
+    limits = ConnectionLimits(
+        connections=settings.http_max_connections,
+        per_address=settings.http_max_connections_per_address,
+        head_seconds=settings.http_max_head_seconds,
+        stalled_seconds=settings.http_max_stalled_seconds,
+    )
+    protocol = bounded(limits) if certificate is None else over_tls(bounded(limits), limits, certificate)
+    return uvicorn.Config(
+        application,
+        host=settings.http_host,
+        port=settings.http_port,
+        loop="none",
+        http=cast("type[asyncio.Protocol]", protocol),
+        ws="none",
+        lifespan="off",
+        proxy_headers=False,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )

@@ -16,7 +16,7 @@ from projections.queries import Moment
 from services.api.answers import HttpResponse, Training1
 from services.api.check import FaultyTraining, check_training
 from services.api.code import keep_for
-from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, rfc3339, sequence_headers
+from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, rfc3339, sequence_headers
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
 from services.api.issues import MAX_ISSUES
@@ -68,7 +68,7 @@ async def create_training(call: Call) -> Answer[Training1]:
 
 
 @reads(TRAINING, tag="Trainings", summary="Get a training in its newest state", query=(MIN_SEQ,), errors=(403, 404))
-async def get_training(call: Call) -> Answer[Training1]:
+async def get_training(call: Look) -> Answer[Training1]:
     chain, headers = await newest_workload(call)
     return Answer(await training_answer(call, chain.state), headers=sequence_headers(chain.version) | headers)
 
@@ -98,7 +98,7 @@ async def act(call: Call, command: UserCommand, done: str, already: str) -> Answ
     return call.accepted(reply, f"workload {call.id} {done if reply.changed else already}")
 
 
-async def newest_workload(call: Call) -> tuple[Chain[Workload], dict[str, str]]:
+async def newest_workload(call: Look) -> tuple[Chain[Workload], dict[str, str]]:
     """The workload's fold with all up to `min_seq`, where it was asked for; headers as `Call.fresh`. Raises 404."""
     wanted = call.min_seq
     if wanted:
@@ -108,7 +108,7 @@ async def newest_workload(call: Call) -> tuple[Chain[Workload], dict[str, str]]:
 
 
 async def load_workload(
-    call: Call, workload_id: str, *, creation: bool = False, min_seq: int = 0, seconds: float = READ_SECONDS
+    call: Look, workload_id: str, *, creation: bool = False, min_seq: int = 0, seconds: float = READ_SECONDS
 ) -> Chain[Workload]:
     """The workload's fold, from the log. Raises 404 also where the caller may not see it.
 
@@ -129,7 +129,7 @@ async def load_workload(
     return chain
 
 
-async def workload_at(call: Call, moment: Moment) -> Chain[Workload]:
+async def workload_at(call: Look, moment: Moment) -> Chain[Workload]:
     """The workload's fold as of a moment, also where it was deleted since. Raises 404 where there was none yet."""
     newest = await load_workload(call, call.id)
     if newest.version <= moment.seq:
@@ -140,7 +140,7 @@ async def workload_at(call: Call, moment: Moment) -> Chain[Workload]:
     raise not_found(f"there was no workload {call.id} then: it was submitted at {rfc3339(newest.state.created_at)}")
 
 
-async def training_answer(call: Call, state: Workload) -> Training1:
+async def training_answer(call: Look, state: Workload) -> Training1:
     owners = await call.api.actors.subjects_of((state.owner,))
     assert state.created_at is not None, "a workload that was loaded was created"
     return Training1(

@@ -32,7 +32,7 @@ from services.api.answers import (
     fields_of,
 )
 from services.api.answers import Workload as WorkloadAnswer
-from services.api.context import MIN_SEQ, Call, if_answered, read_answer, rfc3339, sequence_headers
+from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, rfc3339, sequence_headers
 from services.api.errors import bad_request
 from services.api.issues import BadValueError, Issue, none_of, shown
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_moment, reading
@@ -40,7 +40,7 @@ from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOADS
 from services.api.shown_rows import history_record, people_in, pod_answer
 from services.api.trainings import act, load_workload, newest_workload, training_answer, workload_at
-from services.runtime.identity.actors import Actors
+from services.runtime.identity.actors import ActorNames
 
 PAGE: Final = (
     Query(name="offset", type="integer", default=0, most=MAX_OFFSET, help="Rows to skip."),
@@ -150,7 +150,7 @@ class WorkloadChange(Body, frozen=True, kw_only=True):
     rules=selection_rules,
     headers=MOMENT_HEADERS,
 )
-async def list_workloads(call: Call) -> Answer[WorkloadList]:
+async def list_workloads(call: Look) -> Answer[WorkloadList]:
     tables = await reading(call)
     page = await tables.queries.workloads(workload_query(call))
     rows = [WorkloadRow(**row) for row in await named_rows(call.api.actors, page.rows)]
@@ -165,13 +165,13 @@ async def list_workloads(call: Call) -> Answer[WorkloadList]:
     rules=selection_rules,
     headers=MOMENT_HEADERS,
 )
-async def count_workloads(call: Call) -> Answer[Count]:
+async def count_workloads(call: Look) -> Answer[Count]:
     tables = await reading(call)
     counted = await tables.queries.count(workload_query(call))
     return read_answer(Count(count=counted.count), counted.seq, tables.headers)
 
 
-async def named_rows(actors: Actors, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
+async def named_rows(actors: ActorNames, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
     """Rows of `Queries.workloads` as the API shows them, with names in the place of ids."""
     people = {row["submitted_by"] for row in rows}.union(*(mentioned(row["phase_message"]) for row in rows))
     subjects = await actors.subjects_of(people)
@@ -185,7 +185,7 @@ async def named_rows(actors: Actors, rows: Sequence[Mapping[Any, Any]]) -> list[
     ]
 
 
-def workload_query(call: Call) -> WorkloadQuery:
+def workload_query(call: Look) -> WorkloadQuery:
     """The query that the parameters ask for, within what the caller may read."""
     return _query(call.values, call.grants.readable_projects, call.api.actors.subjects)
 
@@ -207,7 +207,7 @@ def _query(
     )
 
 
-async def whole_workload(call: Call, chain: Chain[Workload]) -> tuple[Chain[Workload], dict[str, Any]]:
+async def whole_workload(call: Look, chain: Chain[Workload]) -> tuple[Chain[Workload], dict[str, Any]]:
     """The workload's fold, this or a newer one, and all that its row says, as of the same commit; it has the actor id
     of who submitted it.
     """
@@ -235,7 +235,7 @@ async def whole_workload(call: Call, chain: Chain[Workload]) -> tuple[Chain[Work
     errors=(404,),
     headers=MOMENT_HEADERS,
 )
-async def get_workload(call: Call) -> Answer[WorkloadAnswer]:
+async def get_workload(call: Look) -> Answer[WorkloadAnswer]:
     """As of the log's newest commit of it, so that a read after a 202 sees it; all of it as of that one commit. Of the
     past, as of its last commit up to the moment.
     """
@@ -285,7 +285,7 @@ async def change_workload(call: Call) -> Answer[HttpResponse]:
     errors=(404,),
     headers=MOMENT_HEADERS,
 )
-async def workload_history(call: Call) -> Answer[History]:
+async def workload_history(call: Look) -> Answer[History]:
     moment = await moment_of(call)
     if moment is None:
         headers = await call.fresh((await load_workload(call, call.id)).version)
@@ -306,7 +306,7 @@ async def workload_history(call: Call) -> Answer[History]:
     errors=(404,),
     headers=MOMENT_HEADERS,
 )
-async def workload_pods(call: Call) -> Answer[Pods]:
+async def workload_pods(call: Look) -> Answer[Pods]:
     moment = await moment_of(call)
     if moment is not None:
         runs = await call.api.rows.runs_of(await workload_at(call, moment))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from events.commit import Commit
-from services.runtime.log.store import EventStore
+from services.runtime.log.store import EventReader
 
 BATCH_COMMITS: Final = 5_000
 """More commits at once than the projector takes: a workload's row is written once for several of its events, and
@@ -40,7 +40,7 @@ class Until:
     """About where that is, for a progress bar."""
 
 
-async def moment(store: EventStore, given: str) -> Until:
+async def moment(store: EventReader, given: str) -> Until:
     """A moment of the past, from a sequence or an RFC 3339 time. Raises MomentError, LogUnavailableError."""
     end = await store.last_seq()
     if given.isascii() and given.isdigit():
@@ -76,6 +76,17 @@ class Arrivals:
         StalledError, and what the store raises.
         """
         await self._read_on(until.seq, most)
+        whole = self._whole(until, most)
+        taken, self._waiting = self._waiting[:whole], self._waiting[whole:]
+        return taken
+
+    async def next_time(self, until: Until) -> datetime | None:
+        """When the next commit was decided; None: the moment is reached. Raises as `take`."""
+        await self._read_on(until.seq, 1)
+        return self._waiting[0].record.occurred_at if self._whole(until, 1) else None
+
+    def _whole(self, until: Until, most: int) -> int:
+        """How many commits that wait are whole atomic batches up to the moment; about `most` at most."""
         whole = 0
         for number, commit in enumerate(self._waiting, start=1):
             late = until.at is not None and commit.record.occurred_at > until.at
@@ -85,8 +96,7 @@ class Arrivals:
                 whole = number
                 if whole >= most:
                     break
-        taken, self._waiting = self._waiting[:whole], self._waiting[whole:]
-        return taken
+        return whole
 
     async def _read_on(self, until_seq: int, most: int) -> None:
         clock = asyncio.get_running_loop().time
@@ -102,7 +112,7 @@ class Arrivals:
 
 
 @asynccontextmanager
-async def arrivals(store: EventStore, after: int = 0) -> AsyncGenerator[Arrivals]:
+async def arrivals(store: EventReader, after: int = 0) -> AsyncGenerator[Arrivals]:
     commits_of = store.follow(after, idle_seconds=IDLE_SECONDS)
     try:
         yield Arrivals(commits_of, after)

@@ -18,7 +18,7 @@ from projections.fold import Entry, EntryKey, Fold, needed
 from projections.postgres import Pool, create_pool
 from projections.workloads.project import RowsLostError, restored
 from services.projector.writer import REFUSALS, Checkpoint, CheckpointMovedError, RefusedByTablesError, Writer
-from services.runtime.log.store import EventStore, LogGapError
+from services.runtime.log.store import EventReader, LogGapError
 
 CACHED_ENTRIES: Final = 20_000
 """Some 2 KB each: what is going on, and what ended a moment ago."""
@@ -65,7 +65,7 @@ class Engine:
 
     def __init__(
         self,
-        store: EventStore,
+        store: EventReader,
         writer: Writer,
         checkpoint: Checkpoint,
         *,
@@ -185,7 +185,7 @@ def _place(commits: Sequence[Commit]) -> Checkpoint:
     return Checkpoint(seq=commits[-1].seq, last_commit_id=commits[-1].record.commit_id)
 
 
-async def load(store: EventStore, writer: Writer, wanted: Mapping[EntryKey, int], *, at: int) -> dict[EntryKey, Entry]:
+async def load(store: EventReader, writer: Writer, wanted: Mapping[EntryKey, int], *, at: int) -> dict[EntryKey, Entry]:
     """The entries of these keys at these sequences of their chains: states from a snapshot or the log, and what a state
     of a workload does not keep from its rows, which stand there.
 

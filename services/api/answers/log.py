@@ -125,10 +125,10 @@ class ProjectionSchema(Form, frozen=True, kw_only=True):
 
     schema: str
     """Schema that holds them."""
-    state: Literal["building", "replaced", "leftover", "shadow"]
+    state: Literal["building", "replaced", "leftover", "shadow", "sandbox"]
     """`building`: they are being filled. `replaced`: a rebuild replaced them, and the next one drops them. `leftover`:
     a rebuild that did not end left them, and the next one drops them. `shadow`: they show one moment, and stay until
-    somebody drops them."""
+    somebody drops them. `sandbox`: a replay of the log is played into them."""
     sequence: int | None
     """The moment that a shadow shows."""
     since: Moment | None

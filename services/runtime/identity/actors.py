@@ -8,7 +8,7 @@ nobody: the fold answers also while the stream is away.
 import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -49,6 +49,15 @@ log = structlog.get_logger(__name__)
 
 class ActorsAwayError(Exception):
     """The stream ACTORS does not answer, or is full: who this is cannot be known, or no id be made, now."""
+
+
+class ActorNames(Protocol):
+    """Who ids stand for, as answers show it."""
+
+    @property
+    def subjects(self) -> Mapping[str, str]: ...
+    def person(self, actor: str) -> Person: ...
+    async def subjects_of(self, actors: Iterable[str]) -> dict[str, str]: ...
 
 
 class Actors:

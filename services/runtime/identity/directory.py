@@ -1,7 +1,7 @@
 """Who may do what where, and which clusters and projects there are: a live fold of the tenant, projects and clusters.
 
 It follows the log, so it lags by milliseconds. Where that would matter (before a refusal, before somebody touches what
-another one owns) ask the log's leader instead: `EventStore.load`.
+another one owns) ask the log's leader instead: `EventReader.load`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from events.subscriptions import Subscription
 from events.tenant import Tenant
 from services.runtime.log.folding import follow_into
 from services.runtime.log.log_fold import LogFold
-from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
+from services.runtime.log.store import EventReader, OnStanding, UnreadableMessageError
 
 FOLDED: Final = (TENANT, PROJECT, CLUSTER, VOID)
 """With the voids, so that whoever keeps a directory knows at once which messages say nothing."""
@@ -43,7 +43,7 @@ class Directory(LogFold):
         unreadable: the message that it stands before: nothing that came after it is known here.
     """
 
-    def __init__(self, store: EventStore, on_standing: OnStanding = lambda _: None) -> None:
+    def __init__(self, store: EventReader, on_standing: OnStanding = lambda _: None) -> None:
         super().__init__(FOLDED)
         self._known = 0
         self.unreadable: UnreadableMessageError | None = None

@@ -9,7 +9,7 @@ from typing import Protocol
 from events.aggregate import BrokenChainError
 from events.commit import Commit
 from events.subjects import aggregate_subject
-from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
+from services.runtime.log.store import EventReader, OnStanding, UnreadableMessageError
 
 
 class Folded(Protocol):
@@ -26,7 +26,7 @@ class Folded(Protocol):
 
 
 async def follow_into(
-    store: EventStore,
+    store: EventReader,
     fold: Folded,
     *,
     on_standing: OnStanding | None,
@@ -34,7 +34,7 @@ async def follow_into(
     until: int | None = None,
     idle_seconds: float = 1.0,
 ) -> AsyncGenerator[list[Commit], None]:
-    """Yields what `EventStore.follow` does, once it is in the fold. Raises LogGapError, and BrokenChainError where the
+    """Yields what `EventReader.follow` does, once it is in the fold. Raises LogGapError, and BrokenChainError where the
     fold began from a snapshot: begin again without it.
 
     Args:

@@ -12,7 +12,7 @@ from events.aggregate import WORKLOAD, Aggregate, Chain, advance, check_follows
 from events.commit import Commit
 from events.workload.state import WorkloadCreated
 from services.runtime.log.folding import follow_into
-from services.runtime.log.store import EventStore
+from services.runtime.log.store import EventReader
 from services.runtime.process.turn import Turn
 
 _BEGINS: Final[Mapping[str, type]] = {WORKLOAD.name: WorkloadCreated}
@@ -124,7 +124,7 @@ class LogFold:
         for name, kept in self.chains.items():
             kept.update(chains[name])
 
-    async def read(self, store: EventStore) -> None:
+    async def read(self, store: EventReader) -> None:
         """Take in the log up to `until`, once it is there. Raises UnreadableMessageError, LogGapError."""
         if self._until is None:
             raise ValueError("a fold without `until` is never done: follow into it")

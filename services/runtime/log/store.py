@@ -1,4 +1,4 @@
-"""The event store as its callers see it: append, load, follow. `jetstream.py` and `memory.py` implement it, and pass
+"""The event store as its callers see it: load and follow, and append. `jetstream.py` and `memory.py` implement it, and pass
 the same contract suite.
 """
 
@@ -82,23 +82,12 @@ type OnStanding = Callable[[UnreadableMessageError | None], None]
 """Told what a reader stands before, and None when it goes on."""
 
 
-class EventStore(Protocol):
-    """The log. Every method has a deadline; none retries for ever, but for `follow`.
+class EventReader(Protocol):
+    """The log as readers see it. Every method has a deadline; none retries for ever, but for `follow`.
 
     What reads (`load`, `load_at`, `last_seq`) raises LogUnavailableError where no answer comes, and
     UnreadableMessageError where a message that it takes cannot be read.
     """
-
-    async def append(self, draft: Draft, *, deadline_seconds: float = 5.0) -> Outcome:
-        """Append one commit, guarded by its parent. An answer that was lost is looked up until the deadline."""
-        ...
-
-    async def append_batch(self, drafts: Sequence[Draft], *, deadline_seconds: float = 5.0) -> Outcome:
-        """Append up to 1,000 commits of different aggregates, all or none. The store fills in `batch`.
-
-        Raises ValueError where two drafts name one aggregate, or there are none or too many.
-        """
-        ...
 
     async def load[S](
         self, aggregate: Aggregate[S], key: str, until: int | None = None, *, min_seq: int = 0, seconds: float = 5.0
@@ -161,5 +150,20 @@ class EventStore(Protocol):
         a follower can do what is due. With `aggregates`, only those kinds. Survives restarts of the server; raises
         LogGapError on a gap, and UnreadableMessageError before a message that cannot be read, once all that stands in
         front of it was yielded. Close it (`contextlib.aclosing`) where the loop is left before its end.
+        """
+        ...
+
+
+class EventStore(EventReader, Protocol):
+    """The log as those see it who also append."""
+
+    async def append(self, draft: Draft, *, deadline_seconds: float = 5.0) -> Outcome:
+        """Append one commit, guarded by its parent. An answer that was lost is looked up until the deadline."""
+        ...
+
+    async def append_batch(self, drafts: Sequence[Draft], *, deadline_seconds: float = 5.0) -> Outcome:
+        """Append up to 1,000 commits of different aggregates, all or none. The store fills in `batch`.
+
+        Raises ValueError where two drafts name one aggregate, or there are none or too many.
         """
         ...

@@ -31,6 +31,7 @@ FAILPOINTS: Final = frozenset(
         "rebuild_filled",
         "rebuild_swapping",
         "rebuild_swapped",
+        "replay_prepared",
     }
 )
 
