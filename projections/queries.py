@@ -48,7 +48,7 @@ STATEMENT_TIMEOUT_SECONDS: Final = 5
 """No list is worth more of Postgres' time (log.md section 4.3)."""
 CONNECT_TIMEOUT_SECONDS: Final = 5
 POOL_SIZE: Final = 8
-"""Connections kept per process; as many more may be opened for a burst."""
+"""Connections that an api keeps."""
 EACH: Final = 4
 """Of them, for one asker: whoever asks for a hundred lists at once waits for the own ones, and nobody else does."""
 POOL_TIMEOUT_SECONDS: Final = 2
@@ -222,12 +222,14 @@ class Queries:
         postgres_url: str,
         *,
         statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS,
+        connections: int = POOL_SIZE,
         schema: str | None = None,
         now: Callable[[], datetime | None] = lambda: None,
     ) -> None:
         """`postgres_url` is `postgresql://user:password@host:port/database`.
 
         Args:
+            connections: kept; as many more may be opened for a burst.
             schema: the one that is asked; None: the current one.
             now: up to when present times are counted; None: what Postgres says.
         """
@@ -244,8 +246,8 @@ class Queries:
                 "postgres://", "postgresql+asyncpg://", 1
             ),
             isolation_level="REPEATABLE READ",
-            pool_size=POOL_SIZE,
-            max_overflow=POOL_SIZE,
+            pool_size=connections,
+            max_overflow=connections,
             pool_timeout=POOL_TIMEOUT_SECONDS,
             pool_pre_ping=True,
             connect_args={

@@ -289,7 +289,11 @@ def _write_context(session: Session, name: str, url: str) -> None:
     target = session.target
     context = Context(url=url, token=target.token, project=target.project, cluster=target.cluster, sandbox=name)
     path = config_file(os.environ)
-    save_contexts(path, with_context(read_contexts(path), name, context, use=False))
+    try:
+        save_contexts(path, with_context(read_contexts(path), name, context, use=False))
+    except OSError as error:
+        # As in a container that only serves it: whoever looks there gives the address.
+        session.out.talk(f"no context was written ({error}); give --url {url}")
 
 
 def _no_sandbox(name: str) -> Problem:

@@ -29,18 +29,13 @@ KEPT_ENTRIES: Final = 100
 """Rows that are kept, the least recently used going first, so that the next read costs only what is new."""
 
 
-type Now = Callable[[], datetime]
-
-
-def _clock() -> datetime:
-    return datetime.now(UTC)
-
-
 class LoggedRows:
     """Rows of single workloads, made from the log."""
 
-    def __init__(self, store: EventReader, directory: Directory, *, now: Now = _clock) -> None:
-        """`now`: up to when present times are counted."""
+    def __init__(
+        self, store: EventReader, directory: Directory, *, now: Callable[[], datetime | None] = lambda: None
+    ) -> None:
+        """`now`: up to when present times are counted; None: the present."""
         self._store = store
         self._directory = directory
         self._now = now
@@ -61,7 +56,7 @@ class LoggedRows:
         assert entry.row is not None, "a workload that was loaded was created"
         return row_to_json(
             msgspec.structs.asdict(entry.row)
-            | _totals(entry.row, now or self._now())
+            | _totals(entry.row, now or self._now() or datetime.now(UTC))
             | {
                 "project_name": await self._project_name(state.project_id),
                 "cluster_name": await self._cluster_name(state.cluster_id),

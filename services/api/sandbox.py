@@ -1,8 +1,8 @@
 """The API of a sandbox: what reads workloads, nodes, clusters, projects and the log, over a log that is played.
 
-It is composed of readers alone. There is no way to the gate, to NATS or to a stream among them (`Readers`), so no handler
-here could change anything; whoever asks to is told that this is a sandbox. Places are those of the moment that was
-played to, roles are those of now.
+It is composed of readers alone. There is no way to the gate, to NATS or to a stream among them (`Readers`), so no
+handler here could change anything; whoever asks to is told that this is a sandbox. Places are those of the moment that
+was played to, roles are those of now.
 """
 
 import asyncio
@@ -37,6 +37,9 @@ from services.runtime.identity.identities import Identities
 from services.runtime.log.played import PlayedLog
 from services.runtime.log.store import EventReader
 from services.runtime.process.settings import Settings
+
+CONNECTIONS: Final = 2
+"""To Postgres: those of the api itself must not run short."""
 
 LOOKING: Final = tuple(operation for operation in OPERATIONS if operation.look is not None)
 """What a sandbox answers: operations whose handlers take a `Look`."""
@@ -100,7 +103,8 @@ async def serving(
         played: what the sandbox shows of it.
     """
     async with AsyncExitStack() as held:
-        queries = Queries(settings.reader_url or settings.database_url, schema=schema, now=lambda: played.at)
+        url = settings.reader_url or settings.database_url
+        queries = Queries(url, connections=CONNECTIONS, schema=schema, now=lambda: played.at)
         held.push_async_callback(queries.close)
         verifier = authenticator(settings)
         await verifier.start()

@@ -165,8 +165,8 @@ class Player:
 
 @asynccontextmanager
 async def player(log: EventReader, postgres_url: str, wanted: Wanted, progress: Progress) -> AsyncGenerator[Player]:
-    """The sandbox, made where it is not there yet, and held by us. Raises SandboxError, MomentError, what the log raises
-    and what asyncpg raises.
+    """The sandbox, made where it is not there yet, and held by us. Raises SandboxError, MomentError, what the log
+    raises and what asyncpg raises.
     """
     schema = sandboxes.schema_of(wanted.name)
     async with sandboxes.connected(postgres_url) as connection:
@@ -228,7 +228,8 @@ async def _new(log: EventReader, wanted: Wanted, speed: str) -> Replay:
     last = at_seq(end) if wanted.to is None else await moment(log, wanted.to)
     if start.aim > last.aim:
         raise BadReplayError(
-            f"--from ({wanted.from_}, about {start.aim} in the log) is behind --to ({wanted.to or end}, about {last.aim})"
+            f"--from ({wanted.from_}, about {start.aim} in the log) is behind --to "
+            f"({wanted.to or end}, about {last.aim})"
         )
     return Replay(
         from_given=wanted.from_ or "0",

@@ -17,6 +17,7 @@ import pytest
 
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from development.stack import until
+from muster.cli.contexts import Context, Contexts, read_contexts, save_contexts
 from services.runtime.nats.connection import connect
 from tests.support.api import Served, certified, report_node, serving
 
@@ -413,6 +414,49 @@ def test_verify_and_rebuild_work_on_the_log_with_the_operator_s_credential(
     assert part.returncode == 0
     assert f"every row follows from the log up to {forged - 1}; the log goes on to {forged}" in part.stderr
     assert "muster projections status" in part.stderr
+
+
+def test_a_replay_is_looked_at_with_the_same_commands_and_removed_by_one(
+    admin: Served, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    with admin.client() as client:
+        assert client.post("/api/v1/workloads/trainings", json=admin.training(name="played")).status_code == 202
+    live = Context(url=admin.url, token=admin.token("admin"), project="default")
+    contexts = tmp_path / "muster" / "config.toml"
+    save_contexts(contexts, Contexts(current="live", contexts={"live": live}))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")} | {
+        "MUSTER_NATS_URL": nats_server.url,
+        "MUSTER_NATS_PASSWORD_DIR": str(nats_server.password_dir()),
+        "MUSTER_POSTGRES_URL": admin.settings.postgres_url,
+        "MUSTER_JWKS_FILE": str(admin.settings.jwks_file),
+        "XDG_CONFIG_HOME": str(tmp_path),
+    }
+    muster = (sys.executable, "-m", "muster.cli.main")
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*muster, *arguments], capture_output=True, text=True, env=environ, timeout=60, check=False
+        )
+
+    with subprocess.Popen([*muster, "replay", "--into", "then"], stderr=subprocess.PIPE, text=True, env=environ) as it:
+        assert it.stderr is not None
+        heard = ""
+        while "it is served until Ctrl-C" not in heard:
+            line = it.stderr.readline()
+            assert line, heard
+            heard += line
+        assert "muster --context then workload list" in heard
+        assert "played" in call("--context", "then", "workload", "list", "-o", "name").stdout.split()
+        refused = call("--context", "then", "workload", "delete", "played", "-y")
+        assert refused.returncode == 4
+        assert "this is the sandbox then" in refused.stderr
+        (row,) = json.loads(call("replay", "list", "-o", "json").stdout)
+        assert (row["name"], row["state"], row["from"]) == ("then", "served", "0")
+        gone = call("replay", "rm", "then")
+        assert gone.returncode == 0, gone.stderr
+        assert it.wait(30) == 1
+        assert "was removed" in it.stderr.read()
+    assert list(read_contexts(contexts).contexts) == ["live"]
 
 
 async def _forge(nats_server: NatsServer) -> int:

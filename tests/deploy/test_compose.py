@@ -52,8 +52,8 @@ def users_of(setting: str) -> set[str]:
     [
         ("signing-key", {"setup", "cli", "backup", "restore"}),
         ("authority", {"secrets"}),
-        ("postgres-password", {"secrets", "postgres", *users_of("database_url") - {"api"}}),
-        ("postgres-reader-password", {"secrets", *users_of("reader_url")}),
+        ("postgres-password", {"secrets", "postgres", "operator", *users_of("database_url") - {"api"}}),
+        ("postgres-reader-password", {"secrets", "operator", *users_of("reader_url")}),
         ("nats-data", {"nats"}),
         ("callout-keys", {"secrets", "subscriptions"}),
     ],
@@ -64,7 +64,7 @@ def test_a_secret_is_mounted_by_those_who_need_it_alone(volume: str, services: s
 
 def test_every_service_runs_as_the_user_whose_password_it_reads() -> None:
     runs_as = {name: str(service.get("user", "")).partition(":")[0] for name, service in SERVICES.items()}
-    for user in TABLE.keys() - {"operator", "keeper"}:
+    for user in TABLE.keys() - {"keeper"}:
         assert runs_as[user] == str(TABLE[user].uid), user
     assert runs_as["nats"] == str(SERVER_UID)
     # The group that may read all of them is nobody else's.
@@ -210,7 +210,7 @@ def test_in_production_the_api_is_published_and_serves_https_and_nats_for_subscr
 
 def test_in_production_what_leads_outside_is_the_api_and_who_asks_the_issuer() -> None:
     networks = {name: set(service.get("networks", ["default"])) for name, service in OVERLAID.items()}
-    assert {name for name, joined in networks.items() if "outside" in joined} == {"api", "ownership"}
+    assert {name for name, joined in networks.items() if "outside" in joined} == {"api", "ownership", "operator"}
     assert PRODUCTION["networks"]["default"] == PRODUCTION["networks"]["monitoring"] == {"internal": True}
     # A scraper meets neither NATS nor Postgres.
     assert {name for name, joined in networks.items() if "monitoring" in joined} == HEALTHY

@@ -1,5 +1,5 @@
-"""The event store as its callers see it: load and follow, and append. `jetstream.py` and `memory.py` implement it, and pass
-the same contract suite.
+"""The event store as its callers see it: load and follow, and append. `jetstream.py` and `memory.py` implement it, and
+pass the same contract suite.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
