@@ -213,9 +213,9 @@ def feed_subject(project_id: str, workload_id: str, event: str) -> str:
 
 
 def feed_filter(project_id: str, *, workload_id: str = "*", event: str = "*") -> str:
-    """Public events of one project: all, or those of one workload or one type."""
-    workload = workload_id if workload_id == "*" else _token(workload_id)
-    return f"feed.{_token(project_id)}.{workload}.{event if event == '*' else _token(event)}"
+    """Public events of one project, or with `*` of all: all of them, or those of one workload or one type."""
+    tokens = (given if given == "*" else _token(given) for given in (project_id, workload_id, event))
+    return ".".join(("feed", *tokens))
 
 
 def split_feed_subject(subject: str) -> tuple[str, str, str]:

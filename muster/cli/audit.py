@@ -80,7 +80,7 @@ def add_audit(root: typer.Typer) -> None:
     ) -> None:
         """List administrative acts and refused requests, newest first.
 
-        Admitted means that the user had the right to do it. `muster events list` shows what happened then.
+        Admitted means that the user had the right to do it. `muster log list` shows what happened then.
         """
         parameters: list[tuple[str, str | int]] = [("limit", limit)]
         parameters += [("since", f"{duration_option('--since', since)}s")] if since else []

@@ -1,64 +1,109 @@
-"""`muster events`: the log itself, for administrators."""
+"""`muster events`: public events, what happened to workloads and projects."""
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from muster.cli.command import Session, command, group
-from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import workload_id
-from muster.cli.options import FollowTimeoutOption, duration_option
+from muster.cli.complete import project_names, workload_names
+from muster.cli.exits import ExitCode, Problem
+from muster.cli.names import project_id, workload_id
+from muster.cli.names import project_names as names_of_projects
+from muster.cli.options import FollowTimeoutOption, moment_option
 from muster.cli.output import Column, Format
-from muster.cli.values import Json, Row, number_of, rows_of, text_of
+from muster.cli.values import Row, row_of, rows_of, text_of
 
 if TYPE_CHECKING:
+    from muster.cli.http import Parameters, Stream
     from muster.cli.outage import Patience
 
-_PAGE_COMMITS: Final = 1000
+PATH: Final = "/events/public"
+_PAGE: Final = 500
 """The most that the API gives in one answer."""
-_STALLED: Final = "stalled"
-"""Why a tail whose output stood still was cut: it may go on."""
-_NEWEST: Final = 10
-"""Commits before the present that a tail begins with."""
+_SILENCE_SECONDS: Final = 90.0
+"""A stream that says nothing for so long is gone: the server says at least once a minute that it lives."""
+_GO_ON: Final = frozenset({"stalled", "stopping", "roles_changed"})
+"""Ends of a stream after which another one may begin where it was."""
 
 
-def event_names(incomplete: str) -> list[str]:
+def type_names(incomplete: str) -> list[str]:
     # Only the table that shells complete from is made of it.
-    from events.codec import REGISTRY
+    from events.public.registry import PUBLIC_EVENTS
 
-    return sorted({name for name, _ in REGISTRY if name.startswith(incomplete)})
-
-
-def _types(row: Row) -> str:
-    """What was decided; of a message that was declared void there is nothing to tell."""
-    return ", ".join(text_of(event, "type") for event in rows_of(row, "events")) or "(void)"
+    return sorted(name for name in PUBLIC_EVENTS if name.startswith(incomplete))
 
 
-def _about(row: Row) -> str:
-    """Its name, or the id where the name is not known."""
-    return text_of(row, "node") or text_of(row, "name") or text_of(row, "id")
+def _type(row: Row) -> str:
+    return text_of(row_of(row, "event"), "type").removeprefix("muster.").rpartition(".")[0]
+
+
+def _name(row: Row) -> str:
+    """Of the workload, or the id where its event does not name it."""
+    event = row_of(row, "event")
+    return text_of(row_of(event, "data"), "name") or text_of(event, "subject")
+
+
+def _what(row: Row) -> str:
+    data = row_of(row_of(row, "event"), "data")
+    said = [text_of(data, name) for name in ("phase", "outcome", "reason", "message")]
+    return ": ".join(dict.fromkeys(filter(None, said)))
 
 
 EVENT_COLUMNS: Final = (
-    Column("SEQUENCE", "sequence"),
-    Column("WHEN", "at", time=True),
-    Column("AGGREGATE", "aggregate"),
-    Column("ABOUT", "id", show=_about, yields=1),
-    Column("EVENTS", "events", show=_types, rest=True),
-    Column("WHO", "actor.sub"),
-    Column("COMMAND", "commandId", wide=True),
-    Column("CORRELATION", "correlationId", wide=True),
-    Column("BATCH", "batch", wide=True),
+    Column("SEQUENCE", "event.sequence", show=lambda row: short(text_of(row_of(row, "event"), "sequence"))),
+    Column("WHEN", "event.time", time=True),
+    Column("TYPE", "event.type", show=_type),
+    Column("PROJECT", "projectName"),
+    Column("WORKLOAD", "event.subject", show=_name, yields=1),
+    Column("WHAT", "event.data", show=_what, rest=True),
+    Column("WHO", "actor", wide=True),
+    Column("ID", "event.id", wide=True),
 )
+ProjectFilter = Annotated[
+    str | None,
+    typer.Option("--project", "-p", help="Only this project (name or id).", autocompletion=project_names),
+]
+WorkloadFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--workload", metavar="WORKLOAD", help="Only events about this workload.", autocompletion=workload_names
+    ),
+]
+TypeFilter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type",
+        metavar="TYPE",
+        help="Only events of this type, such as WorkloadSubmitted. Repeatable.",
+        autocompletion=type_names,
+    ),
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="MOMENT", help="Begin here: a time, a time ago, or a sequence of the log."),
+]
+ToOption = Annotated[str | None, typer.Option("--to", metavar="MOMENT", help="End here. Default: now.")]
 
 
 def add_events(root: typer.Typer) -> None:
     app = group("events")
     _add_list(app)
     _add_tail(app)
+    _add_get(app)
+    _add_export(app)
     root.add_typer(app, name="events")
+
+
+def _filters(session: Session, project: str | None, workload: str | None, types: list[str] | None) -> "Parameters":
+    found: list[tuple[str, str | int]] = [("projectId", project_id(session.api, project))] if project else []
+    found += [("workloadId", workload_id(session, workload, project, deleted=True))] if workload else []
+    return [*found, *(("type", name) for name in types or ())]
+
+
+def _span(begin: str | None, end: str | None) -> "Parameters":
+    given = (("from", begin), ("to", end))
+    return [(name, moment_option(f"--{name}", text)) for name, text in given if text is not None]
 
 
 def _add_list(app: typer.Typer) -> None:
@@ -67,68 +112,119 @@ def _add_list(app: typer.Typer) -> None:
         "list",
         examples="""
         muster events list
-        muster events list --type PodFailed --since 2h
-        muster events list --actor ann --workload train
-        muster events list --after 1200 --limit 50 -o jsonl   # oldest first
+        muster events list --workload train --type PodStarted --type PodEnded
+        muster events list -p vision --actor ann --since 2h
+        muster events list --from 2030-01-31T12:00:00Z --to 2030-01-31T13:00:00Z --limit 0 -o jsonl
         """,
         columns=EVENT_COLUMNS,
     )
     def list_(
         session: Session,
         *,
-        type_: Annotated[
-            str | None,
-            typer.Option(
-                "--type",
-                metavar="EVENT",
-                help="Only commits with an event of this type, such as PodFailed.",
-                autocompletion=event_names,
-            ),
-        ] = None,
+        project: ProjectFilter = None,
+        workload: WorkloadFilter = None,
+        types: TypeFilter = None,
         actor: Annotated[
-            str | None,
-            typer.Option("--actor", metavar="USER", help="Only commits by this user, service account or service."),
+            str | None, typer.Option("--actor", metavar="USER", help="Only by this user, service account or service.")
         ] = None,
         since: Annotated[
             str | None, typer.Option("--since", metavar="DURATION", help="Only what is newer than this, such as 10m.")
         ] = None,
-        workload: Annotated[
-            str | None, typer.Option("--workload", metavar="WORKLOAD", help="Only commits that concern this workload.")
-        ] = None,
+        from_: FromOption = None,
+        to: ToOption = None,
         before: Annotated[
-            int | None,
-            typer.Option("--before", metavar="SEQUENCE", help="Begin with the commit before this sequence.", min=1),
-        ] = None,
-        after: Annotated[
-            int | None,
-            typer.Option(
-                "--after",
-                metavar="SEQUENCE",
-                help="Begin with the commit after this sequence, and show the oldest first.",
-                min=0,
-            ),
+            str | None,
+            typer.Option("--before", metavar="SEQUENCE", help="Begin with the event before the one of this sequence."),
         ] = None,
         limit: Annotated[
-            int, typer.Option("--limit", metavar="N", help="Maximum number of commits; 0 shows all.", min=0)
+            int, typer.Option("--limit", metavar="N", help="Maximum number of events; 0 shows all.", min=0)
         ] = 100,
     ) -> None:
-        """List commits of the log, newest first."""
-        filters: list[tuple[str, str | int]] = [("type", type_)] if type_ else []
+        """List public events, newest first. They are kept for 30 days."""
+        filters = [*_filters(session, project, workload, types), *_span(from_, to)]
         filters += [("actor", actor)] if actor else []
-        filters += [("since", f"{duration_option('--since', since)}s")] if since else []
-        if after is None:
-            filters += [("workloadId", workload_id(session, workload, None, deleted=True))] if workload else []
-            _list_newest(session, filters, before, limit)
-            return
-        if filters or before is not None or workload:
-            raise usage(
-                "--after cannot be used with other filters: it lists everything after that sequence",
-                todo="leave the other options out",
-            )
-        rows, more = _commits(session, after, limit)
-        session.out.rows(rows, EVENT_COLUMNS, name="sequence", empty="no events after that")
-        if more and rows:
-            session.out.talk(f"there are more: --after {plain_sequence(rows[-1])}, or --limit 0")
+        filters += [("since", moment_option("--since", since))] if since else []
+        rows: list[Row] = []
+        position = before
+        gone = False
+        while True:
+            size = min(_PAGE, limit - len(rows)) if limit else _PAGE
+            begin: Parameters = [] if position is None else [("before", position)]
+            page = session.api.get(PATH, [*filters, *begin, ("limit", size)])
+            rows += rows_of(page, "events")
+            position, gone = text_of(page, "next") or None, page.get("gone") is True
+            if position is None or (limit and len(rows) >= limit):
+                break
+        session.out.rows(rows, EVENT_COLUMNS, name="event.sequence", empty="no such events")
+        if position is not None:
+            session.out.talk(f"there are more: --before {short(position)}, or --limit 0")
+        elif gone:
+            session.out.talk("older events are no longer kept")
+
+
+def short(sequence: str) -> str:
+    """As people write it: 4711.0."""
+    seq, _, number = sequence.partition(".")
+    return f"{int(seq)}.{int(number)}" if seq.isdecimal() and number.isdecimal() else sequence
+
+
+def _add_get(app: typer.Typer) -> None:
+    @command(app, "get", examples="muster events get 4711.0\nmuster events get 4711.0 -o json", columns=EVENT_COLUMNS)
+    def get(
+        session: Session,
+        sequence: Annotated[str, typer.Argument(metavar="SEQUENCE", help="Its sequence, such as 4711.0.")],
+    ) -> None:
+        """Show a public event."""
+        # A sequence has digits and a dot; what has not is refused by the API, and must not lead elsewhere.
+        if not sequence.replace(".", "").isdecimal():
+            raise Problem(f"{sequence!r} is no sequence of an event, such as 4711.0", code=ExitCode.USAGE)
+        row = session.api.get(f"{PATH}/{sequence}")
+        event = row_of(row, "event")
+        session.out.one(
+            row,
+            lambda: session.out.pairs(
+                [
+                    ("Sequence", short(text_of(event, "sequence"))),
+                    ("Time", text_of(event, "time")),
+                    ("Type", _type(row)),
+                    ("Project", text_of(row, "projectName")),
+                    ("Workload", _name(row)),
+                    ("By", text_of(row, "actor")),
+                    ("What", _what(row)),
+                    ("Id", text_of(event, "id")),
+                ]
+            ),
+            name="event.sequence",
+            columns=EVENT_COLUMNS,
+        )
+
+
+def _add_export(app: typer.Typer) -> None:
+    @command(
+        app,
+        "export",
+        output=False,
+        examples="""
+        muster events export > events.jsonl
+        muster events export -p vision --from 7d --to 1d > vision.jsonl
+        """,
+    )
+    def export(
+        session: Session,
+        *,
+        project: ProjectFilter = None,
+        workload: WorkloadFilter = None,
+        types: TypeFilter = None,
+        from_: FromOption = None,
+        to: ToOption = None,
+    ) -> None:
+        """Write public events to standard output, oldest first: one CloudEvent in JSON a line."""
+        filters = [*_filters(session, project, workload, types), *_span(from_, to)]
+        with session.api.stream(f"{PATH}/export", filters, accept="application/jsonl") as response:
+            if response.headers.get("X-Events-Gone") == "true":
+                session.out.talk("older events are no longer kept")
+            for text in response.texts():
+                session.out.write(text)
 
 
 def _add_tail(app: typer.Typer) -> None:
@@ -137,106 +233,78 @@ def _add_tail(app: typer.Typer) -> None:
         "tail",
         examples="""
         muster events tail
-        muster events tail -n 0 -o jsonl
-        muster events tail --after 0                          # the whole log, and then what comes
+        muster events tail -p vision --type WorkloadPhaseChanged -o jsonl
+        muster events tail --from 1h                          # the last hour, and then what comes
         """,
         columns=EVENT_COLUMNS,
     )
     def tail(
         session: Session,
         *,
-        newest: Annotated[
-            int | None,
-            typer.Option(
-                "--newest", "-n", metavar="N", help=f"Begin with this many past commits. Default: {_NEWEST}.", min=0
-            ),
-        ] = None,
-        after: Annotated[
-            int | None,
-            typer.Option(
-                "--after", metavar="SEQUENCE", help="Begin with the commit after this sequence instead.", min=0
-            ),
-        ] = None,
+        project: ProjectFilter = None,
+        workload: WorkloadFilter = None,
+        types: TypeFilter = None,
+        from_: FromOption = None,
         timeout: FollowTimeoutOption = None,
     ) -> None:
-        """Follow the log until Ctrl-C. If the server restarts, it goes on after the last commit that it printed."""
+        """Follow public events until Ctrl-C. If the server restarts, it goes on after the last one that it printed."""
         patience = session.patience(timeout)
-        if newest is not None and after is not None:
-            raise usage("--newest and --after cannot be used together", todo="leave one of them out")
-        begin = after
-        if begin is None:
-            last = session.api.read("/events", [("limit", 1)]).sequence or 0
-            begin = max(last - (_NEWEST if newest is None else newest), 0)
+        filters = _filters(session, project, workload, types)
+        projects = names_of_projects(session.api)
         first = True
-        for row in _followed(session, patience, begin):
+        for event in _followed(session, patience, filters, _span(from_, None)):
+            row = _as_listed(session, event, projects)
             if session.out.style.format in {Format.TABLE, Format.WIDE}:
                 session.out.table([row], EVENT_COLUMNS, headers=first and session.out.style.headers)
             elif session.out.style.format in {Format.JSON, Format.JSONL}:
                 session.out.line(row)
             else:
-                session.out.rows([row], EVENT_COLUMNS, name="sequence")
+                session.out.rows([row], EVENT_COLUMNS, name="event.sequence")
             first = False
 
 
-def _list_newest(session: Session, filters: list[tuple[str, str | int]], before: int | None, limit: int) -> None:
-    rows: list[Row] = []
-    position = before
-    while True:
-        size = min(_PAGE_COMMITS, limit - len(rows)) if limit else _PAGE_COMMITS
-        begin: list[tuple[str, str | int]] = [] if position is None else [("before", position)]
-        page = session.api.get("/events", [("order", "desc"), ("limit", size), *filters, *begin])
-        rows += rows_of(page, "events")
-        following = page.get("next")
-        position = following if isinstance(following, int) else None
-        if position is None or (limit and len(rows) >= limit):
-            break
-    session.out.rows(rows, EVENT_COLUMNS, name="sequence", empty="no such events")
-    if position is not None:
-        session.out.talk(f"there are more: --before {position}, or --limit 0")
+def _as_listed(session: Session, event: Row, projects: dict[str, str]) -> Row:
+    """As `list` shows it, but for people, who are told by their ids."""
+    project = text_of(event, "source").rpartition("/")[2]
+    if project not in projects:
+        projects |= {project: ""} | names_of_projects(session.api)
+    actor = text_of(row_of(row_of(event, "data"), "actor"), "id")
+    return {"event": event, "projectName": projects[project] or None, "actor": actor}
 
 
-def plain_sequence(row: Row) -> int:
-    return int(number_of(row, "sequence"))
+def _followed(session: Session, patience: "Patience", filters: "Parameters", begin: "Parameters") -> Iterator[Row]:
+    """Public events from there on, for ever. Raises Problem where the server stays away, and when the time is over."""
+    from muster.cli.event_messages import messages
 
-
-def _commits(session: Session, after: int, limit: int) -> tuple[list[Row], bool]:
-    rows: list[Row] = []
-    position: int | None = after
-    while position is not None:
-        size = min(_PAGE_COMMITS, limit - len(rows)) if limit else _PAGE_COMMITS
-        page = session.api.get("/events", [("after", position), ("limit", size)])
-        rows += rows_of(page, "events")
-        following = page.get("next")
-        position = following if isinstance(following, int) else None
-        if limit and len(rows) >= limit:
-            return rows[:limit], position is not None
-    return rows, False
-
-
-def _followed(session: Session, patience: "Patience", after: int) -> Iterator[Row]:
-    """Commits after a sequence, for ever. Raises Problem where the server stays away, and when the time is over."""
     while True:
         try:
-            with session.api.stream("/events", [("after", after), ("follow", "true")]) as response:
-                response.end_after(patience.remaining())
-                for line in response.lines():
-                    row: Json = json.loads(line)
-                    if isinstance(row, dict) and not _is_end(row):
-                        after = plain_sequence(row)
-                        yield row
+            with session.api.stream("/events/stream", [*filters, *begin], accept="text/event-stream") as response:
+                _expect(response, patience)
+                for message in messages(response.lines()):
+                    patience.back()
+                    if message.id:
+                        begin = [("lastEventId", message.id)]
+                    if message.data is not None and not message.name:
+                        yield message.data
+                    elif message.data is not None:
+                        _about_stream(session, message.name, message.data)
                     patience.check("followed")
-                    response.end_after(patience.remaining())
+                    _expect(response, patience)
         except Problem as problem:
             patience.check("followed")
             patience.lost(problem)
         # A server that stops ends it in good order.
-        patience.ask(lambda: session.api.read("/events", [("limit", 1)]))
+        patience.ask(lambda: session.api.read("/me"))
 
 
-def _is_end(row: Row) -> bool:
-    """Whether the server ended the tail, and a new one may go on. Raises Problem where none may."""
-    if "end" not in row:
-        return False
-    if row["end"] != _STALLED:
-        raise Problem(text_of(row, "message"), why=(text_of(row, "end"),), code=ExitCode.DENIED)
-    return True
+def _expect(response: "Stream", patience: "Patience") -> None:
+    remaining = patience.remaining()
+    response.end_after(_SILENCE_SECONDS if remaining is None else min(_SILENCE_SECONDS, remaining))
+
+
+def _about_stream(session: Session, name: str, said: Row) -> None:
+    """Tells what the stream says of itself. Raises Problem where no other may begin."""
+    if name != "end":
+        session.out.talk(text_of(said, "message"))
+    elif text_of(said, "code") not in _GO_ON:
+        raise Problem(text_of(said, "message"), why=(text_of(said, "code"),), code=ExitCode.DENIED)

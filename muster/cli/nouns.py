@@ -92,7 +92,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_context",
         summary="Contexts: which Muster the commands talk to, and as whom.",
     ),
-    "events": Noun(module="events", add="add_events", summary="Events: the log, commit by commit. For administrators."),
+    "events": Noun(
+        module="events",
+        add="add_events",
+        summary="Events: what happened to workloads and projects.",
+    ),
     "audit": Noun(
         module="audit", add="add_audit", summary="Audit: administrative acts and refused requests. For administrators."
     ),
@@ -109,7 +113,7 @@ NOUNS: Final[dict[str, Noun]] = {
     "log": Noun(
         module="operate",
         add="add_log",
-        summary="Log: verify every table against it; skip a message that cannot be read.",
+        summary="Log: commit by commit, for administrators. Verify every table against it; skip a message.",
     ),
     "backup": Noun(
         module="backup",

@@ -7,6 +7,7 @@ import typer
 from muster.cli.command import Session, command, group
 from muster.cli.directly import DataDirOption, directly
 from muster.cli.exits import ExitCode
+from muster.cli.log_commits import add_commits
 from muster.cli.output import Format
 from muster.cli.progress import progress_bar
 from muster.cli.projections import DIFFERENCE_COLUMNS, difference_rows
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 def add_log(root: typer.Typer) -> None:
     app = group("log")
+    add_commits(app)
 
     @command(
         app,

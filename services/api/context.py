@@ -26,11 +26,13 @@ from services.api.answers import Created, HttpResponse
 from services.api.body import BadBodyError, read_object, unfit_texts
 from services.api.check import Rules, check, no_rules
 from services.api.errors import ApiError, bad_request, outcome_unknown, refused
+from services.api.feed_tail import FeedTail
 from services.api.issues import Issue, shown
 from services.api.limits import RateLimiter, Slots
 from services.api.node_names import NodeNames
 from services.api.operations import MAX_BIGINT, Answer, Operation, Query
 from services.api.rows import LoggedRows
+from services.api.tickets import Ticket, Tickets
 from services.runtime.identity.actors import ActorNames
 from services.runtime.identity.authentication import Identity
 from services.runtime.identity.directory import KINDS, Directory
@@ -99,6 +101,12 @@ class Api(Readers):
     commands: CommandClient
     nats: Client
     requests: Requests
+    streams: Slots
+    """Of public events."""
+    heartbeat_seconds: float
+    """Of them."""
+    feed: FeedTail
+    tickets: Tickets
     code: CodeLimits
     subscriber_url: str
     """Where subscribers find NATS."""
@@ -119,6 +127,10 @@ class Look:
     actor: str = STRANGER
     """Id of who asks."""
     grants: Grants
+    token: str = ""
+    """With which; empty where the operation is public."""
+    ticket: Ticket | None = None
+    """That it came with, where it came with one."""
     raw: bytes = b""
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Query parameters, parsed; every one of the operation is there."""
@@ -262,7 +274,7 @@ class Call(Look):
         place = target(command)
         request = CommandRequest(
             command_id=command_id or self.command_id(),
-            token=bearer_token(self.request),
+            token=self.token,
             command=command,
             body_hash=self._hash_of_keyed(),
             expected_version=self.expected_version(),

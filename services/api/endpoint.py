@@ -28,6 +28,7 @@ from services.api.context import MAX_DIGITS, MAX_WAIT_SECONDS, Api, Call, Look, 
 from services.api.errors import ApiError, bad_request, outcome_unknown, refused, unavailable
 from services.api.issues import MAX_ISSUES, MAX_SHOWN_CHARACTERS, BadValueError, Issue, none_of, shown
 from services.api.operations import LookHandler, Operation, Query
+from services.api.tickets import BadTicketError, Ticket
 from services.runtime.identity.actors import ActorsAwayError
 from services.runtime.identity.authentication import Identity
 from services.runtime.identity.identities import principal
@@ -98,9 +99,11 @@ class Endpoint:
 def endpoint(api: Api, operation: Operation) -> Endpoint:
     async def serve(request: Request) -> Response:
         call = Call(api=api, operation=operation, request=request, identity=_NOBODY, grants=_NOTHING)
-        token = await _admit(call)
-        if is_account_token(token) and (used := api.roles.account_with(token_hash(token))) is not None:
-            api.account_use.note(*used, token, min_roles=api.roles.known)
+        if not operation.public:
+            token, call.ticket = await _token(api, operation, request)
+            await _admit(call, token)
+            if is_account_token(token) and (used := api.roles.account_with(token_hash(token))) is not None:
+                api.account_use.note(*used, token, min_roles=api.roles.known)
         return await _answer(call, operation.handler)
 
     return Endpoint(operation, serve)
@@ -111,17 +114,16 @@ def sandbox_endpoint(readers: Readers, operation: Operation, handler: LookHandle
 
     async def serve(request: Request) -> Response:
         look = Look(api=readers, operation=operation, request=request, identity=_NOBODY, grants=_NOTHING)
-        await _admit(look)
+        if not operation.public:
+            await _admit(look, bearer_token(request))
         return await _answer(look, handler)
 
     return Endpoint(operation, serve)
 
 
-async def _admit(call: Look) -> str:
-    """Who asks, and what they may; their token, empty where nobody needs one. Raises what they are refused with."""
-    if call.operation.public:
-        return ""
-    api, token = call.api, bearer_token(call.request)
+async def _admit(call: Look, token: str) -> None:
+    """Who asks, and what they may. Raises what they are refused with."""
+    api = call.api
     if is_account_token(token):
         await _fresh_roles(api)  # the token itself stands there
     identity = await api.identities.verify(token)
@@ -137,10 +139,9 @@ async def _admit(call: Look) -> str:
             headers={"Retry-After": str(math.ceil(wait))},
         )
     await _fresh_roles(api)
-    call.identity = identity
+    call.identity, call.token = identity, token
     call.actor = await api.identities.actor(identity)
     call.grants = api.roles.grants(call.actor)
-    return token
 
 
 async def _answer[C: Look](call: C, handler: Callable[[C], Awaitable[Response]]) -> Response:
@@ -162,6 +163,18 @@ async def _answer[C: Look](call: C, handler: Callable[[C], Awaitable[Response]])
         if call.faults and error.issues is not None:
             raise bad_request([*call.faults, *error.issues][:MAX_ISSUES]) from None
         raise
+
+
+async def _token(api: Api, operation: Operation, request: Request) -> tuple[str, Ticket | None]:
+    """Who asks, by the header or, where that will do, by a ticket. Raises 401."""
+    given = request.query_params.getlist("ticket") if operation.ticketed else []
+    if not given or "authorization" in request.headers:
+        return bearer_token(request), None
+    try:
+        ticket = await api.tickets.open(given[0])
+    except BadTicketError as error:
+        raise refused(Refusal(code="not_authenticated", message=str(error)), creation=True) from None
+    return ticket.token, ticket
 
 
 async def _fresh_roles(api: Readers) -> None:

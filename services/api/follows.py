@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from events.authorize import Permission, authorize
 from events.refusal import Refusal
-from services.api.context import Look, bearer_token
+from services.api.context import Look
 from services.api.streamed import Streamed
 
 FOLLOWS: Final = 500
@@ -80,10 +80,16 @@ async def _next(pieces: AsyncGenerator[bytes]) -> bytes | None:
 
 async def _refusal(call: Look, permission: Permission, project_id: str | None) -> Refusal | None:
     """Why the caller may no longer listen; None while they may."""
-    identity = await call.api.identities.verify(bearer_token(call.request))
+    refusal = await token_refusal(call)
+    return refusal or authorize(call.api.roles.grants(call.actor), permission, project_id)
+
+
+async def token_refusal(call: Look) -> Refusal | None:
+    """Why the token with which a stream was opened is good no longer; None while it is."""
+    identity = await call.api.identities.verify(call.token)
     if isinstance(identity, Refusal):
         return identity
     # Without the leeway of a new request: whoever has a newer token asks again.
     if identity.expires_at <= datetime.now(UTC):
         return Refusal(code="not_authenticated", message="the token has expired; get a new one")
-    return authorize(call.api.roles.grants(call.actor), permission, project_id)
+    return None

@@ -55,6 +55,11 @@ class Slots:
             return f"{self._taken.total()} {what} are open, and {self.most} are served; try again when one has ended"
         return None
 
+    @property
+    def full(self) -> bool:
+        """Whether there is no place for anybody."""
+        return self._taken.total() >= self.most
+
     def take(self, principal: tuple[str, str]) -> Callable[[], None]:
         """Take a place; what is returned gives it back, once."""
         self._taken[principal] += 1

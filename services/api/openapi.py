@@ -110,6 +110,15 @@ def _query(query: Query) -> Schema:
 
 
 def _headers(op: Operation) -> list[Schema]:
+    if any(query.name == "lastEventId" for query in op.query):
+        return [
+            {
+                "in": "header",
+                "name": "Last-Event-ID",
+                "description": "Go on behind the event with this id. It counts more than lastEventId and from.",
+                "schema": {"type": "string"},
+            }
+        ]
     if op.public or not (op.mutates or any(query.name == "min_seq" for query in op.query)):
         return []
     seen: Schema = {

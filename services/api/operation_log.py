@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import Response
 
-from events.actors import SERVICE_PREFIX
 from events.aggregate import NODE, WORKLOAD
 from events.audit import AuditRecord
 from events.authorize import Permission
@@ -28,6 +27,7 @@ from services.api import answers
 from services.api.backwards import Selection, newest_first
 from services.api.context import Call, Look, if_answered, read_answer
 from services.api.errors import bad_request
+from services.api.event_filters import actor_ids
 from services.api.follows import followed_answer
 from services.api.issues import Issue
 from services.api.log_lines import SINCE
@@ -203,11 +203,9 @@ def _last_line(reason: Refusal) -> bytes:
 def _selection(call: Look) -> Selection:
     """What the filters ask for."""
     actor: str | None = call.values["actor"]
-    ids = None if actor is None else {known for known, subject in call.api.actors.subjects.items() if subject == actor}
     return Selection(
         type=call.values["type"],
-        # Services and accounts are called by their ids, or by what follows the prefix of ours.
-        actors=None if ids is None or actor is None else frozenset({*ids, actor, f"{SERVICE_PREFIX}{actor}"}),
+        actors=None if actor is None else actor_ids(call, actor),
         since=call.values["since"],
         workload_id=call.values["workloadId"],
     )

@@ -28,7 +28,7 @@ JSON: Final = "application/json"
 
 QueryType = Literal["text", "integer", "boolean", "choice", "texts"]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-Tag = Literal["Trainings", "Workloads", "Clusters", "Organisation", "Subscriptions", "Log", "System"]
+Tag = Literal["Trainings", "Workloads", "Clusters", "Organisation", "Events", "Subscriptions", "Log", "System"]
 """A chapter of the reference."""
 
 
@@ -96,6 +96,8 @@ class Operation:
     headers: tuple[tuple[str, str], ...] = ()
     """Of a good answer, and what each says; beside those that every operation has."""
     public: bool = False
+    ticketed: bool = False
+    """Whether a ticket in the query will do in place of a token."""
     mutates: bool = False
 
     @property
@@ -115,6 +117,7 @@ def reads(
     media: tuple[str, ...] = (JSON,),
     headers: tuple[tuple[str, str], ...] = (),
     public: bool = False,
+    ticketed: bool = False,
 ) -> Callable[[Handler], Operation]:
     """Declares a handler that changes nothing."""
 
@@ -134,6 +137,7 @@ def reads(
             errors=errors,
             headers=headers,
             public=public,
+            ticketed=ticketed,
         )
 
     return declare

@@ -16,10 +16,12 @@ from services.api.code import tidy
 from services.api.connections import ConnectionLimits, bounded
 from services.api.context import Api, CodeLimits
 from services.api.export import EXPORTS, EXPORTS_EACH
+from services.api.feed_tail import FeedTail
 from services.api.follows import FOLLOWS
 from services.api.limits import RateLimiter, Slots
 from services.api.node_names import NodeNames
 from services.api.rows import LoggedRows
+from services.api.tickets import Tickets
 from services.api.tls import Certificate, certificate_of, over_tls
 from services.runtime.identity.actors import Actors
 from services.runtime.identity.authentication import authenticator
@@ -60,6 +62,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     requests = Requests(connection)
     actors = Actors(connection, requests)
     commands = CommandClient(requests)
+    feed = FeedTail(requests)
     account_use = AccountUse(commands, clock=time.monotonic)
     try:
         await assert_streams(connection)
@@ -82,6 +85,10 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             limiter=RateLimiter(rate=settings.requests_per_second, burst=settings.requests_burst, clock=time.monotonic),
             exports=Slots(most=EXPORTS, each=EXPORTS_EACH),
             follows=Slots(most=FOLLOWS, each=settings.follows_per_user),
+            streams=Slots(most=settings.event_streams, each=settings.event_streams_per_user),
+            heartbeat_seconds=settings.event_stream_heartbeat_seconds,
+            feed=feed,
+            tickets=Tickets(settings.password_of("api")),
             code=CodeLimits(
                 max_bytes=settings.code_max_bytes,
                 project_max_bytes=settings.code_project_max_bytes,
@@ -98,6 +105,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             tidying.cancel()
             await asyncio.gather(tidying, return_exceptions=True)
     finally:
+        await feed.close()
         await account_use.close()
         await directory.close()
         await actors.close()
@@ -120,6 +128,7 @@ async def _serve(
             await _until_any_ends(asyncio.create_task(api.directory.until(stop)), serving)
     finally:
         health.not_ready("stopping")
+        api.feed.stop()
         server.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):
             await serving

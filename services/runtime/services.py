@@ -148,6 +148,9 @@ SERVICES: Final[dict[str, Service]] = {
         settings=(
             *(
                 "cors_origins",
+                "event_stream_heartbeat_seconds",
+                "event_streams",
+                "event_streams_per_user",
                 "follows_per_user",
                 "requests_burst",
                 "requests_per_second",

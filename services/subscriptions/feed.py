@@ -1,49 +1,33 @@
 """The stream FEED as far as subscriptions need it: places in it, and consumers."""
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
+from events.public.cloudevents import Place
 from events.subjects import FEED_STREAM, feed_filter
 from services.runtime.nats.calls import UNACKNOWLEDGED, call
 from services.runtime.nats.declared import NANOSECONDS
+from services.runtime.nats.feed import first_from, place_in
 from services.runtime.nats.jetstream_api import (
     TAKEN_CODES,
     UNAVAILABLE,
     ApiError,
     JetStreamError,
-    StoredMessage,
     StreamInfo,
     StreamState,
     message_at,
-    next_message,
     stream_info,
 )
 from services.runtime.nats.requests import Requests, UnansweredError
-from services.runtime.nats.wire import headers_of
 
-SEQUENCE: Final = "ce-sequence"
-"""Header that says where in the log an event stands: the commit's sequence, a dot, and a number within the commit."""
 ACK_SECONDS: Final = 30
 """After which a message that was not acknowledged comes again."""
 MAX_WAITING: Final = 16
 """Pulls that may wait at once."""
 REQUEST_SECONDS: Final = 3.0
 CONSUMER_NOT_FOUND: Final = 10014
-_ANY: Final = ">"
-
-
-class Place(NamedTuple):
-    """Of a public event in the log."""
-
-    seq: int
-    """Of its commit."""
-    number: int
-    """Within the commit."""
-
-
-BEGIN: Final = Place(0, 0)
 
 
 class _Floor(msgspec.Struct, frozen=True):
@@ -65,12 +49,6 @@ class _Done(msgspec.Struct, frozen=True):
     error: ApiError | None = None
 
 
-def place_of(message: StoredMessage) -> Place:
-    """Where a message of FEED stands in the log."""
-    seq, _, number = (headers_of(message.headers) or {}).get(SEQUENCE, "").partition(".")
-    return Place(int(seq), int(number)) if seq.isdecimal() and number.isdecimal() else BEGIN
-
-
 class Feed:
     """Asks the stream's leader. Everything raises UnansweredError and JetStreamError."""
 
@@ -83,19 +61,11 @@ class Feed:
     async def place_at(self, seq: int) -> Place | None:
         """Of the message with this sequence; None where there is none any more."""
         message = await message_at(self._requests, FEED_STREAM, seq, seconds=REQUEST_SECONDS)
-        return None if message is None else place_of(message)
+        return None if message is None else place_in(message)
 
     async def first_from(self, place: Place, state: StreamState) -> int:
         """Sequence of the first message at or behind this place, or the next that will be stored."""
-        low, high = max(state.first_seq, 1), state.last_seq + 1
-        while low < high:
-            middle = (low + high) // 2
-            message = await next_message(self._requests, FEED_STREAM, _ANY, middle, seconds=REQUEST_SECONDS)
-            if message is None or place_of(message) >= place:
-                high = middle
-            else:
-                low = message.seq + 1
-        return low
+        return await first_from(self._requests, place, state)
 
     async def consumers(self) -> dict[str, int]:
         """All there are, with the sequence up to which everything was acknowledged."""

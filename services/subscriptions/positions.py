@@ -6,9 +6,10 @@ import msgspec
 import structlog
 
 from events.codec import UNDECODABLE
+from events.public.cloudevents import Place
 from events.subjects import fold_snapshot
 from services.runtime.log.snapshots import Snapshots
-from services.subscriptions.feed import Feed, Place
+from services.subscriptions.feed import Feed
 
 NAME = fold_snapshot("subscriptions")
 VERSION = 1

@@ -13,6 +13,7 @@ import structlog
 from nats.errors import Error as NatsError
 
 from events.aggregate import PROJECT
+from events.public.cloudevents import Place
 from services.runtime.identity.directory import Directory
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.store import EventStore
@@ -26,7 +27,7 @@ from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
 from services.subscriptions.callout import Callout
 from services.subscriptions.connections import Connections
-from services.subscriptions.feed import Feed, Place
+from services.subscriptions.feed import Feed
 from services.subscriptions.positions import Positions
 from services.subscriptions.reconcile import plan
 

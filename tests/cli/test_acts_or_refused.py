@@ -28,7 +28,7 @@ SUBMIT = ("training", "submit", "hello", "-i", "x", "-p", "default", "--cluster"
         (("top", "--timeout", "5s"), "--timeout goes with --watch"),
         (("top", "users", "--sort-by", "quota"), "there is no column 'quota'"),
         (("top", "pool"), "did you mean 'pools'?"),
-        (("events", "tail", "-n", "1", "--after", "3"), "--newest and --after cannot be used together"),
+        (("log", "tail", "-n", "1", "--after", "3"), "--newest and --after cannot be used together"),
         (("workload", "logs", "hello", "--run", "1"), "--run needs --attempt"),
         (
             ("workload", "logs", "hello", "--previous", "--attempt", "1"),

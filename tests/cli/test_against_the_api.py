@@ -210,7 +210,7 @@ def test_a_token_is_made_with_its_role_and_the_owner_is_protected(
     monkeypatch.setenv("MUSTER_TOKEN", "nonsense")
     assert muster("workload", "list").code == 4
     monkeypatch.setenv("MUSTER_TOKEN", tokens["ann"])
-    assert muster("events", "list").code == 4
+    assert muster("log", "list").code == 4
     assert muster("workload", "delete", "anns", "-y").code == 0
 
 
@@ -296,11 +296,9 @@ def test_an_operators_day_without_curl(admin: Served, muster: Any, monkeypatch: 
     assert muster("workload", "delete", "late", "-p", "brief", "-y").code == 0
     assert muster("project", "delete", "brief", "-y").code == 0
     assert muster("project", "describe", "brief").code == 3
-    newest = muster(
-        "events", "list", "--type", "ProjectDeleted", "--actor", "admin", "--since", "1h", "-o", "json"
-    ).json()
+    newest = muster("log", "list", "--type", "ProjectDeleted", "--actor", "admin", "--since", "1h", "-o", "json").json()
     assert [commit["events"][0]["type"] for commit in newest] == ["ProjectDeleted"]
-    assert "lab-0" in muster("events", "list", "--type", "NodeCordoned").out
+    assert "lab-0" in muster("log", "list", "--type", "NodeCordoned").out
     assert muster("cluster", "remove", "lab", "-y").code == 0
 
 
@@ -364,7 +362,7 @@ def test_roles_are_given_shown_and_taken_away_and_the_audit_tells(admin: Served,
 
 
 def test_the_log_is_listed_whole_and_the_doctor_sees_the_rest(admin: Served, muster: Any) -> None:
-    rows = [json.loads(line) for line in muster("events", "list", "--limit", "0", "-o", "jsonl").out.splitlines()]
+    rows = [json.loads(line) for line in muster("log", "list", "--limit", "0", "-o", "jsonl").out.splitlines()]
     assert [row["sequence"] for row in rows] == list(range(len(rows), 0, -1))
     assert muster("projections", "status", "-o", "json").json()["halted"] is None
     findings = {one["check"]: one for one in muster("doctor", "-o", "json").json()["findings"]}

@@ -198,7 +198,7 @@ def test_a_shell_completes_phases_columns_pools_pods_labels_and_clusters(api: Sh
     assert complete("muster", "workload", "list", "-l", "team=nlp,st") == ["team=nlp,stage=dev"]
     assert complete("muster", "training", "submit", "x", "--cluster", "") == ["local"]
     assert complete("muster", "workload", "list", "-o", "js") == ["json", "jsonl"]
-    assert complete("muster", "events", "list", "--type", "podst") == ["PodStarting", "PodStopped"]
+    assert complete("muster", "log", "list", "--type", "podst") == ["PodStarting", "PodStopped"]
     assert complete("muster", "audit", "list", "--type", "Cord") == ["CordonNode"]
     assert complete("muster", "audit", "list", "--outcome", "r") == ["refused"]
 

@@ -178,7 +178,7 @@ def test_a_tail_of_the_log_goes_on_from_the_sequence_it_had(api: ShapeServer, mu
     denied: Callable[[int], Reply] = lambda _after: Reply(403, {"code": 403, "message": "enough"})  # noqa: E731
     streams = iter([told(3, broken_off=True), told(5, broken_off=False), denied])
     api.on("GET", "/events", events)
-    ran = muster("events", "tail", "--after", "0", "-o", "jsonl")
+    ran = muster("log", "tail", "--after", "0", "-o", "jsonl")
     assert ran.code == 4
     assert [line.split(",")[0] for line in ran.out.splitlines()] == [f'{{"sequence": {n}' for n in range(1, 6)]
     assert len(told_of_it(ran.err)) == 4, ran.err

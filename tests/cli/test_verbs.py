@@ -321,7 +321,7 @@ def test_what_is_missing_and_no_workload_leads_to_no_list_of_workloads(api: Shap
 def test_a_message_that_was_declared_void_is_told_so(api: ShapeServer, muster: Any) -> None:
     row = {"sequence": 7, "aggregate": "tenant", "id": None, "events": [], "actor": {"sub": "admin"}}
     api.on("GET", "/events", Reply(body={"events": [row], "next": None}))
-    assert "(void)" in muster("events", "list").out
+    assert "(void)" in muster("log", "list").out
 
 
 def test_a_node_pool_that_is_not_there_is_not_removed(api: ShapeServer, muster: Any) -> None:
@@ -503,22 +503,22 @@ def test_events_are_listed_by_page_and_followed_across_a_lost_connection(api: Sh
         return Reply(body={"events": rows, "next": rows[-1]["sequence"] if after + limit < 5 else None})
 
     api.on("GET", "/events", events)
-    ran = muster("events", "list", "--limit", "0", "-o", "jsonl")
+    ran = muster("log", "list", "--limit", "0", "-o", "jsonl")
     assert [json.loads(line)["sequence"] for line in ran.out.splitlines()] == [5, 4, 3, 2, 1]
-    ran = muster("events", "list", "--limit", "4")
+    ran = muster("log", "list", "--limit", "4")
     assert "--before 2" in ran.err
-    ran = muster("events", "list", "--type", "PodFailed", "--actor", "ann", "--since", "2h", "--before", "9")
+    ran = muster("log", "list", "--type", "PodFailed", "--actor", "ann", "--since", "2h", "--before", "9")
     asked = api.asked("GET", "/events")[-1].query
     assert {name: asked[name] for name in ("type", "actor", "since")} == {
         "type": ["PodFailed"],
         "actor": ["ann"],
         "since": ["7200s"],
     }
-    assert muster("events", "list", "--after", "1", "--actor", "ann").code == 2
-    ran = muster("events", "list", "--after", "0", "--limit", "3", "-o", "jsonl")
+    assert muster("log", "list", "--after", "1", "--actor", "ann").code == 2
+    ran = muster("log", "list", "--after", "0", "--limit", "3", "-o", "jsonl")
     assert [json.loads(line)["sequence"] for line in ran.out.splitlines()] == [1, 2, 3]
     assert "--after 3" in ran.err
-    ran = muster("events", "tail", "--after", "0", "-o", "jsonl")
+    ran = muster("log", "tail", "--after", "0", "-o", "jsonl")
     assert [json.loads(line)["sequence"] for line in ran.out.splitlines()] == [1, 2, 3, 4]
     assert ran.code == 4
 

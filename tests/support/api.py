@@ -58,7 +58,7 @@ class Served:
         """Stop the services, and start them again on the same log and tables after so long."""
         self.running.stop()
         time.sleep(away_seconds)
-        self.running = _Running(self.settings)
+        self.running = _Running(self.settings, self.running.beside)
         self.running.start()
 
     def token(self, subject: str, **claims: Any) -> str:
@@ -87,10 +87,10 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    nats_server: NatsServer, postgres_server: PostgresServer, folder: Path, **limits: object
+    nats_server: NatsServer, postgres_server: PostgresServer, folder: Path, beside: str = "", /, **limits: object
 ) -> Generator[Served]:
     """`limits` are settings; those on use are otherwise raised, since tests send much as one user. Over https with
-    those of `certified`; with `callout_key_dir`, subscribers are let in.
+    those of `certified`; with `callout_key_dir`, subscribers are let in. `beside`: `feed` writes public events.
     """
     key = load_or_create_key(folder / "key.json")
     write_jwks(key, folder / "jwks.json")
@@ -105,7 +105,7 @@ def serving(
         jwks_file=folder / "jwks.json",
         **UNLIMITED | limits,
     )
-    running = _Running(settings)
+    running = _Running(settings, beside)
     running.start()
     https = settings.http_certificate_file is not None
     scheme, ca_file = ("https", folder / "ca.crt") if https else ("http", None)
@@ -129,8 +129,9 @@ def certified(folder: Path) -> dict[str, Path]:
 class _Running:
     """Services in an event loop of a thread of their own, as process A of `muster up` runs them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, beside: str) -> None:
         self._settings = settings
+        self.beside = beside
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._ready = threading.Event()
@@ -163,6 +164,7 @@ class _Running:
     async def _serve(self) -> None:
         from services.api.service import run as api
         from services.commands.service import run as commands
+        from services.feed.service import run as feed
         from services.ownership.service import run as ownership
         from services.projector.service import run as projector
         from services.subscriptions.service import run as subscriptions
@@ -171,6 +173,8 @@ class _Running:
         services = {"api": api, "ownership": ownership, "commands": commands, "projector": projector}
         if self._settings.callout_key_dir is not None:
             services["subscriptions"] = subscriptions
+        if self.beside == "feed":
+            services["feed"] = feed
         healths = {name: Health(name) for name in services}
         tasks = [asyncio.create_task(run(self._settings, healths[name], self._stop)) for name, run in services.items()]
         while not all(health.serving for health in healths.values()) and not any(task.done() for task in tasks):

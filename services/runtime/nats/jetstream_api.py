@@ -44,7 +44,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     time: datetime = datetime.fromtimestamp(0, UTC)
     """When the server stored it."""
     headers: bytes = msgspec.field(name="hdrs", default=b"")
-    """As they were sent (`wire.headers_of`); only of a message that was asked for alone."""
+    """As they were sent, or with what the server adds (`wire.headers_of`)."""
 
 
 class _MessageAnswer(msgspec.Struct, frozen=True):
@@ -153,18 +153,27 @@ async def _message(
 
 
 async def next_messages(
-    requests: Requests, stream: str, subject: str, from_seq: int, count: int, *, seconds: float
+    requests: Requests,
+    stream: str,
+    subject: str,
+    from_seq: int,
+    count: int,
+    *,
+    seconds: float,
+    most_bytes: int | None = None,
 ) -> tuple[list[StoredMessage], int]:
     """Up to `count` messages of a subject at or after a sequence, and how many more there are, as some replica has it:
-    perhaps not yet the newest. Raises UnansweredError.
+    perhaps not yet the newest. Beyond `most_bytes` the answer ends early. Raises UnansweredError.
     """
-    question = msgspec.json.encode({"seq": from_seq, "next_by_subj": subject, "batch": count})
+    bound = {} if most_bytes is None else {"max_bytes": most_bytes}
+    question = msgspec.json.encode({"seq": from_seq, "next_by_subj": subject, "batch": count, **bound})
     answer = await requests.ask_many(call("DIRECT.GET", stream), question, seconds=seconds)
     end = answer.pop().headers or {}
     messages: list[StoredMessage] = []
     for message in answer:
         headers = message.headers or {}
-        messages.append(StoredMessage(headers["Nats-Subject"], int(headers["Nats-Sequence"]), message.data))
+        where, seq = headers["Nats-Subject"], int(headers["Nats-Sequence"])
+        messages.append(StoredMessage(where, seq, message.data, headers=message.raw_headers))
     return messages, int(end.get("Nats-Num-Pending", "0"))
 
 

@@ -70,6 +70,13 @@ class Settings(BaseSettings):
     """Requests that one user may send at once, for each `api` process."""
     follows_per_user: int = Field(default=10, ge=1)
     """Open `logs?follow` and `events?follow` requests of one user, for each `api` process."""
+    event_streams_per_user: int = Field(default=20, ge=1)
+    """Open streams of public events (`events/stream`) of one user, for each `api` process."""
+    event_streams: int = Field(default=1_000, ge=1)
+    """Open streams of public events of all users, for each `api` process. One more is answered 503."""
+    event_stream_heartbeat_seconds: float = Field(default=15.0, ge=1, le=60)
+    """After so long without an event, a stream of public events sends a comment, so that nothing between takes the
+    connection for dead."""
     http_max_connections: int = Field(default=1_000, ge=1)
     """Client connections that an `api` process keeps open. One more is answered 503 and closed. With https, as many
     more can be in their TLS handshake. One more of those is closed without an answer."""
