@@ -21,6 +21,8 @@ class Permission(StrEnum):
     GRANT_PROJECT_ROLES = "grant_project_roles"
     MANAGE_SUBSCRIPTIONS = "manage_subscriptions"
     """See, create and delete the subscriptions of a project."""
+    MANAGE_WEBHOOKS = "manage_webhooks"
+    """See, create, change and delete the webhooks of a project, and their deliveries."""
     MANAGE_PROJECTS = "manage_projects"
     MANAGE_CLUSTERS = "manage_clusters"
     GRANT_TENANT_ROLES = "grant_tenant_roles"
@@ -38,6 +40,7 @@ ROLE_PERMISSIONS: Final[dict[str, frozenset[Permission]]] = {
             Permission.OPERATE,
             Permission.GRANT_PROJECT_ROLES,
             Permission.MANAGE_SUBSCRIPTIONS,
+            Permission.MANAGE_WEBHOOKS,
         }
     ),
     "researcher": frozenset({Permission.READ, Permission.SUBMIT, Permission.OPERATE}),
@@ -52,6 +55,7 @@ _ACTS: Final[dict[Permission, str]] = {
     Permission.OVERRIDE_OWNERSHIP: "change workloads of other users",
     Permission.GRANT_PROJECT_ROLES: "grant or revoke roles of this project",
     Permission.MANAGE_SUBSCRIPTIONS: "see, create or delete subscriptions of this project",
+    Permission.MANAGE_WEBHOOKS: "see, create, change or delete webhooks of this project",
     Permission.MANAGE_PROJECTS: "create or change projects",
     Permission.MANAGE_CLUSTERS: "add, change or remove clusters and node pools",
     Permission.GRANT_TENANT_ROLES: "grant or revoke roles that hold everywhere",

@@ -38,6 +38,7 @@ from events.service_accounts import (
 from events.subscriptions import CreateSubscription, DeleteSubscription
 from events.tenant import GrantTenantRole, RevokeTenantRole, TenantCommand
 from events.void import VoidCommand, VoidMessage
+from events.webhooks import ChangeWebhook, CreateWebhook, DeleteWebhook, DisableWebhook, RotateWebhookKey
 from events.workload.commands import (
     ChangeWorkload,
     CreateWorkload,
@@ -143,6 +144,18 @@ def _on_tenant_roles(type_: type[Any], **more: Any) -> CommandType:
     )
 
 
+def _on_webhook(type_: type[Any], **more: Any) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="project",
+        key=lambda command: key_of_id(command.project_id),
+        permission=Permission.MANAGE_WEBHOOKS,
+        scope=Scope.PROJECT,
+        target=lambda command: command.name if isinstance(command, CreateWebhook) else command.webhook_id,
+        **more,
+    )
+
+
 def _on_account(
     type_: type[Any], *, permission: Permission = Permission.GRANT_PROJECT_ROLES, **more: Any
 ) -> CommandType:
@@ -230,6 +243,11 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
             target=lambda command: command.subscription_id,
             in_full_log=True,
         ),
+        _on_webhook(CreateWebhook),
+        _on_webhook(ChangeWebhook),
+        _on_webhook(RotateWebhookKey),
+        _on_webhook(DisableWebhook, service="webhooks"),
+        _on_webhook(DeleteWebhook, in_full_log=True),
         _on_project_roles(GrantProjectRole, gives_role=True),
         _on_project_roles(RevokeProjectRole, in_full_log=True),
         _on_tenant_roles(GrantTenantRole, gives_role=True),

@@ -1,5 +1,5 @@
-"""The project aggregate: quota, order of node pools, who has which role in it, its service accounts and
-subscriptions.
+"""The project aggregate: quota, order of node pools, who has which role in it, its service accounts, subscriptions and
+webhooks.
 """
 
 from datetime import datetime
@@ -36,6 +36,25 @@ from events.subscriptions import (
     Subscriptions,
     decide_on_subscription,
     evolve_subscriptions,
+)
+from events.webhooks import (
+    ChangeWebhook,
+    CreateWebhook,
+    DeleteWebhook,
+    DisableWebhook,
+    RotateWebhookKey,
+    Webhook,
+    WebhookChanged,
+    WebhookCommand,
+    WebhookCreated,
+    WebhookDeleted,
+    WebhookDisabled,
+    WebhookEnabled,
+    WebhookEvent,
+    WebhookKeyRotated,
+    Webhooks,
+    decide_on_webhook,
+    evolve_webhooks,
 )
 
 ProjectRole = Literal["project-admin", "researcher", "viewer"]
@@ -98,8 +117,8 @@ class ProjectRoleRevoked(_Event, frozen=True, kw_only=True):
 
 
 class ProjectDeleted(_Event, frozen=True, kw_only=True):
-    """The project was deleted, with its roles, service accounts, subscriptions and settings. Its history stays, and
-    its name is free.
+    """The project was deleted, with its roles, service accounts, subscriptions, webhooks and settings. Its history
+    stays, and its name is free.
     """
 
     at: datetime
@@ -114,6 +133,7 @@ ProjectEvent = (
     | ProjectDeleted
     | ServiceAccountEvent
     | SubscriptionEvent
+    | WebhookEvent
 )
 
 # -- state -----------------------------------------------------------------------------------------------------------
@@ -130,6 +150,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Roles by actor id; those of service accounts, too."""
     accounts: Accounts = msgspec.field(default_factory=dict[str, ServiceAccount])
     subscriptions: Subscriptions = msgspec.field(default_factory=dict[str, Subscription])
+    webhooks: Webhooks = msgspec.field(default_factory=dict[str, Webhook])
     deleted_at: datetime | None = None
 
     @property
@@ -177,6 +198,16 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
         case SubscriptionCreated() | SubscriptionDeleted():
             subscriptions = evolve_subscriptions(state.subscriptions, event)
             return state if subscriptions is state.subscriptions else replace(state, subscriptions=subscriptions)
+        case (
+            WebhookCreated()
+            | WebhookChanged()
+            | WebhookKeyRotated()
+            | WebhookDisabled()
+            | WebhookEnabled()
+            | WebhookDeleted()
+        ):
+            webhooks = evolve_webhooks(state.webhooks, event)
+            return state if webhooks is state.webhooks else replace(state, webhooks=webhooks)
         case _:
             assert_never(event)
 
@@ -251,6 +282,7 @@ ProjectCommand = (
     | DeleteProject
     | ServiceAccountCommand
     | SubscriptionCommand
+    | WebhookCommand
 )
 
 
@@ -284,6 +316,8 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             return (ProjectDeleted(at=context.now),)
         case CreateSubscription() | DeleteSubscription():
             return decide_on_subscription(command, state.subscriptions, state.name, context)
+        case CreateWebhook() | ChangeWebhook() | RotateWebhookKey() | DisableWebhook() | DeleteWebhook():
+            return decide_on_webhook(command, state.webhooks, state.name, context)
         case _:
             return decide_on_account(command, state.accounts, state.name, context)
 

@@ -37,6 +37,8 @@ REFUSALS: Final[dict[str, str]] = {
     "project_not_empty": "The project still has living workloads, so it cannot be deleted.",
     "too_many_accounts": "The project has reached its limit of service accounts.",
     "too_many_subscriptions": "The project, or all projects together, have reached the limit of subscriptions.",
+    "too_many_webhooks": "The project, or all projects together, have reached the limit of webhooks.",
+    "webhook_disabled": "The webhook is disabled, so nothing can be delivered again; enable it first.",
     "not_for_accounts": "A service account has one fixed role and cannot be given another.",
     "role_not_held": "The user does not have the role that should be revoked.",
     "last_administrator": "This is the only administrator, and there must be at least one.",

@@ -32,6 +32,8 @@ ALL_RECIPES: Final = "recipes.*"
 ALL_AGENT_RECIPES: Final = "agent.*.recipes"
 ALL_CODE: Final = "code.>"
 ALL_FEED: Final = "feed.>"
+WEBHOOKS_ASKED: Final = "webhooks.asked"
+"""Below it the api asks the service `webhooks`; never stored."""
 NO_WORKLOAD: Final = "-"
 """In the place of a workload's id, where a public event is about none."""
 

@@ -86,6 +86,45 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     # `guard_lasting` makes them anew, as they are now.
     "DROP POLICY IF EXISTS muster_project_reader ON muster.usage_samples",
     "DROP POLICY IF EXISTS muster_tenant_reader ON muster.usage_samples",
+    # Of the service `webhooks` (docs/adr/0066): how far FEED was taken in, and what is to be posted to whom.
+    """
+    CREATE TABLE muster.webhook_position (
+        one boolean PRIMARY KEY DEFAULT true CHECK (one),
+        place text COLLATE "C" NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE muster.webhook_deliveries (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        webhook_id text COLLATE "C" NOT NULL,
+        event_id text COLLATE "C" NOT NULL,
+        type text COLLATE "C" NOT NULL,
+        place text COLLATE "C" NOT NULL,
+        about text COLLATE "C" NOT NULL,
+        body text NOT NULL,
+        is_test boolean NOT NULL DEFAULT false,
+        state text COLLATE "C" NOT NULL DEFAULT 'waiting',
+        tries integer NOT NULL DEFAULT 0,
+        tried text NOT NULL DEFAULT '[]',
+        due_at timestamptz NOT NULL DEFAULT now(),
+        claim bigint NOT NULL DEFAULT 0,
+        claimed_until timestamptz,
+        created_at timestamptz NOT NULL DEFAULT now(),
+        first_tried_at timestamptz,
+        ended_at timestamptz,
+        UNIQUE (webhook_id, event_id)
+    )
+    """,
+    """
+    CREATE INDEX webhook_deliveries_due ON muster.webhook_deliveries (webhook_id, due_at, place)
+    WHERE state = 'waiting'
+    """,
+    """
+    CREATE INDEX webhook_deliveries_untried ON muster.webhook_deliveries (webhook_id, about, place)
+    WHERE state = 'waiting' AND tries = 0
+    """,
+    "CREATE INDEX webhook_deliveries_by_state ON muster.webhook_deliveries (webhook_id, state, id)",
+    "CREATE INDEX webhook_deliveries_by_time ON muster.webhook_deliveries (created_at)",
 )
 """Each is applied once, in this order; never change one that was shipped, add another."""
 

@@ -233,6 +233,37 @@ usage_samples: Final = Table(
 )
 
 
+webhook_position: Final = Table(
+    "webhook_position",
+    lasting,
+    _column("one", "flag", key=True),
+    _column("place", "text"),
+)
+
+webhook_deliveries: Final = Table(
+    "webhook_deliveries",
+    lasting,
+    _column("id", "integer", key=True),
+    _column("webhook_id", "text"),
+    _column("event_id", "text"),
+    _column("type", "text"),
+    _column("place", "text"),
+    _column("about", "text"),
+    _column("body", "text"),
+    _column("is_test", "flag"),
+    _column("state", "text"),
+    _column("tries", "integer"),
+    _column("tried", "text"),
+    _column("due_at", "time"),
+    _column("claim", "integer"),
+    _column("claimed_until", "time", null=True),
+    _column("created_at", "time"),
+    _column("first_tried_at", "time", null=True),
+    _column("ended_at", "time", null=True),
+)
+"""The service `webhooks` says what they are (services/webhooks/table.py)."""
+
+
 def qualified(table: Table, schema: str) -> str:
     """The table's name for plain SQL, in a real schema."""
     return f'"{schema}"."{table.name}"'

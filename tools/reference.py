@@ -29,6 +29,8 @@ from events.public.registry import PUBLIC, PUBLIC_EVENTS
 from events.refusal import REFUSALS
 from events.service_accounts import MAX_ACCOUNTS
 from events.subscriptions import MAX_IN_ALL, MAX_OF_PROJECT
+from events.webhooks import MAX_IN_ALL as MAX_WEBHOOKS
+from events.webhooks import MAX_OF_PROJECT as MAX_WEBHOOKS_OF_PROJECT
 from events.workload.fields.creation import TrainingCreation
 from events.workload.spec import TrainingSpec
 from muster.embedded.environment import SET_BY_UP, is_taken
@@ -266,6 +268,7 @@ LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
     ),
     ("service accounts of a project", (MAX_ACCOUNTS,), "409 `too_many_accounts`"),
     ("subscriptions: of a project, and of all projects", (MAX_OF_PROJECT, MAX_IN_ALL), "409 `too_many_subscriptions`"),
+    ("webhooks: of a project, and of all projects", (MAX_WEBHOOKS_OF_PROJECT, MAX_WEBHOOKS), "409 `too_many_webhooks`"),
     ("open follows of one user, of logs or events", ("follows_per_user",), "429 `too_many_streams`"),
     ("open streams of public events of one user", ("event_streams_per_user",), "429 `too_many_streams`"),
     ("open streams of public events of all users", ("event_streams",), "503 `too_many_streams`"),

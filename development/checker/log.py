@@ -14,7 +14,7 @@ from development.checker.records import Fields, RawMessage, Record, parse, run_n
 from development.checker.workloads import Model, Workload, Wrong, created
 
 AUTHORS: Final[Mapping[str, str]] = {
-    # Who may say what. WorkloadDeletionRequested is judged by its reason; what follows from a fact, with it.
+    # Who may say what; WebhookDisabled comes from users and from the service. WorkloadDeletionRequested is judged by its reason; what follows from a fact, with it.
     "WorkloadCreated": "user",
     "WorkloadSuspended": "user",
     "WorkloadResumed": "user",
@@ -45,6 +45,11 @@ AUTHORS: Final[Mapping[str, str]] = {
     "LogRestored": "restore",
     "SubscriptionCreated": "user",
     "SubscriptionDeleted": "user",
+    "WebhookCreated": "user",
+    "WebhookChanged": "user",
+    "WebhookKeyRotated": "user",
+    "WebhookEnabled": "user",
+    "WebhookDeleted": "user",
 }
 
 

@@ -82,6 +82,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_subscriptions",
         summary="Subscriptions: let programs read the public events of a project over NATS.",
     ),
+    "webhook": Noun(
+        module="webhooks",
+        add="add_webhooks",
+        summary="Webhooks: post the public events of a project to an address, signed.",
+    ),
     "token": Noun(
         module="tokens",
         add="add_token",

@@ -59,7 +59,7 @@ def _restore(session: Session, url: str, key_file: Path | None, folder: Path | N
 
     async def run() -> "Restored":
         if folder is None:
-            return await _restore_into(session, url, key_file, Settings(), _put_key)
+            return await _restore_into(session, url, key_file, Settings(), _put_keys)
         from muster.embedded.datadir import open_data_dir
         from muster.embedded.log_server import log_server
 
@@ -121,10 +121,11 @@ async def _restore_into(
         await connection.close()
 
 
-def _put_key(files: Mapping[str, bytes]) -> None:
-    """Where the environment names its place. What else there is belongs to a `muster up` alone."""
-    from services.runtime.backup.files import KEY, KEY_FILE
+def _put_keys(files: Mapping[str, bytes]) -> None:
+    """Where the environment names their places. What else there is belongs to a `muster up` alone."""
+    from services.runtime.backup.files import KEYS
 
-    named = os.environ.get(KEY_FILE)
-    if named and KEY in files:
-        write_private(Path(named), files[KEY].decode())
+    for key, variable in KEYS.items():
+        named = os.environ.get(variable)
+        if named and key in files:
+            write_private(Path(named), files[key].decode())

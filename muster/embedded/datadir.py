@@ -8,6 +8,7 @@ secrets/callout   keys of the service that lets subscribers in, 0600
 secrets/postgres  password of the database, 0600
 clusters/ID       how to reach the Kubernetes cluster of that id (a kubeconfig), 0600; each has an agent of its own
 keys/local.json   the key that signs local tokens; keys/jwks.json is its public part
+keys/webhooks     the key that keys of webhooks are derived from, 0600
 nats/ postgres/   what the servers keep
 local/            what the local cluster keeps: pods, logs
 logs/             one file per child process
@@ -76,6 +77,11 @@ class DataDir:
     def jwks_file(self) -> Path:
         """Its public part."""
         return self.root / "keys" / "jwks.json"
+
+    @property
+    def webhook_key_file(self) -> Path:
+        """From which keys of webhooks are derived."""
+        return self.root / "keys" / "webhooks"
 
     @property
     def token_file(self) -> Path:

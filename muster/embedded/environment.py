@@ -8,6 +8,8 @@ from muster.embedded.datadir import DataDir, Ports
 from muster.embedded.providers import postgres
 
 PREFIX: Final = "MUSTER_"
+LOOPBACK: Final = "127.0.0.0/8,::1/128"
+"""Where webhooks of `muster up` may post to unless told otherwise: pods of the local cluster reach it anyway."""
 SET_BY_UP: Final[Mapping[str, str]] = {
     "MUSTER_NATS_URL": "",
     "MUSTER_NATS_PASSWORD": "",
@@ -31,6 +33,7 @@ SET_BY_UP: Final[Mapping[str, str]] = {
     "MUSTER_JWKS_URL": "",
     "MUSTER_KEY_FILE": "",
     "MUSTER_CALLOUT_KEY_DIR": "",
+    "MUSTER_WEBHOOK_KEY_FILE": "",
     "MUSTER_DATA_DIR": "--data-dir",
     "MUSTER_LOCAL_PODS": "--accept-shared-pods",
     "MUSTER_AGENT_KINDS": "",
@@ -65,16 +68,21 @@ NO_SETTINGS: Final = frozenset(
 
 def service_environment(data: DataDir, ports: Ports) -> dict[str, str]:
     """Our own environment, and where this folder's servers, secrets and keys are."""
-    return _inherited() | {
-        "MUSTER_NATS_URL": f"nats://127.0.0.1:{ports.nats}",
-        "MUSTER_NATS_PASSWORD_DIR": str(data.nats_secrets),
-        "MUSTER_POSTGRES_URL": postgres.url(data, ports.postgres),
-        "MUSTER_POSTGRES_READER_URL": postgres.reader_url(data, ports.postgres),
-        "MUSTER_CALLOUT_KEY_DIR": str(data.callout),
-        "MUSTER_KEY_FILE": str(data.key_file),
-        "MUSTER_JWKS_FILE": str(data.jwks_file),
-        "MUSTER_DATA_DIR": str(data.root),
-    }
+    return (
+        {"MUSTER_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
+        | _inherited()
+        | {
+            "MUSTER_NATS_URL": f"nats://127.0.0.1:{ports.nats}",
+            "MUSTER_NATS_PASSWORD_DIR": str(data.nats_secrets),
+            "MUSTER_POSTGRES_URL": postgres.url(data, ports.postgres),
+            "MUSTER_POSTGRES_READER_URL": postgres.reader_url(data, ports.postgres),
+            "MUSTER_CALLOUT_KEY_DIR": str(data.callout),
+            "MUSTER_WEBHOOK_KEY_FILE": str(data.webhook_key_file),
+            "MUSTER_KEY_FILE": str(data.key_file),
+            "MUSTER_JWKS_FILE": str(data.jwks_file),
+            "MUSTER_DATA_DIR": str(data.root),
+        }
+    )
 
 
 def agent_environment(data: DataDir, ports: Ports, cluster_id: str, health_port: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from muster.embedded.nats_server import PUBLIC_KEY
-from services.runtime.services import SERVER_UID, SERVICES
+from services.runtime.services import OPERATOR_UID, SERVER_UID, SERVICES
 
 if TYPE_CHECKING:
     from services.runtime.nats.nkeys import Kind
@@ -36,6 +36,7 @@ def main(root: Path, nats_names: tuple[str, ...], http_name: str = "") -> None:
         _secret(passwords / user, service.uid, SERVER_UID, 0o440)
     _callout_key(root, "issuer", "account")
     _callout_key(root, "responder", "user")
+    _webhook_key(root / "webhooks")
     # Whoever mounts its folder may read it.
     _secret(root / "postgres" / "password", 0, 0, 0o444)
     _secret(root / "postgres-reader" / "password", 0, 0, 0o444)
@@ -49,6 +50,13 @@ def main(root: Path, nats_names: tuple[str, ...], http_name: str = "") -> None:
             )
         names = ("api", "localhost", *filter(None, (http_name,)))
         _certify(root, "api-tls", public / "api-ca.crt", names, SERVICES["api"].uid)
+
+
+def _webhook_key(folder: Path) -> None:
+    """For `webhooks`, and for who makes a backup, or puts one back: then it is made readable again here."""
+    _secret(folder / "key", SERVICES["webhooks"].uid, OPERATOR_UID, 0o440)
+    if os.geteuid() == 0:
+        os.chown(folder, OPERATOR_UID, OPERATOR_UID)
 
 
 def _callout_key(root: Path, name: str, kind: "Kind") -> None:

@@ -1,12 +1,14 @@
-"""One-shot child of `muster up`: writes the NATS configuration; again when a cluster comes or goes.
+"""One-shot child of `muster up`: writes the NATS configuration, again when a cluster comes or goes, and keys.
 
 A process of its own, because what it imports would stay in the supervisor's memory for as long as that runs.
 """
 
 import contextlib
 import json
+import secrets
 import sys
 from pathlib import Path
+from typing import Final
 
 from events.subjects import EVENTS_STREAM
 from muster.embedded.datadir import DataDir, write_private
@@ -16,6 +18,8 @@ from services.runtime.nats.nats_config import CalloutKeys, render_nats_config
 from services.runtime.nats.nkeys import KeyPair, Kind, new_seed
 from services.runtime.process.settings import Settings
 from services.runtime.services import SERVICES
+
+WEBHOOK_KEY_BYTES: Final = 32
 
 
 def main(root: Path, nats_port: int) -> None:
@@ -37,6 +41,8 @@ def main(root: Path, nats_port: int) -> None:
         max_file_store=file_store_bytes(log_max_bytes),
     )
     write_private(data.nats / "nats.conf", text)
+    if not data.webhook_key_file.exists():
+        write_private(data.webhook_key_file, secrets.token_hex(WEBHOOK_KEY_BYTES))
     for path in data.nats_secrets.glob(agent_user("*")):
         if path.name not in map(agent_user, agents):
             path.unlink()

@@ -23,6 +23,7 @@ from services.api import (
     trainings,
     use_hours,
     use_now,
+    webhooks,
     workloads,
 )
 from services.api.context import Api
@@ -50,6 +51,7 @@ OPERATIONS: Final = operations_in(
         event_stream,
         public_events,
         subscriptions,
+        webhooks,
         operation_log,
         system,
     )

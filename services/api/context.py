@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -40,6 +40,7 @@ from services.runtime.identity.identities import Identities, principal
 from services.runtime.log.store import EventReader, LogUnavailableError
 from services.runtime.nats.bus import CommandClient
 from services.runtime.nats.requests import Requests
+from services.runtime.webhooks.addresses import Network
 
 MAX_WAIT_SECONDS: Final = 2.0
 """How long a read waits for `min_seq`; then it answers with what there is, marked X-Log-Stale. What the log itself has
@@ -110,6 +111,8 @@ class Api(Readers):
     code: CodeLimits
     subscriber_url: str
     """Where subscribers find NATS."""
+    webhook_networks: Sequence[Network]
+    """Where webhooks may post to beside public addresses."""
     ready: Callable[[], bool]
     """Whether every connection is there."""
     alarm: Callable[[], str] = str

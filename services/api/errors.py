@@ -33,6 +33,8 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "project_not_empty": 409,
     "too_many_accounts": 409,
     "too_many_subscriptions": 409,
+    "too_many_webhooks": 409,
+    "webhook_disabled": 409,
     "not_for_accounts": 400,
     "role_not_held": 404,
     "last_administrator": 409,

@@ -28,7 +28,17 @@ JSON: Final = "application/json"
 
 QueryType = Literal["text", "integer", "boolean", "choice", "texts"]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-Tag = Literal["Trainings", "Workloads", "Clusters", "Organisation", "Events", "Subscriptions", "Log", "System"]
+Tag = Literal[
+    "Trainings",
+    "Workloads",
+    "Clusters",
+    "Organisation",
+    "Events",
+    "Subscriptions",
+    "Webhooks",
+    "Log",
+    "System",
+]
 """A chapter of the reference."""
 
 

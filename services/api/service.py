@@ -34,6 +34,7 @@ from services.runtime.nats.requests import Requests
 from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
+from services.runtime.webhooks.addresses import networks_of
 
 STOP_SECONDS: Final = 3
 """Requests under way get this long at the end; followers of logs are cut off."""
@@ -95,6 +96,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
                 retention_hours=settings.code_retention_hours,
             ),
             subscriber_url=settings.subscriber_address,
+            webhook_networks=networks_of(settings.webhook_allow_networks),
             ready=lambda: health.serving and connection.is_connected,
             alarm=lambda: ". ".join(filter(None, (health.alarm, *store.voids.doubted(actors.subject)))),
         )

@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from prometheus_client import Counter
 
+from events import subscriptions, webhooks
 from events.aggregate import AGGREGATES, CLUSTER, PROJECT, WORKLOAD, Aggregate, Chain, Draft
 from events.cluster import AddCluster, local_taken
 from events.codec import UNDECODABLE
@@ -26,7 +27,6 @@ from events.ids import key_of_id
 from events.project import DeleteProject
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
-from events.subscriptions import MAX_IN_ALL, CreateSubscription, too_many_in_all
 from events.void import VoidMessage
 from events.workload.commands import CreateWorkload, DeleteWorkload
 from services.commands.counts import Counts
@@ -221,8 +221,11 @@ class Commands:
             return await self._other_local(command.name)
         if isinstance(command, DeleteProject):
             return await self._not_empty(command.project_id)
-        if isinstance(command, CreateSubscription):
-            return too_many_in_all() if len(self._directory.subscriptions) >= MAX_IN_ALL else None
+        if isinstance(command, subscriptions.CreateSubscription):
+            full = len(self._directory.subscriptions) >= subscriptions.MAX_IN_ALL
+            return subscriptions.too_many_in_all() if full else None
+        if isinstance(command, webhooks.CreateWebhook):
+            return webhooks.too_many_in_all() if len(self._directory.webhooks) >= webhooks.MAX_IN_ALL else None
         if isinstance(command, DeleteWorkload) and command.project_deleted:
             return await self._not_left_over(command.workload_id)
         if not isinstance(command, CreateWorkload):

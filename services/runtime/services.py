@@ -36,6 +36,7 @@ from events.subjects import (
     REFUSALS_STREAM,
     SERVER_HEALTH,
     WANTED_STREAM,
+    WEBHOOKS_ASKED,
     chain_snapshots_filter,
     fold_snapshots_filter,
 )
@@ -142,6 +143,7 @@ SERVICES: Final[dict[str, Service]] = {
             call("STREAM.PURGE", CODE_STREAM),
             # How far subscribers are.
             call("CONSUMER.INFO", FEED_STREAM, "*"),
+            f"{WEBHOOKS_ASKED}.*",
         ),
         group="control",
         uid=10011,
@@ -162,6 +164,7 @@ SERVICES: Final[dict[str, Service]] = {
             *("http_max_head_seconds", "http_max_stalled_seconds"),
             *("code_max_bytes", "code_project_max_bytes", "code_retention_hours"),
             "subscriber_address",
+            "webhook_allow_networks",
         ),
     ),
     "ownership": Service(
@@ -183,7 +186,7 @@ SERVICES: Final[dict[str, Service]] = {
         rights=log_follower(
             "commands",
             *append("workload", "node", "cluster", "project", "tenant", "void"),
-            *answer("api", "auto_deletion", "cluster_sync", "scheduler", "setup"),
+            *answer("api", "auto_deletion", "cluster_sync", "scheduler", "setup", "webhooks"),
             ALL_KEYS,
             call("STREAM.MSG.GET", KEYS_STREAM),
             ALL_CANARIES,
@@ -264,6 +267,23 @@ SERVICES: Final[dict[str, Service]] = {
         group="workers",
         uid=10021,
         settings=("feed_retention_days", "replicas"),
+    ),
+    # Posts public events to addresses of other people's choice. In docker-compose nobody else can read the key that the
+    # keys of webhooks are derived from.
+    "webhooks": Service(
+        rights=log_follower(
+            "webhooks",
+            *read(FEED_STREAM),
+            *(f"cmd.system.webhooks.{c.type.__name__}" for c in COMMANDS.values() if c.service == "webhooks"),
+            *answer("api"),
+            subscribe=(f"{WEBHOOKS_ASKED}.*",),
+        ),
+        group="workers",
+        uid=10023,
+        settings=(
+            *("database_url", "health_port", "http_port", "nats_servers", "postgres_reader_url", "postgres_url"),
+            *("webhook_allow_networks", "webhook_key_file"),
+        ),
     ),
     # Lets subscribers in. The keys that it signs with could let anybody in as anything: in docker-compose nobody else
     # can read them.

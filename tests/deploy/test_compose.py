@@ -56,6 +56,7 @@ def users_of(setting: str) -> set[str]:
         ("postgres-reader-password", {"secrets", "operator", *users_of("reader_url")}),
         ("nats-data", {"nats"}),
         ("callout-keys", {"secrets", "subscriptions"}),
+        ("webhook-key", {"secrets", "webhooks", "backup", "restore"}),
     ],
 )
 def test_a_secret_is_mounted_by_those_who_need_it_alone(volume: str, services: set[str]) -> None:

@@ -57,6 +57,15 @@ from services.api.answers.organisation import (
 from services.api.answers.outcomes import CodeLimits, ComplianceIssue, Created, Error, HttpResponse, SubmissionErrorV2
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
+from services.api.answers.webhooks import (
+    Webhook,
+    WebhookDeliveries,
+    WebhookDelivery,
+    WebhookRedelivered,
+    Webhooks,
+    WebhookSecret,
+    WebhookTry,
+)
 from services.api.answers.workloads import (
     HISTORY,
     Actor,
@@ -152,6 +161,13 @@ __all__ = [
     "UseRow",
     "UseSum",
     "Used",
+    "Webhook",
+    "WebhookDeliveries",
+    "WebhookDelivery",
+    "WebhookRedelivered",
+    "WebhookSecret",
+    "WebhookTry",
+    "Webhooks",
     "Workload",
     "WorkloadDiff",
     "WorkloadList",

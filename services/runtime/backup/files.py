@@ -7,9 +7,8 @@ from typing import Final
 from services.runtime.backup.archive import BackupError
 from services.runtime.backup.holdings import kept_files
 
-KEY: Final = "keys/local.json"
-"""The signing key, which has a place of its own outside of a data folder."""
-KEY_FILE: Final = "MUSTER_KEY_FILE"
+KEYS: Final = {"keys/local.json": "MUSTER_KEY_FILE", "keys/webhooks": "MUSTER_WEBHOOK_KEY_FILE"}
+"""Keys that have a place of their own outside of a data folder, and the variables that name it."""
 
 
 def kept_in_data_dir(folder: Path) -> dict[str, bytes]:
@@ -30,12 +29,15 @@ def kept_in_data_dir(folder: Path) -> dict[str, bytes]:
 
 def kept_in_environment(environ: Mapping[str, str]) -> dict[str, bytes]:
     """The same of an installation whose parts are named by variables, as in docker-compose. Raises BackupError."""
-    named = environ.get(KEY_FILE)
-    if not named:
-        return {}
-    try:
-        return {KEY: Path(named).read_bytes()}
-    except FileNotFoundError:
-        return {}  # another issuer signs the tokens
-    except OSError as error:
-        raise BackupError(f"{named} cannot be read: {error.strerror}") from error
+    found: dict[str, bytes] = {}
+    for key, variable in KEYS.items():
+        named = environ.get(variable)
+        if not named:
+            continue
+        try:
+            found[key] = Path(named).read_bytes()
+        except FileNotFoundError:
+            continue  # another issuer signs the tokens, or there are no webhooks
+        except OSError as error:
+            raise BackupError(f"{named} cannot be read: {error.strerror}") from error
+    return found

@@ -7,7 +7,7 @@ another one owns) ask the log's leader instead: `EventReader.load`.
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Final, override
+from typing import Any, Final, NamedTuple, override
 
 from events.actors import STRANGER
 from events.aggregate import CLUSTER, PROJECT, TENANT, VOID, Chain
@@ -19,6 +19,7 @@ from events.project import Project
 from events.service_accounts import ServiceAccount
 from events.subscriptions import Subscription
 from events.tenant import Tenant
+from events.webhooks import Webhook
 from services.runtime.log.folding import follow_into
 from services.runtime.log.log_fold import LogFold
 from services.runtime.log.store import EventReader, OnStanding, UnreadableMessageError
@@ -32,6 +33,15 @@ MAX_REMEMBERED_GRANTS: Final = 10_000
 """Put together once per actor and change."""
 
 
+class KnownWebhook(NamedTuple):
+    """A webhook, and what its state does not say."""
+
+    webhook: Webhook
+    project_id: str
+    since: int
+    """Sequence of the commit that created it: it is told of what comes after that."""
+
+
 class Directory(LogFold):
     """The fold. `start` returns when it has caught up; `until` must be awaited, so that a failure is heard.
 
@@ -40,6 +50,7 @@ class Directory(LogFold):
         projects: those that were not deleted, by id.
         clusters: those that were not removed, by id.
         subscriptions: those of all projects, by id, each with its project's id.
+        webhooks: those of all projects, by id.
         unreadable: the message that it stands before: nothing that came after it is known here.
     """
 
@@ -51,6 +62,7 @@ class Directory(LogFold):
         self.projects: dict[str, Project] = {}
         self.clusters: dict[str, Cluster] = {}
         self.subscriptions: dict[str, tuple[Subscription, str]] = {}
+        self.webhooks: dict[str, KnownWebhook] = {}
         self._subscribers: dict[str, str] = {}
         """Ids of subscriptions, by public key."""
         self._store = store
@@ -194,6 +206,7 @@ class Directory(LogFold):
         self._grants.clear()
         if commit.aggregate == PROJECT.name:
             self._take_project(before.state, after.state)
+            self._take_webhooks(before.state, after.state, commit.seq)
 
     def _take_project(self, before: Project, after: Project) -> None:
         # A name that is used again has another id: the deleted project must not stay beside it.
@@ -212,6 +225,13 @@ class Directory(LogFold):
             for subscription in after.subscriptions.values():
                 self.subscriptions[subscription.id] = (subscription, after.project_id)
                 self._subscribers[subscription.public_key] = subscription.id
+
+    def _take_webhooks(self, before: Project, after: Project, seq: int) -> None:
+        known = {id_: self.webhooks.pop(id_).since for id_ in before.webhooks if id_ in self.webhooks}
+        if after.exists:
+            for webhook in after.webhooks.values():
+                since = known.get(webhook.id, seq)
+                self.webhooks[webhook.id] = KnownWebhook(webhook, after.project_id, since)
 
     def _take_cluster(self, before: Cluster, after: Cluster) -> None:
         # A name that is used again has another id: the removed cluster must not stay beside it.

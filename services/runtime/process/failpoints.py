@@ -32,6 +32,9 @@ FAILPOINTS: Final = frozenset(
         "rebuild_swapping",
         "rebuild_swapped",
         "replay_prepared",
+        # webhooks.
+        "webhook_taken_in",
+        "webhook_posted",
     }
 )
 

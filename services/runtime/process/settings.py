@@ -4,6 +4,7 @@ Nothing else reads the environment. Secrets may be given as files, so that they 
 """
 
 import re
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -137,6 +138,14 @@ class Settings(BaseSettings):
     """Folder with the two keys of the service `subscriptions`: `issuer`, with which it lets subscribers in, and
     `responder`, as which it connects to NATS. `muster up` and docker-compose make them."""
 
+    webhook_key_file: Path | None = None
+    """File from which the keys of all webhooks are derived: at least 32 random bytes, for the service `webhooks` alone.
+    Another file gives every webhook another key. `muster up` and docker-compose make it."""
+    webhook_allow_networks: str = ""
+    """Networks that webhooks may post to beside public addresses, in CIDR form, separated by commas, such as
+    `10.20.0.0/16`. Plain http:// is possible there, too. Everybody who administers a project can then reach what
+    listens there. `muster up` allows this machine's loopback if unset."""
+
     data_dir: Path | None = None
     """Folder for files of services: working folders and logs of the pods of the local cluster."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -213,6 +222,17 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"{origin!r} is no origin; write scheme, host and port, as https://console.example.org"
                 )
+        return given
+
+    @field_validator("webhook_allow_networks")
+    @classmethod
+    def _are_networks(cls, given: str) -> str:
+        """Raises ValueError where one of them is none."""
+        for part in filter(None, map(str.strip, given.split(","))):
+            try:
+                ip_network(part)
+            except ValueError as error:
+                raise ValueError(f"{part!r} is no network in CIDR form, such as 10.20.0.0/16: {error}") from None
         return given
 
     @property

@@ -1,0 +1,1 @@
+"""What the api and the service `webhooks` must agree on."""

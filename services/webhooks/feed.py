@@ -1,0 +1,259 @@
+"""Takes public events from FEED into the table of deliveries: each once, for every webhook that it is due to.
+
+Places, not sequences, say how far it came: FEED can be deleted and written again, with the same events.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import asyncpg
+import msgspec
+import structlog
+from nats.errors import Error as NatsError
+
+from events.public.cloudevents import Place, as_json, attributes_of, place_of
+from events.subjects import ALL_FEED, FEED_STREAM, NO_WORKLOAD, split_feed_subject
+from projections.postgres import CUT_OFF
+from services.runtime.identity.directory import KINDS, Directory, KnownWebhook
+from services.runtime.log.store import EventStore
+from services.runtime.nats.calls import call
+from services.runtime.nats.jetstream_api import NOT_FOUND, JetStreamError, StreamInfo, message_at, stream_info
+from services.runtime.nats.requests import Requests, UnansweredError
+from services.runtime.nats.wire import headers_of
+from services.runtime.process import failpoints
+from services.runtime.process.host import Health
+from services.webhooks.table import Row, Table
+
+AT_ONCE: Final = 200
+"""Messages read at once, some 200 KB."""
+REQUEST_SECONDS: Final = 3.0
+IDLE_SECONDS: Final = 0.1
+"""Between looks where nothing comes: an event is posted so much later, and a look costs a third of a millisecond."""
+NO_WEBHOOKS_SECONDS: Final = 5.0
+"""Between looks while there are none."""
+LOOK_SECONDS: Final = 2.0
+"""How often a quiet FEED is looked at: it may be another one."""
+CATCH_UP_SECONDS: Final = 5.0
+FIRST_PAUSE_SECONDS: Final = 0.1
+LONGEST_PAUSE_SECONDS: Final = 5.0
+AWAY: Final = (
+    UnansweredError,
+    JetStreamError,
+    NatsError,
+    asyncpg.PostgresError,
+    *CUT_OFF,
+    OSError,
+    TimeoutError,
+)
+_LAST_NUMBER: Final = 999_999
+"""Greater than that of any event of a commit."""
+_TROUBLE: Final = "webhooks"
+
+log = structlog.get_logger(__name__)
+
+
+class Message(NamedTuple):
+    """One public event, as it stands in FEED."""
+
+    seq: int
+    """In FEED."""
+    project_id: str
+    about: str
+    type: str
+    place: str
+    event_id: str
+    headers: dict[str, str]
+    payload: bytes
+
+
+class FeedChangedError(Exception):
+    """FEED is not the one that was read: find the place in it again."""
+
+
+class Reader:
+    """One service's reading of FEED; a second one beside it is harmless."""
+
+    def __init__(
+        self,
+        table: Table,
+        requests: Requests,
+        store: EventStore,
+        directory: Directory,
+        wake: Callable[[], None],
+    ) -> None:
+        self._table = table
+        self._requests = requests
+        self._store = store
+        self._directory = directory
+        self._wake = wake
+        self._place = ""
+        """Up to here FEED was taken in."""
+        self._created = ""
+        self._next = 0
+        """Sequence of FEED that is read next."""
+        self._looked_at = 0.0
+
+    async def run(self, health: Health, stop: asyncio.Event) -> None:
+        """Until `stop`. What is away only delays."""
+        pause = FIRST_PAUSE_SECONDS
+        while not stop.is_set():
+            try:
+                await self._begin()
+                health.ready()
+                health.warnings.pop(_TROUBLE, None)
+                pause = FIRST_PAUSE_SECONDS
+                while not stop.is_set():
+                    await self._step()
+            except FeedChangedError as error:
+                log.info("feed_found_again", reason=str(error))
+            except AWAY as error:
+                told = str(error) or type(error).__name__
+                health.warnings[_TROUBLE] = f"public events cannot be taken in for webhooks: {told}"
+                log.warning("webhooks_take_nothing_in", error=told)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _begin(self) -> None:
+        """Find the place in FEED that was come to."""
+        place = await self._table.place()
+        if place is None:
+            end = await self._store.last_seq()
+            await self._table.begin(Place(end, _LAST_NUMBER).text())
+            place = await self._table.place()
+        assert place is not None, "it was begun just now"
+        self._place = place
+        info = await self._info()
+        self._created = info.created
+        self._next = await self._first_after(place, info)
+        self._looked_at = asyncio.get_running_loop().time()
+
+    async def _step(self) -> None:
+        if not self._directory.webhooks:
+            await self._pass_by()
+            return
+        messages = await self._read()
+        loop = asyncio.get_running_loop()
+        if messages or loop.time() - self._looked_at > LOOK_SECONDS:
+            # A FEED that was made anew meanwhile may hold other events under these sequences.
+            info = await self._info()
+            if info.created != self._created or info.state.last_seq + 1 < self._next:
+                raise FeedChangedError("it was made anew")
+            self._looked_at = loop.time()
+        if messages:
+            await self._take_in(messages)
+        else:
+            await asyncio.sleep(IDLE_SECONDS)
+
+    async def _pass_by(self) -> None:
+        """While there are no webhooks, everything is taken in."""
+        info = await self._info()
+        last = await message_at(self._requests, FEED_STREAM, info.state.last_seq, seconds=REQUEST_SECONDS)
+        place = "" if last is None else _place_in(headers_of(last.headers) or {})
+        await self._catch_up()
+        # One that was made meanwhile is known by now, and wants what came after it.
+        if place > self._place and not self._directory.webhooks:
+            await self._table.take_in((), place)
+            self._place = place
+            self._created, self._next = info.created, info.state.last_seq + 1
+        await self._directory.moved(NO_WEBHOOKS_SECONDS)
+
+    async def _take_in(self, messages: list[Message]) -> None:
+        # What FEED holds follows from commits of before: with the directory at the log's end by now, no webhook that
+        # was there then is missed.
+        await self._catch_up()
+        by_project: dict[str, list[KnownWebhook]] = {}
+        for known in self._directory.webhooks.values():
+            if known.webhook.disabled is None:
+                by_project.setdefault(known.project_id, []).append(known)
+        new = [message for message in messages if message.place > self._place]
+        rows = list(rows_of(new, by_project))
+        if new:
+            await self._table.take_in(rows, new[-1].place)
+            failpoints.reached("webhook_taken_in")
+            self._place = new[-1].place
+        self._next = messages[-1].seq + 1
+        if rows:
+            self._wake()
+
+    async def _catch_up(self) -> None:
+        newest = await self._store.last_seq(aggregates=KINDS)
+        if not await self._directory.reached(newest, timeout_seconds=CATCH_UP_SECONDS):
+            raise UnansweredError(f"webhooks are known up to {self._directory.seq}, and the log is at {newest}")
+
+    # -- FEED ---------------------------------------------------------------------------------------------------------
+
+    async def _info(self) -> StreamInfo:
+        return await stream_info(self._requests, FEED_STREAM, seconds=REQUEST_SECONDS)
+
+    async def _read(self) -> list[Message]:
+        """What comes next, if anything."""
+        question = msgspec.json.encode({"seq": self._next, "next_by_subj": ALL_FEED, "batch": AT_ONCE})
+        answer = await self._requests.ask_many(call("DIRECT.GET", FEED_STREAM), question, seconds=REQUEST_SECONDS)
+        answer.pop()  # says that it ends
+        found: list[Message] = []
+        for taken in answer:
+            headers = dict(taken.headers or {})
+            seq = int(headers["Nats-Sequence"])
+            project_id, workload_id, type_ = split_feed_subject(headers["Nats-Subject"])
+            ours = {name: value for name, value in headers.items() if not name.startswith("Nats-")}
+            about, place = workload_id or NO_WORKLOAD, _place_in(ours)
+            event_id = attributes_of(ours).get("id", "")
+            found.append(Message(seq, project_id, about, type_, place, event_id, ours, taken.data))
+        return found
+
+    async def _first_after(self, place: str, info: StreamInfo) -> int:
+        """Sequence of the first message behind this place, or the next that will be stored."""
+        low, high = max(info.state.first_seq, 1), info.state.last_seq + 1
+        if low < high and low > 1:
+            self._tell_gap(await self._place_at(low), place)
+        while low < high:
+            middle = (low + high) // 2
+            found = await self._place_at(middle)
+            if found == "":
+                low = middle + 1
+            elif found > place:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    async def _place_at(self, seq: int) -> str:
+        try:
+            message = await message_at(self._requests, FEED_STREAM, seq, seconds=REQUEST_SECONDS)
+        except JetStreamError as error:
+            if error.error.code == NOT_FOUND:
+                return ""
+            raise
+        return "" if message is None else _place_in(headers_of(message.headers) or {})
+
+    def _tell_gap(self, first: str, place: str) -> None:
+        if first and place_of(first).seq > place_of(place).seq + 1:
+            log.warning("webhooks_may_miss_events", taken_in=place, feed_begins=first)
+
+
+def _place_in(headers: dict[str, str]) -> str:
+    return attributes_of(headers).get("sequence", "")
+
+
+def rows_of(messages: Iterable[Message], by_project: dict[str, list[KnownWebhook]]) -> Iterable[Row]:
+    """The deliveries that follow: for each webhook of an event's project that takes its type and was there before."""
+    for message in messages:
+        due = [
+            known.webhook.id
+            for known in by_project.get(message.project_id, ())
+            if place_of(message.place).seq > known.since and known.webhook.takes(message.type)
+        ]
+        if not due:
+            continue
+        body = as_json(message.headers, message.payload).decode()
+        for webhook_id in due:
+            yield Row(
+                webhook_id=webhook_id,
+                event_id=message.event_id,
+                type=message.type,
+                place=message.place,
+                about=message.about,
+                body=body,
+            )

@@ -1,0 +1,166 @@
+"""Posts to an address of somebody's choice: looked up once, checked, and the connection goes to what was checked.
+
+The name is not looked up a second time by whoever connects, redirects are not followed, and no proxy is taken from the
+environment, so nothing leads past the check. The certificate must be for the name.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Final, cast
+
+import httpx
+import psutil
+
+from services.runtime.trust import trusting
+from services.runtime.webhooks.addresses import (
+    Address,
+    BadAddressError,
+    Network,
+    Target,
+    as_address,
+    check_addresses,
+    target_of,
+)
+from services.webhooks.due import Outcome
+
+TRY_SECONDS: Final = 15.0
+"""From the lookup to the head of the answer."""
+LOOKUPS: Final = 32
+"""Names that are looked up at once: each takes a thread until the system's resolver gives up."""
+LOOKUPS_OF_PROJECT: Final = 2
+"""So that names that nobody answers for keep no others waiting."""
+ADDRESSES: Final = 3
+"""Of one name that are tried, one after the other."""
+EXCERPT_BYTES: Final = 1_024
+EXCERPT: Final = 200
+"""Characters of it that are kept."""
+ERROR: Final = 200
+OWN_SECONDS: Final = 60.0
+"""For which this machine's addresses are remembered."""
+USER_AGENT: Final = "Muster-Webhooks/1"
+
+
+class Poster:
+    """One for all webhooks.
+
+    Args:
+        allowed: networks that the operator has allowed, beside what is public.
+        own_ports: of the control plane's servers, closed also there.
+    """
+
+    def __init__(self, allowed: Iterable[Network], own_ports: Iterable[int]) -> None:
+        self._allowed = tuple(allowed)
+        self._own_ports = frozenset(own_ports)
+        self._threads = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="lookup")
+        self._lookups: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(LOOKUPS_OF_PROJECT))
+        self._own: frozenset[Address] = frozenset()
+        self._own_until = 0.0
+        self._transport = httpx.AsyncHTTPTransport(
+            verify=trusting(None), trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)
+        )
+
+    async def close(self) -> None:
+        await self._transport.aclose()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, project_id: str) -> Outcome:
+        """Never raises for what the address, the network or the receiver does."""
+        try:
+            async with asyncio.timeout(TRY_SECONDS):
+                target = target_of(url, self._allowed)
+                addresses = await self._addresses(target, project_id)
+                return await self._try_each(target, addresses, headers, body)
+        except TimeoutError:
+            return Outcome(None, f"no answer within {TRY_SECONDS:.0f} s")
+        except BadAddressError as error:
+            return Outcome(None, f"not sent: the URL {error}")
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+            return Outcome(None, (str(error) or type(error).__name__)[:ERROR])
+
+    async def _addresses(self, target: Target, project_id: str) -> list[Address]:
+        """Looked up once, and all fit to be connected to. Raises BadAddressError, OSError."""
+        literal = as_address(target.host)
+        if literal is not None:
+            found = [literal]
+        else:
+            loop = asyncio.get_running_loop()
+            async with self._lookups[project_id]:
+                answers = await loop.run_in_executor(self._threads, _look_up, target.host, target.port)
+            found = list(dict.fromkeys(ipaddress.ip_address(answer) for answer in answers))
+        if not found:
+            raise BadAddressError("stands for no address")
+        check_addresses(target, found, self._allowed, own=self._own_addresses(), own_ports=self._own_ports)
+        return found[:ADDRESSES]
+
+    def _own_addresses(self) -> frozenset[Address]:
+        if time.monotonic() >= self._own_until:
+            texts = (one.address.partition("%")[0] for all_ in psutil.net_if_addrs().values() for one in all_)
+            self._own = frozenset(address for text in texts if (address := as_address(text)) is not None)
+            self._own_until = time.monotonic() + OWN_SECONDS
+        return self._own
+
+    async def _try_each(
+        self, target: Target, addresses: list[Address], headers: Mapping[str, str], body: bytes
+    ) -> Outcome:
+        for address in addresses[:-1]:
+            try:
+                return await self._request(target, address, headers, body)
+            except httpx.ConnectError:
+                continue
+        return await self._request(target, addresses[-1], headers, body)
+
+    async def _request(self, target: Target, address: Address, headers: Mapping[str, str], body: bytes) -> Outcome:
+        scheme = "https" if target.secure else "http"
+        request = httpx.Request(
+            "POST",
+            httpx.URL(scheme=scheme, host=str(address), port=target.port, raw_path=target.path.encode()),
+            headers={"host": target.authority, "user-agent": USER_AGENT, "connection": "close", **headers},
+            content=body,
+            extensions={
+                "sni_hostname": target.host,
+                "timeout": dict.fromkeys(("connect", "read", "write", "pool"), TRY_SECONDS),
+            },
+        )
+        response = await self._transport.handle_async_request(request)
+        try:
+            excerpt = "" if response.is_success else await _excerpt(response)
+        finally:
+            await response.aclose()
+        error = "redirects are not followed: give the address that it leads to" if response.is_redirect else ""
+        wish = _retry_after(response.headers.get("retry-after", ""), datetime.now(UTC))
+        return Outcome(response.status_code, error, excerpt, wish)
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    """Raises OSError."""
+    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(answer[4][0]).partition("%")[0] for answer in answers]
+
+
+async def _excerpt(response: httpx.Response) -> str:
+    """How the answer's body begins, as it was sent: unpacking it could make much of little."""
+    read = b""
+    async for part in cast("AsyncIterator[bytes]", response.stream):
+        read += part
+        if len(read) >= EXCERPT_BYTES:
+            break
+    text = read[:EXCERPT_BYTES].decode("utf-8", "replace")
+    return "".join(one if one.isprintable() else " " for one in text)[:EXCERPT]
+
+
+def _retry_after(text: str, now: datetime) -> timedelta | None:
+    """Of seconds, or of a time as HTTP writes it; None where it is neither."""
+    if text.isascii() and text.isdigit():
+        return timedelta(seconds=min(int(text[:9]), 10**8))
+    try:
+        at = parsedate_to_datetime(text)
+    except (ValueError, IndexError, OverflowError):
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)) - now

@@ -1,0 +1,286 @@
+"""The tables of deliveries, and how far FEED was taken in. They lie beside the projections, which a rebuild makes anew.
+
+What is to be delivered and how far FEED was read move in one transaction, so that no event is lost or taken in twice.
+A delivery is claimed for a while before it is posted: two services never hold the same one, and what a killed one held
+is free again after that.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from projections.postgres import Pool, Record
+from services.runtime.webhooks.protocol import Delivery, State, Try
+
+CLAIM_SECONDS: Final = 30
+"""Twice what a try takes at most; the rest is for storing what came of it."""
+MAX_WAITING: Final = 50_000
+"""Of one webhook; beyond it, it is disabled. Some 100 MB."""
+KEPT_DAYS: Final = 30
+KEPT_DELIVERED: Final = 10_000
+"""Of one webhook, the newest."""
+KEPT_TRIES: Final = 20
+"""Of one delivery, the newest: those before it was delivered again go first."""
+AT_ONCE: Final = 5_000
+"""Deleted in one statement: other writers hardly notice."""
+
+_TRIES: Final = msgspec.json.Decoder(tuple[Try, ...])
+_ENCODER: Final = msgspec.json.Encoder()
+
+_CLAIM: Final = """
+WITH wanted AS (
+    SELECT * FROM unnest($1::text[], $2::int[], $3::text[], $4::int[]) AS w (webhook_id, slots, project_id, room)
+), found AS (
+    SELECT d.id, w.project_id, w.room FROM wanted w CROSS JOIN LATERAL (
+        SELECT id FROM muster.webhook_deliveries d
+        WHERE d.webhook_id = w.webhook_id AND d.state = 'waiting' AND d.due_at <= now()
+        AND (d.claimed_until IS NULL OR d.claimed_until < now())
+        AND (d.tries > 0 OR NOT EXISTS (
+            SELECT FROM muster.webhook_deliveries e WHERE e.webhook_id = d.webhook_id AND e.about = d.about
+            AND e.state = 'waiting' AND e.tries = 0 AND e.place < d.place
+        ))
+        ORDER BY d.due_at, d.place LIMIT w.slots FOR UPDATE SKIP LOCKED
+    ) d
+), chosen AS (
+    SELECT id FROM (SELECT id, room, row_number() OVER (PARTITION BY project_id) AS n FROM found) f
+    WHERE n <= room LIMIT $5
+)
+UPDATE muster.webhook_deliveries d SET claimed_until = now() + make_interval(secs => $6), claim = d.claim + 1
+FROM chosen WHERE d.id = chosen.id
+RETURNING d.id, d.claim, d.webhook_id, d.event_id, d.body, d.tries, d.tried, d.is_test
+"""
+"""Those that are due, the oldest first. An event is first tried after the one before it of the same workload was: from
+then on they go their own ways."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A new delivery."""
+
+    webhook_id: str
+    event_id: str
+    type: str
+    place: str
+    about: str
+    body: str
+    """A CloudEvent in JSON."""
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivery that this service holds for a while."""
+
+    id: int
+    claim: int
+    """Counts claims: who holds an old one changes nothing."""
+    webhook_id: str
+    event_id: str
+    body: str
+    tries: int
+    tried: tuple[Try, ...]
+    is_test: bool
+
+
+class Table:
+    """Asks Postgres. Everything raises what asyncpg raises."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    # -- what comes in ------------------------------------------------------------------------------------------------
+
+    async def place(self) -> str | None:
+        """Up to which event FEED was taken in; None where it never was."""
+        return await self._pool.fetchval("SELECT place FROM muster.webhook_position")
+
+    async def begin(self, place: str) -> None:
+        """At this place, unless it was begun before."""
+        await self._pool.execute(
+            "INSERT INTO muster.webhook_position (place) VALUES ($1) ON CONFLICT DO NOTHING", place
+        )
+
+    async def take_in(self, rows: Sequence[Row], place: str) -> str:
+        """Store those that are not there yet, and that FEED was taken in up to `place`; up to where it was before."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await connection.fetchval("SELECT place FROM muster.webhook_position FOR UPDATE")
+            new = [row for row in rows if row.place > before]
+            if new:
+                await connection.execute(
+                    "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body) "
+                    "SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) "
+                    "ON CONFLICT DO NOTHING",
+                    *([getattr(row, field) for row in new] for field in Row.__struct_fields__),
+                )
+            if place > before:
+                await connection.execute("UPDATE muster.webhook_position SET place = $1", place)
+            return before
+
+    # -- what goes out ------------------------------------------------------------------------------------------------
+
+    async def claim(self, wanted: Sequence[tuple[str, int, str, int]], most: int) -> list[Claimed]:
+        """Up to `most` that are due.
+
+        Args:
+            wanted: webhook, how many of it, its project, how many of that.
+        """
+        columns = zip(*wanted, strict=True)
+        found = await self._pool.fetch(_CLAIM, *map(list, columns), most, float(CLAIM_SECONDS))
+        return [_claimed(record) for record in found]
+
+    async def finish(self, held: Claimed, last: Try, state: State, pause: timedelta | None, *, free: bool) -> bool:
+        """Store what came of a try; whether the delivery was still held. `free`: it is over."""
+        tried = (*held.tried, last)[-KEPT_TRIES:]
+        done = await self._pool.execute(
+            "UPDATE muster.webhook_deliveries SET state = $3, tries = tries + 1, tried = $4, claimed_until = NULL, "
+            "due_at = now() + $5, first_tried_at = coalesce(first_tried_at, now()), "
+            "ended_at = CASE WHEN $6 THEN now() END WHERE id = $1 AND claim = $2",
+            held.id,
+            held.claim,
+            state,
+            _ENCODER.encode(tried).decode(),
+            pause or timedelta(),
+            free,
+        )
+        return done != "UPDATE 0"
+
+    async def failed_throughout(self, delivery: int) -> bool:
+        """Whether nothing was delivered to the same webhook since this one was first tried."""
+        return await self._pool.fetchval(
+            "SELECT NOT EXISTS (SELECT FROM muster.webhook_deliveries o WHERE o.webhook_id = d.webhook_id "
+            "AND o.state = 'delivered' AND o.ended_at > d.first_tried_at) "
+            "FROM muster.webhook_deliveries d WHERE d.id = $1",
+            delivery,
+        )
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    async def deliveries(
+        self, webhook_id: str, state: State | None, before: int | None, limit: int
+    ) -> tuple[Delivery, ...]:
+        """The newest first."""
+        found = await self._pool.fetch(
+            f"SELECT {_SHOWN} FROM muster.webhook_deliveries WHERE webhook_id = $1 "  # noqa: S608 (our own names)
+            "AND ($2::text IS NULL OR state = $2) AND ($3::bigint IS NULL OR id < $3) ORDER BY id DESC LIMIT $4",
+            webhook_id,
+            state,
+            before,
+            limit,
+        )
+        return tuple(map(_delivery, found))
+
+    async def again(self, webhook_id: str, numbers: Sequence[int] | None) -> int:
+        """Have these delivered again, or all that are parked; how many there are."""
+        done = await self._pool.execute(
+            "UPDATE muster.webhook_deliveries SET state = 'waiting', tries = 0, first_tried_at = NULL, "
+            "ended_at = NULL, due_at = now() WHERE webhook_id = $1 AND NOT is_test "
+            "AND CASE WHEN $2::bigint[] IS NULL THEN state = 'parked' "
+            "ELSE id = ANY ($2) AND state IN ('parked', 'delivered') END",
+            webhook_id,
+            None if numbers is None else list(numbers),
+        )
+        return _count(done)
+
+    async def test(self, row: Row) -> tuple[Claimed | None, Delivery]:
+        """Store a test, and hold it; None where it was stored before."""
+        made = await self._pool.fetchrow(
+            "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body, is_test, claim, "
+            "claimed_until) VALUES ($1, $2, $3, $4, $5, $6, true, 1, now() + make_interval(secs => $7)) "
+            "ON CONFLICT DO NOTHING RETURNING *",
+            *(getattr(row, field) for field in Row.__struct_fields__),
+            float(CLAIM_SECONDS),
+        )
+        return (None if made is None else _claimed(made), await self.delivery(row.webhook_id, row.event_id))
+
+    async def delivery(self, webhook_id: str, event_id: str) -> Delivery:
+        found = await self._pool.fetchrow(
+            f"SELECT {_SHOWN} FROM muster.webhook_deliveries WHERE webhook_id = $1 AND event_id = $2",  # noqa: S608
+            webhook_id,
+            event_id,
+        )
+        assert found is not None, "it was stored just now"
+        return _delivery(found)
+
+    # -- what is tidied -----------------------------------------------------------------------------------------------
+
+    async def park(self, webhook_ids: Iterable[str]) -> int:
+        """What waits for webhooks that are disabled; how many that were."""
+        done = await self._pool.execute(
+            "UPDATE muster.webhook_deliveries SET state = 'parked', ended_at = now() WHERE webhook_id = ANY ($1) "
+            "AND state = 'waiting' AND NOT is_test AND (claimed_until IS NULL OR claimed_until < now())",
+            list(webhook_ids),
+        )
+        return _count(done)
+
+    async def overfull(self) -> list[str]:
+        """Webhooks for which too many wait."""
+        found = await self._pool.fetch(
+            "SELECT webhook_id FROM muster.webhook_deliveries WHERE state = 'waiting' GROUP BY webhook_id "
+            "HAVING count(*) > $1",
+            MAX_WAITING,
+        )
+        return [record["webhook_id"] for record in found]
+
+    async def forget(self, known: Iterable[str]) -> int:
+        """A bounded number of what is old, or of webhooks that are no more; how many that were."""
+        ids = list(known)
+        done = [
+            await self._pool.execute(statement, *arguments, AT_ONCE)
+            for statement, arguments in (
+                (_delete("NOT webhook_id = ANY ($1)", "$2"), (ids,)),
+                (
+                    _delete("state <> 'waiting' AND created_at < now() - $1::interval", "$2"),
+                    (timedelta(days=KEPT_DAYS),),
+                ),
+                (
+                    _delete(
+                        "id IN (SELECT o.id FROM unnest($1::text[]) w CROSS JOIN LATERAL (SELECT id FROM "
+                        "muster.webhook_deliveries WHERE webhook_id = w AND state = 'delivered' "
+                        "ORDER BY id DESC OFFSET $2) o)",
+                        "$3",
+                    ),
+                    (ids, KEPT_DELIVERED),
+                ),
+            )
+        ]
+        return sum(map(_count, done))
+
+
+_SHOWN: Final = "id, event_id, type, state, created_at, CASE WHEN state = 'waiting' THEN due_at END AS due_at, tried"
+
+
+def _delete(condition: str, limit: str) -> str:
+    return (
+        "DELETE FROM muster.webhook_deliveries WHERE id = ANY (ARRAY("  # noqa: S608 (our own words)
+        f"SELECT id FROM muster.webhook_deliveries WHERE {condition} LIMIT {limit}))"
+    )
+
+
+def _claimed(record: Record) -> Claimed:
+    return Claimed(
+        id=record["id"],
+        claim=record["claim"],
+        webhook_id=record["webhook_id"],
+        event_id=record["event_id"],
+        body=record["body"],
+        tries=record["tries"],
+        tried=_TRIES.decode(record["tried"]),
+        is_test=record["is_test"],
+    )
+
+
+def _delivery(record: Record) -> Delivery:
+    due: datetime | None = record["due_at"]
+    return Delivery(
+        number=record["id"],
+        event_id=record["event_id"],
+        type=record["type"],
+        state=record["state"],
+        created_at=record["created_at"],
+        due_at=due,
+        tries=_TRIES.decode(record["tried"]),
+    )
+
+
+def _count(answer: str) -> int:
+    """Of `UPDATE 3` or `DELETE 3`."""
+    return int(answer.rpartition(" ")[2])
