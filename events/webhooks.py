@@ -94,8 +94,6 @@ class WebhookEnabled(_Event, frozen=True, kw_only=True):
 
     id: str
     """Of the webhook."""
-    at: datetime
-    """When it was decided."""
 
 
 class WebhookDeleted(_Event, frozen=True, kw_only=True):
@@ -119,8 +117,6 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key_rotated_at: datetime | None = None
     disabled: DisabledBecause | None = None
     disabled_at: datetime | None = None
-    enabled_at: datetime | None = None
-    """The last time that it was enabled again."""
     created_by: str
     created_at: datetime
 
@@ -155,7 +151,7 @@ def evolve_webhooks(webhooks: Webhooks, event: WebhookEvent) -> Webhooks:
         case WebhookDisabled():
             after = replace(known, disabled=event.reason, disabled_at=event.at)
         case WebhookEnabled():
-            after = replace(known, disabled=None, disabled_at=None, enabled_at=event.at)
+            after = replace(known, disabled=None, disabled_at=None)
         case WebhookDeleted():
             return {id_: webhook for id_, webhook in webhooks.items() if id_ != event.id}
         case _:
@@ -288,7 +284,7 @@ def _change(command: ChangeWebhook, webhook: Webhook, context: Context) -> Decis
     if (url, types) != (webhook.url, webhook.types):
         events.append(WebhookChanged(id=webhook.id, url=url, types=types))
     if command.enabled is True and webhook.disabled is not None:
-        events.append(WebhookEnabled(id=webhook.id, at=context.now))
+        events.append(WebhookEnabled(id=webhook.id))
     if command.enabled is False and webhook.disabled is None:
         events.append(WebhookDisabled(id=webhook.id, reason="by_request", at=context.now))
     return tuple(events)

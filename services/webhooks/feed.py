@@ -5,7 +5,7 @@ Places, not sequences, say how far it came: FEED can be deleted and written agai
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import asyncpg
@@ -13,7 +13,7 @@ import msgspec
 import structlog
 from nats.errors import Error as NatsError
 
-from events.public.cloudevents import Place, as_json, attributes_of, place_of
+from events.public.cloudevents import PREFIX, Place, as_json, attributes_of, place_of
 from events.subjects import ALL_FEED, FEED_STREAM, NO_WORKLOAD, split_feed_subject
 from projections.postgres import CUT_OFF
 from services.runtime.identity.directory import KINDS, Directory, KnownWebhook
@@ -57,8 +57,6 @@ log = structlog.get_logger(__name__)
 class Message(NamedTuple):
     """One public event, as it stands in FEED."""
 
-    seq: int
-    """In FEED."""
     project_id: str
     about: str
     type: str
@@ -133,24 +131,24 @@ class Reader:
         if not self._directory.webhooks:
             await self._pass_by()
             return
-        messages = await self._read()
+        messages, after = await self._read()
         loop = asyncio.get_running_loop()
-        if messages or loop.time() - self._looked_at > LOOK_SECONDS:
+        if after > self._next or loop.time() - self._looked_at > LOOK_SECONDS:
             # A FEED that was made anew meanwhile may hold other events under these sequences.
             info = await self._info()
             if info.created != self._created or info.state.last_seq + 1 < self._next:
                 raise FeedChangedError("it was made anew")
             self._looked_at = loop.time()
-        if messages:
-            await self._take_in(messages)
-        else:
+        if after == self._next:
             await asyncio.sleep(IDLE_SECONDS)
+            return
+        await self._take_in(messages)
+        self._next = after
 
     async def _pass_by(self) -> None:
         """While there are no webhooks, everything is taken in."""
         info = await self._info()
-        last = await message_at(self._requests, FEED_STREAM, info.state.last_seq, seconds=REQUEST_SECONDS)
-        place = "" if last is None else _place_in(headers_of(last.headers) or {})
+        place = await self._place_at(info.state.last_seq) if info.state.messages else ""
         await self._catch_up()
         # One that was made meanwhile is known by now, and wants what came after it.
         if place > self._place and not self._directory.webhooks:
@@ -173,7 +171,6 @@ class Reader:
             await self._table.take_in(rows, new[-1].place)
             failpoints.reached("webhook_taken_in")
             self._place = new[-1].place
-        self._next = messages[-1].seq + 1
         if rows:
             self._wake()
 
@@ -187,21 +184,21 @@ class Reader:
     async def _info(self) -> StreamInfo:
         return await stream_info(self._requests, FEED_STREAM, seconds=REQUEST_SECONDS)
 
-    async def _read(self) -> list[Message]:
-        """What comes next, if anything."""
+    async def _read(self) -> tuple[list[Message], int]:
+        """What comes next, if anything, and the sequence behind it. What no feed service wrote is passed by."""
         question = msgspec.json.encode({"seq": self._next, "next_by_subj": ALL_FEED, "batch": AT_ONCE})
         answer = await self._requests.ask_many(call("DIRECT.GET", FEED_STREAM), question, seconds=REQUEST_SECONDS)
         answer.pop()  # says that it ends
         found: list[Message] = []
+        after = self._next
         for taken in answer:
-            headers = dict(taken.headers or {})
-            seq = int(headers["Nats-Sequence"])
-            project_id, workload_id, type_ = split_feed_subject(headers["Nats-Subject"])
-            ours = {name: value for name, value in headers.items() if not name.startswith("Nats-")}
-            about, place = workload_id or NO_WORKLOAD, _place_in(ours)
-            event_id = attributes_of(ours).get("id", "")
-            found.append(Message(seq, project_id, about, type_, place, event_id, ours, taken.data))
-        return found
+            headers = taken.headers or {}
+            after = int(headers["Nats-Sequence"]) + 1
+            try:
+                found.append(message_of(headers["Nats-Subject"], headers, taken.data))
+            except ValueError as error:
+                log.warning("no_public_event", seq=after - 1, error=str(error))
+        return found, after
 
     async def _first_after(self, place: str, info: StreamInfo) -> int:
         """Sequence of the first message behind this place, or the next that will be stored."""
@@ -233,8 +230,24 @@ class Reader:
             log.warning("webhooks_may_miss_events", taken_in=place, feed_begins=first)
 
 
-def _place_in(headers: dict[str, str]) -> str:
-    return attributes_of(headers).get("sequence", "")
+def message_of(subject: str, headers: Mapping[str, str], payload: bytes) -> Message:
+    """Raises ValueError where it is no public event."""
+    project_id, workload_id, type_ = split_feed_subject(subject)
+    ours = {name: value for name, value in headers.items() if name.startswith(PREFIX)}
+    attributes = attributes_of(ours)
+    place = place_of(attributes.get("sequence", "")).text()
+    if not attributes.get("id"):
+        raise ValueError("it has no id")
+    return Message(project_id, workload_id or NO_WORKLOAD, type_, place, attributes["id"], ours, payload)
+
+
+def _place_in(headers: Mapping[str, str]) -> str:
+    """Empty where there is none."""
+    text = attributes_of(headers).get("sequence", "")
+    try:
+        return place_of(text).text()
+    except ValueError:
+        return ""
 
 
 def rows_of(messages: Iterable[Message], by_project: dict[str, list[KnownWebhook]]) -> Iterable[Row]:

@@ -8,12 +8,12 @@ import asyncio
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import structlog
 
 from events.commit import service_actor
 from events.envelope import Accepted, AdmittedCommand
-from events.ids import derived_command_id
 from events.subjects import WEBHOOKS_ASKED
 from events.webhooks import DisabledBecause, DisableWebhook
 from projections.postgres import create_pool
@@ -53,10 +53,9 @@ class Disabling:
 
     async def __call__(self, known: KnownWebhook, reason: DisabledBecause) -> None:
         webhook = known.webhook
-        since = webhook.enabled_at or webhook.created_at
         admitted = AdmittedCommand(
-            # One for each time that it was enabled: another one follows once it was enabled again.
-            command_id=derived_command_id(SERVICE, webhook.id, f"{reason} {since.isoformat()}"),
+            # Done twice it changes nothing, and it may have to be done again once the webhook was enabled again.
+            command_id=str(uuid4()),
             actor=service_actor(SERVICE),
             command=DisableWebhook(project_id=known.project_id, webhook_id=webhook.id, reason=reason),
         )

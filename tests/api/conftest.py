@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from development.servers import NatsServer, PostgresServer
-from tests.support.api import Served, serving
+from tests.support.api import Served, serving, webhook_key
 
 
 @pytest.fixture(scope="module")
 def served(
     nats_server: NatsServer, postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    with serving(nats_server, postgres_server, tmp_path_factory.mktemp("api")) as running:
+    folder = tmp_path_factory.mktemp("api")
+    with serving(nats_server, postgres_server, folder, webhook_key_file=webhook_key(folder)) as running:
         yield running

@@ -22,6 +22,7 @@ EVERYBODY: Final = (200, 200, 200, 200), (200, 200, 200, 200)
 ADMINISTRATORS_READ: Final = (403, 403, 403, 200), (403, 403, 403, 200)
 ADMINISTRATORS_DO: Final = (403, 403, 403, 202), (403, 403, 403, 202)
 GRANT: Final = (403, 403, 202, 202), (404, 404, 404, 202)
+FOUND_BY_ADMINISTRATORS: Final = (404, 404, 202, 202), (404, 404, 404, 202)
 
 EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_training1": ((403, 202, 202, 202), (403, 403, 403, 202)),
@@ -70,12 +71,21 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "list_subscriptions": ((403, 403, 200, 200), (403, 403, 200, 200)),
     "get_subscription": ((404, 404, 200, 200), (404, 404, 404, 200)),
     "create_subscription": ((403, 403, 202, 202), (403, 403, 403, 202)),
-    "delete_subscription": ((404, 404, 202, 202), (404, 404, 404, 202)),
     "stream_events": READ,
     "list_public_events": EVERYBODY,
     "get_public_event": ((404,) * 4, (404,) * 4),  # nothing writes any here
     "export_public_events": EVERYBODY,
     "create_ticket": ((202, 202, 202, 202), (404, 404, 404, 202)),
+    "delete_subscription": FOUND_BY_ADMINISTRATORS,
+    "list_webhooks": ((403, 403, 200, 200), (403, 403, 200, 200)),
+    "get_webhook": ((404, 404, 200, 200), (404, 404, 404, 200)),
+    "create_webhook": ((403, 403, 202, 202), (403, 403, 403, 202)),
+    "change_webhook": FOUND_BY_ADMINISTRATORS,
+    "rotate_webhook_key": FOUND_BY_ADMINISTRATORS,
+    "delete_webhook": FOUND_BY_ADMINISTRATORS,
+    "list_webhook_deliveries": ((404, 404, 200, 200), (404, 404, 404, 200)),
+    "redeliver_webhook": FOUND_BY_ADMINISTRATORS,
+    "test_webhook": FOUND_BY_ADMINISTRATORS,
     "who_am_i": EVERYBODY,
     "list_events": ADMINISTRATORS_READ,
     "void_message": ((403, 403, 403, 409), (403, 403, 403, 409)),  # it can be read
@@ -149,6 +159,11 @@ def aimed(
             ids.append(made.json()["id"])
         path = path.replace("{subscriptionId}", ids[0])
     path = path.replace("{sequence}", "4711.0")
+    webhook = {"projectId": project, "url": "https://example.com/", "name": f"w-{fresh}"}
+    if "{webhookId}" in path:
+        made = admin.post("/api/v1/webhooks", json=webhook)
+        assert made.status_code == 202, made.text
+        path = path.replace("{webhookId}", made.json()["id"])
     if "{projectId}" in path:
         path = path.replace("{projectId}", project)
     if "{clusterId}" in path:
@@ -184,6 +199,9 @@ def aimed(
         "create_service_account": account | {"name": f"b-{fresh}"},
         "create_subscription": {"projectId": project, "name": f"b-{fresh}"},
         "create_ticket": {"projectId": project},
+        "create_webhook": webhook | {"name": f"v-{fresh}"},
+        "change_webhook": {"types": ["WorkloadFailed"]},
+        "redeliver_webhook": {},
         "void_message": {"sequence": 1, "reason": "a test"},
     }
     if name in bodies:

@@ -33,6 +33,7 @@ def test_every_file_of_a_data_folder_has_its_line(tmp_path: Path) -> None:
             data.secret(name)
         for path in (
             data.key_file,
+            data.webhook_key_file,
             data.jwks_file,
             data.clusters / "x",
             data.logs / "nats.log",
@@ -42,7 +43,12 @@ def test_every_file_of_a_data_folder_has_its_line(tmp_path: Path) -> None:
         files = [str(path.relative_to(data.root)) for path in data.root.rglob("*") if path.is_file()]
     patterns = names("file")
     assert [file for file in files if not any(fnmatch(file, pattern) for pattern in patterns)] == []
-    assert sorted(kept_in_data_dir(tmp_path / "data")) == ["clusters/x", "keys/local.json", "secrets/nats/agent-x"]
+    assert sorted(kept_in_data_dir(tmp_path / "data")) == [
+        "clusters/x",
+        "keys/local.json",
+        "keys/webhooks",
+        "secrets/nats/agent-x",
+    ]
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -40,6 +40,7 @@ FOLLOWERS = (
     "operator",
     "subscriptions",
     "feed",
+    "webhooks",
 )
 
 MAY_PUBLISH = {
@@ -52,6 +53,9 @@ MAY_PUBLISH = {
     "cmd.admitted.CreateWorkload": {"ownership"},
     "cmd.system.auto_deletion.DeleteWorkload": {"auto_deletion"},
     "cmd.system.auto_deletion.CreateWorkload": set(),
+    "cmd.system.webhooks.DisableWebhook": {"webhooks"},
+    "cmd.system.webhooks.DeleteWebhook": set(),
+    "webhooks.asked.AskKey": {"api"},
     "cmd.system.scheduler.DeleteWorkload": set(),
     "want.c.cluster": {"cluster_sync"},
     "obs.c.cluster": {"agent"},
@@ -83,8 +87,8 @@ MAY_PUBLISH = {
     "muster.room.n0": {"keeper"},
     "muster.log": {"api"},
     "muster.servers.health": {"commands", "keeper"},
-    "_INBOX_api.x": {"ownership", "commands"},
-    "_INBOX_api.logs.c.x": {"ownership", "commands", "agent"},
+    "_INBOX_api.x": {"ownership", "commands", "webhooks"},
+    "_INBOX_api.logs.c.x": {"ownership", "commands", "agent", "webhooks"},
     "_INBOX_commands.x": set(),
     "_INBOX_setup.x": {"commands"},
     call("STREAM.CREATE", "EVENTS"): {"setup", "restore"},

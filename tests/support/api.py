@@ -90,7 +90,8 @@ def serving(
     nats_server: NatsServer, postgres_server: PostgresServer, folder: Path, beside: str = "", /, **limits: object
 ) -> Generator[Served]:
     """`limits` are settings; those on use are otherwise raised, since tests send much as one user. Over https with
-    those of `certified`; with `callout_key_dir`, subscribers are let in. `beside`: `feed` writes public events.
+    those of `certified`; with `callout_key_dir`, subscribers are let in, and with `webhook_key_file`, webhooks work.
+    `beside`: `feed` writes public events.
     """
     key = load_or_create_key(folder / "key.json")
     write_jwks(key, folder / "jwks.json")
@@ -116,6 +117,13 @@ def serving(
     finally:
         served.running.stop()
         asyncio.run(_drop(postgres_server, database))
+
+
+def webhook_key(folder: Path) -> Path:
+    """A file for the setting `webhook_key_file`."""
+    file = folder / "webhook-key"
+    file.write_text("0" * 64)
+    return file
 
 
 def certified(folder: Path) -> dict[str, Path]:
@@ -168,6 +176,7 @@ class _Running:
         from services.ownership.service import run as ownership
         from services.projector.service import run as projector
         from services.subscriptions.service import run as subscriptions
+        from services.webhooks.service import run as webhooks
 
         self._stop = asyncio.Event()
         services = {"api": api, "ownership": ownership, "commands": commands, "projector": projector}
@@ -175,6 +184,8 @@ class _Running:
             services["subscriptions"] = subscriptions
         if self.beside == "feed":
             services["feed"] = feed
+        if self._settings.webhook_key_file is not None:
+            services["webhooks"] = webhooks
         healths = {name: Health(name) for name in services}
         tasks = [asyncio.create_task(run(self._settings, healths[name], self._stop)) for name, run in services.items()]
         while not all(health.serving for health in healths.values()) and not any(task.done() for task in tasks):

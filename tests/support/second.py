@@ -22,6 +22,8 @@ EACH: Final = (
     "auto_deletion",
     "projector",
     "subscriptions",
+    "feed",
+    "webhooks",
 )
 """All services that may be there twice: the agent of a cluster is one."""
 READY_SECONDS: Final = 180
