@@ -51,7 +51,7 @@ def test_the_secret_is_shown_in_the_answer_that_creates_it_and_nowhere_else(
         ({"url": "https://me:word@example.com/"}, "url", "password"),
         ({"types": ["WorkloadComplete"]}, "types[0]", "'WorkloadCompleted'"),
         ({"types": ["Pod*", "Nothing*"]}, "types[1]", "matches none"),
-        ({"types": []}, "types", "1"),
+        ({"types": []}, "types", "empty"),
         ({"name": "Not A Name"}, "name", "lower-case"),
         ({"typs": ["Pod*"]}, "typs", "types"),
     ],

@@ -69,10 +69,9 @@ class Receiver:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             path = head[0].split(" ")[1]
-            headers = dict(line.lower().split(": ", 1) if ": " in line else (line, "") for line in head[1:] if line)
-            raw = {line.split(": ", 1)[0].lower(): line.split(": ", 1)[1] for line in head[1:] if ": " in line}
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
             body = await reader.readexactly(int(headers["content-length"]))
-            self.requests.append(Received(path=path, headers=raw, body=body))
+            self.requests.append(Received(path=path, headers=headers, body=body))
             answer = self.answers.get(path, lambda _: reply(204))(len(self.of(path)))
             if answer is None:
                 await asyncio.sleep(60)
