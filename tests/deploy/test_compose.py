@@ -209,9 +209,10 @@ def test_in_production_the_api_is_published_and_serves_https_and_nats_for_subscr
     assert key == {"secrets", "api"}
 
 
-def test_in_production_what_leads_outside_is_the_api_and_who_asks_the_issuer() -> None:
+def test_in_production_what_leads_outside_is_the_api_who_asks_the_issuer_and_who_posts_webhooks() -> None:
     networks = {name: set(service.get("networks", ["default"])) for name, service in OVERLAID.items()}
-    assert {name for name, joined in networks.items() if "outside" in joined} == {"api", "ownership", "operator"}
+    outside = {name for name, joined in networks.items() if "outside" in joined}
+    assert outside == {"api", "ownership", "operator", "webhooks"}
     assert PRODUCTION["networks"]["default"] == PRODUCTION["networks"]["monitoring"] == {"internal": True}
     # A scraper meets neither NATS nor Postgres.
     assert {name for name, joined in networks.items() if "monitoring" in joined} == HEALTHY
