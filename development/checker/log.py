@@ -14,7 +14,8 @@ from development.checker.records import Fields, RawMessage, Record, parse, run_n
 from development.checker.workloads import Model, Workload, Wrong, created
 
 AUTHORS: Final[Mapping[str, str]] = {
-    # Who may say what; WebhookDisabled comes from users and from the service. WorkloadDeletionRequested is judged by its reason; what follows from a fact, with it.
+    # Who may say what. WebhookDisabled comes from users and from a service. WorkloadDeletionRequested is judged by its
+    # reason; what follows from a fact, with it.
     "WorkloadCreated": "user",
     "WorkloadSuspended": "user",
     "WorkloadResumed": "user",

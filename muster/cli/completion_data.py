@@ -158,6 +158,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--owner": ("owner", "", "Only what workloads of this user used"),
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
         "--limit": ("limit", "", "Maximum number of names; 0 shows all"),
+        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1023,6 +1024,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "projections rebuild": {
         "--until": ("until", "", "Make a shadow that shows this moment, and leave the tables in use as they are: a time, a time ago (2h, 7d) or a sequence of the log"),
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
+        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1034,6 +1036,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "projections diff": {
         "--limit": ("limit", "", "Differences to show at most"),
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
+        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
