@@ -15,11 +15,13 @@ from projections.access import guard_lasting, guard_schema, make_reader
 from projections.past_views import past_schema, views
 from projections.postgres import Connection, connect
 from projections.schemas import Note, write_note
-from projections.tables import DERIVED_SCHEMA, SHAPE, derived
+from projections.tables import DERIVED_SCHEMA, SHAPE, derived, history, qualified
 
 CHECKPOINT_NAME: Final = "projections"
 """All tables of a schema move together, so there is one."""
 SCHEMA_PREFIX: Final = "muster_v"
+_HISTORY_KEY: Final = "history_pkey"
+"""As Postgres names a primary key."""
 CONNECT_TIMEOUT_SECONDS: Final = 10
 COMMAND_TIMEOUT_SECONDS: Final = 60
 """Of one step of `prepare`; the tables it changes are small."""
@@ -201,10 +203,13 @@ async def next_schema_name(connection: Connection) -> str:
 
 
 async def create_schema(connection: Connection, schema: str) -> None:
-    """Empty tables with their primary keys, the views of their past, and the checkpoint at the log's beginning."""
+    """Empty tables with their primary keys but that of the history, the views of their past, and the checkpoint at the
+    log's beginning.
+    """
     await connection.execute(f'CREATE SCHEMA "{schema}"')
     for table in derived.sorted_tables:
         await connection.execute(_create_table(table, schema))
+    await connection.execute(f"ALTER TABLE {qualified(history, schema)} DROP CONSTRAINT {_HISTORY_KEY}")
     for statement in views(schema):
         await connection.execute(statement)
     await connection.execute(
@@ -216,7 +221,14 @@ async def create_schema(connection: Connection, schema: str) -> None:
 
 
 async def create_indexes(connection: Connection, schema: str, timeout_seconds: float | None = None) -> None:
-    """The secondary indexes; a rebuild makes them last, which is several times cheaper than keeping them all along."""
+    """The secondary indexes, and the primary key of the history, which is only ever added to. A rebuild makes them
+    last, which is several times cheaper than keeping them all along.
+    """
+    keys = ", ".join(f'"{column.name}"' for column in history.primary_key.columns)
+    await connection.execute(
+        f"ALTER TABLE {qualified(history, schema)} ADD CONSTRAINT {_HISTORY_KEY} PRIMARY KEY ({keys})",
+        timeout=timeout_seconds,
+    )
     for table in derived.sorted_tables:
         for index in sorted(table.indexes, key=lambda index: index.name or ""):
             await connection.execute(_create_index(index, schema), timeout=timeout_seconds)

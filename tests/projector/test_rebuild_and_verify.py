@@ -56,6 +56,18 @@ async def test_a_rebuild_gives_the_same_tables(database: str, pool: Pool, querie
     assert (status.schema, status.rebuilding_schema) == (rebuilt.schema, None)
 
 
+async def test_a_rebuild_makes_the_same_keys_and_indexes(database: str, pool: Pool) -> None:
+    async def indexes() -> list[str]:
+        schema = await current_schema(pool)
+        rows = await pool.fetch("SELECT indexdef FROM pg_indexes WHERE schemaname = $1 ORDER BY 1", schema)
+        return [row["indexdef"].replace(f"{schema}.", "") for row in rows]
+
+    before = await indexes()
+    await rebuild(MemoryEventStore(), database, quiet)
+    assert await indexes() == before
+    assert any("history_pkey" in index for index in before)
+
+
 async def test_projectors_and_queries_go_on_during_rebuilds(database: str, queries: Queries, running: Run) -> None:
     """Three rebuilds while commits come in and somebody keeps asking: no query fails, and nothing is missed."""
     world, store = busy_world(200, nodes=4, at_once=16), MemoryEventStore()
