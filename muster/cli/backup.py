@@ -68,7 +68,8 @@ def add_backup(root: typer.Typer) -> None:
         """Back up the log and all that cannot be made again from it, or check a backup.
 
         The installation may be running. A second backup into the same folder adds what is new. People, code, audit,
-        the signing key and credentials are encrypted with the passphrase, and the log, which holds no secrets, is not.
+        the signing key and credentials are encrypted with the passphrase. The log is not, and what people wrote into
+        workloads stands there, also in environment variables.
         """
         if (head is not None or offline) and not verify:
             raise usage("--head and --offline belong to --verify")

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -178,7 +179,39 @@ DAMAGES: dict[str, tuple[Callable[[Path, Manifest], None], str]] = {
         lambda f, _: signed_again(f, lambda m: msgspec.structs.replace(m, seq=m.seq - 1)),
         r"manifest.json is damaged: its segments do not end at its head",
     ),
+    "a file of the log is elsewhere": (
+        lambda f, _: signed_again(f, lambda m: _first_segment(m, file="events/../../other")),
+        r"manifest.json is damaged: .*segments\[0\].file",
+    ),
+    "a sealed file is elsewhere": (
+        lambda f, _: signed_again(f, lambda m: _first_kept(m, file="/etc/hostname")),
+        r"manifest.json is damaged: .*kept\[0\].file",
+    ),
+    "a sequence is beyond every log": (
+        lambda f, _: signed_again(f, lambda m: msgspec.structs.replace(m, first=2**63)),
+        r"manifest.json is damaged: .*\$.first",
+    ),
+    "a hash is none": (
+        lambda f, _: signed_again(f, lambda m: _first_segment(m, chain="zz")),
+        r"manifest.json is damaged: .*segments\[0\].chain",
+    ),
+    "the way to the key is none": (
+        lambda f, _: signed_again(
+            f, lambda m: msgspec.structs.replace(m, sealing=msgspec.structs.replace(m.sealing, n=-1))
+        ),
+        r"manifest.json is damaged: .*sealing.n",
+    ),
 }
+
+
+def _first_segment(manifest: Manifest, **changes: Any) -> Manifest:
+    first, *others = manifest.segments
+    return msgspec.structs.replace(manifest, segments=(msgspec.structs.replace(first, **changes), *others))
+
+
+def _first_kept(manifest: Manifest, **changes: Any) -> Manifest:
+    first, *others = manifest.kept
+    return msgspec.structs.replace(manifest, kept=(msgspec.structs.replace(first, **changes), *others))
 
 
 def _lines(folder: Path, manifest: Manifest, change: Callable[[list[bytes]], list[bytes]]) -> None:

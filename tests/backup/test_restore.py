@@ -1,6 +1,6 @@
 """A restore gives the log back as it was: sequences, subjects, payloads and hash; into nothing that lives."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -10,7 +10,7 @@ from nats.aio.client import Client
 from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
 from events.installation import Log
-from services.runtime.backup.archive import BackupError
+from services.runtime.backup.archive import FILES, MANIFEST, BackupError, Manifest, encode_manifest
 from services.runtime.nats.connection import connect
 from services.runtime.nats.streams import assert_streams, create_streams
 from tests.backup import given
@@ -100,14 +100,31 @@ async def test_what_lives_is_refused_by_name_and_stays_as_it_is(
     assert (await given.in_log(fresh_log), files) == (before, {})
 
 
-async def test_a_damaged_backup_changes_nothing(
-    fresh_log: NatsServer, client: Client, empty: NatsServer, tmp_path: Path
-) -> None:
-    await given.commits(client, 3)
-    done = await given.backed_up(fresh_log, tmp_path)
-    file = tmp_path / done.manifest.segments[0].file
+def _cut_off(folder: Path, manifest: Manifest) -> None:
+    file = folder / manifest.segments[0].file
     file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(BackupError, match=r"events/\S+ is damaged"):
+
+
+def _without_files(folder: Path, manifest: Manifest) -> None:
+    kept = tuple(part for part in manifest.kept if part.name != FILES)
+    (folder / MANIFEST).write_bytes(encode_manifest(msgspec.structs.replace(manifest, kept=kept)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [(_cut_off, r"events/\S+ is damaged"), (_without_files, r"manifest.json is damaged: it lists no sealed file")],
+)
+async def test_a_damaged_backup_changes_nothing(
+    fresh_log: NatsServer,
+    client: Client,
+    empty: NatsServer,
+    tmp_path: Path,
+    damage: tuple[Callable[[Path, Manifest], None], str],
+) -> None:
+    act, told = damage
+    await given.commits(client, 3)
+    act(tmp_path, (await given.backed_up(fresh_log, tmp_path)).manifest)
+    with pytest.raises(BackupError, match=told):
         await given.restored(empty, tmp_path)
     async with given.connected(empty) as nc:
         await create_streams(nc, 1)  # there are none

@@ -15,10 +15,11 @@ import hashlib
 import io
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import zstandard
+from msgspec import Meta
 
 FORMAT: Final = 1
 """Raised when an older program would misread a backup. A newer one is refused."""
@@ -37,6 +38,17 @@ LONGEST_LINE: Final = 8 * 1024**2
 NO_HASH: Final = bytes(32)
 """What the first message is linked to."""
 
+type _Count = Annotated[int, Meta(ge=0, le=2**62)]
+"""Also of bytes, and sequences: far more than a server counts to."""
+type _Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+type _EventsFile = Annotated[
+    str, Meta(pattern=rf"^{EVENTS_FOLDER}/[0-9]{{12,20}}-[0-9]{{12,20}}-[0-9a-f]{{1,32}}\.zst\Z")
+]
+"""No name leads out of a backup's folders: whoever can write a backup chooses what stands in its manifest."""
+type _KeptFile = Annotated[
+    str, Meta(pattern=rf"^{KEPT_FOLDER}/[A-Za-z_]{{1,64}}-[0-9]{{4,9}}-[0-9a-f]{{1,32}}\.sealed\Z")
+]
+
 
 class BackupError(Exception):
     """The backup cannot be used, written or restored; the message says why, and names the file."""
@@ -54,7 +66,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    seq: int
+    seq: _Count
     subject: str
     time: str
     headers: dict[str, str] = {}
@@ -64,13 +76,13 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    file: str
-    first: int
-    last: int
-    bytes: int
-    sha256: str
+    file: _EventsFile
+    first: _Count
+    last: _Count
+    bytes: _Count
+    sha256: _Hash
     """Of the file."""
-    chain: str
+    chain: _Hash
     """Hash of the log at its last message."""
 
 
@@ -79,12 +91,12 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Of the stream, or `files`."""
-    part: int
+    part: _Count
     """A stream that is large is kept in several files, from 0."""
-    file: str
-    bytes: int
-    sha256: str
-    entries: int
+    file: _KeptFile
+    bytes: _Count
+    sha256: _Hash
+    entries: _Count
     state: str = ""
     """Of the stream when it was read: where it is still the same, its files are not written again."""
 
@@ -97,9 +109,9 @@ class Sealing(msgspec.Struct, frozen=True, kw_only=True):
     """How the key of the sealed files follows from the passphrase, and a text to try one on."""
 
     salt: str
-    n: int
-    r: int
-    p: int
+    n: _Count
+    r: _Count
+    p: _Count
     check: str
 
 
@@ -108,10 +120,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     made_at: datetime
     muster: str
     """Version of the program that wrote it."""
-    first: int
+    first: _Count
     """First sequence of the log; 1 more than `seq` where it is empty."""
-    seq: int
-    chain: str
+    seq: _Count
+    chain: _Hash
     """Hash of the log at `seq`: with it the head of the backup."""
     segments: tuple[Segment, ...]
     kept: tuple[Kept, ...]

@@ -24,7 +24,7 @@ from events.ids import derived_command_id
 from events.installation import LOG_KEY, RestoreLog
 from events.refusal import Refusal
 from events.subjects import EVENTS_STREAM
-from services.runtime.backup.archive import FILES, BackupError, Manifest, Message, unpack
+from services.runtime.backup.archive import FILES, MANIFEST, BackupError, Manifest, Message, unpack
 from services.runtime.backup.check import check, compare, messages_of
 from services.runtime.backup.holdings import kept_streams
 from services.runtime.backup.place import Place
@@ -84,9 +84,10 @@ async def restore(
     """
     check(place, manifest, lambda done, total: progress("check", done, total))
     kept = {part.sealed_as: sealer.unseal(part.sealed_as, place.read(part.file)) for part in manifest.kept}
+    files = _files(kept)
     run = _Restore(nc, place, manifest)
     await run.begin(replicas, log_max_bytes)
-    put_files(_files(kept))
+    put_files(files)
     for before_log in (True, False):
         for stream in kept_streams(before_log=before_log):
             parts = sorted((part for part in manifest.kept if part.name == stream), key=lambda part: part.part)
@@ -268,5 +269,9 @@ def _kept_headers(message: Message) -> dict[str, str]:
 
 
 def _files(kept: Mapping[str, bytes]) -> dict[str, bytes]:
-    packed = msgspec.json.decode(kept[f"{FILES}/0"], type=dict[str, str])
+    """Raises BackupError."""
+    sealed = kept.get(f"{FILES}/0")
+    if sealed is None:
+        raise BackupError(f"{MANIFEST} is damaged: it lists no sealed file `{FILES}`")
+    packed = msgspec.json.decode(sealed, type=dict[str, str])
     return {name: base64.b64decode(data) for name, data in packed.items()}
