@@ -242,6 +242,7 @@ def command(
     output: bool = True,
     past: bool = False,
     takes_words: bool = False,
+    draws: bool = False,
     more: "Callable[[], list[TyperOption]] | None" = None,
     columns: "Sequence[Column] | Callable[[], Sequence[Column]]" = (),
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
@@ -253,6 +254,7 @@ def command(
     Args:
         output: whether it has data to print, and so -o and its relatives.
         past: whether it can show the past, and so takes --as-of.
+        draws: whether it has a picture for -o png.
         takes_words: whether words may follow `--`; the function gets them as `words`.
         more: makes further options when the command runs or explains itself; the function gets their values as
             further keywords.
@@ -269,6 +271,8 @@ def command(
         def run(ctx: typer.Context, **given: Any) -> None:
             outer = ctx.find_root().obj
             session = _session(given, shared, outer if isinstance(outer, Connection) else Connection())
+            if session.out.style.format is Format.PNG and not draws:
+                raise usage(f"`{ctx.command_path}` draws no picture", todo="`muster usage -o png > usage.png` does")
             own_values = {key: value for key, value in given.items() if key not in shared}
             if takes_words:
                 own_values["words"] = ctx.meta.get(_WORDS, [])

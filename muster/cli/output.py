@@ -41,6 +41,8 @@ class Format(StrEnum):
     NAME = "name"
     JSONL = "jsonl"
     CSV = "csv"
+    PNG = "png"
+    """A picture, of the few commands that draw one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,14 @@ class Output:
         self.stdout.write(text)
         self.stdout.flush()
 
+    def picture(self, data: bytes) -> None:
+        """A picture as it is. Raises Problem (usage) where it would go to a terminal."""
+        if self.stdout.isatty():
+            raise usage("a picture cannot be shown in a terminal", todo="write it into a file: … -o png > usage.png")
+        self.stdout.flush()
+        self.stdout.buffer.write(data)
+        self.stdout.buffer.flush()
+
     def console(self) -> "Console":
         """Rich's console on stdout; without colour where there is no terminal, with NO_COLOR or --no-color."""
         from rich.console import Console
@@ -146,6 +156,8 @@ class Output:
                 self.table(rows, columns)
                 if not rows and empty:
                     self.talk(empty)
+            case Format.PNG:
+                raise AssertionError("a command that draws does so itself")
 
     def one(self, row: Row, text: Callable[[], None], *, name: str = "name", columns: Sequence[Column] = ()) -> None:
         """One thing: `text` writes it for people; every other format gets the row itself."""
@@ -156,7 +168,7 @@ class Output:
                 self.write(json.dumps(row, indent=2, ensure_ascii=False) + "\n")
             case Format.YAML:
                 self._yaml(row)
-            case Format.JSONL | Format.NAME | Format.CSV:
+            case Format.JSONL | Format.NAME | Format.CSV | Format.PNG:
                 self.rows([row], columns or [Column(key, key) for key in row], name=name)
 
     def line(self, row: Row) -> None:

@@ -85,9 +85,11 @@ def add_usage(root: typer.Typer) -> None:
         muster usage                                    # this month, by project
         muster usage --from last-month --by user -p vision
         muster usage --from 7d --per day
+        muster usage --from last-month --per day -o png > usage.png
         muster usage --from 2026-10-01 --to 2026-11-01 --by model -o csv
         """,
         columns=usage_columns(By.POOL, Per.DAY),
+        draws=True,
     )
     def usage(
         session: Session,
@@ -130,6 +132,8 @@ def add_usage(root: typer.Typer) -> None:
 
         The beginning is rounded down, and the end up, to full hours in UTC.
 
+        -o png draws the GPU hours. It needs matplotlib: pip install 'muster[charts]'.
+
         You see sums of the projects that you may read. The default project of your context does not limit them.
         """
         parameters: list[tuple[str, str | int]] = [("by", _BY.get(by, by.value))]
@@ -139,8 +143,11 @@ def add_usage(root: typer.Typer) -> None:
         parameters += [("owner", owner)] if owner else []
         parameters += [("clusterId", text_of(find_cluster(session.api, cluster), "id"))] if cluster else []
         found, rows, more = _fetch(session, parameters, limit)
-        shown = list(_by_period(rows)) if per else rows
-        session.out.rows(shown, usage_columns(by, per), empty="nothing was reserved, and nothing waited")
+        if session.out.style.format is Format.PNG:
+            session.out.picture(_picture(found, rows, by, per))
+        else:
+            shown = _by_period(rows) if per else rows
+            session.out.rows(shown, usage_columns(by, per), empty="nothing was reserved, and nothing waited")
         if more:
             session.out.talk(f"there are more than {limit} names; --limit 0 shows all")
         if session.out.style.format in {Format.TABLE, Format.WIDE}:
@@ -194,6 +201,54 @@ def _by_period(rows: Sequence[Row]) -> list[Row]:
         for period in rows_of(row, "periods")
     ]
     return sorted(found, key=lambda row: text_of(row, "begins"))
+
+
+def _picture(found: Row, rows: Sequence[Row], by: By, per: Per | None) -> bytes:
+    from muster.cli.picture import bars, stacks
+
+    begins, ends = text_of(found, "begins"), text_of(found, "ends")
+    title = f"GPU hours by {by}, from {begins[:16]} to {ends[:16]} UTC"
+    if per is None:
+        return bars(_summed(rows, by), title=title)
+    length = _PERIOD_CHARACTERS[per]
+    by_period: dict[str, list[Row]] = {}
+    for row in _by_period(rows):
+        by_period.setdefault(text_of(row, "begins")[:length], []).append(row)
+    sums = {period: _summed(some, by) for period, some in by_period.items()}
+    return stacks(_periods(begins, ends, per), sums, title=title)
+
+
+def _summed(rows: Sequence[Row], by: By) -> dict[str, float]:
+    """GPU hours by name: two projects, of which one was deleted, may have the same."""
+    sums: dict[str, float] = {}
+    for row in rows:
+        if amount := number_of(row, "reservedGpuHours"):
+            sums[_called(row, by)] = sums.get(_called(row, by), 0) + amount
+    return sums
+
+
+def _called(row: Row, by: By) -> str:
+    """Pools of several clusters may have one name."""
+    name = text_of(row, "name")
+    return f"{name} ({text_of(row, 'clusterName')})" if by is By.POOL else name
+
+
+def _periods(begins: str, ends: str, per: Per) -> list[str]:
+    """All of the span, also those in which nothing was used."""
+    moment, end = parse_time(begins), parse_time(ends)
+    assert moment is not None, begins
+    assert end is not None, ends
+    periods: list[str] = []
+    while moment < end:
+        periods.append(format_utc(moment)[: _PERIOD_CHARACTERS[per]])
+        match per:
+            case Per.HOUR:
+                moment += timedelta(hours=1)
+            case Per.DAY:
+                moment = moment.replace(hour=0) + timedelta(days=1)
+            case Per.MONTH:
+                moment = (moment.replace(day=1, hour=0) + timedelta(days=32)).replace(day=1)
+    return periods
 
 
 def told_total(found: Row) -> str:

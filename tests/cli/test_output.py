@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
+from muster.cli.exits import Problem
+from muster.cli.output import Output, Style
 from projections.row_json import WORKLOAD_COLUMNS as ROW_KEYS
 from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer, workload_row
 
 ROWS = [workload_row(), workload_row(id="0a1b2c3d-0000-8a6b-9c7d-0123456789ab", name="=cmd()", phase="Failed")]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -190,3 +197,12 @@ def test_what_has_ended_is_wanted_no_more_and_counts_what_succeeded(
         api.on("GET", f"/workloads/{WORKLOAD_ID}{path}", Reply(body=body))
     described = muster("workload", "describe", "hello").out
     assert re.findall(r"(?m)^Phase: +(.*)$", described) == [phase]
+
+
+def test_a_picture_goes_to_a_file_as_it_is_and_never_to_a_terminal() -> None:
+    file = io.BytesIO()
+    out = Output(Style(), stdout=io.TextIOWrapper(file))
+    out.picture(b"\x89PNG")
+    assert file.getvalue() == b"\x89PNG"
+    with pytest.raises(Problem, match="cannot be shown in a terminal"):
+        Output(Style(), stdout=Terminal()).picture(b"\x89PNG")

@@ -828,3 +828,48 @@ def test_a_time_that_is_none_is_told_with_the_forms_that_there_are(api: ShapeSer
     assert (ran.code, api.requests) == (ExitCode.USAGE, [])
     assert "--from: 'yesterday' is no time" in ran.err
     assert "a time ago as 7d, or last-month" in ran.err
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The pictures that were drawn: stdout of a test takes no bytes."""
+    pictures: list[bytes] = []
+    monkeypatch.setattr("muster.cli.output.Output.picture", lambda _, data: pictures.append(data))
+    return pictures
+
+
+@pytest.mark.parametrize("typed", ["usage -o png", "usage --per day -o png"])
+def test_usage_draws_a_picture(api: ShapeServer, muster: Any, drawn: list[bytes], typed: str) -> None:
+    days = [(f"2026-10-{day:02}T00:00:00Z", 1.5) for day in range(1, 20)]
+    rows = [hours_row(f"_project $x^{number}", 30 - number, *days) for number in range(25)]
+    api.on("GET", "/usage/hours", hours(*rows))
+    ran = muster(*typed.split())
+    assert (ran.code, ran.err) == (0, "")
+    (picture,) = drawn
+    assert picture.startswith(PNG)
+    assert len(picture) > 5_000
+
+
+def test_a_picture_of_nothing_is_a_picture(api: ShapeServer, muster: Any, drawn: list[bytes]) -> None:
+    api.on("GET", "/usage/hours", hours())
+    assert [muster(*typed.split()).code for typed in ("usage -o png", "usage --per month -o png")] == [0, 0]
+    assert [picture.startswith(PNG) for picture in drawn] == [True, True]
+
+
+def test_what_has_no_picture_says_so(api: ShapeServer, muster: Any) -> None:
+    ran = muster("top", "-o", "png")
+    assert (ran.code, ran.out, api.requests) == (ExitCode.USAGE, "", [])
+    assert "`muster top` draws no picture" in ran.err
+
+
+def test_a_picture_without_the_library_names_what_to_install(
+    api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    api.on("GET", "/usage/hours", hours(hours_row("a", 1)))
+    ran = muster("usage", "-o", "png")
+    assert (ran.code, ran.out) == (ExitCode.FAILURE, "")
+    assert "pip install 'muster[charts]'" in ran.err
