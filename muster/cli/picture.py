@@ -3,12 +3,9 @@
 import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from muster.cli.exits import ExitCode, Problem
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MOST_BARS: Final = 20
 """Of names; the rest is one bar."""
@@ -82,8 +79,8 @@ def _cut(name: str) -> str:
     return ("\u200b" if shown.startswith("_") else "") + shown.replace("$", r"\$")
 
 
-def _figure(high_inches: float) -> "tuple[Any, Axes]":
-    """Raises Problem where the library is missing."""
+def _figure(high_inches: float) -> tuple[Any, Any]:
+    """The figure and its axes, whose types the library only half tells. Raises Problem where it is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
