@@ -61,7 +61,8 @@ def stacks(periods: Sequence[str], sums: Mapping[str, Sums], *, title: str) -> b
     step = -(-len(periods) // _MOST_TICKS)
     axes.set_xticks(range(0, len(periods), step), periods[::step], rotation=30, ha="right")
     axes.set_ylabel("GPU hours reserved")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    if order:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return _png(figure, axes, title)
 
 
