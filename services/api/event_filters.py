@@ -9,7 +9,7 @@ from events.actors import SERVICE_PREFIX
 from events.public.cloudevents import Place
 from events.public.registry import PUBLIC_EVENTS
 from events.subjects import EVENTS_STREAM, feed_filter
-from services.api.context import Call
+from services.api.context import Call, Look
 from services.api.errors import bad_request, not_found
 from services.api.feed_frames import LAST_NUMBER, NO_MARK, Position, mark_in, read_position
 from services.api.feed_ring import Wanted
@@ -50,7 +50,7 @@ FROM: Final = Query(
 )
 
 
-def actor_ids(call: Call, subject: str) -> frozenset[str]:
+def actor_ids(call: Look, subject: str) -> frozenset[str]:
     """Ids of whom people call so."""
     # Services and accounts are called by their ids, or by what follows the prefix of ours.
     ids = {known for known, name in call.api.actors.subjects.items() if name == subject}
