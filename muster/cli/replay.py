@@ -1,6 +1,5 @@
 """`muster replay`: plays the log into a sandbox, which every command that reads can look at."""
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -21,6 +20,8 @@ from muster.cli.progress import Progress, progress_bar
 from muster.cli.values import Row, format_bytes, format_utc, number_of
 
 if TYPE_CHECKING:
+    import asyncio
+
     from typer._click.core import Context as ClickContext
 
     from services.projector.play import Player, Wanted
@@ -153,6 +154,8 @@ def add_replay(root: typer.Typer) -> None:
 
 
 def _start(session: Session, data_dir: Path | None, wanted: "Wanted", address: tuple[str, int], *, ends: bool) -> int:
+    import asyncio
+
     from services.api.sandbox import listening, serving
     from services.projector.play import player, until_removed
 
@@ -210,8 +213,10 @@ def _untold(_: int, __: int) -> None:
     """Nobody looks."""
 
 
-def _on_signals() -> asyncio.Event:
+def _on_signals() -> "asyncio.Event":
     """Set by Ctrl-C, and where the process is asked to end."""
+    import asyncio
+
     stop = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)

@@ -146,14 +146,14 @@ COMMANDS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="earlier-answers-are-forgotten",
-        function="services.api.context:Call.min_seq",
+        function="services.api.context:Look.min_seq",
         invariant="true answers",
         bug="The X-Log-Sequence of an earlier answer, sent with a request, does not count.",
         make=_query_alone,
     ),
     Mutant(
         name="old-answers-are-not-marked",
-        function="services.api.context:Call.fresh",
+        function="services.api.context:Look.fresh",
         invariant="true answers",
         bug="A list that is older than the requested sequence does not say so.",
         make=_unmarked,
