@@ -537,8 +537,8 @@ def api_page() -> str:
 
 
 def is_of_the_log(name: str) -> bool:
-    """Whether a schema follows from an event: the page of events has those."""
-    return name.endswith(("Data", "Event", "Record")) and name != "HistoryRecord"
+    """Whether a schema follows from an event: the pages of events and of the feed have those."""
+    return name in PUBLIC_EVENTS or (name.endswith(("Data", "Event", "Record")) and name != "HistoryRecord")
 
 
 def agents_page() -> str:

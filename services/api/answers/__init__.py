@@ -27,7 +27,7 @@ from services.api.answers.diff import (
     WorkloadDiff,
     WorkloadThen,
 )
-from services.api.answers.events import EventEnvelope, EventRow, EventRows, EventTicket
+from services.api.answers.events import EventRow, EventRows, EventTicket
 from services.api.answers.hours import HoursPeriod, HoursRow, HoursSum, UseHours
 from services.api.answers.log import (
     COMMAND_NAMES,
@@ -107,7 +107,6 @@ __all__ = [
     "Diff",
     "DiffMoment",
     "Error",
-    "EventEnvelope",
     "EventRow",
     "EventRows",
     "EventTicket",

@@ -1,9 +1,12 @@
 """Answers about public events."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Final, Union
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
+from events.public.cloudevents import type_of
+from events.public.registry import PUBLIC_EVENTS
 from services.api.answers.forms import Form
 from services.api.shown_events import Moment
 
@@ -17,31 +20,40 @@ class EventTicket(Form, frozen=True, kw_only=True):
     """Until when the stream must be opened."""
 
 
-class EventEnvelope(Form, frozen=True, kw_only=True):
+class _CloudEvent(Form, frozen=True, kw_only=True):
     """A public event, as a CloudEvent in its JSON form."""
 
     specversion: str
-    """Version of CloudEvents."""
     id: str
-    """Unique. The same event has the same id, however often it is told."""
     source: str
-    """`/projects/PROJECT_ID`."""
-    type: str
-    """`muster.TYPE.v1`."""
     subject: str | UnsetType = UNSET
-    """Id of the workload. Missing if the event is about no workload."""
     time: Moment
-    """When it was decided."""
     datacontenttype: str
-    """Of the data."""
     dataschema: str
-    """Names the schema of the data; /asyncapi.json has it."""
     sequence: str
-    """The place in the log: SEQUENCE.NUMBER."""
     previous: str | UnsetType = UNSET
-    """`sequence` of the project's event before it. Missing in the first one."""
-    data: dict[str, Any]
-    """What happened. Its fields depend on the type."""
+
+
+_CLOUD_EVENTS: Final = tuple(
+    msgspec.defstruct(
+        f"{name}PublicEvent",
+        [("data", event)],
+        bases=(_CloudEvent,),
+        namespace={"__doc__": event.__doc__},
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        tag_field="type",
+        tag=type_of(event),
+    )
+    for name, event in PUBLIC_EVENTS.items()
+)
+
+if TYPE_CHECKING:
+    type EventEnvelope = msgspec.Struct
+else:
+    EventEnvelope = Union[_CLOUD_EVENTS]  # noqa: UP007 - of what is registered
+"""Any public event: `type` says which."""
 
 
 class EventRow(Form, frozen=True, kw_only=True):
