@@ -119,6 +119,7 @@ COMMANDS: Final[dict[str, str]] = {
 
 SHARED_FLAGS: Final[dict[str, tuple[str, str, str]]] = {
     "--context": ("context", "@context_names", "Context to use"),
+    "--url": ("url", "", "URL of the API"),
     "--token": ("token", "", "Bearer token"),
     "--ca-file": ("ca_file", "", "Trust the certificates of this authority (a PEM file), and no others"),
     "--debug": ("debug", "-", "Show request ids and stack traces"),
@@ -129,7 +130,6 @@ SHARED_FLAGS: Final[dict[str, tuple[str, str, str]]] = {
 
 FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "": {
-        "--url": ("url", "", "URL of the API"),
     },
     "up": {
         "--data-dir": ("data_dir", "", "Folder for its data"),
@@ -138,7 +138,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--demo": ("demo", "-", "Add a simulated cluster of 32 nodes × 8 GPUs, and some workloads"),
         "--accept-shared-pods": ("accept_shared_pods", "-", "Allow roles for other people even if this machine cannot keep pods away from Muster's keys"),
         "--log-level": ("log_level", "one:debug|info|warning|error", "debug, info, warning or error"),
-        "--url": ("url", "", "URL of the API"),
     },
     "top": {
         "--project": ("project", "@project_names", "Only what this project uses (name or id)"),
@@ -149,7 +148,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--watch": ("watch", "-", "Keep showing changes as they happen"),
         "-w": ("watch", "-", "Keep showing changes as they happen"),
         "--timeout": ("timeout", "", "With --watch: exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -168,7 +166,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--owner": ("owner", "", "Only what workloads of this user used"),
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
         "--limit": ("limit", "", "Maximum number of names; 0 shows all"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -182,7 +179,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--to": ("to", "", "Later moment"),
         "--project": ("project", "@project_names", "Only this project (name or id), and no nodes"),
         "-p": ("project", "@project_names", "Only this project (name or id), and no nodes"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -197,7 +193,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--offline": ("offline", "-", "With --verify: compare with nothing; check the backup by itself"),
         "--key-file": ("key_file", "", "File whose content is the passphrase, at least 12 bytes"),
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -209,7 +204,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "restore": {
         "--key-file": ("key_file", "", "File whose content is the passphrase, at least 12 bytes"),
         "--data-dir": ("data_dir", "", "New data folder, for `muster up`"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -219,7 +213,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
     },
     "doctor": {
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -229,7 +222,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
     },
     "version": {
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -239,7 +231,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
     },
     "completion": {
-        "--url": ("url", "", "URL of the API"),
     },
     "training submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -257,7 +248,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "-w": ("watch", "-", "Print each phase change until it ends; exits like --wait"),
         "--timeout": ("timeout", "", "With --wait: exit 7 after this time, such as 5m"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -304,7 +294,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--wait": ("wait", "-", "Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout"),
         "--timeout": ("timeout", "", "With --wait: exit 7 after this time, such as 5m"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -330,7 +319,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--watch": ("watch", "-", "Keep showing changes as they happen"),
         "-w": ("watch", "-", "Keep showing changes as they happen"),
         "--timeout": ("timeout", "", "With --watch: exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -343,7 +331,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -367,7 +354,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--attempt": ("attempt", "", "Print the newest run of this attempt"),
         "--run": ("run", "", "With --attempt: print this run of it"),
         "--timeout": ("timeout", "", "Exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
     },
     "training suspend": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -375,7 +361,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--wait": ("wait", "-", "Wait until it is done: exit 7 on timeout, 8 if it can no longer happen"),
         "--timeout": ("timeout", "", "With --wait: exit 7 after this time, such as 5m"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "training resume": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -383,7 +368,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--wait": ("wait", "-", "Wait until it is done: exit 7 on timeout, 8 if it can no longer happen"),
         "--timeout": ("timeout", "", "With --wait: exit 7 after this time, such as 5m"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "training delete": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -393,7 +377,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--wait": ("wait", "-", "Wait until it is done: exit 7 on timeout, 8 if it can no longer happen"),
         "--timeout": ("timeout", "", "With --wait: exit 7 after this time, such as 5m"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "workload list": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -412,7 +395,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--watch": ("watch", "-", "Keep showing changes as they happen"),
         "-w": ("watch", "-", "Keep showing changes as they happen"),
         "--timeout": ("timeout", "", "With --watch: exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -425,7 +407,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "workload describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -442,7 +423,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--watch": ("watch", "-", "Keep showing changes as they happen"),
         "-w": ("watch", "-", "Keep showing changes as they happen"),
         "--timeout": ("timeout", "", "With --watch: exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -458,7 +438,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--watch": ("watch", "-", "Keep showing changes as they happen"),
         "-w": ("watch", "-", "Keep showing changes as they happen"),
         "--timeout": ("timeout", "", "With --watch: exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -474,7 +453,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--type": ("types", "", "Only this metric"),
         "--since": ("since", "", "Only what is newer than this, such as 10m"),
         "--samples": ("samples", "", "Maximum number of samples per metric and pod"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -497,7 +475,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--attempt": ("attempt", "", "Print the newest run of this attempt"),
         "--run": ("run", "", "With --attempt: print this run of it"),
         "--timeout": ("timeout", "", "Exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
     },
     "workload suspend": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -505,7 +482,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--wait": ("wait", "-", "Wait until it is done: exit 7 on timeout, 8 if it can no longer happen"),
         "--timeout": ("timeout", "", "With --wait: exit 7 after this time, such as 5m"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "workload resume": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -513,7 +489,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--wait": ("wait", "-", "Wait until it is done: exit 7 on timeout, 8 if it can no longer happen"),
         "--timeout": ("timeout", "", "With --wait: exit 7 after this time, such as 5m"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "workload delete": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -523,7 +498,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--wait": ("wait", "-", "Wait until it is done: exit 7 on timeout, 8 if it can no longer happen"),
         "--timeout": ("timeout", "", "With --wait: exit 7 after this time, such as 5m"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "workload set": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -532,10 +506,8 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--auto-deletion-time-after-completion": ("auto_deletion_time_after_completion", "", "Time from its end until it is deleted, such as 2h; 0 deletes it at once"),
         "--if-match": ("if_match", "", "Change it only if it still has this version; otherwise exit 5"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "project list": {
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -546,7 +518,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "project describe": {
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -561,26 +532,22 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--node-pools": ("node_pools", "@node_pools", "Node pools, in the order in which they are tried"),
         "--pod-security": ("pod_security", "one:baseline|restricted|none", "Minimum Pod Security Standard for its pods on Kubernetes"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "project delete": {
         "--yes": ("yes", "-", "Do not ask for confirmation"),
         "-y": ("yes", "-", "Do not ask for confirmation"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "project set": {
         "--gpu-quota": ("gpu_quota", "", "GPUs that its non-preemptible workloads may hold"),
         "--node-pools": ("node_pools", "@node_pools", "Node pools, in the order in which they are tried"),
         "--pod-security": ("pod_security", "one:baseline|restricted|none", "Minimum Pod Security Standard for its pods on Kubernetes"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "cluster list": {
         "--watch": ("watch", "-", "Keep showing changes as they happen"),
         "-w": ("watch", "-", "Keep showing changes as they happen"),
         "--timeout": ("timeout", "", "With --watch: exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -591,7 +558,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--as-of": ("as_of", "", "Show it as it was then: a time (2030-01-31T12:00:00Z), a time ago (2h, 7d) or a sequence of the log"),
     },
     "cluster describe": {
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -611,32 +577,27 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--kubeconfig": ("kubeconfig", "", "Add a Kubernetes cluster that `muster up` on this machine can reach"),
         "--kubernetes": ("kubernetes", "-", "Add a Kubernetes cluster; its agent runs inside it"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "cluster agent": {
         "--password-file": ("password_file", "", "File with the password of the agent's NATS user"),
         "--nats-url": ("nats_url", "", "URL at which the agent reaches NATS: tls://HOST:4222"),
         "--image": ("image", "", "Container image of the agent"),
         "--nats-user": ("nats_user", "-", "Print the NATS user instead of the manifests"),
-        "--url": ("url", "", "URL of the API"),
     },
     "cluster set": {
         "--ownership-protection": ("ownership_protection", "", "on: only owners, and who may override them, act on workloads"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "cluster remove": {
         "--yes": ("yes", "-", "Do not ask for confirmation"),
         "-y": ("yes", "-", "Do not ask for confirmation"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "node list": {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
         "--watch": ("watch", "-", "Keep showing changes as they happen"),
         "-w": ("watch", "-", "Keep showing changes as they happen"),
         "--timeout": ("timeout", "", "With --watch: exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -648,7 +609,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     },
     "node describe": {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -661,16 +621,13 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "node cordon": {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "node uncordon": {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "nodepool list": {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -684,19 +641,16 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
         "--label": ("label", "", "A node is in the pool if it has this label with this value"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "nodepool remove": {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "role list": {
         "--project": ("project", "", "Only roles in this project (name or id)"),
         "-p": ("project", "", "Only roles in this project (name or id)"),
         "--user": ("user", "", "Only roles of this user"),
         "-u": ("user", "", "Only roles of this user"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -710,7 +664,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "-p": ("project", "@project_names", "Project (name or id)"),
         "--everywhere": ("everywhere", "-", "In all projects"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "role revoke": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -719,10 +672,8 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--yes": ("yes", "-", "Do not ask for confirmation"),
         "-y": ("yes", "-", "Do not ask for confirmation"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "user list": {
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -736,7 +687,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--yes": ("yes", "-", "Do not ask for confirmation"),
         "-y": ("yes", "-", "Do not ask for confirmation"),
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -748,7 +698,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "service-account list": {
         "--project": ("project", "", "Only accounts of this project"),
         "-p": ("project", "", "Only accounts of this project"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -760,7 +709,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "service-account describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -774,13 +722,11 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "service-account rotate": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "service-account delete": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -788,7 +734,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--yes": ("yes", "-", "Do not ask for confirmation"),
         "-y": ("yes", "-", "Do not ask for confirmation"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "subscription create": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -797,7 +742,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--from-time": ("from_time", "", "Read events from this time on (RFC 3339)"),
         "--from-seq": ("from_seq", "", "Read events from this sequence of the log on"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -809,7 +753,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "subscription list": {
         "--project": ("project", "", "Only subscriptions of this project"),
         "-p": ("project", "", "Only subscriptions of this project"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -821,7 +764,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "subscription describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -836,7 +778,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--yes": ("yes", "-", "Do not ask for confirmation"),
         "-y": ("yes", "-", "Do not ask for confirmation"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "webhook create": {
         "--project": ("project", "@project_names", "Project (name or id)"),
@@ -858,7 +799,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--yes": ("yes", "-", "Do not ask for confirmation"),
         "-y": ("yes", "-", "Do not ask for confirmation"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -870,7 +810,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "webhook list": {
         "--project": ("project", "", "Only webhooks of this project"),
         "-p": ("project", "", "Only webhooks of this project"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -882,7 +821,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "webhook describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -894,7 +832,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "webhook change": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--url": ("url", "", "Post to this address"),
+        "--address": ("address", "", "Post to this address"),
         "--type": ("types", "", "Post only events of this type, such as WorkloadFailed or 'Workload*'"),
         "--all-types": ("all_types", "-", "Post events of all types"),
         "--enable": ("enabled", "-", "Post events from now on, or post nothing"),
@@ -908,7 +846,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--waiting": ("waiting", "-", "Only deliveries that are to be tried"),
         "--limit": ("limit", "", "At most so many"),
         "--before": ("before", "", "Only older ones than this number"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -922,13 +859,11 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "webhook test": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -943,7 +878,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--yes": ("yes", "-", "Do not ask for confirmation"),
         "-y": ("yes", "-", "Do not ask for confirmation"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
-        "--url": ("url", "", "URL of the API"),
     },
     "token create": {
         "--user": ("user", "", "User that the token is for: its subject"),
@@ -953,10 +887,8 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "-p": ("project", "", "Project in which to give the role"),
         "--ttl": ("ttl", "", "How long the token is valid, at most 24h"),
         "--data-dir": ("data_dir", "", "Data folder of `muster up`, which holds the key"),
-        "--url": ("url", "", "URL of the API"),
     },
     "context list": {
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -966,7 +898,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
     },
     "context show": {
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -976,7 +907,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
     },
     "context use": {
-        "--url": ("url", "", "URL of the API"),
     },
     "context add": {
         "--token-stdin": ("token_stdin", "-", "Read the token from standard input"),
@@ -984,10 +914,8 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--default-project": ("default_project", "", "Project to use when none is given"),
         "--default-cluster": ("default_cluster", "", "Cluster to use when none is given"),
         "--use": ("use_it", "-", "Make it the current context"),
-        "--url": ("url", "", "URL of the API"),
     },
     "context remove": {
-        "--url": ("url", "", "URL of the API"),
     },
     "events list": {
         "--project": ("project", "@project_names", "Only this project (name or id)"),
@@ -1000,7 +928,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--to": ("to", "", "End here"),
         "--before": ("before", "", "Begin with the event before the one of this sequence"),
         "--limit": ("limit", "", "Maximum number of events; 0 shows all"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1016,7 +943,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--type": ("types", "one:ClusterConnected|ClusterDisconnected|ClusterRemoved|HistoryLost|NodeCordoned|NodeNotReady|NodeReady|NodeRemoved|NodeUncordoned|PodEnded|PodStarted|ProjectChanged|ProjectCreated|ProjectDeleted|WorkloadChanged|WorkloadCompleted|WorkloadDeleted|WorkloadDeleting|WorkloadEvicted|WorkloadFailed|WorkloadInitializing|WorkloadPending|WorkloadPlaced|WorkloadResuming|WorkloadRunning|WorkloadStopped|WorkloadStopping|WorkloadSubmitted|WorkloadUnknown|WorkloadWaiting", "Only events of this type, such as WorkloadSubmitted"),
         "--from": ("from_", "", "Begin here: a time, a time ago, or a sequence of the log"),
         "--timeout": ("timeout", "", "Exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1026,7 +952,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
     },
     "events get": {
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1042,7 +967,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--type": ("types", "one:ClusterConnected|ClusterDisconnected|ClusterRemoved|HistoryLost|NodeCordoned|NodeNotReady|NodeReady|NodeRemoved|NodeUncordoned|PodEnded|PodStarted|ProjectChanged|ProjectCreated|ProjectDeleted|WorkloadChanged|WorkloadCompleted|WorkloadDeleted|WorkloadDeleting|WorkloadEvicted|WorkloadFailed|WorkloadInitializing|WorkloadPending|WorkloadPlaced|WorkloadResuming|WorkloadRunning|WorkloadStopped|WorkloadStopping|WorkloadSubmitted|WorkloadUnknown|WorkloadWaiting", "Only events of this type, such as WorkloadSubmitted"),
         "--from": ("from_", "", "Begin here: a time, a time ago, or a sequence of the log"),
         "--to": ("to", "", "End here"),
-        "--url": ("url", "", "URL of the API"),
     },
     "audit list": {
         "--since": ("since", "", "Only what is newer than this, such as 10m"),
@@ -1050,7 +974,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--type": ("type_", "one:AddCluster|ChangeProject|ChangeWebhook|ChangeWorkload|CordonNode|CreateProject|CreateServiceAccount|CreateSubscription|CreateWebhook|CreateWorkload|DeleteProject|DeleteServiceAccount|DeleteSubscription|DeleteWebhook|DeleteWorkload|DisableWebhook|GrantProjectRole|GrantTenantRole|NoteServiceAccountUse|RemoveCluster|RemoveNodePool|ResumeWorkload|RevokeProjectRole|RevokeTenantRole|RotateServiceAccount|RotateWebhookKey|SetNodePool|SetOwnershipProtection|SuspendWorkload|UncordonNode|VoidMessage", "Only this command, such as GrantTenantRole"),
         "--outcome": ("outcome", "one:admitted|refused", "Only acts with this outcome"),
         "--limit": ("limit", "", "Maximum number of records"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1060,7 +983,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
     },
     "projections status": {
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1072,7 +994,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "projections rebuild": {
         "--until": ("until", "", "Make a shadow that shows this moment, and leave the tables in use as they are: a time, a time ago (2h, 7d) or a sequence of the log"),
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1084,7 +1005,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "projections diff": {
         "--limit": ("limit", "", "Differences to show at most"),
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1095,7 +1015,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     },
     "projections drop": {
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
-        "--url": ("url", "", "URL of the API"),
     },
     "replay start": {
         "--into": ("into", "", "Name of the sandbox, and of the context that leads to it"),
@@ -1106,11 +1025,9 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--port": ("port", "", "Port of the sandbox's API"),
         "--exit": ("exit_", "-", "End as soon as everything is played"),
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
-        "--url": ("url", "", "URL of the API"),
     },
     "replay list": {
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1121,7 +1038,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     },
     "replay status": {
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1132,7 +1048,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     },
     "replay rm": {
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
-        "--url": ("url", "", "URL of the API"),
     },
     "log list": {
         "--type": ("type_", "one:ClusterAdded|ClusterConnected|ClusterDisconnected|ClusterRemoved|ClusterReportsRefused|LogRestored|MessageVoided|NodeChanged|NodeCordoned|NodePoolRemoved|NodePoolSet|NodeRegistered|NodeRemoved|NodeUncordoned|OwnershipProtectionSet|OwnershipProtectionUnset|PodFailed|PodInterrupted|PodRunning|PodStarting|PodStopped|PodSucceeded|PodUnreachable|PodWarned|PodsBound|PodsReserved|ProjectChanged|ProjectCreated|ProjectDeleted|ProjectRoleGranted|ProjectRoleRevoked|ReservationsReleased|ServiceAccountCreated|ServiceAccountDeleted|ServiceAccountRotated|ServiceAccountUsed|SubscriptionCreated|SubscriptionDeleted|TenantRoleGranted|TenantRoleRevoked|WebhookChanged|WebhookCreated|WebhookDeleted|WebhookDisabled|WebhookEnabled|WebhookKeyRotated|WorkloadChanged|WorkloadCompleted|WorkloadCreated|WorkloadDeleted|WorkloadDeletionRequested|WorkloadFailed|WorkloadQueued|WorkloadResumed|WorkloadStopped|WorkloadSuspended|WorkloadWaiting", "Only commits with an event of this type, such as PodFailed"),
@@ -1142,7 +1057,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--before": ("before", "", "Begin with the commit before this sequence"),
         "--after": ("after", "", "Begin with the commit after this sequence, and show the oldest first"),
         "--limit": ("limit", "", "Maximum number of commits; 0 shows all"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1156,7 +1070,6 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "-n": ("newest", "", "Begin with this many past commits"),
         "--after": ("after", "", "Begin with the commit after this sequence instead"),
         "--timeout": ("timeout", "", "Exit 7 after this time, such as 10m"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1167,11 +1080,9 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     },
     "log void": {
         "--reason": ("reason", "", "Why"),
-        "--url": ("url", "", "URL of the API"),
     },
     "log verify": {
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
-        "--url": ("url", "", "URL of the API"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1242,7 +1153,7 @@ ARGUMENTS: Final[dict[str, tuple[tuple[str, str, bool], ...]]] = {
     "subscription list": (),
     "subscription describe": (("subscription", "", False),),
     "subscription delete": (("subscription", "", False),),
-    "webhook create": (("url", "", False),),
+    "webhook create": (("address", "", False),),
     "webhook rotate-key": (("webhook", "", False),),
     "webhook list": (),
     "webhook describe": (("webhook", "", False),),

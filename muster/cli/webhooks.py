@@ -89,7 +89,7 @@ def _add_create(app: typer.Typer) -> None:
     )
     def create(
         session: Session,
-        url: Annotated[str, typer.Argument(metavar="URL", help="Where events are posted to.")],
+        address: Annotated[str, typer.Argument(metavar="URL", help="Where events are posted to.")],
         *,
         project: ProjectOption = None,
         name: Annotated[
@@ -100,7 +100,7 @@ def _add_create(app: typer.Typer) -> None:
     ) -> None:
         """Create a webhook for the public events of a project, and print its secret once."""
         where = default_project(session, project)
-        body: Row = {"projectId": where["id"], "url": url}
+        body: Row = {"projectId": where["id"], "url": address}
         if name is not None:
             body["name"] = name
         if types:
@@ -182,7 +182,7 @@ def _add_change(app: typer.Typer) -> None:
         output=False,
         examples="""
         muster webhook change chat -p vision --enable
-        muster webhook change chat -p vision --url https://example.com/new --type 'Workload*'
+        muster webhook change chat -p vision --address https://example.com/new --type 'Workload*'
         """,
     )
     def change(
@@ -190,7 +190,7 @@ def _add_change(app: typer.Typer) -> None:
         webhook: WebhookArgument,
         *,
         project: ProjectOption = None,
-        url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Post to this address.")] = None,
+        address: Annotated[str | None, typer.Option("--address", metavar="URL", help="Post to this address.")] = None,
         types: TypeOption = None,
         all_types: Annotated[bool, typer.Option("--all-types", help="Post events of all types.")] = False,
         enabled: Annotated[
@@ -202,14 +202,14 @@ def _add_change(app: typer.Typer) -> None:
         if types and all_types:
             raise usage("--type and --all-types exclude each other")
         body: Row = {}
-        if url is not None:
-            body["url"] = url
+        if address is not None:
+            body["url"] = address
         if types or all_types:
             body["types"] = [*(types or ())]
         if enabled is not None:
             body["enabled"] = enabled
         if not body:
-            raise usage("name what to change: --url, --type, --all-types, --enable or --disable")
+            raise usage("name what to change: --address, --type, --all-types, --enable or --disable")
         row = _find(session, webhook, project)
         path = f"{PATH}/{text_of(row, 'id')}"
         session.out.talk(

@@ -12,7 +12,7 @@ import pytest
 from muster.cli import reference
 from muster.cli.command import examples_of
 from muster.cli.complete import offered
-from muster.cli.completion_data import FLAGS
+from muster.cli.completion_data import FLAGS, SHARED_FLAGS
 from muster.cli.exits import ExitCode
 from muster.cli.main import command_line
 from muster.cli.nouns import NOUNS, root_help
@@ -238,6 +238,10 @@ def test_the_table_knows_every_flag_of_every_command(path: str, found: Any) -> N
         name for one in reference.options_of(found) for name in (*one.opts, *one.secondary_opts) if name.startswith("-")
     }
     assert {name for name, _ in offered(words, "-")} == flags | {"--help"}
+
+
+def test_no_command_takes_a_flag_of_the_connection_for_something_else() -> None:
+    assert {"--context", "--url", "--token", "--ca-file", "--debug", "--quiet", "--no-color"} <= SHARED_FLAGS.keys()
 
 
 def test_every_table_offers_its_columns() -> None:
