@@ -142,16 +142,20 @@ def add_usage(root: typer.Typer) -> None:
         parameters += [("projectId", project_id(session.api, project))] if project else []
         parameters += [("owner", owner)] if owner else []
         parameters += [("clusterId", text_of(find_cluster(session.api, cluster), "id"))] if cluster else []
-        found, rows, more = _fetch(session, parameters, limit)
-        if session.out.style.format is Format.PNG:
-            session.out.picture(_picture(found, rows, by, per))
-        else:
-            shown = _by_period(rows) if per else rows
-            session.out.rows(shown, usage_columns(by, per), empty="nothing was reserved, and nothing waited")
-        if more:
-            session.out.talk(f"there are more than {limit} names; --limit 0 shows all")
-        if session.out.style.format in {Format.TABLE, Format.WIDE}:
-            session.out.talk(told_total(found))
+        _show(session, parameters, limit, by, per)
+
+
+def _show(session: Session, parameters: list[tuple[str, str | int]], limit: int, by: By, per: Per | None) -> None:
+    found, rows, more = _fetch(session, parameters, limit)
+    if session.out.style.format is Format.PNG:
+        session.out.picture(_picture(found, rows, by, per))
+    else:
+        shown = _by_period(rows) if per else rows
+        session.out.rows(shown, usage_columns(by, per), empty="nothing was reserved, and nothing waited")
+    if more:
+        session.out.talk(f"there are more than {limit} names; --limit 0 shows all")
+    if session.out.style.format in {Format.TABLE, Format.WIDE}:
+        session.out.talk(told_total(found))
 
 
 def now() -> datetime:

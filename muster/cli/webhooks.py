@@ -73,6 +73,7 @@ def add_webhooks(root: typer.Typer) -> None:
     _add_reads(app)
     _add_change(app)
     _add_deliveries(app)
+    _add_test(app)
     _add_delete(app)
     root.add_typer(app, name="webhook")
 
@@ -275,6 +276,8 @@ def _add_deliveries(app: typer.Typer) -> None:
         done = session.api.mutate("POST", path, body, idempotency_key=idempotency_key).body
         session.out.talk(f"{done['count']} deliveries are made again")
 
+
+def _add_test(app: typer.Typer) -> None:
     @command(app, "test", examples="muster webhook test chat -p vision", columns=DELIVERY_COLUMNS)
     def test(
         session: Session,

@@ -131,6 +131,16 @@ def admin(served: Served) -> Iterator[httpx.Client]:
         yield client
 
 
+def subscription(admin: httpx.Client, project: str, fresh: str) -> str:
+    """Its id. A creation waits for the service that makes consumers, and here is none: so one for all."""
+    there = admin.get("/api/v1/subscriptions").json()["subscriptions"]
+    ids = [one["id"] for one in there if one["projectId"] == project]
+    if not ids:
+        made = admin.post("/api/v1/subscriptions", json={"projectId": project, "name": f"a-{fresh}"})
+        ids.append(made.json()["id"])
+    return ids[0]
+
+
 def aimed(
     served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str, project: str
 ) -> Target:
@@ -143,29 +153,16 @@ def aimed(
         path = path.replace("{workloadId}", made.json()["workloadId"])
     if name == "delete_project":  # the others need theirs
         project = admin.post("/api/v1/org-unit/projects", json={"name": f"gone-{fresh}"}).json()["id"]
-    if name == "get_diff":
-        options["params"] = {"from": "0"}
-    if name == "stream_events":
-        options["params"] = {"projectId": project}
     account = {"name": f"a-{fresh}", "projectId": project, "roleName": "viewer"}
     if "service-accounts/" in path:
         assert admin.post("/api/v1/service-accounts", json=account).status_code == 202
         path = path.replace("{name}", account["name"])
     if "{subscriptionId}" in path:
-        there = admin.get("/api/v1/subscriptions").json()["subscriptions"]
-        ids = [one["id"] for one in there if one["projectId"] == project]
-        if not ids:  # a creation waits for the service that makes consumers, and here is none
-            made = admin.post("/api/v1/subscriptions", json={"projectId": project, "name": f"a-{fresh}"})
-            ids.append(made.json()["id"])
-        path = path.replace("{subscriptionId}", ids[0])
-    path = path.replace("{sequence}", "4711.0")
+        path = path.replace("{subscriptionId}", subscription(admin, project, fresh))
     webhook = {"projectId": project, "url": "https://example.com/", "name": f"w-{fresh}"}
     if "{webhookId}" in path:
-        made = admin.post("/api/v1/webhooks", json=webhook)
-        assert made.status_code == 202, made.text
-        path = path.replace("{webhookId}", made.json()["id"])
-    if "{projectId}" in path:
-        path = path.replace("{projectId}", project)
+        path = path.replace("{webhookId}", admin.post("/api/v1/webhooks", json=webhook).json()["id"])
+    path = path.replace("{projectId}", project).replace("{sequence}", "4711.0")
     if "{clusterId}" in path:
         made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", "kind": "kubernetes"})
         path = path.replace("{clusterId}", made.json()["id"])
@@ -206,8 +203,13 @@ def aimed(
     }
     if name in bodies:
         options["json"] = bodies[name]
-    if name == "code_limits":
-        options["params"] = {"projectId": project, "clusterId": served.cluster}
+    parameters: dict[str, Any] = {
+        "code_limits": {"projectId": project, "clusterId": served.cluster},
+        "get_diff": {"from": "0"},
+        "stream_events": {"projectId": project},
+    }
+    if name in parameters:
+        options["params"] = parameters[name]
     return Target(method=method, path=path, options=options)
 
 
