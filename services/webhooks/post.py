@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-import httpx
 import psutil
 
 from services.runtime.trust import trusting
@@ -29,6 +28,9 @@ from services.runtime.webhooks.addresses import (
     target_of,
 )
 from services.webhooks.due import Outcome
+
+if TYPE_CHECKING:
+    import httpx
 
 TRY_SECONDS: Final = 15.0
 """From the lookup to the head of the answer."""
@@ -62,16 +64,18 @@ class Poster:
         self._lookups: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(LOOKUPS_OF_PROJECT))
         self._own: frozenset[Address] = frozenset()
         self._own_until = 0.0
-        self._transport = httpx.AsyncHTTPTransport(
-            verify=trusting(None), trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)
-        )
+        self._opened: httpx.AsyncHTTPTransport | None = None
+        """With the first post: most installations have no webhook, and the library takes memory."""
 
     async def close(self) -> None:
-        await self._transport.aclose()
+        if self._opened is not None:
+            await self._opened.aclose()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, project_id: str) -> Outcome:
         """Never raises for what the address, the network or the receiver does."""
+        import httpx
+
         try:
             async with asyncio.timeout(TRY_SECONDS):
                 target = target_of(url, self._allowed)
@@ -83,6 +87,14 @@ class Poster:
             return Outcome(None, f"not sent: the URL {error}")
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             return Outcome(None, (str(error) or type(error).__name__)[:ERROR])
+
+    def _transport(self) -> "httpx.AsyncHTTPTransport":
+        import httpx
+
+        if self._opened is None:
+            limits = httpx.Limits(max_keepalive_connections=0)
+            self._opened = httpx.AsyncHTTPTransport(verify=trusting(None), trust_env=False, limits=limits)
+        return self._opened
 
     async def _addresses(self, target: Target, project_id: str) -> list[Address]:
         """Looked up once, and all fit to be connected to. Raises BadAddressError, OSError."""
@@ -109,6 +121,8 @@ class Poster:
     async def _try_each(
         self, target: Target, addresses: list[Address], headers: Mapping[str, str], body: bytes
     ) -> Outcome:
+        import httpx
+
         for address in addresses[:-1]:
             try:
                 return await self._request(target, address, headers, body)
@@ -117,6 +131,8 @@ class Poster:
         return await self._request(target, addresses[-1], headers, body)
 
     async def _request(self, target: Target, address: Address, headers: Mapping[str, str], body: bytes) -> Outcome:
+        import httpx
+
         scheme = "https" if target.secure else "http"
         request = httpx.Request(
             "POST",
@@ -128,7 +144,7 @@ class Poster:
                 "timeout": dict.fromkeys(("connect", "read", "write", "pool"), TRY_SECONDS),
             },
         )
-        response = await self._transport.handle_async_request(request)
+        response = await self._transport().handle_async_request(request)
         try:
             excerpt = "" if response.is_success else await _excerpt(response)
         finally:
@@ -144,7 +160,7 @@ def _look_up(host: str, port: int) -> list[str]:
     return [str(answer[4][0]).partition("%")[0] for answer in answers]
 
 
-async def _excerpt(response: httpx.Response) -> str:
+async def _excerpt(response: "httpx.Response") -> str:
     """How the answer's body begins, as it was sent: unpacking it could make much of little."""
     read = b""
     async for part in cast("AsyncIterator[bytes]", response.stream):

@@ -77,4 +77,10 @@ def test_every_example_ends_as_it_says(stack: Stack, name: str, code: int, outpu
 
 
 def test_no_example_is_forgotten_here() -> None:
-    assert {path.stem for path in (ROOT / "examples").iterdir()} == {"primes", "failing", "sweep", "own-script"}
+    assert {path.stem for path in (ROOT / "examples").iterdir()} == {
+        "primes",
+        "failing",
+        "sweep",
+        "own-script",
+        "webhook",
+    }

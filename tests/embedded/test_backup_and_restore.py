@@ -92,6 +92,6 @@ def test_a_backup_of_what_runs_or_is_stopped_is_restored_and_everything_is_there
     verified = second.muster("log", "verify")
     assert verified.returncode == 0, verified.stderr
     assert second.muster("--token", token, "project", "list").returncode == 0
-    events = second.muster("events", "list", "--type", "LogRestored", "-o", "json")
+    events = second.muster("log", "list", "--type", "LogRestored", "-o", "json")
     assert '"LogRestored"' in events.stdout, events.stderr
     second.stop()
