@@ -56,7 +56,7 @@ def test_no_line_and_no_event_is_missed_or_told_twice_where_a_part_is_killed(
     identifier = started(stack, counts)
     commands = (
         ("training", "logs", counts, "-f"),
-        ("events", "tail", "-n", "1", "-o", "jsonl"),
+        ("log", "tail", "-n", "1", "-o", "jsonl"),
         ("workload", "history", counts, "-w", "-o", "jsonl"),
         ("training", "submit", waited, "-i", "a", "--wait", "--command", "--", sys.executable, "-c", COUNTS),
     )
@@ -85,7 +85,7 @@ def test_no_line_and_no_event_is_missed_or_told_twice_where_a_part_is_killed(
 def test_muster_up_is_stopped_and_started_again_under_its_commands(stack: Stack) -> None:
     """Its pods are interrupted and run again: the lines of both runs come, in order."""
     identifier = started(stack, "counts")
-    with going_on(stack.environment, ("training", "logs", "counts", "-f"), ("events", "tail", "-o", "jsonl")) as both:
+    with going_on(stack.environment, ("training", "logs", "counts", "-f"), ("log", "tail", "-o", "jsonl")) as both:
         logs, tail = both
         until(lambda: all(one.out for one in both) or None, 30)
         grown(logs, 20)
@@ -115,7 +115,7 @@ def test_commands_that_wait_go_on_where_they_were_when_the_api_comes_back(served
         assert made.status_code == 202, made.text
         identifier = made.json()["workloadId"]
         commands = (
-            ("events", "tail", "-n", "1", "-o", "jsonl"),
+            ("log", "tail", "-n", "1", "-o", "jsonl"),
             ("workload", "list", "-A", "-w", "-o", "jsonl"),
             ("workload", "history", "long", "-w", "-o", "jsonl"),
             ("training", "logs", "long", "-f"),
