@@ -114,7 +114,8 @@ def test_a_cluster_is_refused_added_served_and_removed(stack: Stack, plane: Cont
     until(lambda: not agents(stack), 10, lambda: "its agent runs on")
     nats = stack.data_dir / "nats" / "nats.conf"
     until(lambda: stored.name not in nats.read_text(), 10, lambda: "NATS knows its agent")
-    assert not (stack.data_dir / "secrets" / "nats" / f"agent-{stored.name}").exists()
+    password = stack.data_dir / "secrets" / "nats" / f"agent-{stored.name}"
+    until(lambda: not password.exists(), 10, lambda: "its agent's password stays")
     assert set(listed(stack)) == {"local"}
     stack.stop()
 
