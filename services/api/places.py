@@ -8,12 +8,14 @@ from datetime import datetime
 from typing import Final
 
 from events.aggregate import CLUSTER, PROJECT, Aggregate, Chain
+from events.authorize import Permission
 from events.cluster import Cluster, ClusterAdded, ClusterRemoved
 from events.envelope import Accepted
 from events.ids import key_of_id
 from events.project import Project
 from projections.queries import Moment
-from services.api.context import MAX_WAIT_SECONDS, Look
+from services.api.context import MAX_WAIT_SECONDS, Call, Look
+from services.api.errors import not_found
 from services.runtime.identity.directory import KINDS
 
 CHAINS_AT_ONCE: Final = 32
@@ -161,3 +163,17 @@ async def _last_that_counts(call: Look, wanted: int) -> int:
     if await call.api.store.last_seq() < wanted:
         return wanted
     return min(wanted, await call.api.store.last_seq(aggregates=KINDS))
+
+
+async def administered(call: Call, wanted: str | None, permission: Permission) -> list[Project]:
+    """The projects in which the caller may do this, or that one of them. Raises 403 and 404."""
+    if wanted is not None:
+        project = await find_project(call, wanted)
+        if project is None or not call.may_read(wanted):
+            raise not_found("there is no such project")
+        call.require(permission, wanted)
+        return [project]
+    projects = [p for p in call.api.directory.projects.values() if call.grants.allows(permission, p.project_id)]
+    if not projects:
+        call.require(permission, None)
+    return projects

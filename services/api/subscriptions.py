@@ -19,7 +19,7 @@ from services.api.errors import bad_request, not_found
 from services.api.issues import BadValueError, Issue, shown
 from services.api.operations import MAX_BIGINT, Answer, Query, changes, reads
 from services.api.paths import SUBSCRIPTION, SUBSCRIPTIONS
-from services.api.places import directory_caught_up, directory_fresh, find_project
+from services.api.places import administered, directory_caught_up, directory_fresh
 from services.api.workloads import parse_moment
 from services.runtime.log.store import LogUnavailableError
 from services.runtime.nats.jetstream_api import ConsumerInfo, consumer_info
@@ -59,7 +59,10 @@ class SubscriptionCreation(Body, frozen=True, kw_only=True):
 )
 async def list_subscriptions(call: Call) -> Answer[answers.Subscriptions]:
     headers = await directory_fresh(call)
-    projects = sorted(await _administered(call, call.values["projectId"]), key=lambda project: project.name)
+    projects = sorted(
+        await administered(call, call.values["projectId"], Permission.MANAGE_SUBSCRIPTIONS),
+        key=lambda project: project.name,
+    )
     found = [
         (project, subscription)
         for project in projects
@@ -67,21 +70,6 @@ async def list_subscriptions(call: Call) -> Answer[answers.Subscriptions]:
     ]
     rows = await _answers(call, found)
     return read_answer(answers.Subscriptions(subscriptions=rows), call.api.directory.seq, headers)
-
-
-async def _administered(call: Call, wanted: str | None) -> list[Project]:
-    """The projects whose subscriptions the caller may manage, or that one of them. Raises 403 and 404."""
-    if wanted is not None:
-        project = await find_project(call, wanted)
-        if project is None or not call.may_read(wanted):
-            raise not_found("there is no such project")
-        call.require(Permission.MANAGE_SUBSCRIPTIONS, wanted)
-        return [project]
-    every = call.api.directory.projects.values()
-    projects = [p for p in every if call.grants.allows(Permission.MANAGE_SUBSCRIPTIONS, p.project_id)]
-    if not projects:
-        call.require(Permission.MANAGE_SUBSCRIPTIONS, None)
-    return projects
 
 
 @reads(

@@ -34,7 +34,7 @@ from services.api.errors import ApiError, bad_request, not_found, unavailable
 from services.api.issues import Issue, shown
 from services.api.operations import MAX_BIGINT, Answer, Query, changes, reads
 from services.api.paths import WEBHOOK, WEBHOOKS
-from services.api.places import directory_caught_up, directory_fresh, find_project
+from services.api.places import administered, directory_caught_up, directory_fresh
 from services.runtime.nats.requests import UnansweredError
 from services.runtime.webhooks.addresses import BadAddressError, target_of
 from services.runtime.webhooks.protocol import (
@@ -122,7 +122,9 @@ class WebhookRedelivery(Body, frozen=True, kw_only=True):
 )
 async def list_webhooks(call: Call) -> Answer[answers.Webhooks]:
     headers = await directory_fresh(call)
-    projects = sorted(await _administered(call, call.values["projectId"]), key=lambda project: project.name)
+    projects = sorted(
+        await administered(call, call.values["projectId"], Permission.MANAGE_WEBHOOKS), key=lambda project: project.name
+    )
     found = [
         (project, webhook)
         for project in projects
@@ -130,21 +132,6 @@ async def list_webhooks(call: Call) -> Answer[answers.Webhooks]:
     ]
     rows = await _answers(call, found)
     return read_answer(answers.Webhooks(webhooks=rows), call.api.directory.seq, headers)
-
-
-async def _administered(call: Call, wanted: str | None) -> list[Project]:
-    """The projects whose webhooks the caller may manage, or that one of them. Raises 403 and 404."""
-    if wanted is not None:
-        project = await find_project(call, wanted)
-        if project is None or not call.may_read(wanted):
-            raise not_found("there is no such project")
-        call.require(Permission.MANAGE_WEBHOOKS, wanted)
-        return [project]
-    every = call.api.directory.projects.values()
-    projects = [p for p in every if call.grants.allows(Permission.MANAGE_WEBHOOKS, p.project_id)]
-    if not projects:
-        call.require(Permission.MANAGE_WEBHOOKS, None)
-    return projects
 
 
 @reads(WEBHOOK, tag="Webhooks", summary="Get a webhook", query=(MIN_SEQ,), errors=(404,))
