@@ -150,6 +150,8 @@ async def test_two_who_begin_in_the_same_moment_but_not_at_once_read_the_rest_on
 ) -> None:
     monkeypatch.setattr(follower, "HANDED_OUT_COMMITS", 10)
     monkeypatch.setattr(readings, "PATIENCE_SECONDS", 60.0)
+    for wait in ("WAIT_SECONDS", "WAIT_AT_A_START_SECONDS"):
+        monkeypatch.setattr(readings, wait, 60.0)  # the test may be kept from running for long
     store = process.store(client)
     await write(store, 1, 600)
     ahead = store.follow(0, idle_seconds=0.1)

@@ -27,6 +27,9 @@ KEPT_COMMITS: Final = 500
 """Kept although all have taken them: who reads elsewhere and comes near is met here."""
 WAIT_SECONDS: Final = 0.2
 """How long one who would push out what another has not taken waits for that one: who falls out reads for itself."""
+WAIT_AT_A_START_SECONDS: Final = 2.0
+"""The same while there is much to read. Then all hurry, and share one processor or less: who is behind only waits for its
+turn, or for Postgres, and would be far behind as soon as it read alone."""
 NEAR_COMMITS: Final = 20_000
 """At a start all begin within a second, but not at once, and two who hurry on never meet. So a reading that has much to
 read waits for another that is no further behind than this…"""
@@ -173,8 +176,9 @@ class _Shared:
         self.start = gone[-1].seq
 
     async def _wait_for_the_slowest(self) -> None:
+        much = self.source.pending > READ_AT_ONCE
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_SECONDS):
+            async with asyncio.timeout(WAIT_AT_A_START_SECONDS if much else WAIT_SECONDS):
                 while self._would_lose_one():
                     self.gone_on.clear()
                     await self.gone_on.wait()
