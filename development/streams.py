@@ -23,7 +23,7 @@ from events.subjects import (
 from services.runtime.nats.calls import call
 from services.runtime.nats.connection import connect
 from services.runtime.nats.jetstream_api import NOT_FOUND
-from services.runtime.nats.streams import StreamError, create_streams
+from services.runtime.nats.streams import DECLARED, Declared, StreamError, create_streams, differences
 from services.runtime.process.settings import Settings
 
 STREAMS = (
@@ -43,14 +43,15 @@ ANSWER_SECONDS: Final = 5.0
 
 
 async def recreate_streams(settings: Settings) -> None:
-    """Delete and create all streams; `settings` are those of the user who may do everything."""
+    """Make all streams as new; `settings` are those of the user who may do everything."""
     nc = await connect(settings, EVERYTHING)
     give_up = time.monotonic() + RECREATE_SECONDS
     try:
         while True:
             try:
-                await delete_streams(nc, *STREAMS)
-                await create_streams(nc, settings.replicas)
+                used = [one for one in DECLARED if not await _is_as_new(nc, one, settings.replicas)]
+                await delete_streams(nc, *(one.name for one in used))
+                await create_streams(nc, settings.replicas, used)
             except (StreamError, TimeoutError):
                 # The server removes a deleted stream's folder in the background, and a new stream of the same name
                 # cannot be stored before that is done. Only tests make a stream again under a name that was just used.
@@ -62,6 +63,22 @@ async def recreate_streams(settings: Settings) -> None:
                 return
     finally:
         await nc.close()
+
+
+async def _is_as_new(nc: Client, declared: Declared, replicas: int) -> bool:
+    """Whether it is as it was made: to make it again would take longer than many a test."""
+    answer = await nc.request(call("STREAM.INFO", declared.name), b"", timeout=ANSWER_SECONDS)
+    info = msgspec.json.decode(answer.data)
+    if "error" in info:
+        return False
+    made, config, state = declared.config(replicas), info["config"], info["state"]
+    labels = {key: value for key, value in (config.get("metadata") or {}).items() if not key.startswith("_nats.")}
+    return (
+        state["last_seq"] == state["consumer_count"] == 0
+        and labels == (made.get("metadata") or {})
+        and config["max_bytes"] == made["max_bytes"]
+        and not differences(declared, config, replicas)
+    )
 
 
 async def delete_streams(nc: Client, *streams: str) -> None:
