@@ -194,6 +194,27 @@ def default_project(session: "Session", given: str | None) -> Row:
     raise usage(f"there are several projects: {names}", todo="choose with -p, or once with `muster project set NAME`")
 
 
+def find_in_project(session: "Session", wanted: str, project: str | None, *, path: str, rows: str, noun: str) -> Row:
+    """One of the things that a project has, such as a webhook, by its name or id. Raises Problem.
+
+    Args:
+        path: of the list of them; `rows` is the field of its answer that holds them.
+        noun: what one of them is called.
+    """
+    where = default_project(session, project)
+    found = rows_of(session.api.get(path, [("projectId", text_of(where, "id"))]), rows)
+    for row in found:
+        if wanted in (text_of(row, "name"), text_of(row, "id")):
+            return row
+    names = [text_of(row, "name") for row in found]
+    raise Problem(
+        f"there is no {noun} {wanted!r} in project {text_of(where, 'name')!r}",
+        why=(f"there are: {', '.join(names) or 'none'}",),
+        todo=did_you_mean(wanted, names),
+        code=ExitCode.NOT_FOUND,
+    )
+
+
 def _find_workloads(api: "Api", given: str, project: str | None, *, deleted: bool) -> list[Row]:
     scope = workload_filters(project)
     if given == LATEST:

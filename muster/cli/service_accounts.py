@@ -7,7 +7,7 @@ import typer
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import default_project, find_project
+from muster.cli.names import default_project, find_in_project, find_project
 from muster.cli.options import IdempotencyOption, ProjectOption, YesOption, confirm
 from muster.cli.output import Column
 from muster.cli.values import Row, rows_of, text_of
@@ -152,21 +152,8 @@ def _print_token(session: Session, answer: Row) -> None:
     session.out.write(token + "\n")
 
 
-def _find(session: Session, name: str, project: str | None) -> Row:
-    """Raises Problem."""
-    where = default_project(session, project)
-    rows = rows_of(session.api.get(PATH, [("projectId", text_of(where, "id"))]), "serviceAccounts")
-    names = [text_of(row, "name") for row in rows]
-    for row in rows:
-        if text_of(row, "name") == name:
-            return row
-    listed = ", ".join(names) or "none"
-    raise Problem(
-        f"there is no service account {name!r} in project {text_of(where, 'name')!r}",
-        why=(f"there are: {listed}",),
-        todo=did_you_mean(name, names),
-        code=ExitCode.NOT_FOUND,
-    )
+def _find(session: Session, wanted: str, project: str | None) -> Row:
+    return find_in_project(session, wanted, project, path=PATH, rows="serviceAccounts", noun="service account")
 
 
 def _path(row: Row) -> str:

@@ -4,10 +4,9 @@ from typing import Annotated, Final
 
 import typer
 
-from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import default_project, find_project
+from muster.cli.names import default_project, find_in_project, find_project
 from muster.cli.options import IdempotencyOption, ProjectOption, YesOption, confirm
 from muster.cli.output import Column
 from muster.cli.values import Row, rows_of, text_of, texts_of
@@ -317,16 +316,4 @@ def _add_delete(app: typer.Typer) -> None:
 
 
 def _find(session: Session, wanted: str, project: str | None) -> Row:
-    """Raises Problem."""
-    where = default_project(session, project)
-    rows = rows_of(session.api.get(PATH, [("projectId", text_of(where, "id"))]), "webhooks")
-    for row in rows:
-        if wanted in (text_of(row, "name"), text_of(row, "id")):
-            return row
-    names = [text_of(row, "name") for row in rows]
-    raise Problem(
-        f"there is no webhook {wanted!r} in project {text_of(where, 'name')!r}",
-        why=(f"there are: {', '.join(names) or 'none'}",),
-        todo=did_you_mean(wanted, names),
-        code=ExitCode.NOT_FOUND,
-    )
+    return find_in_project(session, wanted, project, path=PATH, rows="webhooks", noun="webhook")
