@@ -228,7 +228,7 @@ class Child:
             while not any(event.done() for event in events) and time.monotonic() < deadline:
                 await asyncio.wait(events, timeout=PROGRESS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 doing = "" if self.spec.progress is None else await self.spec.progress()
-                if doing != told and not self.ready.is_set():
+                if doing not in {"", told} and not self.ready.is_set():
                     self._say(f"  {self.spec.name}: {doing}")
                     told, deadline = doing, time.monotonic() + READY_SECONDS
         finally:

@@ -49,6 +49,8 @@ SERVERS_STOP_SECONDS: Final = 1.8
 """A server that is killed after that loses nothing: it recovers from its own log."""
 CHECK_SETTINGS: Final = (*PYTHON, "-m", "muster.embedded.check_settings")
 PROBE_SECONDS: Final = 2.0
+FEW_UNREAD: Final = 1_000
+"""Of the log: as many as a busy cluster writes in a second or two, so they say nothing about a start."""
 HALTED: Final = "halted"
 """How the reason of a service begins that will not go on by itself (services/projector/service.py)."""
 PROBE_ISOLATION_SECONDS: Final = 20.0
@@ -436,6 +438,8 @@ class Readyz:
     waiting: Mapping[str, str] = field(default_factory=dict[str, str])
     alarms: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: Mapping[str, str] = field(default_factory=dict[str, str])
+    unread: int = 0
+    """Messages of the log that are still to be read."""
 
 
 async def readyz(port: int) -> Readyz:
@@ -452,7 +456,7 @@ async def readyz(port: int) -> Readyz:
         parts: dict[str, dict[str, str]] = {name: told.get(name, {}) for name in ("waiting", "alarms", "warnings")}
     except (OSError, TimeoutError, ValueError):
         return Readyz()
-    return Readyz(answered=True, ok=" 200 " in answer.partition("\r\n")[0], **parts)
+    return Readyz(answered=True, ok=" 200 " in answer.partition("\r\n")[0], unread=told.get("unread", 0), **parts)
 
 
 async def serves(port: int) -> bool:
@@ -465,9 +469,13 @@ async def serves(port: int) -> bool:
 
 
 async def reading_log(port: int) -> str:
-    """How far the services behind `/readyz` there are with reading the log; empty where none says so."""
-    waiting = (await readyz(port)).waiting
-    return "; ".join(f"{name} is {doing}" for name, doing in waiting.items() if doing.startswith("reading the log"))
+    """How far the services behind `/readyz` there are with reading the log; empty where they have read it."""
+    told = await readyz(port)
+    said = [f"{name} is {doing}" for name, doing in told.waiting.items() if doing.startswith("reading the log")]
+    # Not each of them says how far it is, and those who do may be done before the others.
+    if told.waiting and told.unread > FEW_UNREAD:
+        said.append(f"{told.unread:,} messages of the log are still to be read")
+    return "; ".join(said)
 
 
 if __name__ == "__main__":

@@ -242,6 +242,36 @@ def test_a_child_that_says_that_it_is_hopeless_is_not_started_again(tmp_path: Pa
     assert words.read_text().splitlines() == ["set up"]
 
 
+@pytest.mark.parametrize(("moves", "outcome"), [(True, "ready"), (False, "was not ready after 1 s")])
+def test_a_child_that_takes_long_is_given_up_only_where_nothing_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, moves: bool, outcome: str
+) -> None:
+    monkeypatch.setattr(processes, "READY_SECONDS", 1.0)
+    monkeypatch.setattr(processes, "PROGRESS_SECONDS", 0.1)
+    until, said = time.monotonic() + 4.0, list[str]()
+
+    async def ready(_pid: int) -> bool:
+        return time.monotonic() > until
+
+    async def progress() -> str:
+        return f"reading: {time.monotonic()}" if moves else "" if int(time.monotonic() * 10) % 2 else "reading"
+
+    async def story() -> None:
+        spec = Spec(name="slow", argv=[sys.executable, "-c", SLEEP], ready=ready, progress=progress)
+        child = Child(spec, Family(tmp_path), said.append)
+        child.start()
+        try:
+            await child.wait_ready(asyncio.Event())
+            said.append("ready")
+        except StartError as error:
+            said.append(str(error))
+        finally:
+            await child.stop(1)
+
+    asyncio.run(story())
+    assert outcome in said[-1]
+
+
 def test_a_log_that_has_grown_is_put_aside_and_goes_on_from_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,13 @@ from nats.aio.client import Client
 
 from development.ports import free_port
 from development.servers import EVERYTHING, NatsServer
+from muster.embedded import up
+from services.runtime.log import follower
+from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import ConnectionLostError, connect
 from services.runtime.process.host import MOST_LOOKING, Health, Run, is_late_write, run_services, serve_health
 from services.runtime.process.settings import Settings
+from tests.support.drafts import grant
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +81,45 @@ async def test_health_says_whether_all_services_serve_and_which_do_not(
     assert (await _get(settings.health_port, "/other"))[0] == 404
     stop.set()
     await running
+
+
+async def test_a_process_that_starts_says_how_much_of_the_log_is_still_to_be_read(
+    fresh_log: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "HANDED_OUT_COMMITS", 10)
+    monkeypatch.setattr(up, "FEW_UNREAD", 10)
+    settings, stop = fresh_log.settings(EVERYTHING, health_port=free_port()), asyncio.Event()
+    assert settings.health_port is not None
+    has_read_some, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def reads_slowly(settings: Settings, health: Health, stop: asyncio.Event) -> None:
+        nc = await connect(settings, EVERYTHING)
+        store = JetStreamEventStore(nc)
+        for batch in range(10):
+            await store.append_batch([grant(f"a{batch}-{number}", 0) for number in range(10)])
+        async with contextlib.aclosing(store.follow(0)) as following:
+            async for commits in following:
+                has_read_some.set()
+                await goes_on.wait()
+                if commits and commits[-1].seq == 100:
+                    break
+        health.ready()
+        await stop.wait()
+        await nc.close()
+
+    running = asyncio.ensure_future(run_services({"one": reads_slowly}, settings, stop=stop))
+    try:
+        await asyncio.wait_for(has_read_some.wait(), 30)
+        assert await up.reading_log(settings.health_port) == "90 messages of the log are still to be read"
+        goes_on.set()
+        async with asyncio.timeout(30):
+            while not await up.serves(settings.health_port):
+                await asyncio.sleep(0.05)
+        assert await up.reading_log(settings.health_port) == ""
+    finally:
+        goes_on.set()
+        stop.set()
+        await running
 
 
 async def test_who_keeps_many_connections_to_the_health_port_open_loses_the_oldest() -> None:

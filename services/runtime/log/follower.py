@@ -118,8 +118,8 @@ class Follower:
 
     @property
     def pending(self) -> int:
-        """So many messages are known to be still to come."""
-        return self._pending_at_server + len(self._buffer)
+        """So many messages are known to be still to come: what the last one that was taken in said, or has come since."""
+        return max(self._pending_at_server, len(self._buffer))
 
     async def next(self, idle_seconds: float) -> list[Commit]:
         """What has arrived since, or nothing after `idle_seconds`. Raises UnreadableMessageError, LogGapError."""

@@ -28,8 +28,8 @@ KEPT_COMMITS: Final = 500
 WAIT_SECONDS: Final = 0.2
 """How long one who would push out what another has not taken waits for that one: who falls out reads for itself."""
 WAIT_AT_A_START_SECONDS: Final = 2.0
-"""The same while there is much to read. Then all hurry, and share one processor or less: who is behind only waits for its
-turn, or for Postgres, and would be far behind as soon as it read alone."""
+"""The same while there is much to read. Then all hurry, and share one processor or less: who is behind only waits for
+its turn, or for Postgres, and would be far behind as soon as it read alone."""
 NEAR_COMMITS: Final = 20_000
 """At a start all begin within a second, but not at once, and two who hurry on never meet. So a reading that has much to
 read waits for another that is no further behind than this…"""
@@ -61,6 +61,11 @@ class Readings:
         self.held_commits = held_commits
         self._shared: dict[Filters, list[_Shared]] = {}
         """The oldest first."""
+
+    @property
+    def unread(self) -> int:
+        """So many messages at least are still to be read by who is furthest behind."""
+        return max((one.source.pending for several in self._shared.values() for one in several), default=0)
 
     def at(self, filters: Filters, position: int) -> "_Shared | None":
         """One that can be joined there."""

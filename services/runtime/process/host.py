@@ -274,7 +274,14 @@ def _health_answer(path: str, healths: list[Health], *, metrics: bool) -> bytes:
             status = "503 Service Unavailable" if away else "200 OK"
             warnings = {what: how for health in healths for what, how in health.warnings.items()}
             status_word = "waiting" if away else "alarm" if alarms else "ready"
-            told = {"status": status_word, "waiting": away, "alarms": alarms, "warnings": warnings}
+            readings = READINGS.get()
+            told = {
+                "status": status_word,
+                "waiting": away,
+                "alarms": alarms,
+                "warnings": warnings,
+                "unread": 0 if readings is None else readings.unread,
+            }
             body = json.dumps(told).encode()
         case "/metrics" if metrics:
             status, body, content_type = "200 OK", generate_latest(), CONTENT_TYPE_LATEST
