@@ -118,7 +118,7 @@ class Follower:
 
     @property
     def pending(self) -> int:
-        """So many messages are known to be still to come: what the last one that was taken in said, or has come since."""
+        """So many messages are known to be still to come: as the last one taken in said, or as have come since."""
         return max(self._pending_at_server, len(self._buffer))
 
     async def next(self, idle_seconds: float) -> list[Commit]:
