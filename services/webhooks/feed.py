@@ -5,7 +5,7 @@ Places, not sequences, say how far it came: FEED can be deleted and written agai
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import asyncpg
@@ -28,6 +28,8 @@ from services.webhooks.table import Row, Table
 
 AT_ONCE: Final = 200
 """Messages read at once, some 200 KB."""
+ROWS_AT_ONCE: Final = 1_000
+"""Deliveries stored at once, where many webhooks want the same: some 2 MB, which Postgres takes in well in time."""
 REQUEST_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 0.1
 """Between looks where nothing comes: an event is posted so much later, and a look costs a third of a millisecond."""
@@ -149,7 +151,7 @@ class Reader:
         """While there are no webhooks, everything is taken in."""
         info = await self._info()
         place = await self._place_at(info.state.last_seq) if info.state.messages else ""
-        await self._catch_up()
+        await catch_up(self._store, self._directory)
         # One that was made meanwhile is known by now, and wants what came after it.
         if place > self._place and not self._directory.webhooks:
             await self._table.take_in((), place)
@@ -160,24 +162,18 @@ class Reader:
     async def _take_in(self, messages: list[Message]) -> None:
         # What FEED holds follows from commits of before: with the directory at the log's end by now, no webhook that
         # was there then is missed.
-        await self._catch_up()
+        await catch_up(self._store, self._directory)
         by_project: dict[str, list[KnownWebhook]] = {}
         for known in self._directory.webhooks.values():
             if known.webhook.disabled is None:
                 by_project.setdefault(known.project_id, []).append(known)
         new = [message for message in messages if message.place > self._place]
-        rows = list(rows_of(new, by_project))
-        if new:
-            await self._table.take_in(rows, new[-1].place)
+        for rows, place in pieces(new, by_project):
+            await self._table.take_in(rows, place)
             failpoints.reached("webhook_taken_in")
-            self._place = new[-1].place
-        if rows:
-            self._wake()
-
-    async def _catch_up(self) -> None:
-        newest = await self._store.last_seq(aggregates=KINDS)
-        if not await self._directory.reached(newest, timeout_seconds=CATCH_UP_SECONDS):
-            raise UnansweredError(f"webhooks are known up to {self._directory.seq}, and the log is at {newest}")
+            self._place = place
+            if rows:
+                self._wake()
 
     # -- FEED ---------------------------------------------------------------------------------------------------------
 
@@ -230,6 +226,13 @@ class Reader:
             log.warning("webhooks_may_miss_events", taken_in=place, feed_begins=first)
 
 
+async def catch_up(store: EventStore, directory: Directory) -> None:
+    """Wait until the directory is where the log is now. Raises UnansweredError, and what the store raises."""
+    newest = await store.last_seq(aggregates=KINDS)
+    if not await directory.reached(newest, timeout_seconds=CATCH_UP_SECONDS):
+        raise UnansweredError(f"webhooks are known up to {directory.seq}, and the log is at {newest}")
+
+
 def message_of(subject: str, headers: Mapping[str, str], payload: bytes) -> Message:
     """Raises ValueError where it is no public event."""
     project_id, workload_id, type_ = split_feed_subject(subject)
@@ -250,23 +253,36 @@ def _place_in(headers: Mapping[str, str]) -> str:
         return ""
 
 
-def rows_of(messages: Iterable[Message], by_project: dict[str, list[KnownWebhook]]) -> Iterable[Row]:
+def pieces(
+    messages: Sequence[Message], by_project: dict[str, list[KnownWebhook]]
+) -> Iterator[tuple[list[Row], str]]:
+    """The deliveries that follow, some at a time, each time with the place up to which they are all."""
+    rows: list[Row] = []
+    for number, message in enumerate(messages, 1):
+        rows += rows_of(message, by_project)
+        if len(rows) >= ROWS_AT_ONCE or number == len(messages):
+            yield rows, message.place
+            rows = []
+
+
+def rows_of(message: Message, by_project: dict[str, list[KnownWebhook]]) -> list[Row]:
     """The deliveries that follow: for each webhook of an event's project that takes its type and was there before."""
-    for message in messages:
-        due = [
-            known.webhook.id
-            for known in by_project.get(message.project_id, ())
-            if place_of(message.place).seq > known.since and known.webhook.takes(message.type)
-        ]
-        if not due:
-            continue
-        body = as_json(message.headers, message.payload).decode()
-        for webhook_id in due:
-            yield Row(
-                webhook_id=webhook_id,
-                event_id=message.event_id,
-                type=message.type,
-                place=message.place,
-                about=message.about,
-                body=body,
-            )
+    due = [
+        known.webhook.id
+        for known in by_project.get(message.project_id, ())
+        if place_of(message.place).seq > known.since and known.webhook.takes(message.type)
+    ]
+    if not due:
+        return []
+    body = as_json(message.headers, message.payload).decode()
+    return [
+        Row(
+            webhook_id=webhook_id,
+            event_id=message.event_id,
+            type=message.type,
+            place=message.place,
+            about=message.about,
+            body=body,
+        )
+        for webhook_id in due
+    ]

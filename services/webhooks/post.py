@@ -5,6 +5,7 @@ environment, so nothing leads past the check. The certificate must be for the na
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import time
@@ -41,6 +42,8 @@ LOOKUPS_OF_PROJECT: Final = 2
 ADDRESSES: Final = 3
 """Of one name that are tried, one after the other."""
 EXCERPT_BYTES: Final = 1_024
+EXCERPT_SECONDS: Final = 1.0
+"""After the head: the status counts also where the rest does not come."""
 EXCERPT: Final = 200
 """Characters of it that are kept."""
 ERROR: Final = 200
@@ -80,7 +83,8 @@ class Poster:
             async with asyncio.timeout(TRY_SECONDS):
                 target = target_of(url, self._allowed)
                 addresses = await self._addresses(target, project_id)
-                return await self._try_each(target, addresses, headers, body)
+                response = await self._try_each(target, addresses, headers, body)
+            return await _outcome(response)
         except TimeoutError:
             return Outcome(None, f"no answer within {TRY_SECONDS:.0f} s")
         except BadAddressError as error:
@@ -120,7 +124,7 @@ class Poster:
 
     async def _try_each(
         self, target: Target, addresses: list[Address], headers: Mapping[str, str], body: bytes
-    ) -> Outcome:
+    ) -> "httpx.Response":
         import httpx
 
         for address in addresses[:-1]:
@@ -130,7 +134,10 @@ class Poster:
                 continue
         return await self._request(target, addresses[-1], headers, body)
 
-    async def _request(self, target: Target, address: Address, headers: Mapping[str, str], body: bytes) -> Outcome:
+    async def _request(
+        self, target: Target, address: Address, headers: Mapping[str, str], body: bytes
+    ) -> "httpx.Response":
+        """The head of the answer; the rest is still to be read."""
         import httpx
 
         scheme = "https" if target.secure else "http"
@@ -144,14 +151,17 @@ class Poster:
                 "timeout": dict.fromkeys(("connect", "read", "write", "pool"), TRY_SECONDS),
             },
         )
-        response = await self._transport().handle_async_request(request)
-        try:
-            excerpt = "" if response.is_success else await _excerpt(response)
-        finally:
-            await response.aclose()
-        error = "redirects are not followed: give the address that it leads to" if response.is_redirect else ""
-        wish = _retry_after(response.headers.get("retry-after", ""), datetime.now(UTC))
-        return Outcome(response.status_code, error, excerpt, wish)
+        return await self._transport().handle_async_request(request)
+
+
+async def _outcome(response: "httpx.Response") -> Outcome:
+    try:
+        excerpt = "" if response.is_success else await _excerpt(response)
+    finally:
+        await response.aclose()
+    error = "redirects are not followed: give the address that it leads to" if response.is_redirect else ""
+    wish = _retry_after(response.headers.get("retry-after", ""), datetime.now(UTC))
+    return Outcome(response.status_code, error, excerpt, wish)
 
 
 def _look_up(host: str, port: int) -> list[str]:
@@ -161,12 +171,18 @@ def _look_up(host: str, port: int) -> list[str]:
 
 
 async def _excerpt(response: "httpx.Response") -> str:
-    """How the answer's body begins, as it was sent: unpacking it could make much of little."""
+    """How the answer's body begins, as it was sent: unpacking it could make much of little. What came of it, where the
+    rest does not come.
+    """
+    import httpx
+
     read = b""
-    async for part in cast("AsyncIterator[bytes]", response.stream):
-        read += part
-        if len(read) >= EXCERPT_BYTES:
-            break
+    with contextlib.suppress(TimeoutError, httpx.HTTPError, OSError):
+        async with asyncio.timeout(EXCERPT_SECONDS):
+            async for part in cast("AsyncIterator[bytes]", response.stream):
+                read += part
+                if len(read) >= EXCERPT_BYTES:
+                    break
     text = read[:EXCERPT_BYTES].decode("utf-8", "replace")
     return "".join(one if one.isprintable() else " " for one in text)[:EXCERPT]
 
