@@ -16,6 +16,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+import psutil
 import pytest
 
 from development.servers import EVERYTHING, NatsServer, PostgresServer
@@ -112,6 +113,20 @@ class Killable:
         assert self._process.poll() is None, "it ended by itself"
         self._process.kill()
         self._process.wait()
+
+    def seen(self) -> psutil.Process:
+        """As the system shows it."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        process = self.seen()
+        process.suspend()
+        try:
+            yield
+        finally:
+            process.resume()
 
 
 class Program:
