@@ -137,6 +137,8 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE INDEX webhook_deliveries_new ON muster.webhook_deliveries (webhook_id, place)
     WHERE state = 'waiting' AND tries = 0
     """,
+    # A restored log gives places out again that the one before it had.
+    "ALTER TABLE muster.webhook_position ADD COLUMN incarnation integer NOT NULL DEFAULT 0",
 )
 """Each is applied once, in this order; never change one that was shipped, add another."""
 

@@ -6,6 +6,7 @@ Places, not sequences, say how far it came: FEED can be deleted and written agai
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 import asyncpg
@@ -13,8 +14,10 @@ import msgspec
 import structlog
 from nats.errors import Error as NatsError
 
+from events.aggregate import LOG
+from events.installation import LOG_KEY
 from events.public.cloudevents import PREFIX, Place, as_json, attributes_of, place_of
-from events.subjects import ALL_FEED, FEED_STREAM, NO_WORKLOAD, split_feed_subject
+from events.subjects import ALL_FEED, EVENTS_STREAM, FEED_STREAM, NO_WORKLOAD, split_feed_subject
 from projections.postgres import CUT_OFF
 from services.runtime.identity.directory import KINDS, Directory, KnownWebhook
 from services.runtime.log.store import EventStore
@@ -30,6 +33,7 @@ AT_ONCE: Final = 200
 """Messages read at once, some 200 KB."""
 ROWS_AT_ONCE: Final = 1_000
 """Deliveries stored at once, where many webhooks want the same: some 2 MB, which Postgres takes in well in time."""
+RESTORED_WITHIN: Final = timedelta(days=1)
 REQUEST_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 0.1
 """Between looks where nothing comes: an event is posted so much later, and a look costs a third of a millisecond."""
@@ -117,10 +121,18 @@ class Reader:
 
     async def _begin(self) -> None:
         """Find the place in FEED that was come to."""
+        chain = await self._store.load(LOG, LOG_KEY)
+        restored = chain.state
+        up_to = Place(restored.restored_seq, _LAST_NUMBER).text()
+        if restored.incarnation:
+            # Tables of before may be there still. What came after the backup came to nothing, and its places are given
+            # out again.
+            await self._table.go_back(up_to, restored.incarnation)
         place = await self._table.place()
         if place is None:
-            end = await self._store.last_seq()
-            await self._table.begin(Place(end, _LAST_NUMBER).text())
+            new = restored.incarnation and await self._is_new(chain.version)
+            begin = up_to if new else Place(await self._store.last_seq(), _LAST_NUMBER).text()
+            await self._table.begin(begin, restored.incarnation)
             place = await self._table.place()
         assert place is not None, "it was begun just now"
         self._place = place
@@ -128,6 +140,13 @@ class Reader:
         self._created = info.created
         self._next = await self._first_after(place, info)
         self._looked_at = asyncio.get_running_loop().time()
+
+    async def _is_new(self, seq: int) -> bool:
+        """Whether the commit that says that the log was restored is so new that webhooks are to be told of it, and of
+        what came after it. Later, somebody has lost the tables alone.
+        """
+        message = await message_at(self._requests, EVENTS_STREAM, seq, seconds=REQUEST_SECONDS)
+        return message is not None and datetime.now(UTC) - message.time < RESTORED_WITHIN
 
     async def _step(self) -> None:
         if not self._directory.webhooks:

@@ -107,10 +107,20 @@ class Table:
         """Up to which event FEED was taken in; None where it never was."""
         return await self._pool.fetchval("SELECT place FROM muster.webhook_position")
 
-    async def begin(self, place: str) -> None:
-        """At this place, unless it was begun before."""
+    async def begin(self, place: str, incarnation: int) -> None:
+        """At this place of the log, unless it was begun before."""
         await self._pool.execute(
-            "INSERT INTO muster.webhook_position (place) VALUES ($1) ON CONFLICT DO NOTHING", place
+            "INSERT INTO muster.webhook_position (place, incarnation) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            place,
+            incarnation,
+        )
+
+    async def go_back(self, place: str, incarnation: int) -> None:
+        """To this place, since the log was restored up to there; nothing where that was done before."""
+        await self._pool.execute(
+            "UPDATE muster.webhook_position SET place = least(place, $1), incarnation = $2 WHERE incarnation < $2",
+            place,
+            incarnation,
         )
 
     async def take_in(self, rows: Sequence[Row], place: str) -> str:

@@ -4,16 +4,21 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec import structs
 from standardwebhooks import Webhook as PublicLibrary
 
 from development.streams import delete_streams
+from events.aggregate import LOG, draft
+from events.commit import service_actor
+from events.decision import Context
+from events.installation import LOG_KEY, RestoreLog
 from events.webhooks import ChangeWebhook, DeleteWebhook, RotateWebhookKey
 from projections.postgres import create_pool
 from services.runtime.identity.directory import Directory
+from services.runtime.log.store import Committed
 from services.runtime.nats.streams import create_streams
 from services.runtime.webhooks.addresses import networks_of
 from services.runtime.webhooks.protocol import AskAgain, AskDeliveries, AskKey, AskTest
@@ -240,7 +245,7 @@ async def test_who_does_not_hear_the_log_deletes_and_parks_nothing(
         await directory.close()
         hook = await scene.webhook("http://127.0.0.1:9/")
         assert (other.id in directory.webhooks, hook.id in directory.webhooks) == (True, False)
-        await table.begin("0")
+        await table.begin("0", 0)
         row = Row(webhook_id=hook.id, event_id="e", type="T", place="1", about="w", body="{}")
         await table.take_in([row], "1")
         stop = asyncio.Event()
@@ -254,7 +259,7 @@ async def test_what_a_service_has_held_for_too_long_is_left_to_others(scene: Sce
     """It stood still between its claim and the request: by now another service may have posted it."""
     hook = await scene.webhook(f"{receiver.url}/ok")
     async with tidying(scene) as (table, directory, dispatcher):
-        await table.begin("0")
+        await table.begin("0", 0)
         row = Row(webhook_id=hook.id, event_id="e", type="T", place="1", about="w", body="{}")
         await table.take_in([row], "1")
         (held,) = await table.claim([(hook.id, 1, "p", 1)], 1)
@@ -262,6 +267,53 @@ async def test_what_a_service_has_held_for_too_long_is_left_to_others(scene: Sce
         assert receiver.of("/ok") == []
         await dispatcher.deliver_now(directory.webhooks[hook.id], held)
         assert receiver.ids("/ok") == {"e": 1}
+
+
+@pytest.mark.parametrize("tables", ["empty", "of before"])
+async def test_after_a_restore_webhooks_are_told_of_it_and_of_what_came_after_it(
+    scene: Scene, receiver: Receiver, tables: str
+) -> None:
+    """Given tables that are new, or those of the log that was lost, which had come much further."""
+    await scene.webhook(f"{receiver.url}/ok")
+    await scene.tell(5)
+    if tables == "of before":
+        service = await scene.start()
+        await until(lambda: len(receiver.of("/ok")) == 5, "they are posted")
+        await scene.kill(service)
+    seq = await restored(scene)
+    await delete_streams(scene.given.nc, "FEED")
+    await create_streams(scene.given.nc, 1)
+    ids = [await scene.tell_at(seq + number) for number in range(3)]
+    await scene.start()
+    await until(lambda: set(ids) <= set(receiver.ids("/ok")), "they are posted")
+    assert [request.id for request in receiver.of("/ok")][-3:] == ids
+
+
+async def test_tables_that_are_lost_long_after_a_restore_begin_with_what_is_new(
+    scene: Scene, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "RESTORED_WITHIN", timedelta())
+    await scene.webhook(f"{receiver.url}/ok")
+    seq = await restored(scene)
+    await scene.tell_at(seq)
+    await scene.start()
+    ids = [await scene.tell_at(seq + number) for number in (1, 2)]
+    await until(lambda: len(receiver.of("/ok")) == 2, "the new ones are posted")
+    assert [request.id for request in receiver.of("/ok")] == ids
+
+
+async def restored(scene: Scene) -> int:
+    """Have the log say that it was restored; the sequence of that commit."""
+    store, now = scene.given.store, datetime.now(UTC)
+    chain = await store.load(LOG, LOG_KEY)
+    command = RestoreLog(seq=await store.last_seq(), chain="0" * 64, backed_up_at=now)
+    actor = service_actor("restore")
+    events = LOG.decide(command, chain.state, Context(now=now, actor=actor, command_id="restored"))
+    assert isinstance(events, tuple)
+    made = draft(LOG, LOG_KEY, chain, events, command_id="restored", actor=actor, now=now)
+    outcome = await store.append(made)
+    assert isinstance(outcome, Committed)
+    return outcome.commits[0].seq
 
 
 @contextlib.asynccontextmanager

@@ -24,7 +24,7 @@ async def table(postgres_database: str) -> AsyncGenerator[Table]:
         postgres_database, min_size=0, max_size=2, timeout_seconds=5, command_timeout_seconds=5, server_settings={}
     )
     table = Table(pool)
-    await table.begin("0")
+    await table.begin("0", 0)
     yield table
     await pool.close()
 
