@@ -65,6 +65,7 @@ class Dispatcher:
         poster: Poster,
         keys: WebhookKeys,
         directory: Directory,
+        *,
         catch_up: CatchUp,
         disable: Disable,
     ) -> None:
@@ -214,8 +215,8 @@ class Dispatcher:
 
     async def _tidy(self) -> int:
         """Once; how many were deleted."""
-        # Looked at before the directory catches up: a webhook that has deliveries then and is not known afterwards is no
-        # more, and what waits then for one that is disabled is not what came after it was enabled again.
+        # Looked at before the directory catches up: a webhook that has deliveries then and is not known afterwards is
+        # no more, and what waits then for one that is disabled is not what came after it was enabled again.
         with_deliveries, newest = await self._table.held()
         await self._catch_up()
         known = dict(self._directory.webhooks)

@@ -272,9 +272,7 @@ def _place_in(headers: Mapping[str, str]) -> str:
         return ""
 
 
-def pieces(
-    messages: Sequence[Message], by_project: dict[str, list[KnownWebhook]]
-) -> Iterator[tuple[list[Row], str]]:
+def pieces(messages: Sequence[Message], by_project: dict[str, list[KnownWebhook]]) -> Iterator[tuple[list[Row], str]]:
     """The deliveries that follow, some at a time, each time with the place up to which they are all."""
     rows: list[Row] = []
     for number, message in enumerate(messages, 1):

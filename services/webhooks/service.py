@@ -101,8 +101,14 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         server_settings={"application_name": "muster-webhooks"},
     )
     table = Table(pool)
-    disabling = Disabling(CommandClient(requests))
-    dispatcher = Dispatcher(table, poster, keys, directory, lambda: catch_up(store, directory), disabling)
+    dispatcher = Dispatcher(
+        table,
+        poster,
+        keys,
+        directory,
+        catch_up=lambda: catch_up(store, directory),
+        disable=Disabling(CommandClient(requests)),
+    )
     desk = Desk(nc, table, keys, directory, dispatcher)
     server = RequestServer(nc, desk.handle, subjects=[f"{WEBHOOKS_ASKED}.*"], queue=SERVICE, max_in_flight=QUESTIONS)
     try:

@@ -27,8 +27,8 @@ KEPT_TRIES: Final = 20
 AT_ONCE: Final = 5_000
 """Deleted in one statement: other writers hardly notice."""
 LOOKED_AT: Final = 256
-"""Of the events that a webhook was never told of, the first so many are looked at for those that may be: others of their
-workloads come before most of them where much waits. The first of all always may, so they come on.
+"""Of the events that a webhook was never told of, the first so many are looked at for those that may be told now: where
+much waits, most stand behind others of their workload. The first of all always may, so they come on.
 """
 
 _TRIES: Final = msgspec.json.Decoder(tuple[Try, ...])

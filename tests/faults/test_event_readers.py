@@ -1,5 +1,6 @@
-"""Programs of other people that read public events, killed again and again, as the API is, or paused, while FEED is
-deleted and written anew by two services: each has seen every event once, after removing what it was told twice, and each workload's in their order.
+"""Programs of other people that read public events, killed or paused again and again, as the API is, while FEED is
+deleted and written anew by two services: each has seen every event once, after removing what it was told twice, and
+each workload's in their order.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -122,7 +123,7 @@ class Killable:
         return psutil.Process(self._process.pid)
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> Generator[None]:
         process = self.seen()
         process.suspend()
         try:

@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 import psutil
 import pytest
@@ -104,11 +104,11 @@ class Receivers:
     async def _listen(self) -> None:
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         self._stop = lambda: loop.call_soon_threadsafe(stopped.set)
-        async with await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1_000) as server:
-            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            self._ready.set()
-            await stopped.wait()
-            server.close_clients()
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1_000)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._ready.set()
+        await stopped.wait()
+        server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -296,7 +296,7 @@ def due_to(webhook: Webhook, since: int, events: list[Wanted]) -> dict[str, Want
     return {one.id: one for one in events if int(one.place.split(".")[0]) > since and webhook.takes(one.type)}
 
 
-def test_receivers_get_every_event_that_they_want_whatever_is_killed(
+def test_receivers_get_every_event_that_they_want_whatever_is_killed(  # noqa: PLR0917 (fixtures)
     nats_server: NatsServer,
     postgres_server: PostgresServer,
     tmp_path: Path,
@@ -384,7 +384,7 @@ def check_order(path: str, got: list[Got], expected: dict[str, Wanted]) -> None:
 
 
 @contextlib.contextmanager
-def running(service: Killable) -> Iterator[psutil.Process]:
+def running(service: Killable) -> Generator[psutil.Process]:
     service.start()
     try:
         yield service.seen()

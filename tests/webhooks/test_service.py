@@ -336,12 +336,16 @@ async def tidying(scene: Scene) -> AsyncGenerator[tuple[Table, Directory, Dispat
         pass
 
     table = Table(pool)
+    dispatcher = Dispatcher(
+        table,
+        poster,
+        WebhookKeys(KEY),
+        directory,
+        catch_up=lambda: feed.catch_up(store, directory),
+        disable=disable,
+    )
     try:
-        yield (
-            table,
-            directory,
-            Dispatcher(table, poster, WebhookKeys(KEY), directory, lambda: feed.catch_up(store, directory), disable),
-        )
+        yield table, directory, dispatcher
     finally:
         await poster.close()
         await pool.close()
