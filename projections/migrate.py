@@ -129,6 +129,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     "CREATE INDEX webhook_deliveries_by_time ON muster.webhook_deliveries (created_at)",
     # What was never tried goes by place, and what was by time: each is found without reading what waits besides.
     "DROP INDEX muster.webhook_deliveries_due",
+    "DROP INDEX muster.webhook_deliveries_untried",
     """
     CREATE INDEX webhook_deliveries_due ON muster.webhook_deliveries (webhook_id, due_at)
     WHERE state = 'waiting' AND tries > 0

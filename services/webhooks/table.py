@@ -27,8 +27,8 @@ KEPT_TRIES: Final = 20
 AT_ONCE: Final = 5_000
 """Deleted in one statement: other writers hardly notice."""
 LOOKED_AT: Final = 256
-"""Of the events that a webhook was never told of, the first so many are looked at for those that may be told now: where
-much waits, most stand behind others of their workload. The first of all always may, so they come on.
+"""Of the events that a webhook was never told of, the first so many are looked at for those that may be told now, which
+are the first of each workload: where much waits, most stand behind others. The very first always may, so they come on.
 """
 
 _TRIES: Final = msgspec.json.Decoder(tuple[Try, ...])
@@ -41,18 +41,18 @@ WITH wanted AS (
     SELECT d.id, w.project_id, w.room FROM wanted w CROSS JOIN LATERAL (
         SELECT id FROM muster.webhook_deliveries d
         WHERE d.id = ANY (ARRAY(
-            (SELECT id FROM muster.webhook_deliveries WHERE webhook_id = w.webhook_id AND state = 'waiting'
-            AND tries = 0 AND (claimed_until IS NULL OR claimed_until < now()) ORDER BY place LIMIT $7)
+            (SELECT id FROM (
+                SELECT DISTINCT ON (about) id, claimed_until FROM (
+                    SELECT id, about, place, claimed_until FROM muster.webhook_deliveries
+                    WHERE webhook_id = w.webhook_id AND state = 'waiting' AND tries = 0 ORDER BY place LIMIT $7
+                ) n ORDER BY about, place
+            ) f WHERE claimed_until IS NULL OR claimed_until < now())
             UNION ALL
             (SELECT id FROM muster.webhook_deliveries WHERE webhook_id = w.webhook_id AND state = 'waiting'
             AND tries > 0 AND due_at <= now() AND (claimed_until IS NULL OR claimed_until < now())
             ORDER BY due_at LIMIT w.slots)
         ))
         AND d.state = 'waiting' AND d.due_at <= now() AND (d.claimed_until IS NULL OR d.claimed_until < now())
-        AND (d.tries > 0 OR NOT EXISTS (
-            SELECT FROM muster.webhook_deliveries e WHERE e.webhook_id = d.webhook_id AND e.about = d.about
-            AND e.state = 'waiting' AND e.tries = 0 AND e.place < d.place
-        ))
         ORDER BY d.due_at, d.place LIMIT w.slots FOR UPDATE SKIP LOCKED
     ) d
 ), chosen AS (
