@@ -303,6 +303,8 @@ def _todo(status: int, details: str, response: Response) -> str | None:
         return "`muster workload list -p PROJECT` shows them: delete what is not needed, or wait until some have ended"
     if details in {"workload_finished", "workload_deleted"}:
         return "`muster training resubmit NAME` makes a new one of the same request"
+    if details == "read_only":
+        return "give the command without `--context`, or with that of a Muster that runs: `muster context list`"
     if details == "no_such_run":
         return "`muster workload pods NAME` lists attempts and runs"
     if status == NOT_FOUND and "/workloads" not in response.path:
