@@ -1,0 +1,200 @@
+"""Programs of users on a real `muster up`: the README of the Python client, and the examples that read events."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from development.stack import Stack, training, until
+from tests.support.python_client import installed
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "clients" / "python" / "README.md"
+EXAMPLES = ROOT / "examples"
+
+OUTPUT = {
+    "Submit, and wait": r"45\nsum Completed 0\n",
+    "If something goes wrong": r"spec\.image \(required\): .*\nlarge is still Pending after 2 s: .*GPU.*\n",
+    "Lists": r"(large Deleting 0\.0\n)?sum Completed 0\.0\n\S+ True\n[12]\n",
+    "Events": r"listened-\d+ completed\n",
+    "With `await`": r"(?s).*\b(sum|large|listened-\d+) .*\n",
+}
+"""What the program in each section prints."""
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    stack = Stack(tmp_path_factory.mktemp("up"))
+    # A listener learns at each beat that nothing has happened.
+    stack.environment["MUSTER_EVENT_STREAM_HEARTBEAT_SECONDS"] = "1"
+    try:
+        yield stack.start()
+        stack.stop()
+    finally:
+        stack.close()
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("client"))
+
+
+@pytest.fixture
+def environment(stack: Stack) -> dict[str, str]:
+    """As the README has it set. Nothing of the checkout is found there."""
+    words = re.findall(r"^    export MUSTER_TOKEN=\$\(muster (.*)\)$", README.read_text(), re.MULTILINE)
+    made = stack.muster(*words[0].split())
+    assert made.returncode == 0, made.stderr
+    return {"PATH": os.environ["PATH"], "MUSTER_URL": stack.url, "MUSTER_TOKEN": made.stdout.strip()}
+
+
+def programs() -> dict[str, str]:
+    """By the heading above it."""
+    sections = re.split(r"^## ", README.read_text(), flags=re.MULTILINE)[1:]
+    found = {section.partition("\n")[0]: re.findall(r"```python\n(.*?)```", section, re.DOTALL) for section in sections}
+    return {heading: program for heading, [program] in ((h, p) for h, p in found.items() if p)}
+
+
+def test_every_example_of_the_readme_does_what_it_says(
+    stack: Stack, python: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    examples = programs()
+    assert list(examples) == list(OUTPUT)
+    api = stack.api()
+    for heading, program in examples.items():
+        command = [str(python), "-I", "-c", program]
+        with subprocess.Popen(
+            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as run:
+            if heading == "Events":
+                _happen(stack, run)
+            told, wrong = run.communicate(timeout=60)
+        assert run.returncode == 0, wrong
+        assert re.fullmatch(OUTPUT[heading], told), (heading, told)
+    # Nothing was submitted twice.
+    assert api.get("/workloads/count", filterBy="name==sum")["count"] == 1
+
+
+def _happen(stack: Stack, listening: "subprocess.Popen[str]") -> None:
+    """Workloads complete, one after the other, until the program has heard of one."""
+    api, number = stack.api(), 0
+    project, cluster = api.project(), api.cluster("local")
+
+    def heard() -> bool:
+        nonlocal number
+        number += 1
+        body = training(f"listened-{number}", project, cluster, command="/bin/true")
+        assert api.http.post("/workloads/trainings", json=body).status_code == 202
+        try:
+            listening.wait(1)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    until(heard, 60)
+
+
+class Chat:
+    """An incoming webhook, which keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.refuses = 0
+        """How many posts it does not take."""
+        chat = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                text = json.loads(self.rfile.read(int(self.headers["content-length"])))["text"]
+                chat.refuses -= 1
+                if chat.refuses < 0:
+                    chat.texts.append(text)
+                self.send_response(500 if chat.refuses >= 0 else 200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def chat() -> Iterator[Chat]:
+    chat = Chat()
+    yield chat
+    chat.close()
+
+
+@contextlib.contextmanager
+def program(*command: object, **environment: str) -> Generator["subprocess.Popen[str]"]:
+    """Runs until the end of the block, and is killed then."""
+    words = [str(word) for word in command]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_chat_is_told_once_of_what_completes_fails_or_waits_whatever_is_killed(
+    stack: Stack, python: Path, environment: dict[str, str], tmp_path: Path, chat: Chat
+) -> None:
+    api, state = stack.api(), tmp_path / "state.json"
+    notify = (python, "-I", EXAMPLES / "notify" / "notify.py", state)
+    given = environment | {"CHAT_URL": chat.url, "WAIT_SECONDS": "2"}
+    chat.refuses = 1
+    with program(*notify, **given):
+        until(state.exists, 30)
+        api.submit("told-good", command="/bin/true")
+        api.submit("told-bad", command="/bin/false", backoffLimit=0)
+        large = api.submit("told-large", command="/bin/true", compute={"gpuDevicesRequest": 64})["workloadId"]
+        until(lambda: len(chat.texts) == 3, 60, lambda: str(chat.texts))
+    api.submit("told-later", command="/bin/true")
+    with program(*notify, **given):
+        until(lambda: len(chat.texts) == 4, 60, lambda: str(chat.texts))
+    with program(*notify, **given):
+        api.submit("told-last", command="/bin/true")
+        until(lambda: len(chat.texts) == 5, 60, lambda: str(chat.texts))
+    api.act("delete", large)
+    first, then = sorted(chat.texts[:3]), chat.texts[3:]
+    assert re.fullmatch(
+        r"told-bad failed: .+\n?told-good completed\n?told-large waits for \S+ h: .*64 GPUs.*", "".join(first)
+    )
+    assert then == ["told-later completed", "told-last completed"]
+
+
+def test_a_subscriber_of_plain_nats_prints_each_event_of_its_project_once(stack: Stack, tmp_path: Path) -> None:
+    api, file = stack.api(), tmp_path / "subscription.json"
+    made = stack.muster("subscription", "create", "-p", "default", "--name", "printer", "-o", "json")
+    assert made.returncode == 0, made.stderr
+    file.write_text(made.stdout)
+    command = (sys.executable, "-I", EXAMPLES / "subscriber" / "subscriber.py", file)
+    for name in ("printed-1", "printed-2"):
+        # It goes on where it was.
+        api.submit(name, command="/bin/true")
+        printed: list[str] = []
+        with program(*command) as process:
+            assert process.stdout is not None
+            while not printed or printed[-1] != f"muster.WorkloadCompleted.v1 {name}":
+                line = process.stdout.readline()
+                assert line, process.stderr and process.stderr.read()
+                printed.append(line.strip())
+        assert printed.count(f"muster.WorkloadSubmitted.v1 {name}") == 1
+    assert "muster.WorkloadSubmitted.v1 printed-1" not in printed
