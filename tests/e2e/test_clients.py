@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from development.stack import Stack, training, until
+from tests.support.lacking import lacking
 from tests.support.python_client import installed
 
 pytestmark = pytest.mark.slow
@@ -143,10 +145,14 @@ def chat() -> Iterator[Chat]:
 
 
 @contextlib.contextmanager
-def program(*command: object, **environment: str) -> Generator["subprocess.Popen[str]"]:
+def program(
+    *command: object, cwd: Path | None = None, environment: dict[str, str] | None = None
+) -> Generator["subprocess.Popen[str]"]:
     """Runs until the end of the block, and is killed then."""
     words = [str(word) for word in command]
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield process
         finally:
@@ -160,16 +166,16 @@ def test_a_chat_is_told_once_of_what_completes_fails_or_waits_whatever_is_killed
     notify = (python, "-I", EXAMPLES / "notify" / "notify.py", state)
     given = environment | {"CHAT_URL": chat.url, "WAIT_SECONDS": "2"}
     chat.refuses = 1
-    with program(*notify, **given):
+    with program(*notify, environment=given):
         until(state.exists, 30)
         api.submit("told-good", command="/bin/true")
         api.submit("told-bad", command="/bin/false", backoffLimit=0)
         large = api.submit("told-large", command="/bin/true", compute={"gpuDevicesRequest": 64})["workloadId"]
         until(lambda: len(chat.texts) == 3, 60, lambda: str(chat.texts))
     api.submit("told-later", command="/bin/true")
-    with program(*notify, **given):
+    with program(*notify, environment=given):
         until(lambda: len(chat.texts) == 4, 60, lambda: str(chat.texts))
-    with program(*notify, **given):
+    with program(*notify, environment=given):
         api.submit("told-last", command="/bin/true")
         until(lambda: len(chat.texts) == 5, 60, lambda: str(chat.texts))
     api.act("delete", large)
@@ -180,21 +186,69 @@ def test_a_chat_is_told_once_of_what_completes_fails_or_waits_whatever_is_killed
     assert then == ["told-later completed", "told-last completed"]
 
 
-def test_a_subscriber_of_plain_nats_prints_each_event_of_its_project_once(stack: Stack, tmp_path: Path) -> None:
-    api, file = stack.api(), tmp_path / "subscription.json"
-    made = stack.muster("subscription", "create", "-p", "default", "--name", "printer", "-o", "json")
+def subscription(stack: Stack, name: str, file: Path) -> None:
+    made = stack.muster("subscription", "create", "-p", "default", "--name", name, "-o", "json")
     assert made.returncode == 0, made.stderr
     file.write_text(made.stdout)
-    command = (sys.executable, "-I", EXAMPLES / "subscriber" / "subscriber.py", file)
+
+
+def printed(process: "subprocess.Popen[str]", last: str) -> list[str]:
+    """The first two words of each line, until those."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    while not lines or lines[-1] != last:
+        line = process.stdout.readline()
+        assert line, process.stderr and process.stderr.read()
+        lines.append(" ".join(line.split()[:2]))
+    return lines
+
+
+def test_a_subscriber_of_plain_nats_prints_each_event_of_its_project_once(stack: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "subscription.json"
+    subscription(stack, "printer", file)
+    told: list[str] = []
     for name in ("printed-1", "printed-2"):
         # It goes on where it was.
-        api.submit(name, command="/bin/true")
-        printed: list[str] = []
-        with program(*command) as process:
-            assert process.stdout is not None
-            while not printed or printed[-1] != f"muster.WorkloadCompleted.v1 {name}":
-                line = process.stdout.readline()
-                assert line, process.stderr and process.stderr.read()
-                printed.append(line.strip())
-        assert printed.count(f"muster.WorkloadSubmitted.v1 {name}") == 1
-    assert "muster.WorkloadSubmitted.v1 printed-1" not in printed
+        stack.api().submit(name, command="/bin/true")
+        with program(sys.executable, "-I", EXAMPLES / "subscriber" / "subscriber.py", file) as process:
+            told += printed(process, f"muster.WorkloadCompleted.v1 {name}")
+    assert (
+        told.count("muster.WorkloadSubmitted.v1 printed-1") == told.count("muster.WorkloadSubmitted.v1 printed-2") == 1
+    )
+
+
+def lines_of(language: str) -> str:
+    """What docs/concepts/subscribing.md shows in it."""
+    page = (ROOT / "docs" / "concepts" / "subscribing.md").read_text()
+    (block,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    return block
+
+
+def test_the_lines_for_python_read_events(stack: Stack, tmp_path: Path) -> None:
+    subscription(stack, "in-python", tmp_path / "chat.json")
+    stack.api().submit("read-in-python", command="/bin/true")
+    with program(sys.executable, "-I", "-c", lines_of("python"), cwd=tmp_path) as process:
+        assert '"name":"read-in-python"' in first_submitted(process)
+
+
+def test_the_lines_for_node_read_events(stack: Stack, tmp_path: Path) -> None:
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        lacking("Node and npm are not installed")
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(ROOT / "tests" / "clients" / "node" / name, tmp_path)
+    install = ("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=2", "--fetch-timeout=10000")
+    installed = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if installed.returncode != 0:
+        lacking(f"the npm registry is not reached: {installed.stderr[-300:]}")
+    (tmp_path / "subscriber.mjs").write_text(lines_of("js"))
+    subscription(stack, "in-node", tmp_path / "chat.json")
+    stack.api().submit("read-in-node", command="/bin/true")
+    with program("node", "subscriber.mjs", cwd=tmp_path) as process:
+        assert '"name":"read-in-node"' in first_submitted(process)
+
+
+def first_submitted(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("muster.WorkloadSubmitted.v1 "), line or (process.stderr and process.stderr.read())
+    return line
