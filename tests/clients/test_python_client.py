@@ -133,6 +133,12 @@ def test_the_same_key_submits_once(served: Served, muster: Muster) -> None:
     assert muster.send(request).workload_id == muster.send(request).workload_id
 
 
+def test_a_log_that_was_restored_without_what_was_seen_is_read_on(muster: Muster) -> None:
+    muster._sequence = 10**12
+    assert [project.name for project in muster.projects()] == ["default", "other"]
+    assert muster._sequence < 10**12
+
+
 def test_in_a_change_null_is_not_the_same_as_saying_nothing() -> None:
     settings = operations.change_workload("x", models.WorkloadChange(priority_class="high"))
     assert settings.content() == b'{"priorityClass":"high"}'
@@ -215,6 +221,11 @@ def test_a_server_that_is_away_is_tried_for_a_while_and_then_named() -> None:
             muster.projects()
         with pytest.raises(Unavailable):
             next(muster.follow_events(away_seconds=0.1))
+
+
+def test_an_address_without_a_scheme_is_refused() -> None:
+    with pytest.raises(ValueError, match="must begin with http:// or https://, got 'localhost:8080'"):
+        Muster("localhost:8080")
 
 
 def test_a_place_of_another_log_is_refused_by_name(muster: Muster) -> None:

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from muster_client import Muster, TrainingCreation, TrainingSpec
 
 from development.stack import Stack, training, until
 from tests.support.lacking import lacking
@@ -104,6 +105,15 @@ def _happen(stack: Stack, listening: "subprocess.Popen[str]") -> None:
         return True
 
     until(heard, 60)
+
+
+def test_what_is_deleted_as_soon_as_it_completes_has_completed(stack: Stack, environment: dict[str, str]) -> None:
+    spec = TrainingSpec(image="x", command="/bin/true", auto_deletion_time_after_completion_seconds=0)
+    with Muster(stack.url, environment["MUSTER_TOKEN"]) as muster:
+        project, cluster = muster.project("default").id, muster.cluster("local").id
+        made = muster.submit(TrainingCreation(name="brief", project_id=project, cluster_id=cluster, spec=spec))
+        muster.wait(made.id, "Deleted", timeout_seconds=60)
+        assert muster.wait(made.id, timeout_seconds=1).deleted_at is not None
 
 
 class Chat:

@@ -18,10 +18,12 @@ from muster_client.request import (
     Request,
     StreamEndedError,
     Told,
+    is_beyond_the_log,
     not_in_time,
     pause_seconds,
     poll_seconds,
     reached,
+    sequence_of,
 )
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
@@ -55,11 +57,14 @@ class AsyncMuster:
             timeout_seconds: how long one try may wait for the server.
             transport: of httpx, for a certificate authority or a proxy of your own.
         """
+        url = url or os.environ.get("MUSTER_URL") or DEFAULT_URL
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"the url must begin with http:// or https://, got {url!r}")
         self._token = os.environ.get("MUSTER_TOKEN", "") if token is None else token
         self._retry_seconds = retry_seconds
         self._timeout_seconds = timeout_seconds
         self._sequence = 0
-        self._http = httpx.AsyncClient(base_url=url or os.environ.get("MUSTER_URL") or DEFAULT_URL, transport=transport)
+        self._http = httpx.AsyncClient(base_url=url, transport=transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -84,7 +89,7 @@ class AsyncMuster:
         while True:
             try:
                 async with self._answered(request, key, read_seconds=self._timeout_seconds) as answer:
-                    return request.read(await answer.aread()), int(answer.headers.get("x-log-sequence", 0))
+                    return request.read(await answer.aread()), sequence_of(answer.headers)
             except (Unavailable, TooManyRequests) as error:
                 pause = pause_seconds(tries, error.retry_after_seconds)
                 if not request.may_be_repeated or time.monotonic() + pause > ends:
@@ -113,25 +118,37 @@ class AsyncMuster:
         self, request: Request[T], key: str = "", *, read_seconds: float | None
     ) -> AsyncGenerator[httpx.Response]:
         """A good answer, whose body is still to be read."""
-        sent = self._http.build_request(
-            request.method,
-            request.path,
-            params=request.parameters(),
-            content=request.content(),
-            headers=self._headers(request, key),
-            timeout=httpx.Timeout(self._timeout_seconds, read=read_seconds),
-        )
         try:
-            answer = await self._http.send(sent, stream=True)
+            answer = await self._opened(request, key, httpx.Timeout(self._timeout_seconds, read=read_seconds))
             try:
-                if not answer.is_success:
-                    raise error_of(answer.status_code, await answer.aread(), answer.headers)
-                self._sequence = max(self._sequence, int(answer.headers.get("x-log-sequence", 0)))
+                self._sequence = max(self._sequence, sequence_of(answer.headers))
                 yield answer
             finally:
                 await answer.aclose()
         except httpx.TransportError as error:
             raise Unavailable(f"{self._http.base_url}: {error or type(error).__name__}") from error
+
+    async def _opened[T](self, request: Request[T], key: str, timeout: httpx.Timeout) -> httpx.Response:
+        while True:
+            sent = self._http.build_request(
+                request.method,
+                request.path,
+                params=request.parameters(),
+                content=request.content(),
+                headers=self._headers(request, key),
+                timeout=timeout,
+            )
+            answer = await self._http.send(sent, stream=True)
+            if answer.is_success:
+                return answer
+            try:
+                error = error_of(answer.status_code, await answer.aread(), answer.headers)
+            finally:
+                await answer.aclose()
+            if not self._sequence or not is_beyond_the_log(error):
+                raise error
+            # The log was restored without what was seen last.
+            self._sequence = 0
 
     def _headers[T](self, request: Request[T], key: str) -> dict[str, str]:
         token = self._token() if callable(self._token) else self._token
@@ -170,9 +187,10 @@ class AsyncMuster:
     async def wait(
         self, workload_id: str, *phases: models.Phase | str, timeout_seconds: float = 3_600.0
     ) -> models.Workload:
-        """Wait until it is in one of the phases, by default Completed; `Deleted` is one, too.
+        """Wait until it is in one of the phases, by default Completed. `Deleted` counts as one, too.
 
-        Raises WorkloadEnded where it ends otherwise, with the reason; WaitTimeoutError, with what it waits for.
+        What has completed has been Running, too. Raises WorkloadEnded where it ends otherwise, with the reason, and
+        WaitTimeoutError, with what it waits for.
         """
         began = time.monotonic()
         while True:

@@ -1,14 +1,14 @@
 """What both clients share: requests as data, pauses between tries, lines and frames of a stream. No I/O, no clock."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import quote
 
 import msgspec
 
-from muster_client.errors import Unavailable, WaitTimeoutError, WorkloadEnded
+from muster_client.errors import RequestError, Unavailable, WaitTimeoutError, WorkloadEnded
 from muster_client.model import Model, decoded
 from muster_client.models import PublicEvent, Workload
 
@@ -86,8 +86,9 @@ def poll_seconds(spent_seconds: float) -> float:
 def reached(workload: Workload, phases: Sequence[str]) -> bool:
     """Whether it is in one of the phases. Raises WorkloadEnded where it will not get there by itself."""
     phase = "Deleted" if workload.deleted_at else workload.phase
-    # What has completed has been running, though nobody looked meanwhile.
-    if phase in phases or (phase == "Completed" and "Running" in phases):
+    # It may be deleted as soon as it has completed, and it has been running, though nobody looked meanwhile.
+    completed = phase == "Completed" or (phase in {"Deleting", "Deleted"} and workload.exit_code == 0)
+    if phase in phases or (completed and not {"Completed", "Running"}.isdisjoint(phases)):
         return True
     ended = phase in {"Deleted", "Completed", "Failed"} or (phase == "Stopped" and workload.desired_phase == "Stopped")
     if ended and not (phase != "Deleted" and "Deleted" in phases):
@@ -97,6 +98,16 @@ def reached(workload: Workload, phases: Sequence[str]) -> bool:
 
 def not_in_time(workload: Workload, timeout_seconds: float) -> WaitTimeoutError:
     return WaitTimeoutError(workload.name, workload.phase, workload.phase_message, timeout_seconds)
+
+
+def sequence_of(headers: Mapping[str, str]) -> int:
+    """Of the log, of which an answer speaks; 0 if it says none."""
+    return int(headers.get("x-log-sequence", 0))
+
+
+def is_beyond_the_log(error: RequestError) -> bool:
+    """Whether a request was refused since the log does not have what this client has seen."""
+    return any(issue.field == "X-Log-Sequence" for issue in error.issues)
 
 
 @dataclass(frozen=True, slots=True)
