@@ -98,7 +98,9 @@ def test_no_password_stands_in_the_document_and_no_pod_runs_beside_the_services(
 def test_the_example_of_a_subscriber_sees_no_secret_of_ours_and_is_not_started_by_itself() -> None:
     service = SERVICES["subscriber"]
     assert service["profiles"] == ["examples"]
-    assert [str(volume).rpartition("}")[2].partition(":")[0] for volume in service["volumes"]] == ["public", ""]
+    assert [str(volume).partition(":")[0] for volume in service["volumes"]] == ["public", "./subscription.json"]
+    program = (ROOT / service["build"]["context"] / "subscriber.py").read_text()
+    assert [name for name in service["environment"] if f'"{name}"' not in program] == []
     assert str(service["user"]).partition(":")[0] not in {str(one.uid) for one in TABLE.values()} | {str(SERVER_UID)}
     assert (ROOT / service["build"]["context"] / "Dockerfile").exists()
 
