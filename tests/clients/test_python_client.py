@@ -17,6 +17,7 @@ from muster_client import (
     Conflict,
     EventsLost,
     InvalidRequest,
+    LogsCut,
     Muster,
     MusterError,
     NotAuthenticated,
@@ -226,6 +227,19 @@ def test_a_server_that_is_away_is_tried_for_a_while_and_then_named() -> None:
 def test_an_address_without_a_scheme_is_refused() -> None:
     with pytest.raises(ValueError, match="must begin with http:// or https://, got 'localhost:8080'"):
         Muster("localhost:8080")
+
+
+def test_output_that_the_server_ends_early_is_not_taken_for_the_end(served: Served, muster: Muster) -> None:
+    made = muster.submit(creation(served))
+    vic = models.AccessRule(subject_id="vic", role_name="viewer", scope_type="project", scope_id=served.project)
+    with Muster(served.url, served.token("vic")) as viewer:
+        revoke = threading.Timer(1.0, lambda: muster.send(operations.revoke_role(vic)))
+        revoke.start()
+        with pytest.raises(LogsCut) as cut:
+            list(viewer.logs(made.id, follow=True))
+        revoke.join(30)
+    muster.send(operations.grant_role(vic))
+    assert cut.value.details in {"not_permitted", "not_in_project"}
 
 
 def test_a_place_of_another_log_is_refused_by_name(muster: Muster) -> None:

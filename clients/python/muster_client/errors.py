@@ -107,6 +107,16 @@ class WorkloadEnded(MusterError):
         self.exit_code = exit_code
 
 
+class LogsCut(MusterError):
+    """The server has ended the output of a workload early: the lines so far are not all."""
+
+    def __init__(self, told: str) -> None:
+        code, _, reason = told.strip().removeprefix("(").partition("): ")
+        super().__init__(f"the output ends early: {reason or told}")
+        self.details = code
+        """The code of the reason, such as `not_permitted`."""
+
+
 class EventsLost(MusterError):
     """Events may be missing: they are no longer kept. Look at things as they are now, then listen again."""
 

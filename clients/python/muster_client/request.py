@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from muster_client.errors import RequestError, Unavailable, WaitTimeoutError, WorkloadEnded
+from muster_client.errors import LogsCut, RequestError, Unavailable, WaitTimeoutError, WorkloadEnded
 from muster_client.model import Model, decoded
 from muster_client.models import PublicEvent, Workload
 
@@ -125,13 +125,19 @@ class Told:
 class Lines:
     """Lines of what comes in pieces. Only a line feed ends one: other signs may stand in a log or in an event."""
 
-    def __init__(self) -> None:
+    def __init__(self, cut_mark: str | None = None) -> None:
+        """`cut_mark`: how the line begins that says why these are not all. No pod can know it."""
         self._begun = b""
+        self._cut_mark = cut_mark
 
     def feed(self, piece: bytes) -> Iterator[str]:
+        """Raises LogsCut."""
         *lines, self._begun = (self._begun + piece).split(b"\n")
         for line in lines:
-            yield line.decode(errors="replace").removesuffix("\r")
+            text = line.decode(errors="replace").removesuffix("\r")
+            if self._cut_mark and text.startswith(self._cut_mark):
+                raise LogsCut(text.removeprefix(self._cut_mark))
+            yield text
 
     def rest(self) -> Iterator[str]:
         """A last line that nothing has ended."""

@@ -99,13 +99,13 @@ class Muster:
     def lines(self, request: Request[str]) -> Generator[str]:
         """Lines of an answer of text, as they come, with no end to the wait for the next one.
 
-        Raises Unavailable where the connection breaks before the end.
+        Raises Unavailable where the connection breaks before the end, LogsCut where the server ends logs early.
         """
         return self._lines(request, None)
 
     def _lines(self, request: Request[str], silence_seconds: float | None) -> Generator[str]:
-        lines = Lines()
         with self._answered(request, read_seconds=silence_seconds) as answer:
+            lines = Lines(answer.headers.get("x-cut-mark"))
             for piece in answer.iter_bytes():
                 for line in lines.feed(piece):
                     yield line
@@ -212,7 +212,7 @@ class Muster:
     ) -> Generator[str]:
         """Lines that its pods have written; with `follow` until they have ended. Those of several begin with names.
 
-        Raises Unavailable where the connection breaks; `since` goes on from a time.
+        Raises what `lines` raises; `since` goes on from a time.
         """
         return self.lines(
             operations.workload_logs(
