@@ -19,6 +19,7 @@ import structlog
 from prometheus_client import Counter
 
 from events.budgets import Budget, NoteBudgetUse, measured, period_of
+from events.codec import UNDECODABLE
 from events.commit import service_actor
 from events.envelope import Accepted, AdmittedCommand, CommandReply
 from events.ids import derived_command_id
@@ -31,7 +32,7 @@ from services.auto_deletion.due import SERVICE
 from services.runtime.log.store import LogUnavailableError
 from services.runtime.nats.bus import GateAwayError
 from services.runtime.nats.jetstream_api import stream_info
-from services.runtime.nats.requests import Requests, UnansweredError
+from services.runtime.nats.requests import Requests
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -133,10 +134,15 @@ async def _budgets(connection: Connection, schema: str) -> list[Held]:
         f'SELECT id, version, budget::text AS budget FROM "{schema}".projects '  # noqa: S608 (our own names)
         "WHERE deleted_at IS NULL AND budget::text <> 'null' ORDER BY id"
     )
-    return [
-        Held(project_id=row["id"], version=row["version"], budget=msgspec.json.decode(row["budget"], type=Budget))
-        for row in rows
-    ]
+    held: list[Held] = []
+    for row in rows:
+        try:
+            budget = msgspec.json.decode(row["budget"], type=Budget)
+        except UNDECODABLE as error:
+            log.warning("budget_not_understood", project_id=row["id"], error=str(error))
+            continue
+        held.append(Held(project_id=row["id"], version=row["version"], budget=budget))
+    return held
 
 
 async def _prices(connection: Connection, schema: str) -> Prices:
@@ -213,7 +219,7 @@ class Budgets:
 
     async def measure(self, clock: Callable[[], datetime]) -> int:
         """Measure once and tell what changes anything; how many commands that were. Raises what asyncpg raises,
-        TimeoutError where the tables are behind, LogUnavailableError, UnansweredError and GateAwayError.
+        TimeoutError where the tables are behind, LogUnavailableError, GateAwayError, and UNDECODABLE of prices.
         """
         if not await self._rows.any():
             return 0
@@ -248,8 +254,8 @@ class Budgets:
                 OSError,
                 TimeoutError,
                 LogUnavailableError,
-                UnansweredError,
                 GateAwayError,
+                *UNDECODABLE,
             ) as error:
                 _TOLD.labels("away").inc()
                 log.warning("budgets_not_measured", error=str(error) or type(error).__name__)

@@ -159,9 +159,7 @@ def test_amounts_are_decimals(text: str, micros: int, told: str) -> None:
     assert micros_of(told) == micros
 
 
-@pytest.mark.parametrize(
-    "text", ["", "-1", "1.", ".5", "1e3", "01", "1.0000001", "1000000000.000001", "NaN", "1,5"]
-)
+@pytest.mark.parametrize("text", ["", "-1", "1.", ".5", "1e3", "01", "1.0000001", "1000000000.000001", "NaN", "1,5"])
 def test_what_is_no_amount(text: str) -> None:
     assert micros_of(text) is None
 
