@@ -55,6 +55,13 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "list_projects": EVERYBODY,
     "list_usage": EVERYBODY,
     "list_use_hours": EVERYBODY,
+    "list_prices": EVERYBODY,
+    "set_price": ADMINISTRATORS_DO,
+    "remove_price": ADMINISTRATORS_DO,
+    "list_budgets": EVERYBODY,
+    "get_budget": READ,
+    "set_budget": ((403, 403, 403, 202), (404, 404, 404, 202)),
+    "remove_budget": ((403, 403, 403, 202), (404, 404, 404, 202)),
     "get_diff": EVERYBODY,
     "create_project": ADMINISTRATORS_DO,
     "get_project": READ,
@@ -162,6 +169,11 @@ def aimed(
     webhook = {"projectId": project, "url": "https://example.com/", "name": f"w-{fresh}"}
     if "{webhookId}" in path:
         path = path.replace("{webhookId}", admin.post("/api/v1/webhooks", json=webhook).json()["id"])
+    price = {"gpuModel": f"m-{fresh}", "amount": "1", "currency": "EUR"}
+    if name == "remove_price":
+        assert admin.post("/api/v1/prices", json=price).status_code == 202
+    if "/budgets/" in path:
+        assert admin.put(f"/api/v1/budgets/{project}", json={"gpuHours": 1_000_000}).status_code == 202
     path = path.replace("{projectId}", project).replace("{sequence}", "4711.0")
     if "{clusterId}" in path:
         made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", "kind": "kubernetes"})
@@ -191,6 +203,8 @@ def aimed(
         "set_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},
         "create_project": {"name": f"p-{fresh}"},
         "set_project": {"gpuQuota": None},
+        "set_price": price,
+        "set_budget": {"gpuHours": 1_000_000},
         "grant_role": rule,
         "revoke_role": rule,
         "create_service_account": account | {"name": f"b-{fresh}"},
@@ -206,6 +220,7 @@ def aimed(
     parameters: dict[str, Any] = {
         "code_limits": {"projectId": project, "clusterId": served.cluster},
         "get_diff": {"from": "0"},
+        "remove_price": {"gpuModel": price["gpuModel"]},
         "stream_events": {"projectId": project},
     }
     if name in parameters:
