@@ -23,7 +23,7 @@ from projections.queries import TooManyRowsError
 from projections.use_hours import MILLI_MICROS_PER_HOUR, Amount, By, HoursQuery, add_costs, with_changes
 from services.api import answers
 from services.api.answers.budgets import BudgetState
-from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer
+from services.api.context import MIN_SEQ, Call, if_answered, read_answer
 from services.api.errors import not_found
 from services.api.issues import Issue
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of
@@ -56,7 +56,7 @@ class BudgetSetting(Body, frozen=True, kw_only=True):
     query=(AS_OF, MIN_SEQ),
     headers=MOMENT_HEADERS,
 )
-async def list_budgets(call: Look) -> Answer[answers.Budgets]:
+async def list_budgets(call: Call) -> Answer[answers.Budgets]:
     if (moment := await moment_of(call)) is not None:
         were = [p for p in await projects_at(call, moment) if p.budget is not None and call.may_read(p.project_id)]
         held = [_answer(project, moment.at or datetime.now(UTC), None) for project in were]
@@ -77,7 +77,7 @@ async def list_budgets(call: Look) -> Answer[answers.Budgets]:
     errors=(404,),
     headers=MOMENT_HEADERS,
 )
-async def get_budget(call: Look) -> Answer[answers.Budget]:
+async def get_budget(call: Call) -> Answer[answers.Budget]:
     if (moment := await moment_of(call)) is not None:
         was = await project_at(call, moment)
         if was is None or not call.may_read(call.id) or was.state.budget is None:
@@ -130,14 +130,14 @@ async def remove_budget(call: Call) -> Answer[answers.HttpResponse]:
     return call.accepted(reply, f"project {project.name} has no budget any more")
 
 
-async def _readable(call: Look) -> Project:
+async def _readable(call: Call) -> Project:
     chain = await project_chain(call, call.id)
     if chain is None or not call.may_read(chain.state.project_id):
         raise not_found("there is no such project")
     return chain.state
 
 
-async def _used(call: Look, now: datetime, project_id: str | None) -> Used | None:
+async def _used(call: Call, now: datetime, project_id: str | None) -> Used | None:
     """What was used in the month, by project; None while the lists cannot be read."""
     begin, prices = period_of(now), call.api.directory.prices
     if begin == now:

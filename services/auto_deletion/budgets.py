@@ -8,6 +8,7 @@ month.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 MEASURE_SECONDS: Final = 5.0
 """Between two measurements: what is exhausted is noticed so much later at most, beside the projector's lag."""
+PAUSE_TIMES: Final = 20
+"""Behind a measurement that took a second it pauses for twenty: Postgres has other things to do."""
+STATEMENT_SECONDS: Final = 60.0
+"""A month of a large installation is a million rows and more."""
 LONGEST_PAUSE_SECONDS: Final = 60.0
 BEHIND_SECONDS: Final = 2.0
 """How long a measurement waits until the tables have what the log has."""
@@ -205,7 +210,8 @@ async def _rows(connection: Connection, schema: str, statement: "Select[Any]") -
         dialect=PGDialect_asyncpg(), compile_kwargs={"render_postcompile": True}
     )
     text: str = compiled.string.replace(f"{DERIVED_SCHEMA}.", f'"{schema}".')
-    rows = await connection.fetch(text, *(compiled.params[name] for name in compiled.positiontup))
+    arguments = (compiled.params[name] for name in compiled.positiontup)
+    rows = await connection.fetch(text, *arguments, timeout=STATEMENT_SECONDS)
     return [dict(zip(row.keys(), row, strict=True)) for row in rows]
 
 
@@ -245,9 +251,11 @@ class Budgets:
         """Measure until `stop`."""
         pause = MEASURE_SECONDS
         while not stop.is_set():
+            began = time.monotonic()
             try:
                 await self.measure(lambda: datetime.now(UTC))
-                pause = MEASURE_SECONDS
+                took = PAUSE_TIMES * (time.monotonic() - began)
+                pause = min(max(MEASURE_SECONDS, took), LONGEST_PAUSE_SECONDS)
             except (
                 asyncpg.PostgresError,
                 *CUT_OFF,
