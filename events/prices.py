@@ -22,8 +22,8 @@ ANY_MODEL: Final = "*"
 """Stands for every model that has no price of its own, also for an unknown one."""
 MAX_MODEL: Final = 256
 """Characters of a model's name."""
-MAX_PRICES: Final = 2_000
-"""Of all models, past and future: they stand in a state that services hold in memory."""
+MAX_PRICES: Final = 1_000
+"""Of all models, past and future: sums are cut wherever one changes, as often as somebody may ask for periods."""
 EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 MOST_AHEAD: Final = timedelta(days=3_660)
 HOUR: Final = timedelta(hours=1)
