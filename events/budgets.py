@@ -18,7 +18,9 @@ from events.refusal import Refusal
 Per = Literal["month"]
 """A month of UTC."""
 ReopenedBecause = Literal["new_period", "changed", "measured_again"]
-"""`changed`: the budget was raised, or is of another kind now. `measured_again`: less was used than was told before."""
+"""`changed`: the budget was raised or removed, or is of another kind now. `measured_again`: less was used
+than was told before.
+"""
 MOST_GPU_HOURS: Final = 1_000_000_000
 MILLI: Final = 1_000
 WARN_PERCENT: Final = 80
@@ -227,7 +229,7 @@ def decide_on_budget(
         case RemoveBudget():
             if budget is None:
                 return Refusal(code="not_found", message=f"project {project_name!r} has no budget")
-            return (BudgetRemoved(at=context.now),)
+            return (*_reopened(budget, budget, context.now), BudgetRemoved(at=context.now))
         case NoteBudgetUse():
             if budget is None or command.in_money != (budget.micros is not None):
                 return ()  # measured for the budget before this one
@@ -250,12 +252,16 @@ def _decide_set(command: SetBudget, budget: Budget | None, now: datetime) -> Dec
     after = _set(budget, event)
     if after == budget:
         return ()
-    still = after.exhausted and after.stops_at(after.used)
-    if budget is None or not budget.exhausted or budget.period is None or still:
-        return (event,)
     # What is used by now is measured in a moment, and may exhaust it again.
-    reopened = BudgetReopened(period=budget.period, used=after.used, limit=after.limit, reason="changed", at=now)
-    return (event, reopened)
+    still = after.exhausted and after.stops_at(after.used)
+    return (event,) if budget is None or still else (event, *_reopened(budget, after, now))
+
+
+def _reopened(before: Budget, after: Budget, now: datetime) -> tuple[BudgetReopened, ...]:
+    """That a budget which was exhausted is no longer, because somebody changed it; nothing of one that was not."""
+    if not before.exhausted or before.period is None:
+        return ()
+    return (BudgetReopened(period=before.period, used=after.used, limit=after.limit, reason="changed", at=now),)
 
 
 def measured(budget: Budget, period: datetime, used: int, now: datetime) -> tuple[BudgetEvent, ...]:

@@ -82,8 +82,8 @@ class BudgetReopened(OfBudget, frozen=True, kw_only=True, rename="camel"):
     """The budget was exhausted, and is open again."""
 
     reason: ReopenedBecause
-    """`new_period`: a month began. `changed`: it was raised, or is of another kind now. `measured_again`: less was used
-    than was told before."""
+    """`new_period`: a month began. `changed`: it was raised or removed, or is of another kind now. `measured_again`:
+    less was used than was told before."""
 
 
 EVENTS: Final[tuple[type[PublicEvent], ...]] = (

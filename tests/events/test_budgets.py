@@ -188,7 +188,8 @@ def test_without_a_budget_nothing_is_refused_and_nothing_measured(given: Given) 
     assert given.used(10**9) == []
     given.hours(1)
     given.used(1)
-    assert given.do(RemoveBudget(project_id=given.id)) == (BudgetRemoved(at=NOW),)
+    reopened = BudgetReopened(period=JANUARY, used=1, limit=1, reason="changed", at=NOW)
+    assert given.do(RemoveBudget(project_id=given.id)) == (reopened, BudgetRemoved(at=NOW))
     assert given.refusal is None
     refused = PROJECT.decide(RemoveBudget(project_id=given.id), given.state, context())
     assert isinstance(refused, Refusal)
