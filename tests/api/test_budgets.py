@@ -14,7 +14,7 @@ from events.budgets import NoteBudgetUse, period_of
 from events.ids import key_of_id, node_key
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
-from tests.api.test_use_now import _appended as appended  # pyright: ignore[reportPrivateUsage]
+from tests.api.test_use_now import _appended as appended
 from tests.api.test_use_now import placed
 from tests.support.api import Served, report_node
 

@@ -175,8 +175,8 @@ async def test_the_row_of_prices_is_what_the_state_says(postgres_database: str) 
         plane.do("project", project_key("default"), SetBudget(project_id=project, micros=1, currency="EUR"))
         (one,) = await _measured(plane, rows, queries)
         assert one.budget == plane.budget()
-        async with rows._pool.acquire(timeout=5) as connection:  # pyright: ignore[reportPrivateUsage]
+        async with rows._pool.acquire(timeout=5) as connection:
             from services.auto_deletion import budgets
 
             schema = await connection.fetchval("SELECT schema_name FROM muster.current_projection")
-            assert await budgets._prices(connection, schema) == plane.world.state("prices", PRICES_KEY)  # pyright: ignore[reportPrivateUsage]
+            assert await budgets._prices(connection, schema) == plane.world.state("prices", PRICES_KEY)

@@ -140,8 +140,9 @@ def test_there_is_a_limit_of_prices(given: Given) -> None:
     ],
 )
 def test_a_command_that_cannot_be_is_none(fields: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"gpu_model": H100, "currency": "EUR", "micros": 1}
     with pytest.raises(ValueError, match="no "):
-        SetPrice(**{"gpu_model": H100, "currency": "EUR", "micros": 1} | fields)
+        SetPrice(**given | fields)
 
 
 @pytest.mark.parametrize(
