@@ -154,11 +154,17 @@ def decide(command: PriceCommand, state: Prices, context: Context) -> Decision[P
     model, this_hour = command.gpu_model, full_hour(context.now)
     earliest = _earliest(model, state, this_hour)
     holds_from = max(earliest, this_hour) if command.holds_from is None else command.holds_from
+    if not EARLIEST <= holds_from <= context.now + MOST_AHEAD:
+        return Refusal(
+            code="invalid",
+            field="holdsFrom",
+            message=f"must be between {_told(EARLIEST)} and ten years from now, got {_told(holds_from)}",
+        )
     if holds_from < earliest:
         return _of_the_past(model, earliest)
     match command:
         case SetPrice():
-            return _set(command, state, context.now, holds_from)
+            return _set(command, state, holds_from)
         case RemovePrice():
             later = any(p.micros is not None and p.holds_from > holds_from for p in state.models.get(model, ()))
             if state.own(model, holds_from) is None and not later:
@@ -181,7 +187,7 @@ def _earliest(model: str, state: Prices, this_hour: datetime) -> datetime:
     return EARLIEST
 
 
-def _set(command: SetPrice, state: Prices, now: datetime, holds_from: datetime) -> Decision[PriceEvent]:
+def _set(command: SetPrice, state: Prices, holds_from: datetime) -> Decision[PriceEvent]:
     model = command.gpu_model
     if state.currency and command.currency != state.currency:
         return Refusal(
@@ -189,12 +195,6 @@ def _set(command: SetPrice, state: Prices, now: datetime, holds_from: datetime) 
             field="currency",
             message=f"all prices here are in {state.currency}, and there can be only one currency; got "
             f"{command.currency}",
-        )
-    if not EARLIEST <= holds_from <= now + MOST_AHEAD:
-        return Refusal(
-            code="invalid",
-            field="from",
-            message=f"must be between {_told(EARLIEST)} and ten years from now, got {_told(holds_from)}",
         )
     known = state.models.get(model, ())
     if state.own(model, holds_from) == command.micros:
@@ -212,7 +212,7 @@ def _set(command: SetPrice, state: Prices, now: datetime, holds_from: datetime) 
 def _of_the_past(model: str, earliest: datetime) -> Refusal:
     return Refusal(
         code="price_in_past",
-        field="from",
+        field="holdsFrom",
         message=f"hours of {model!r} had a price already, and what past hours cost never changes; this can hold from "
         f"{_told(earliest)} on",
     )

@@ -110,9 +110,10 @@ def test_there_is_one_currency(given: Given) -> None:
     assert (refused.code, refused.field) == ("other_currency", "currency")
 
 
-def test_a_price_cannot_hold_from_beyond_ten_years(given: Given) -> None:
-    far = SetPrice(gpu_model=H100, micros=5, currency="EUR", holds_from=NOW + timedelta(days=4000))
-    assert given.refusal(far).code == "invalid"
+def test_a_price_holds_from_this_century_on_and_within_ten_years(given: Given) -> None:
+    for holds_from in (NOW + timedelta(days=4000), EARLIEST - HOUR):
+        far = SetPrice(gpu_model=H100, micros=5, currency="EUR", holds_from=holds_from)
+        assert (given.refusal(far).code, given.refusal(far).field) == ("invalid", "holdsFrom")
 
 
 def test_there_is_a_limit_of_prices(given: Given) -> None:
