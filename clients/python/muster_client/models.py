@@ -441,8 +441,91 @@ class UseHours(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Sums, the most reserved GPU hours first."""
     total: HoursSum
     """The sum of everything that the filters leave."""
+    currency: str | None
+    """Of all costs. Null if there are no prices."""
+    unpriced_models: list[str]
+    """GPU models with reserved hours that had no price; an empty one is that of nodes whose model is unknown."""
     next: int | None
     """Offset of the next page. Null if this is the last."""
+
+
+class Prices(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """All prices, past and future."""
+
+    currency: str | None
+    """Of all of them. Null if there never was one."""
+    prices: list[Price]
+    """By model and time."""
+
+
+class PriceSetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PriceSetting."""
+
+    gpu_model: str
+    """As nodes name it (`muster node describe`). `*`: all models without a price of their own."""
+    amount: str
+    """For an hour of a whole GPU, as a decimal with at most six digits after the point."""
+    currency: str | None = None
+    """Three letters, such as `EUR`. Null: that of the prices that there are."""
+    holds_from: str | None = None
+    """The full hour (RFC 3339) from which on it holds; in the past only where nothing had a price since. Null:
+    this hour, or the next one if this one has a price.
+    """
+
+
+class Budgets(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The budgets of the projects that the caller may read."""
+
+    budgets: list[Budget]
+    """By name of the project; projects without a budget are not there."""
+
+
+class Budget(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a project may use in a month, and what it has used."""
+
+    project_id: str
+    """Id of the project."""
+    project_name: str
+    """Its name."""
+    per: Literal["month"]
+    """The period: a month of UTC."""
+    gpu_hours: float | None
+    """GPU hours that may be reserved. Null if the budget is in money."""
+    amount: str | None
+    """What they may cost, as a decimal. Null if the budget is in GPU hours."""
+    currency: str | None
+    """Of the amount."""
+    warn_percent: int
+    """Share of the budget from which on the project is warned."""
+    state: BudgetState
+    """`warned`: so much is used that the project was warned. `exhausted`: nothing new is taken; what runs or waits
+    goes on.
+    """
+    period: datetime
+    """When the month began."""
+    renews_at: datetime
+    """When the next one begins."""
+    used: str | None
+    """What was used up to now, in what the budget is in, as a decimal. Null while the lists cannot be read, and
+    for a moment of the past.
+    """
+    unpriced_gpu_hours: float | None
+    """Reserved GPU hours without a price. A budget in money does not count them. Null where `used` is."""
+
+
+class BudgetSetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: BudgetSetting."""
+
+    per: Literal["month"] | None = None
+    """The period: a month of UTC."""
+    gpu_hours: float | None = None
+    """GPU hours that may be reserved in it. Give these or `amount`."""
+    amount: str | None = None
+    """What they may cost, as a decimal. It needs prices."""
+    currency: str | None = None
+    """Of the amount: that of the prices. Null: that one."""
+    warn_percent: int | None = None
+    """Share of the budget from which on the project is warned."""
 
 
 class Diff(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1662,6 +1745,10 @@ class HoursRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """
     runs: int
     """Number of runs of pods that got a node in this time."""
+    cost: str | None
+    """What the reserved GPU hours cost, as a decimal; without those that have no price. Null if none has one."""
+    unpriced_gpu_hours: float
+    """Reserved GPU hours of models that had no price at the time. They are not in `cost`."""
     name: str
     """Name of the project, node pool, priority or cluster; subject of the user; GPU model, empty if unknown."""
     id: str | None
@@ -1685,6 +1772,23 @@ class HoursSum(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """
     runs: int
     """Number of runs of pods that got a node in this time."""
+    cost: str | None
+    """What the reserved GPU hours cost, as a decimal; without those that have no price. Null if none has one."""
+    unpriced_gpu_hours: float
+    """Reserved GPU hours of models that had no price at the time. They are not in `cost`."""
+
+
+class Price(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What an hour of a GPU of one model costs from a moment on."""
+
+    gpu_model: str
+    """As nodes name it; `*` for all models without a price of their own."""
+    amount: str | None
+    """For an hour of a whole GPU, as a decimal. Null: from here on the model has no price of its own."""
+    holds_from: datetime
+    """The full hour from which on it holds."""
+    holds_until: datetime | None
+    """When the next price of the model takes its place. Null: until further notice."""
 
 
 class DiffMoment(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2226,6 +2330,54 @@ class ProjectDeletedPublicEvent(Model, frozen=True, kw_only=True, rename="camel"
     data: ProjectDeleted
 
 
+class BudgetWarnedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """So much of the budget of the month is used that the project is warned."""
+
+    type: Literal["muster.BudgetWarned.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: BudgetWarned
+
+
+class BudgetExhaustedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The budget of the month is used up. Nothing new is taken; what runs or waits goes on."""
+
+    type: Literal["muster.BudgetExhausted.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: BudgetExhausted
+
+
+class BudgetReopenedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The budget was exhausted, and is open again."""
+
+    type: Literal["muster.BudgetReopened.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: BudgetReopened
+
+
 class HistoryLostPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Something that happened is not known any more, so events of it are missing, or were told and hold no more.
     Look at things as they are now.
@@ -2757,6 +2909,10 @@ class HoursPeriod(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """
     runs: int
     """Number of runs of pods that got a node in this time."""
+    cost: str | None
+    """What the reserved GPU hours cost, as a decimal; without those that have no price. Null if none has one."""
+    unpriced_gpu_hours: float
+    """Reserved GPU hours of models that had no price at the time. They are not in `cost`."""
     begins: datetime
     """When it begins."""
     ends: datetime
@@ -2785,6 +2941,8 @@ class QuotaThen(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
 
     gpu_quota: float | None
     """GPUs that its non-preemptible workloads could hold. Null: no limit."""
+    budget: str | None
+    """What it could use in a month, such as `1000 GPU hours per month`. Null: no limit."""
     node_pools: list[str]
     """Order in which node pools were tried."""
 
@@ -3329,6 +3487,77 @@ class ProjectDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """When it was deleted."""
 
 
+class BudgetWarned(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """So much of the budget of the month is used that the project is warned."""
+
+    actor: PublicActor
+    """Who caused it."""
+    project_id: str
+    """UUID."""
+    name: str
+    """Name of the project."""
+    period: str
+    """When the month (UTC) begins that this is about."""
+    unit: BudgetWarnedUnit
+    """What the budget is in."""
+    currency: str | None
+    """Of the money. Null for GPU hours."""
+    used: str
+    """What was used of it in the month, as a decimal."""
+    limit: str
+    """What may be used, as a decimal."""
+    warn_percent: int
+    """Share of the budget from which on it is."""
+
+
+class BudgetExhausted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The budget of the month is used up. Nothing new is taken; what runs or waits goes on."""
+
+    actor: PublicActor
+    """Who caused it."""
+    project_id: str
+    """UUID."""
+    name: str
+    """Name of the project."""
+    period: str
+    """When the month (UTC) begins that this is about."""
+    unit: BudgetWarnedUnit
+    """What the budget is in."""
+    currency: str | None
+    """Of the money. Null for GPU hours."""
+    used: str
+    """What was used of it in the month, as a decimal."""
+    limit: str
+    """What may be used, as a decimal."""
+    renews_at: str
+    """When the next month begins."""
+
+
+class BudgetReopened(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The budget was exhausted, and is open again."""
+
+    actor: PublicActor
+    """Who caused it."""
+    project_id: str
+    """UUID."""
+    name: str
+    """Name of the project."""
+    period: str
+    """When the month (UTC) begins that this is about."""
+    unit: BudgetWarnedUnit
+    """What the budget is in."""
+    currency: str | None
+    """Of the money. Null for GPU hours."""
+    used: str
+    """What was used of it in the month, as a decimal."""
+    limit: str
+    """What may be used, as a decimal."""
+    reason: BudgetReopenedReason
+    """`new_period`: a month began. `changed`: it was raised or removed, or is of another kind now.
+    `measured_again`: less was used than was told before.
+    """
+
+
 class HistoryLost(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Something that happened is not known any more, so events of it are missing, or were told and hold no more.
     Look at things as they are now.
@@ -3499,6 +3728,9 @@ if TYPE_CHECKING:
     type AccessRuleScopeType = Literal["project", "tenant"]
     type ActorKind = Literal["service", "user"]
     type AuditEntryOutcome = Literal["admitted", "refused", "unreadable"]
+    type BudgetReopenedReason = Literal["changed", "measured_again", "new_period"]
+    type BudgetState = Literal["exhausted", "open", "warned"]
+    type BudgetWarnedUnit = Literal["gpuHours", "money"]
     type ClusterCreationKind = Literal["kubernetes", "local", "simulated"]
     type ClusterOwnershipProtectionSource = Literal["administrator", "cluster", "default"]
     type ClusterStatus = Literal["Connected", "Disconnected", "WaitingToConnect"]
@@ -3522,16 +3754,21 @@ if TYPE_CHECKING:
         "DisableWebhook",
         "GrantProjectRole",
         "GrantTenantRole",
+        "NoteBudgetUse",
         "NoteServiceAccountUse",
+        "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
+        "RemovePrice",
         "ResumeWorkload",
         "RevokeProjectRole",
         "RevokeTenantRole",
         "RotateServiceAccount",
         "RotateWebhookKey",
+        "SetBudget",
         "SetNodePool",
         "SetOwnershipProtection",
+        "SetPrice",
         "SuspendWorkload",
         "UncordonNode",
         "VoidMessage",
@@ -3610,6 +3847,9 @@ if TYPE_CHECKING:
         | ProjectCreatedPublicEvent
         | ProjectChangedPublicEvent
         | ProjectDeletedPublicEvent
+        | BudgetWarnedPublicEvent
+        | BudgetExhaustedPublicEvent
+        | BudgetReopenedPublicEvent
         | HistoryLostPublicEvent
         | OtherPublicEvent
     )
@@ -3659,6 +3899,9 @@ else:
     AccessRuleScopeType = str
     ActorKind = str
     AuditEntryOutcome = str
+    BudgetReopenedReason = str
+    BudgetState = str
+    BudgetWarnedUnit = str
     ClusterCreationKind = str
     ClusterOwnershipProtectionSource = str
     ClusterStatus = str
@@ -3707,6 +3950,9 @@ else:
             "muster.ProjectCreated.v1": ProjectCreatedPublicEvent,
             "muster.ProjectChanged.v1": ProjectChangedPublicEvent,
             "muster.ProjectDeleted.v1": ProjectDeletedPublicEvent,
+            "muster.BudgetWarned.v1": BudgetWarnedPublicEvent,
+            "muster.BudgetExhausted.v1": BudgetExhaustedPublicEvent,
+            "muster.BudgetReopened.v1": BudgetReopenedPublicEvent,
             "muster.HistoryLost.v1": HistoryLostPublicEvent,
         },
         OtherPublicEvent,

@@ -772,6 +772,115 @@ def list_use_hours(
     )
 
 
+def list_prices(*, as_of: str | None = None) -> Request[models.Prices]:
+    """List what an hour of a GPU costs, by model: past, present and future prices.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request("GET", "/api/v1/prices", models.Prices, query=[("as_of", as_of)])
+
+
+def set_price(
+    body: models.PriceSetting, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Set what an hour of a GPU costs from a full hour on. What past hours cost never changes.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/prices",
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def remove_price(
+    *,
+    gpu_model: str | None = None,
+    holds_from: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Let a model have no price of its own from a full hour on. What past hours cost never changes.
+
+    Args:
+        gpu_model: The model; `*`: all models without a price of their own.
+        holds_from: The full hour (RFC 3339) from which on it has no price. Default: this hour, or the next one
+            if this one has a price.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        "/api/v1/prices",
+        models.HttpResponse,
+        query=[("gpuModel", gpu_model), ("holdsFrom", holds_from)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_budgets(*, as_of: str | None = None) -> Request[models.Budgets]:
+    """List the budgets of the projects that you may read, and what of them is used.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request("GET", "/api/v1/budgets", models.Budgets, query=[("as_of", as_of)])
+
+
+def get_budget(project_id: str, *, as_of: str | None = None) -> Request[models.Budget]:
+    """Get the budget of a project, and what of it is used.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request("GET", path("/api/v1/budgets/{}", project_id), models.Budget, query=[("as_of", as_of)])
+
+
+def set_budget(
+    project_id: str, body: models.BudgetSetting, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Set what a project may use in a month, in GPU hours or in money.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/budgets/{}", project_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def remove_budget(
+    project_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Take the budget of a project away.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/budgets/{}", project_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def get_diff(*, from_: str | None = None, to: str | None = None, project_id: str | None = None) -> Request[models.Diff]:
     """Compare two moments: workloads, quotas and nodes, and what happened between them.
 
@@ -1201,16 +1310,21 @@ def list_audit(
         "DisableWebhook",
         "GrantProjectRole",
         "GrantTenantRole",
+        "NoteBudgetUse",
         "NoteServiceAccountUse",
+        "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
+        "RemovePrice",
         "ResumeWorkload",
         "RevokeProjectRole",
         "RevokeTenantRole",
         "RotateServiceAccount",
         "RotateWebhookKey",
+        "SetBudget",
         "SetNodePool",
         "SetOwnershipProtection",
+        "SetPrice",
         "SuspendWorkload",
         "UncordonNode",
         "VoidMessage",
