@@ -127,6 +127,8 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """,
     "CREATE INDEX webhook_deliveries_by_state ON muster.webhook_deliveries (webhook_id, state, id)",
     "CREATE INDEX webhook_deliveries_by_time ON muster.webhook_deliveries (created_at)",
+    # Who claims looks only at the oldest that are due.
+    "DROP INDEX muster.webhook_deliveries_untried",
 )
 """Each is applied once, in this order; never change one that was shipped, add another."""
 

@@ -196,6 +196,6 @@ class Dispatcher:
         for id_ in await self._table.overfull():
             if id_ in known:
                 await self._disable(known[id_], "too_many_waiting")
-        await self._table.park(id_ for id_, one in known.items() if one.webhook.disabled is not None)
-        deleted = await self._table.forget(known)
-        self._tidy_at = time.monotonic() + (0.0 if deleted else TIDY_SECONDS)
+        tidied = await self._table.park(id_ for id_, one in known.items() if one.webhook.disabled is not None)
+        tidied += await self._table.forget(known)
+        self._tidy_at = time.monotonic() + (0.0 if tidied else TIDY_SECONDS)

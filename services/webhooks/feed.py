@@ -5,7 +5,7 @@ Places, not sequences, say how far it came: FEED can be deleted and written agai
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import asyncpg
@@ -28,6 +28,11 @@ from services.webhooks.table import Row, Table
 
 AT_ONCE: Final = 200
 """Messages read at once, some 200 KB."""
+ROWS_AT_ONCE: Final = 1_000
+"""Stored in one transaction, by its events: 200 of them that 100 webhooks want would take longer than a statement may,
+and that again with every try."""
+BYTES_AT_ONCE: Final = 8 * 1024 * 1024
+"""Of these rows."""
 REQUEST_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 0.1
 """Between looks where nothing comes: an event is posted so much later, and a look costs a third of a millisecond."""
@@ -165,14 +170,13 @@ class Reader:
         for known in self._directory.webhooks.values():
             if known.webhook.disabled is None:
                 by_project.setdefault(known.project_id, []).append(known)
-        new = [message for message in messages if message.place > self._place]
-        rows = list(rows_of(new, by_project))
-        if new:
-            await self._table.take_in(rows, new[-1].place)
+        new = (message for message in messages if message.place > self._place)
+        for rows, place in taken_in_at_once(new, by_project):
+            await self._table.take_in(rows, place)
             failpoints.reached("webhook_taken_in")
-            self._place = new[-1].place
-        if rows:
-            self._wake()
+            self._place = place
+            if rows:
+                self._wake()
 
     async def _catch_up(self) -> None:
         newest = await self._store.last_seq(aggregates=KINDS)
@@ -248,6 +252,23 @@ def _place_in(headers: Mapping[str, str]) -> str:
         return place_of(text).text()
     except ValueError:
         return ""
+
+
+def taken_in_at_once(
+    messages: Iterable[Message], by_project: dict[str, list[KnownWebhook]]
+) -> Iterator[tuple[list[Row], str]]:
+    """The deliveries that follow, as many at once as Postgres stores in a moment, and up to which place they go."""
+    rows: list[Row] = []
+    place, size = "", 0
+    for message in messages:
+        due = list(rows_of((message,), by_project))
+        rows += due
+        place, size = message.place, size + sum(len(row.body) for row in due)
+        if len(rows) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield rows, place
+            rows, place, size = [], "", 0
+    if place:
+        yield rows, place
 
 
 def rows_of(messages: Iterable[Message], by_project: dict[str, list[KnownWebhook]]) -> Iterable[Row]:

@@ -5,6 +5,7 @@ A delivery is claimed for a while before it is posted: two services never hold t
 is free again after that.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -19,12 +20,19 @@ CLAIM_SECONDS: Final = 30
 MAX_WAITING: Final = 50_000
 """Of one webhook; beyond it, it is disabled. Some 100 MB."""
 KEPT_DAYS: Final = 30
+UNKNOWN_KEPT: Final = timedelta(minutes=10)
+"""How long deliveries are kept of webhooks that are not known: of one that was just made, another service may know more
+than this one."""
 KEPT_DELIVERED: Final = 10_000
 """Of one webhook, the newest."""
 KEPT_TRIES: Final = 20
 """Of one delivery, the newest: those before it was delivered again go first."""
 AT_ONCE: Final = 5_000
-"""Deleted in one statement: other writers hardly notice."""
+"""Deleted or changed in one statement: other writers hardly notice, and it is over long before a statement must be."""
+LOOKED_AT: Final = 256
+"""Of one webhook at once, the oldest that are due: many times what is posted to it at once."""
+AGAIN_SECONDS: Final = 3.0
+"""For which what is parked is set to be delivered again; the rest takes another request."""
 
 _TRIES: Final = msgspec.json.Decoder(tuple[Try, ...])
 _ENCODER: Final = msgspec.json.Encoder()
@@ -34,14 +42,17 @@ WITH wanted AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::text[], $4::int[]) AS w (webhook_id, slots, project_id, room)
 ), found AS (
     SELECT d.id, w.project_id, w.room FROM wanted w CROSS JOIN LATERAL (
-        SELECT id FROM muster.webhook_deliveries d
-        WHERE d.webhook_id = w.webhook_id AND d.state = 'waiting' AND d.due_at <= now()
+        SELECT d.id FROM (
+            SELECT id, due_at, place, tries, row_number() OVER (PARTITION BY about, tries > 0 ORDER BY place) AS n
+            FROM (
+                SELECT id, due_at, place, tries, about FROM muster.webhook_deliveries
+                WHERE webhook_id = w.webhook_id AND state = 'waiting' AND due_at <= now()
+                ORDER BY due_at, place LIMIT $7
+            ) oldest
+        ) o JOIN muster.webhook_deliveries d ON d.id = o.id
+        WHERE (o.tries > 0 OR o.n = 1) AND d.state = 'waiting' AND d.due_at <= now()
         AND (d.claimed_until IS NULL OR d.claimed_until < now())
-        AND (d.tries > 0 OR NOT EXISTS (
-            SELECT FROM muster.webhook_deliveries e WHERE e.webhook_id = d.webhook_id AND e.about = d.about
-            AND e.state = 'waiting' AND e.tries = 0 AND e.place < d.place
-        ))
-        ORDER BY d.due_at, d.place LIMIT w.slots FOR UPDATE SKIP LOCKED
+        ORDER BY o.due_at, o.place LIMIT w.slots FOR UPDATE OF d SKIP LOCKED
     ) d
 ), chosen AS (
     SELECT id FROM (SELECT id, room, row_number() OVER (PARTITION BY project_id) AS n FROM found) f
@@ -52,7 +63,8 @@ FROM chosen WHERE d.id = chosen.id
 RETURNING d.id, d.claim, d.webhook_id, d.event_id, d.body, d.tries, d.tried, d.is_test
 """
 """Those that are due, the oldest first. An event is first tried after the one before it of the same workload was: from
-then on they go their own ways."""
+then on they go their own ways. Only the oldest of each webhook are looked at, so that a long row of events about one
+workload costs no more than a short one."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +118,10 @@ class Table:
             new = [row for row in rows if row.place > before]
             if new:
                 await connection.execute(
-                    "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body) "
-                    "SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) "
+                    # The clock, and not when the transaction began: another may have begun before it, and came later.
+                    "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body, due_at) "
+                    "SELECT *, clock_timestamp() "
+                    "FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) "
                     "ON CONFLICT DO NOTHING",
                     *([getattr(row, field) for row in new] for field in Row.__struct_fields__),
                 )
@@ -124,7 +138,7 @@ class Table:
             wanted: webhook, how many of it, its project, how many of that.
         """
         columns = zip(*wanted, strict=True)
-        found = await self._pool.fetch(_CLAIM, *map(list, columns), most, float(CLAIM_SECONDS))
+        found = await self._pool.fetch(_CLAIM, *map(list, columns), most, float(CLAIM_SECONDS), LOOKED_AT)
         return [_claimed(record) for record in found]
 
     async def finish(self, held: Claimed, last: Try, state: State, pause: timedelta | None, *, free: bool) -> bool:
@@ -169,14 +183,28 @@ class Table:
         return tuple(map(_delivery, found))
 
     async def again(self, webhook_id: str, numbers: Sequence[int] | None) -> int:
-        """Have these delivered again, or all that are parked; how many there are."""
+        """Have these delivered again, or all that are parked; how many there are. Of very many, as many as can be set
+        so in AGAIN_SECONDS, the oldest.
+        """
+        if numbers is not None:
+            return await self._again("id = ANY ($2) AND state IN ('parked', 'delivered')", webhook_id, list(numbers))
+        until, count = time.monotonic() + AGAIN_SECONDS, 0
+        chosen = (
+            "id = ANY (ARRAY(SELECT id FROM muster.webhook_deliveries WHERE webhook_id = $1 AND state = 'parked' "
+            "ORDER BY id LIMIT $2)) AND state = 'parked'"
+        )
+        while done := await self._again(chosen, webhook_id, AT_ONCE):
+            count += done
+            if done < AT_ONCE or time.monotonic() >= until:
+                break
+        return count
+
+    async def _again(self, condition: str, webhook_id: str, given: "list[int] | int") -> int:
         done = await self._pool.execute(
-            "UPDATE muster.webhook_deliveries SET state = 'waiting', tries = 0, first_tried_at = NULL, "
-            "ended_at = NULL, due_at = now() WHERE webhook_id = $1 AND NOT is_test "
-            "AND CASE WHEN $2::bigint[] IS NULL THEN state = 'parked' "
-            "ELSE id = ANY ($2) AND state IN ('parked', 'delivered') END",
+            "UPDATE muster.webhook_deliveries SET state = 'waiting', tries = 0, first_tried_at = NULL, "  # noqa: S608 (our own words)
+            f"ended_at = NULL, due_at = now() WHERE webhook_id = $1 AND NOT is_test AND {condition}",
             webhook_id,
-            None if numbers is None else list(numbers),
+            given,
         )
         return _count(done)
 
@@ -203,11 +231,13 @@ class Table:
     # -- what is tidied -----------------------------------------------------------------------------------------------
 
     async def park(self, webhook_ids: Iterable[str]) -> int:
-        """What waits for webhooks that are disabled; how many that were."""
+        """A bounded number of what waits for webhooks that are disabled; how many that were."""
+        waits = "state = 'waiting' AND NOT is_test AND (claimed_until IS NULL OR claimed_until < now())"
         done = await self._pool.execute(
-            "UPDATE muster.webhook_deliveries SET state = 'parked', ended_at = now() WHERE webhook_id = ANY ($1) "
-            "AND state = 'waiting' AND NOT is_test AND (claimed_until IS NULL OR claimed_until < now())",
+            "UPDATE muster.webhook_deliveries SET state = 'parked', ended_at = now() WHERE id = ANY (ARRAY("  # noqa: S608 (our own words)
+            f"SELECT id FROM muster.webhook_deliveries WHERE webhook_id = ANY ($1) AND {waits} LIMIT $2)) AND {waits}",
             list(webhook_ids),
+            AT_ONCE,
         )
         return _count(done)
 
@@ -226,7 +256,10 @@ class Table:
         done = [
             await self._pool.execute(statement, *arguments, AT_ONCE)
             for statement, arguments in (
-                (_delete("NOT webhook_id = ANY ($1)", "$2"), (ids,)),
+                (
+                    _delete("NOT webhook_id = ANY ($1) AND created_at < now() - $2::interval", "$3"),
+                    (ids, UNKNOWN_KEPT),
+                ),
                 (
                     _delete("state <> 'waiting' AND created_at < now() - $1::interval", "$2"),
                     (timedelta(days=KEPT_DAYS),),
