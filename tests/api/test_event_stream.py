@@ -14,10 +14,12 @@ import pytest
 
 from development.servers import NatsServer, PostgresServer
 from events.public.registry import PUBLIC_EVENTS
+from services.api import event_stream, public_events
 from tests.support.api import Served, serving
 from tests.support.sse import Message, Parser
 
 STREAM = "/api/v1/events/stream"
+PUBLIC = "/api/v1/events/public"
 TICKETS = "/api/v1/events/tickets"
 TRAININGS = "/api/v1/workloads/trainings"
 RULES = "/api/v1/authorization/access-rules"
@@ -333,8 +335,6 @@ def test_a_ticket_lasts_no_longer_than_its_token(served: Served) -> None:
 
 # -- what has happened -----------------------------------------------------------------------------------------------
 
-PUBLIC = "/api/v1/events/public"
-
 
 @pytest.fixture(scope="module")
 def told(served: Served) -> list[Message]:
@@ -421,3 +421,43 @@ def test_an_export_is_a_cloudevent_a_line_oldest_first(served: Served, told: lis
         assert [json.loads(line)["source"] for line in mine] == [f"/projects/{served.project}"] * 5
         wrong = admin.get(f"{PUBLIC}/export", params={"from": query["to"], "to": query["from"]})
         assert wrong.json()["complianceIssues"][0]["field"] == "to"
+
+
+def test_who_is_far_behind_takes_what_is_shared_step_by_step(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "STEP_EVENTS", 2)
+    with listening(served, projectId=served.project) as stream:
+        begun = stream.position()
+        workloads = [submit(served) for _ in range(5)]
+        with listening(served, projectId=served.project, type="WorkloadSubmitted", lastEventId=begun) as again:
+            assert [message.data["subject"] for message in again.read(5)] == workloads
+
+
+def test_who_may_read_nothing_is_at_the_end_at_once(served: Served) -> None:
+    with listening(served) as other, listening(served, "nobody", **{"from": "1"}) as stream:
+        assert other.position() > stream.position()
+        submit(served)
+        other.one()
+        submit(served)  # of this one it is certain that both hear it
+        end = other.one().id
+        stream.lines(lambda parser: parser.last_id >= end)
+    with served.client("nobody") as client:
+        assert client.get(PUBLIC).json() == {"events": [], "next": None, "gone": False}
+        assert client.get(f"{PUBLIC}/export", params={"from": "1"}).text == ""
+
+
+def test_a_list_that_finds_too_little_in_its_time_says_where_it_goes_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(served)
+    with served.client("alice") as client:
+        whole = client.get(PUBLIC, params={"type": "WorkloadSubmitted"}).json()["events"]
+        monkeypatch.setattr(public_events, "SEARCH_SECONDS", 0)
+        monkeypatch.setattr(public_events, "WINDOW", 2)
+        found, page = list[Any](), client.get(PUBLIC, params={"type": "WorkloadSubmitted"}).json()
+        pages = 1
+        while page["next"] is not None:
+            found += page["events"]
+            page = client.get(PUBLIC, params={"type": "WorkloadSubmitted", "before": page["next"]}).json()
+            pages += 1
+    assert found + page["events"] == whole
+    assert pages > 1
