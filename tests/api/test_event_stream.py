@@ -1,5 +1,6 @@
 """Public events as server-sent events, by the API on a real FEED."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -12,9 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-from development.servers import NatsServer, PostgresServer
+from development.servers import EVERYTHING, NatsServer, PostgresServer
 from events.public.registry import PUBLIC_EVENTS
 from services.api import event_stream, public_events
+from services.runtime.identity.erase import erase
+from services.runtime.nats.connection import connect
 from tests.support.api import Served, serving
 from tests.support.sse import Message, Parser
 
@@ -235,6 +238,25 @@ def test_revoking_the_role_ends_the_stream_and_says_why(served: Served) -> None:
                 assert admin.delete(RULES, params=rule).status_code == 202
                 end = stream.end()
             assert (end.name, end.data["code"]) == ("end", code)
+
+
+def test_forgetting_a_person_ends_their_stream(served: Served) -> None:
+    rule = {"subjectId": "trudy", "roleName": "viewer", "scopeType": "project", "scopeId": served.project}
+    with served.client() as admin:
+        assert admin.post(RULES, json=rule).status_code == 202
+    with listening(served, "trudy", projectId=served.project) as stream:
+        stream.position()
+        asyncio.run(forget(served, "trudy"))
+        end = stream.end()
+    assert (end.name, end.data["code"]) == ("end", "not_permitted")
+
+
+async def forget(served: Served, subject: str) -> None:
+    nc = await connect(served.settings, EVERYTHING)
+    try:
+        await erase(nc, subject, None, lambda _done, _total: None)
+    finally:
+        await nc.close()
 
 
 def test_a_token_that_expires_ends_the_stream(served: Served) -> None:
