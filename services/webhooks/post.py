@@ -5,12 +5,13 @@ environment, so nothing leads past the check. The certificate must be for the na
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
@@ -112,14 +113,25 @@ class Poster:
         if literal is not None:
             found = [literal]
         else:
-            loop = asyncio.get_running_loop()
-            async with self._lookups[project_id]:
-                answers = await loop.run_in_executor(self._threads, _look_up, target.host, target.port)
+            answers = await self._looked_up(target, project_id)
             found = list(dict.fromkeys(ipaddress.ip_address(answer) for answer in answers))
         if not found:
             raise BadAddressError("stands for no address")
         check_addresses(target, found, self._allowed, own=self._own_addresses(), own_ports=self._own_ports)
         return found[:ADDRESSES]
+
+    async def _looked_up(self, target: Target, project_id: str) -> list[str]:
+        loop, room = asyncio.get_running_loop(), self._lookups[project_id]
+        await room.acquire()
+        lookup = self._threads.submit(_look_up, target.host, target.port)
+
+        # Its room is free when the thread is, which may be long after this try has ended.
+        def ended(_: Future[list[str]]) -> None:
+            with contextlib.suppress(RuntimeError):  # the service has stopped since
+                loop.call_soon_threadsafe(room.release)
+
+        lookup.add_done_callback(ended)
+        return await asyncio.wrap_future(lookup)
 
     def _own_addresses(self) -> frozenset[Address]:
         if time.monotonic() >= self._own_until:

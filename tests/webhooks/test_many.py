@@ -1,6 +1,7 @@
 """Receivers and backlogs that would keep everybody else waiting."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +14,7 @@ from projections.postgres import create_pool
 from services.runtime.identity.directory import KnownWebhook
 from services.runtime.webhooks import protocol
 from services.runtime.webhooks.protocol import AskDeliveries, AskKey, AskTest, Away
-from services.webhooks import answers, bounded, feed, table
+from services.webhooks import answers, bounded, feed, post, table
 from services.webhooks.feed import Message, taken_in_at_once
 from services.webhooks.table import Table
 from tests.support.subscribing import until
@@ -55,6 +56,30 @@ async def test_an_answer_without_an_end_is_read_up_to_a_bound(scene: Scene, rece
     webhook = await scene.webhook(f"{receiver.url}/endless")
     tested = await scene.ask(AskTest(webhook_id=webhook.id, test_id="t"))
     assert tested.delivery.tries[0].error == f"the answer is longer than {bounded.MOST_BYTES} bytes"
+
+
+async def test_names_that_nobody_answers_for_take_two_threads_of_a_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, asked = threading.Event(), list[str]()
+
+    def hangs(host: str, _port: int) -> list[str]:
+        asked.append(host)
+        answered.wait(20)
+        return []
+
+    monkeypatch.setattr(post, "_look_up", hangs)
+    monkeypatch.setattr(post, "TRY_SECONDS", 0.1)
+    poster = post.Poster((), ())
+    try:
+        for number in range(5):
+            outcome = await poster.post(f"https://n{number}.example/", {}, b"", project_id="p")
+            assert outcome.error.startswith("no answer within")
+        assert asked == ["n0.example", "n1.example"]
+        answered.set()
+        outcome = await poster.post("https://later.example/", {}, b"", project_id="p")
+        assert outcome.error == "not sent: the URL stands for no address"
+    finally:
+        answered.set()
+        await poster.close()
 
 
 # -- backlogs ----------------------------------------------------------------------------------------------------------
