@@ -39,8 +39,8 @@ bench: venv ## figures, each beside a bare baseline of the same run
 	@exec $(PY) -m benchmarks $(ARGS)
 bench-short: venv ## the same in a minute or two, for CI
 	@exec $(PY) -m benchmarks --short $(ARGS)
-docs: venv ## make the reference pages from the code, check every page (ARGS=--check: fail where one is stale)
-	@$(PY) -m muster.cli.reference $(ARGS) && $(PY) tools/reference.py $(ARGS) && exec $(PY) tools/docs.py
+docs: venv ## make reference pages and client from the code, check every page (ARGS=--check: fail where one is stale)
+	@$(PY) -m muster.cli.reference $(ARGS) && $(PY) tools/reference.py $(ARGS) && $(PY) tools/client.py $(ARGS) && exec $(PY) tools/docs.py
 check: lint types contracts test ## what a change must pass
 lock: venv ## resolve the dependencies anew
 	@$$(command -v uv || echo .venv/bin/uv) lock --no-python-downloads --python $(PY) $(ARGS)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from events import cluster, installation, node, project, tenant, void
+from events import cluster, installation, node, prices, project, tenant, void
 from events.codec import encode_event
 from events.commit import About, Actor, BatchPart, Commit, CommitRecord
 from events.decision import Context, Decision
@@ -116,7 +116,7 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=6,
+    fold_version=7,
 )
 TENANT: Final = Aggregate(
     name="tenant",
@@ -148,8 +148,18 @@ LOG: Final = Aggregate(
     fold_version=1,
 )
 
+PRICES: Final = Aggregate(
+    name="prices",
+    state=prices.Prices,
+    initial=prices.Prices(),
+    evolve=prices.evolve,
+    decide=prices.decide,
+    about=lambda _: About(),
+    fold_version=1,
+)
+
 AGGREGATES: Final[dict[str, Aggregate[Any]]] = {
-    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID, LOG)
+    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID, LOG, PRICES)
 }
 """The registry: one line per kind."""
 

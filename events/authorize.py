@@ -24,6 +24,8 @@ class Permission(StrEnum):
     MANAGE_WEBHOOKS = "manage_webhooks"
     """See, create, change and delete the webhooks of a project, and their deliveries."""
     MANAGE_PROJECTS = "manage_projects"
+    MANAGE_BUDGETS = "manage_budgets"
+    """Set budgets of projects, and prices of GPUs."""
     MANAGE_CLUSTERS = "manage_clusters"
     GRANT_TENANT_ROLES = "grant_tenant_roles"
     READ_AUDIT = "read_audit"
@@ -57,6 +59,7 @@ _ACTS: Final[dict[Permission, str]] = {
     Permission.MANAGE_SUBSCRIPTIONS: "see, create or delete subscriptions of this project",
     Permission.MANAGE_WEBHOOKS: "see, create, change or delete webhooks of this project",
     Permission.MANAGE_PROJECTS: "create or change projects",
+    Permission.MANAGE_BUDGETS: "set budgets of projects, or prices",
     Permission.MANAGE_CLUSTERS: "add, change or remove clusters and node pools",
     Permission.GRANT_TENANT_ROLES: "grant or revoke roles that hold everywhere",
     Permission.READ_AUDIT: "read the log and the audit",

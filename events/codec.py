@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from events import cluster, installation, node, project, tenant, void
+from events import cluster, installation, node, prices, project, tenant, void
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
 from events.workload import state as workload
@@ -30,6 +30,7 @@ EVENTS_OF: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "tenant": get_args(tenant.TenantEvent),
     "void": (void.VoidEvent,),
     "log": (installation.LogEvent,),
+    "prices": get_args(prices.PriceEvent),
 }
 """Which events may stand on the subjects of which kind of aggregate."""
 

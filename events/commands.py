@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from events.authorize import Permission
+from events.budgets import NoteBudgetUse, RemoveBudget, SetBudget
 from events.cluster import (
     AddCluster,
     RemoveCluster,
@@ -21,6 +22,7 @@ from events.cluster import (
 )
 from events.ids import TENANT_KEY, cluster_key, key_of_id, node_key, project_key, workload_key
 from events.node import CordonNode, UncordonNode, UserNodeCommand
+from events.prices import PRICES_KEY, PriceCommand, RemovePrice, SetPrice
 from events.project import (
     ChangeProject,
     CreateProject,
@@ -48,7 +50,15 @@ from events.workload.commands import (
     UserWorkloadCommand,
 )
 
-UserCommand = UserWorkloadCommand | UserClusterCommand | UserNodeCommand | ProjectCommand | TenantCommand | VoidCommand
+UserCommand = (
+    UserWorkloadCommand
+    | UserClusterCommand
+    | UserNodeCommand
+    | ProjectCommand
+    | TenantCommand
+    | PriceCommand
+    | VoidCommand
+)
 """Everything a person can ask for."""
 
 
@@ -156,6 +166,27 @@ def _on_webhook(type_: type[Any], **more: Any) -> CommandType:
     )
 
 
+def _on_budget(type_: type[Any], **more: Any) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="project",
+        key=lambda command: key_of_id(command.project_id),
+        permission=Permission.MANAGE_BUDGETS,
+        target=lambda command: command.project_id,
+        **more,
+    )
+
+
+def _on_prices(type_: type[Any]) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="prices",
+        key=lambda _: PRICES_KEY,
+        permission=Permission.MANAGE_BUDGETS,
+        target=lambda command: command.gpu_model,
+    )
+
+
 def _on_account(
     type_: type[Any], *, permission: Permission = Permission.GRANT_PROJECT_ROLES, **more: Any
 ) -> CommandType:
@@ -248,6 +279,11 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_webhook(RotateWebhookKey),
         _on_webhook(DisableWebhook, service="webhooks"),
         _on_webhook(DeleteWebhook, in_full_log=True),
+        _on_budget(SetBudget),
+        _on_budget(RemoveBudget),
+        _on_budget(NoteBudgetUse, in_full_log=True, service="auto_deletion"),
+        _on_prices(SetPrice),
+        _on_prices(RemovePrice),
         _on_project_roles(GrantProjectRole, gives_role=True),
         _on_project_roles(RevokeProjectRole, in_full_log=True),
         _on_tenant_roles(GrantTenantRole, gives_role=True),

@@ -1,5 +1,5 @@
-"""The project aggregate: quota, order of node pools, who has which role in it, its service accounts, subscriptions and
-webhooks.
+"""The project aggregate: quota, budget, order of node pools, who has which role in it, its service accounts,
+subscriptions and webhooks.
 """
 
 from datetime import datetime
@@ -9,6 +9,21 @@ import msgspec
 from msgspec.structs import replace
 
 from events.actors import STRANGER, is_account
+from events.budgets import (
+    Budget,
+    BudgetCommand,
+    BudgetEvent,
+    BudgetExhausted,
+    BudgetRemoved,
+    BudgetReopened,
+    BudgetSet,
+    BudgetWarned,
+    NoteBudgetUse,
+    RemoveBudget,
+    SetBudget,
+    decide_on_budget,
+    evolve_budget,
+)
 from events.decision import Context, Decision
 from events.ids import incarnation_id, project_key
 from events.refusal import Refusal
@@ -134,6 +149,7 @@ ProjectEvent = (
     | ServiceAccountEvent
     | SubscriptionEvent
     | WebhookEvent
+    | BudgetEvent
 )
 
 # -- state -----------------------------------------------------------------------------------------------------------
@@ -151,6 +167,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     accounts: Accounts = msgspec.field(default_factory=dict[str, ServiceAccount])
     subscriptions: Subscriptions = msgspec.field(default_factory=dict[str, Subscription])
     webhooks: Webhooks = msgspec.field(default_factory=dict[str, Webhook])
+    budget: Budget | None = None
     deleted_at: datetime | None = None
 
     @property
@@ -208,6 +225,9 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
         ):
             webhooks = evolve_webhooks(state.webhooks, event)
             return state if webhooks is state.webhooks else replace(state, webhooks=webhooks)
+        case BudgetSet() | BudgetRemoved() | BudgetWarned() | BudgetExhausted() | BudgetReopened():
+            budget = evolve_budget(state.budget, event)
+            return state if budget is state.budget else replace(state, budget=budget)
         case _:
             assert_never(event)
 
@@ -283,6 +303,7 @@ ProjectCommand = (
     | ServiceAccountCommand
     | SubscriptionCommand
     | WebhookCommand
+    | BudgetCommand
 )
 
 
@@ -318,6 +339,8 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             return decide_on_subscription(command, state.subscriptions, state.name, context)
         case CreateWebhook() | ChangeWebhook() | RotateWebhookKey() | DisableWebhook() | DeleteWebhook():
             return decide_on_webhook(command, state.webhooks, state.name, context)
+        case SetBudget() | RemoveBudget() | NoteBudgetUse():
+            return decide_on_budget(command, state.budget, state.name, context)
         case _:
             return decide_on_account(command, state.accounts, state.name, context)
 

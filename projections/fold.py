@@ -11,11 +11,12 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
-from events.aggregate import CLUSTER, NODE, PROJECT, WORKLOAD, Aggregate, BrokenChainError, Chain, advance
+from events.aggregate import CLUSTER, NODE, PRICES, PROJECT, WORKLOAD, Aggregate, BrokenChainError, Chain, advance
 from events.cluster import Cluster, ClusterAdded
 from events.commit import Commit
 from events.ids import key_of_id
 from events.node import Node
+from events.prices import Prices
 from events.project import Project, ProjectCreated
 from events.workload.state import WorkloadCreated
 from projections.changes import Change, Changes, Passed
@@ -25,6 +26,8 @@ from projections.columns import Folded
 from projections.nodes import project as nodes
 from projections.nodes.rows import NodeRow
 from projections.past import Leaving
+from projections.prices import project as prices
+from projections.prices.rows import PricesRow
 from projections.projects import project as projects
 from projections.projects.project import use_changes
 from projections.projects.rows import ProjectRow
@@ -141,12 +144,20 @@ _PROJECTS: Final = _Past[Project](
     seldom=lambda project: project,
 )
 
+_PRICES: Final = _Past[Prices](
+    table="prices",
+    leaving=Leaving(PricesRow, Folded[Prices]),
+    is_listed=lambda prices: bool(prices.currency),
+    seldom=lambda prices: prices,
+)
+
 
 KINDS: Final[dict[str, Kind]] = {
     WORKLOAD.name: Kind(empty=workloads.EMPTY, work=workloads.WorkloadWork),
     NODE.name: _of_state(NODE, nodes.project, _NODES),
     CLUSTER.name: _of_state(CLUSTER, clusters.project, _CLUSTERS),
     PROJECT.name: _of_state(PROJECT, projects.project, _PROJECTS),
+    PRICES.name: _of_state(PRICES, prices.project, _PRICES),
 }
 """One line per kind of aggregate that has rows."""
 

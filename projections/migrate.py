@@ -132,11 +132,11 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     "DROP INDEX muster.webhook_deliveries_untried",
     """
     CREATE INDEX webhook_deliveries_due ON muster.webhook_deliveries (webhook_id, due_at)
-    WHERE state = 'waiting' AND tries > 0
+    WHERE state = 'waiting' AND first_tried_at IS NOT NULL
     """,
     """
     CREATE INDEX webhook_deliveries_new ON muster.webhook_deliveries (webhook_id, place)
-    WHERE state = 'waiting' AND tries = 0
+    WHERE state = 'waiting' AND first_tried_at IS NULL
     """,
     # A restored log gives places out again that the one before it had.
     "ALTER TABLE muster.webhook_position ADD COLUMN incarnation integer NOT NULL DEFAULT 0",

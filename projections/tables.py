@@ -34,6 +34,7 @@ from projections.columns import Type, columns_of
 from projections.hours.rows import HourRow, RateRow
 from projections.nodes.rows import NodeRow, ReservationRow
 from projections.past import SELDOM, SINCE, UNTIL, has_past, kept_columns
+from projections.prices.rows import PricesRow
 from projections.projects.rows import ProjectRow, UseRow
 from projections.workloads.rows import DueRow, HistoryRow, PodRow, WorkloadRow
 
@@ -44,7 +45,7 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 10
+SHAPE: Final = 11
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 
@@ -185,6 +186,7 @@ projects: Final = _table("projects", ProjectRow)
 project_use: Final = _table("project_use", UseRow, rows_change=True)
 use_hours: Final = _table("use_hours", HourRow, rows_change=True)
 use_rates: Final = _table("use_rates", RateRow, rows_change=True)
+prices: Final = _table("prices", PricesRow)
 
 SUMS: Final = frozenset({project_use.name, use_hours.name, use_rates.name})
 """Tables to whose numbers a batch adds. Rows of zeros may stay."""

@@ -29,6 +29,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from events.money import rounded
+from events.prices import MAX_PRICES, Prices
 from projections.hours.changes import EPOCH, MICROSECOND
 from projections.tables import use_hours, use_rates
 
@@ -36,6 +38,7 @@ MILLI_MICROS_PER_HOUR: Final = 3_600_000_000 * 1000
 """One GPU for an hour, in thousandths of a GPU times microseconds."""
 MICROS_PER_HOUR: Final = 3_600_000_000
 MOST_SPANS: Final = 1_000
+"""That somebody may ask for; prices that change within them make more."""
 MOST_ROWS: Final = 200_000
 """Of one statement: some 100 MB."""
 
@@ -83,7 +86,7 @@ class HoursQuery:
     cluster_id: str | None = None
 
     def __post_init__(self) -> None:
-        assert 1 <= len(self.borders) - 1 <= MOST_SPANS, len(self.borders)
+        assert 1 <= len(self.borders) - 1 <= MOST_SPANS + MAX_PRICES, len(self.borders)
         assert all(begin < end for begin, end in pairwise(self.borders)), self.borders
 
 
@@ -96,11 +99,22 @@ class Amount:
     waiting: int = 0
     """Workloads times microseconds."""
     runs: int = 0
+    cost: int = 0
+    """Of what is reserved and has a price: thousandths of a GPU times microseconds times millionths of the currency."""
+    unpriced: int = 0
+    """What is reserved and has none: thousandths of a GPU times microseconds."""
 
     def add(self, other: "Amount") -> None:
         self.reserved += other.reserved
         self.waiting += other.waiting
         self.runs += other.runs
+        self.cost += other.cost
+        self.unpriced += other.unpriced
+
+    @property
+    def cost_micros(self) -> int:
+        """Millionths of the currency."""
+        return rounded(self.cost, MILLI_MICROS_PER_HOUR)
 
     @property
     def empty(self) -> bool:
@@ -228,3 +242,26 @@ _NOTHING: Final = _Changed()
 
 def _group(by: By, row: Mapping[Any, Any]) -> Group:
     return tuple(row[f"k{n}"] for n in range(len(_KEYS[by])))
+
+
+# -- prices ----------------------------------------------------------------------------------------------------------
+
+
+def with_changes(borders: tuple[datetime, ...], prices: Prices) -> tuple[datetime, ...]:
+    """The same span, cut also wherever a price begins or ends: within each part every price is one."""
+    within = {moment for moment in prices.changes() if borders[0] < moment < borders[-1]}
+    return tuple(sorted({*borders, *within}))
+
+
+def add_costs(found: Amounts, borders: tuple[datetime, ...], prices: Prices) -> None:
+    """What the amounts of these spans cost, each with the price that holds at its beginning."""
+    known: dict[tuple[int, str], int | None] = {}
+    for (_, span, model), amount in found.items():
+        at = (span, model)
+        if at not in known:
+            known[at] = prices.at(model, borders[span])
+        micros = known[at]
+        if micros is None:
+            amount.unpriced = amount.reserved
+        else:
+            amount.cost = amount.reserved * micros

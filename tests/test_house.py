@@ -31,8 +31,9 @@ def packages(path: Path) -> set[str]:
         (SHIPPED, {"tests", "benchmarks", "development", "tools"}),
         (("development",), {"tests", "benchmarks"}),
         (("benchmarks", "tools", "examples"), {"tests"}),
+        (("clients", "examples"), {*SHIPPED, "tests", "benchmarks", "development", "tools"}),
     ],
-    ids=["shipped", "development", "benchmarks"],
+    ids=["shipped", "development", "benchmarks", "clients"],
 )
 def test_nothing_imports_what_is_further_from_the_product(folders: tuple[str, ...], foreign: set[str]) -> None:
     found = {str(path.relative_to(ROOT)): packages(path) & foreign for path in modules(*folders)}
@@ -43,7 +44,7 @@ def test_nothing_imports_what_is_further_from_the_product(folders: tuple[str, ..
 def test_a_function_fits_a_screen() -> None:
     lengths = {
         f"{path.relative_to(ROOT)} {node.name}": (node.end_lineno or 0) - node.lineno + 1
-        for path in modules(*SHIPPED, "development", "benchmarks", "tools", "tests")
+        for path in modules(*SHIPPED, "development", "benchmarks", "tools", "tests", "clients", "examples")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }

@@ -20,7 +20,7 @@ SETTINGS = ROOT / "services" / "runtime" / "process" / "settings.py"
 COMPOSE = sorted(ROOT.glob("docker-compose*.yml"))
 EXAMPLE = ROOT / "deploy" / "env.example"
 VARIABLE = re.compile(r"\bMUSTER_[A-Z0-9_]*[A-Z0-9]\b")
-OTHERS = frozenset({"GOMEMLIMIT", "GOGC", "POSTGRES_USER", "POSTGRES_DB", "PATH", "HOME"})
+OTHERS = frozenset({"GOMEMLIMIT", "GOGC", "POSTGRES_USER", "POSTGRES_DB", "PATH", "HOME", "NATS_URL", "NATS_CA"})
 """Of programs that are not ours."""
 
 

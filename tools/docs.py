@@ -23,7 +23,14 @@ HEADING = re.compile(r"^#+\s+(.+)$", re.MULTILINE)
 
 def pages() -> list[Path]:
     """The Markdown files that are ours."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+    return sorted(
+        [
+            *ROOT.glob("*.md"),
+            *(ROOT / "docs").rglob("*.md"),
+            *(ROOT / "examples").rglob("*.md"),
+            *(ROOT / "clients").rglob("*.md"),
+        ]
+    )
 
 
 def anchors(text: str) -> set[str]:

@@ -25,6 +25,7 @@ from events.fields.declare import Body
 from events.fields.node import Node, tree
 from events.fields.texts import UndocumentedError, help_of
 from events.phases import FINISHED, TRANSITIONS, UNBUILT_PHASES, DesiredPhase, PodPhase, WaitingReason
+from events.prices import MAX_PRICES
 from events.public.registry import PUBLIC, PUBLIC_EVENTS
 from events.refusal import REFUSALS
 from events.service_accounts import MAX_ACCOUNTS
@@ -269,6 +270,7 @@ LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
     ("service accounts of a project", (MAX_ACCOUNTS,), "409 `too_many_accounts`"),
     ("subscriptions: of a project, and of all projects", (MAX_OF_PROJECT, MAX_IN_ALL), "409 `too_many_subscriptions`"),
     ("webhooks: of a project, and of all projects", (MAX_WEBHOOKS_OF_PROJECT, MAX_WEBHOOKS), "409 `too_many_webhooks`"),
+    ("prices of all GPU models, past and future", (MAX_PRICES,), "409 `too_many_prices`"),
     ("open follows of one user, of logs or events", ("follows_per_user",), "429 `too_many_streams`"),
     ("open streams of public events of one user", ("event_streams_per_user",), "429 `too_many_streams`"),
     ("open streams of public events of all users", ("event_streams",), "503 `too_many_streams`"),

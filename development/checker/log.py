@@ -14,8 +14,8 @@ from development.checker.records import Fields, RawMessage, Record, parse, run_n
 from development.checker.workloads import Model, Workload, Wrong, created
 
 AUTHORS: Final[Mapping[str, str]] = {
-    # Who may say what. WebhookDisabled comes from users and from a service. WorkloadDeletionRequested is judged by its
-    # reason; what follows from a fact, with it.
+    # Who may say what. WebhookDisabled and BudgetReopened come from users and from a service. WorkloadDeletionRequested
+    # is judged by its reason; what follows from a fact, with it.
     "WorkloadCreated": "user",
     "WorkloadSuspended": "user",
     "WorkloadResumed": "user",
@@ -51,6 +51,12 @@ AUTHORS: Final[Mapping[str, str]] = {
     "WebhookKeyRotated": "user",
     "WebhookEnabled": "user",
     "WebhookDeleted": "user",
+    "PriceSet": "user",
+    "PriceRemoved": "user",
+    "BudgetSet": "user",
+    "BudgetRemoved": "user",
+    "BudgetWarned": "auto_deletion",
+    "BudgetExhausted": "auto_deletion",
 }
 
 

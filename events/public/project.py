@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from events.project import Project, evolve
-from events.public.shape import MOST_NAME_CHARACTERS, Happening, PublicEvent, Told, cut, fit_or_none
+from events import budgets
+from events.budgets import MILLI, ReopenedBecause
+from events.money import amount_text
+from events.project import Project, ProjectEvent, evolve
+from events.public.shape import MOST_NAME_CHARACTERS, Happening, PublicEvent, Told, cut, fit, fit_or_none
 
 
 class OfProject(PublicEvent, frozen=True, kw_only=True, rename="camel"):
@@ -46,7 +49,51 @@ class ProjectDeleted(OfProject, frozen=True, kw_only=True, rename="camel"):
     """When it was deleted."""
 
 
-EVENTS: Final[tuple[type[PublicEvent], ...]] = (ProjectCreated, ProjectChanged, ProjectDeleted)
+class OfBudget(OfProject, frozen=True, kw_only=True, rename="camel"):
+    """About its budget."""
+
+    period: datetime
+    """When the month (UTC) begins that this is about."""
+    unit: Literal["gpuHours", "money"]
+    """What the budget is in."""
+    currency: str | None
+    """Of the money. Null for GPU hours."""
+    used: str
+    """What was used of it in the month, as a decimal."""
+    limit: str
+    """What may be used, as a decimal."""
+
+
+class BudgetWarned(OfBudget, frozen=True, kw_only=True, rename="camel"):
+    """So much of the budget of the month is used that the project is warned."""
+
+    warn_percent: int
+    """Share of the budget from which on it is."""
+
+
+class BudgetExhausted(OfBudget, frozen=True, kw_only=True, rename="camel"):
+    """The budget of the month is used up. Nothing new is taken; what runs or waits goes on."""
+
+    renews_at: datetime
+    """When the next month begins."""
+
+
+class BudgetReopened(OfBudget, frozen=True, kw_only=True, rename="camel"):
+    """The budget was exhausted, and is open again."""
+
+    reason: ReopenedBecause
+    """`new_period`: a month began. `changed`: it was raised or removed, or is of another kind now. `measured_again`:
+    less was used than was told before."""
+
+
+EVENTS: Final[tuple[type[PublicEvent], ...]] = (
+    ProjectCreated,
+    ProjectChanged,
+    ProjectDeleted,
+    BudgetWarned,
+    BudgetExhausted,
+    BudgetReopened,
+)
 
 MOST_POOLS: Final = 100
 """In one event."""
@@ -57,12 +104,12 @@ def tell(happening: Happening[Project]) -> Iterator[Told]:
     state = happening.before
     for index, event in enumerate(happening.commit.events):
         was, state = state, evolve(state, event)
-        told = _told(happening, was, state)
+        told = _told(happening, was, state, event)
         if told is not None:
             yield Told(index, told, state.project_id)
 
 
-def _told(happening: Happening[Project], was: Project, now: Project) -> PublicEvent | None:
+def _told(happening: Happening[Project], was: Project, now: Project, event: ProjectEvent) -> PublicEvent | None:
     of: dict[str, Any] = {
         "actor": happening.actor,
         "project_id": now.project_id,
@@ -80,4 +127,31 @@ def _told(happening: Happening[Project], was: Project, now: Project) -> PublicEv
     asked = (was.gpu_quota_milli, was.node_pools, was.pod_security)
     if now.exists and (now.gpu_quota_milli, now.node_pools, now.pod_security) != asked:
         return ProjectChanged(**settings, **of)
-    return None
+    return None if now.budget is was.budget or now.budget is None else _of_budget(event, now.budget, of)
+
+
+def _of_budget(event: ProjectEvent, budget: budgets.Budget, of: dict[str, Any]) -> PublicEvent | None:
+    match event:
+        case budgets.BudgetWarned():
+            return BudgetWarned(warn_percent=fit(budget.warn_percent), **_measured(event, budget), **of)
+        case budgets.BudgetExhausted():
+            renews = budgets.next_period(event.period)
+            return BudgetExhausted(renews_at=renews, **_measured(event, budget), **of)
+        case budgets.BudgetReopened():
+            return BudgetReopened(reason=event.reason, **_measured(event, budget), **of)
+        case _:
+            return None
+
+
+def _measured(
+    event: budgets.BudgetWarned | budgets.BudgetExhausted | budgets.BudgetReopened, budget: budgets.Budget
+) -> dict[str, Any]:
+    money = budget.micros is not None
+    times = 1 if money else MILLI
+    return {
+        "period": event.period,
+        "unit": "money" if money else "gpuHours",
+        "currency": cut(budget.currency, MOST_NAME_CHARACTERS) if money else None,
+        "used": amount_text(fit(event.used) * times),
+        "limit": amount_text(fit(event.limit) * times),
+    }

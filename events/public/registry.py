@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from events.aggregate import CLUSTER, LOG, NODE, PROJECT, TENANT, VOID, WORKLOAD
+from events.aggregate import CLUSTER, LOG, NODE, PRICES, PROJECT, TENANT, VOID, WORKLOAD
 from events.public import cluster, lost, node, project, workload
 from events.public.shape import Happening, PublicEvent, Told
 
@@ -27,8 +27,9 @@ PUBLIC: Final[dict[str, Public]] = {
     CLUSTER.name: Public(cluster.EVENTS, cluster.tell),
     PROJECT.name: Public(project.EVENTS, project.tell),
     VOID.name: Public(lost.EVENTS, lost.tell),
-    # Who has which role everywhere is no project's business.
+    # Who has which role everywhere is no project's business; nor are prices, until they exhaust a budget.
     TENANT.name: Public((), _nothing),
+    PRICES.name: Public((), _nothing),
     LOG.name: Public((), lost.tell_restored),
 }
 """By aggregate: one line for each. What is not here has no public events."""

@@ -122,6 +122,7 @@ class Api:
         path: str,
         body: Row | None = None,
         *,
+        parameters: Parameters = (),
         idempotency_key: str | None = None,
         if_match: int | None = None,
     ) -> Answer:
@@ -132,7 +133,7 @@ class Api:
         headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
         if if_match is not None:
             headers["If-Match"] = str(if_match)
-        return _answer(self._call(method, API_PREFIX + path, body=body, headers=headers))
+        return _answer(self._call(method, API_PREFIX + path, parameters=parameters, body=body, headers=headers))
 
     def pages(self, path: str, key: str, parameters: Parameters = (), *, most: int = 0) -> tuple[list[Row], bool]:
         """The rows of a paged list, and whether there are more than `most` (0: no bound)."""
@@ -277,6 +278,8 @@ def problem_of(response: Response, idempotency_key: str | None = None) -> Proble
     code = ExitCode.FAILURE if details == "https_needed" else _STATUS_EXIT.get(status, ExitCode.FAILURE)
     if code is ExitCode.REJECTED and _is_name_conflict(body):
         code = ExitCode.CONFLICT
+    if details == "budget_exhausted":
+        code = ExitCode.REJECTED
     if code is ExitCode.UNREACHABLE:
         why.append(f"so says {response.base}")
     todo = _todo(status, details, response)
@@ -303,6 +306,8 @@ def _todo(status: int, details: str, response: Response) -> str | None:
         return "`muster workload list -p PROJECT` shows them: delete what is not needed, or wait until some have ended"
     if details in {"workload_finished", "workload_deleted"}:
         return "`muster training resubmit NAME` makes a new one of the same request"
+    if details == "read_only":
+        return "give the command without `--context`, or with that of a Muster that runs: `muster context list`"
     if details == "no_such_run":
         return "`muster workload pods NAME` lists attempts and runs"
     if status == NOT_FOUND and "/workloads" not in response.path:

@@ -150,7 +150,8 @@ def resolve(
     token: str | None = None,
     ca_file: str | None = None,
 ) -> Target:
-    """Flag over environment over file. A context's token goes to that context's URL only, never to another.
+    """Flag over environment over file. A context that a flag names is itself more than the environment, which then only
+    gives what the context lacks. A context's token goes to that context's URL only, never to another.
 
     Raises UnknownContextError where a context is named that does not exist.
     """
@@ -160,7 +161,12 @@ def resolve(
         known = ", ".join(contexts.contexts) or "none"
         raise UnknownContextError(f"there is no context {asked!r}; known are: {known}")
     ours = contexts.contexts.get(name, Context())
-    chosen_url = (url or environ.get("MUSTER_URL") or ours.url).rstrip("/")
+
+    def chosen(flag: str | None, variable: str, own: str) -> str:
+        given = environ.get(variable)
+        return flag or ((own or given) if context else (given or own)) or ""
+
+    chosen_url = chosen(url, "MUSTER_URL", ours.url).rstrip("/")
     foreign = chosen_url != ours.url.rstrip("/")
     if foreign:
         # The rest of the context speaks of another Muster.
@@ -168,10 +174,10 @@ def resolve(
     return Target(
         name=name if name in contexts.contexts else "",
         url=chosen_url,
-        token=token or environ.get("MUSTER_TOKEN") or ours.token,
-        ca_file=ca_file or environ.get("MUSTER_CA_FILE") or ours.ca_file,
-        data_dir=environ.get("MUSTER_DATA_DIR") or ours.data_dir,
-        project=environ.get("MUSTER_PROJECT") or ours.project,
+        token=chosen(token, "MUSTER_TOKEN", ours.token),
+        ca_file=chosen(ca_file, "MUSTER_CA_FILE", ours.ca_file),
+        data_dir=chosen(None, "MUSTER_DATA_DIR", ours.data_dir),
+        project=chosen(None, "MUSTER_PROJECT", ours.project),
         cluster=ours.cluster,
     )
 

@@ -37,7 +37,9 @@ def _quota(then: Row) -> str:
         return ""
     quota = "no quota" if then.get("gpuQuota") is None else f"{format_number(number_of(then, 'gpuQuota'))} GPU"
     pools = then.get("nodePools")
-    return f"{quota}, pools {','.join(map(str, pools))}" if isinstance(pools, list) and pools else quota
+    listed = f", pools {','.join(map(str, pools))}" if isinstance(pools, list) and pools else ""
+    budget = f", budget {text_of(then, 'budget')}" if text_of(then, "budget") else ""
+    return f"{quota}{listed}{budget}"
 
 
 def _node(then: Row) -> str:

@@ -21,7 +21,7 @@ type Tree = Mapping[str, Sequence[str]]
 READS: Final = frozenset(
     {"list", "describe", "logs", "history", "pods", "metrics", "show", "tail", "status", "verify", "agent", "top"}
     | {"doctor", "version", "completion", "training", "workload", "project", "cluster", "node", "nodepool", "role"}
-    | {"user", "token", "context", "events", "audit", "projections", "log", "usage"}
+    | {"user", "token", "context", "events", "audit", "projections", "log", "usage", "budget", "price"}
 )
 """Words that change nothing by themselves."""
 

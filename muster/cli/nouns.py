@@ -53,8 +53,14 @@ NOUNS: Final[dict[str, Noun]] = {
     "usage": Noun(
         module="usage",
         add="add_usage",
-        summary="Show who used what in a span of time: GPU hours, waiting time and runs.",
+        summary="Show who used what in a span of time: GPU hours, cost, waiting time and runs.",
     ),
+    "budget": Noun(
+        module="budgets",
+        add="add_budgets",
+        summary="Budgets: what a project may use in a month, in GPU hours or money.",
+    ),
+    "price": Noun(module="prices", add="add_prices", summary="Prices: what an hour of a GPU costs, by its model."),
     "diff": Noun(
         module="diff",
         add="add_diff",

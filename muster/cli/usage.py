@@ -24,6 +24,7 @@ from muster.cli.values import (
     row_of,
     rows_of,
     text_of,
+    texts_of,
 )
 
 _LIST_ROWS: Final = 100
@@ -62,17 +63,27 @@ _AMOUNTS: Final = (
     Column("WAITING-HOURS", "waitingHours", yields=2),
     Column("RUNS", "runs", yields=1),
 )
+_UNPRICED: Final = Column("UNPRICED-HOURS", "unpricedGpuHours", rare=True)
 _ID: Final = Column("ID", "id", wide=True)
 
 
-def usage_columns(by: By, per: Per | None) -> tuple[Column, ...]:
-    """Of the table."""
+def _cost(row: Row) -> str:
+    """Of what has a price; where part of it has none, it is more."""
+    if row.get("cost") is None:
+        return "-"
+    return f"{'>= ' if number_of(row, 'unpricedGpuHours') else ''}{text_of(row, 'cost')}"
+
+
+def usage_columns(by: By, per: Per | None, *, priced: bool = False) -> tuple[Column, ...]:
+    """Of the table. Where there are no prices, nobody looks for costs."""
     period = Column("PERIOD", "begins", show=lambda row: text_of(row, "begins")[: _PERIOD_CHARACTERS[per or Per.DAY]])
     return (
         *((period, Column("ENDS", "ends", rare=True)) if per else ()),
         _NAME,
         *((_CLUSTER,) if by is By.POOL else ()),
         *_AMOUNTS,
+        Column("COST", "cost", show=_cost, rare=not priced),
+        _UNPRICED,
         *((_ID,) if by in {By.PROJECT, By.CLUSTER} else ()),
     )
 
@@ -124,11 +135,14 @@ def add_usage(root: typer.Typer) -> None:
             int, typer.Option("--limit", help="Maximum number of names; 0 shows all.", min=0)
         ] = _LIST_ROWS,
     ) -> None:
-        """Show who used what in a span of time: GPU hours, waiting time and runs.
+        """Show who used what in a span of time: GPU hours, cost, waiting time and runs.
 
         GPU-HOURS are reserved: a GPU counts from the moment that a pod gets its node until the pod has ended, also
         while it starts or is being stopped. A share of a GPU counts as its fraction. WAITING-HOURS add up how long
         workloads waited for nodes. What runs or waits now counts up to now.
+
+        COST is what the GPU hours cost by the prices of their time (muster price). Where part of it has no price, it is
+        at least that (>=).
 
         The beginning is rounded down, and the end up, to full hours in UTC.
 
@@ -151,11 +165,14 @@ def _show(session: Session, parameters: list[tuple[str, str | int]], limit: int,
         session.out.picture(_picture(found, rows, by, per))
     else:
         shown = _by_period(rows) if per else rows
-        session.out.rows(shown, usage_columns(by, per), empty="nothing was reserved, and nothing waited")
+        columns = usage_columns(by, per, priced=bool(text_of(found, "currency")))
+        session.out.rows(shown, columns, empty="nothing was reserved, and nothing waited")
     if more:
         session.out.talk(f"there are more than {limit} names; --limit 0 shows all")
     if session.out.style.format in {Format.TABLE, Format.WIDE}:
         session.out.talk(told_total(found))
+        if text_of(found, "currency") and (unpriced := told_unpriced(found)):
+            session.out.talk(unpriced)
 
 
 def now() -> datetime:
@@ -258,8 +275,19 @@ def _periods(begins: str, ends: str, per: Per) -> list[str]:
 def told_total(found: Row) -> str:
     """One sentence for all rows."""
     total = row_of(found, "total")
+    currency = text_of(found, "currency")
+    cost = f" for {text_of(total, 'cost')} {currency}" if currency and text_of(total, "cost") else ""
     return (
         f"from {text_of(found, 'begins')} to {text_of(found, 'ends')}: "
-        f"{format_number(number_of(total, 'reservedGpuHours'))} GPU hours reserved, "
+        f"{format_number(number_of(total, 'reservedGpuHours'))} GPU hours reserved{cost}, "
         f"{format_number(number_of(total, 'waitingHours'))} hours waited, {int(number_of(total, 'runs')):,} runs"
     )
+
+
+def told_unpriced(found: Row) -> str:
+    """What no cost says anything of; empty where all has a price."""
+    hours = number_of(row_of(found, "total"), "unpricedGpuHours")
+    if not hours:
+        return ""
+    models = [model or "GPUs of an unknown model" for model in texts_of(found, "unpricedModels")]
+    return f"no price for {', '.join(models)}: {format_number(hours)} GPU hours are in no cost (`muster price set`)"

@@ -29,6 +29,8 @@ class ProjectRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node_pools: Annotated[tuple[str, ...], _Column(lambda project: tuple(map(clean, project.state.node_pools)))]
     roles: Annotated[str, _Column(lambda project: to_json(project.state.roles), type="json")]
     """JSON object: subject to [role]."""
+    budget: Annotated[str, _Column(lambda project: to_json(project.state.budget), type="json")]
+    """JSON object, as the state has it; null where there is none."""
 
 
 class UseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):

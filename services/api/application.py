@@ -8,6 +8,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.api import (
+    budgets,
     clusters,
     code,
     diff,
@@ -16,6 +17,7 @@ from services.api import (
     logs,
     operation_log,
     organisation,
+    prices,
     public_events,
     service_accounts,
     subscriptions,
@@ -46,6 +48,8 @@ OPERATIONS: Final = operations_in(
         organisation,
         use_now,
         use_hours,
+        prices,
+        budgets,
         diff,
         service_accounts,
         event_stream,

@@ -127,7 +127,12 @@ def _quota(project: Project | None) -> answers.QuotaThen | None:
     if project is None:
         return None
     quota = project.gpu_quota_milli
-    return answers.QuotaThen(gpu_quota=None if quota is None else quota / 1000, node_pools=list(project.node_pools))
+    budget = project.budget
+    return answers.QuotaThen(
+        gpu_quota=None if quota is None else quota / 1000,
+        budget=None if budget is None else f"{budget.told(budget.limit)} per {budget.per}",
+        node_pools=list(project.node_pools),
+    )
 
 
 async def _nodes(call: Look, earlier: Moment, later: Moment) -> list[answers.NodeDiff]:

@@ -1,11 +1,13 @@
 """Who used what in a span of time: sums of the hours, from the projections."""
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from events.money import amount_text
 from projections.queries import TooManyRowsError
 from projections.use_hours import (
     MICROS_PER_HOUR,
@@ -16,6 +18,8 @@ from projections.use_hours import (
     By,
     Group,
     HoursQuery,
+    add_costs,
+    with_changes,
 )
 from services.api import answers
 from services.api.clusters import require_some_role
@@ -75,9 +79,10 @@ async def list_use_hours(call: Call) -> Answer[answers.UseHours]:
     headers = await directory_fresh(call) | await call.fresh()
     values, by = call.values, By(call.values["by"])
     begin, end = _span(values["from"], values["to"], datetime.now(UTC))
+    prices, periods = call.api.directory.prices, _borders(begin, end, values["per"])
     query = HoursQuery(
         by=by,
-        borders=_borders(begin, end, values["per"]),
+        borders=with_changes(periods, prices),
         projects=call.grants.readable_projects,
         project_id=_project(call),
         owners=_owners(call),
@@ -88,22 +93,30 @@ async def list_use_hours(call: Call) -> Answer[answers.UseHours]:
     except TooManyRowsError as error:
         details = f"is more than can be added up at once: {error}; ask for a shorter time, or longer periods"
         raise bad_request([Issue(field="from", details=details, rule="max", involves=frozenset({"per"}))]) from None
-    sums = _sums(found.amounts)
+    add_costs(found.amounts, query.borders, prices)
+    sums = _sums(found.amounts, query.borders, periods)
     order = sorted(sums, key=lambda group: (-sums[group].whole.reserved, -sums[group].whole.waiting, group))
     if by in OF_NODES:
         # What only waits has no node yet.
         order = [group for group in order if sums[group].whole.reserved or sums[group].whole.runs]
     offset, limit = values["offset"], values["limit"]
     page = order[offset : offset + limit]
-    named = _Names(by, found.names, await call.api.actors.subjects_of({group[0] for group in page if by is By.USER}))
+    named = _Names(
+        by,
+        found.names,
+        await call.api.actors.subjects_of({group[0] for group in page if by is By.USER}),
+        bool(prices.currency),
+    )
     total = Amount()
     for one in sums.values():
         total.add(one.whole)
     answer = answers.UseHours(
         begins=begin,
         ends=end,
-        rows=[_row(named, group, sums[group], query, periods=values["per"] is not None) for group in page],
-        total=answers.HoursSum(**_amounts(total, waits=True)),
+        rows=[_row(named, group, sums[group], periods if values["per"] else ()) for group in page],
+        total=answers.HoursSum(**_amounts(total, waits=True, priced=named.priced)),
+        currency=prices.currency or None,
+        unpriced_models=sorted({model for (_, _, model), amount in found.amounts.items() if amount.unpriced}),
         next=offset + limit if len(order) > offset + limit else None,
     )
     return read_answer(answer, found.seq, headers)
@@ -183,12 +196,16 @@ class _Sums:
     periods: dict[int, Amount]
 
 
-def _sums(amounts: Mapping[tuple[Group, int, str], Amount]) -> dict[Group, _Sums]:
+def _sums(
+    amounts: Mapping[tuple[Group, int, str], Amount], borders: Sequence[datetime], periods: Sequence[datetime]
+) -> dict[Group, _Sums]:
+    """By period: a span is one, or a part of one."""
+    of_span = [bisect_right(periods, border) - 1 for border in borders]
     sums: dict[Group, _Sums] = {}
     for (group, span, _), amount in amounts.items():
         one = sums.setdefault(group, _Sums(Amount(), {}))
         one.whole.add(amount)
-        one.periods.setdefault(span, Amount()).add(amount)
+        one.periods.setdefault(of_span[span], Amount()).add(amount)
     return sums
 
 
@@ -200,6 +217,8 @@ class _Names:
     names: Mapping[str, str]
     """Of projects or clusters, by id."""
     subjects: Mapping[str, str]
+    priced: bool
+    """Whether there are prices at all."""
 
     def of(self, group: Group) -> tuple[str, str | None, str | None]:
         """(name, id, cluster's name)."""
@@ -214,28 +233,32 @@ class _Names:
                 return group[0], None, None
 
 
-def _row(named: _Names, group: Group, sums: _Sums, query: HoursQuery, *, periods: bool) -> answers.HoursRow:
+def _row(named: _Names, group: Group, sums: _Sums, periods: Sequence[datetime]) -> answers.HoursRow:
+    """`periods`: their borders; empty where the sums of periods are not asked for."""
     name, id_, cluster = named.of(group)
-    waits = query.by not in OF_NODES
+    waits = named.by not in OF_NODES
     return answers.HoursRow(
         name=name,
         id=id_,
         cluster_name=cluster,
         periods=[
             answers.HoursPeriod(
-                begins=query.borders[span], ends=query.borders[span + 1], **_amounts(amount, waits=waits)
+                begins=periods[number], ends=periods[number + 1], **_amounts(amount, waits=waits, priced=named.priced)
             )
-            for span, amount in sorted(sums.periods.items())
+            for number, amount in sorted(sums.periods.items())
             if periods
         ],
-        **_amounts(sums.whole, waits=waits),
+        **_amounts(sums.whole, waits=waits, priced=named.priced),
     )
 
 
-def _amounts(amount: Amount, *, waits: bool) -> dict[str, Any]:
+def _amounts(amount: Amount, *, waits: bool, priced: bool) -> dict[str, Any]:
     """Fields of a HoursSum."""
+    all_unpriced = not priced or (amount.unpriced and amount.unpriced == amount.reserved)
     return {
         "reserved_gpu_hours": round(amount.reserved / MILLI_MICROS_PER_HOUR, _DIGITS),
         "waiting_hours": round(amount.waiting / MICROS_PER_HOUR, _DIGITS) if waits else None,
         "runs": amount.runs,
+        "cost": None if all_unpriced else amount_text(amount.cost_micros),
+        "unpriced_gpu_hours": round(amount.unpriced / MILLI_MICROS_PER_HOUR, _DIGITS),
     }

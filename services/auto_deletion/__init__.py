@@ -1,1 +1,1 @@
-"""Sends the deletion of ended workloads whose time has come."""
+"""Sends the deletion of ended workloads whose time has come, and measures budgets."""

@@ -1,5 +1,5 @@
 """Looks at the due rows a few times a second and asks `commands` to delete what is due, and what stands in a project
-that was deleted.
+that was deleted. Beside it, budgets are measured (budgets.py), in the same way: from the tables, by commands.
 
 It has no timers and keeps nothing: the due times stand in the log, the table of them is a projection, and the decider
 does nothing where the generation has moved on. So several instances are harmless, and an outage only delays.
@@ -17,6 +17,7 @@ from prometheus_client import Counter
 
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
 from projections.postgres import CUT_OFF, Pool, create_pool
+from services.auto_deletion.budgets import BudgetRows, Budgets, last_seq_of
 from services.auto_deletion.due import SERVICE, Due, command, plan
 from services.runtime.nats.bus import CommandClient, GateAwayError
 from services.runtime.nats.connection import connect
@@ -148,7 +149,8 @@ class AutoDeletion:
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     """The service."""
     nc = await connect(settings, SERVICE)
-    client = CommandClient(Requests(nc))
+    requests = Requests(nc)
+    client = CommandClient(requests)
 
     async def send(admitted: AdmittedCommand) -> CommandReply:
         return await client.send_system(SERVICE, admitted, timeout_seconds=COMMAND_SECONDS)
@@ -159,13 +161,15 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         pool = await create_pool(
             settings.database_url,
             min_size=0,
-            max_size=1,
+            max_size=2,
             timeout_seconds=QUERY_SECONDS,
             command_timeout_seconds=QUERY_SECONDS,
             server_settings={"application_name": "muster-auto-deletion", "default_transaction_read_only": "on"},
         )
         try:
-            await AutoDeletion(DueRows(pool), send).run(health, stop)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(Budgets(BudgetRows(pool), last_seq_of(requests), send).run(stop), name="budgets")
+                await AutoDeletion(DueRows(pool), send).run(health, stop)
         finally:
             pool.terminate()
     finally:

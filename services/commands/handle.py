@@ -17,18 +17,20 @@ from nats.aio.msg import Msg
 from prometheus_client import Counter
 
 from events import subscriptions, webhooks
-from events.aggregate import AGGREGATES, CLUSTER, PROJECT, WORKLOAD, Aggregate, Chain, Draft
+from events.aggregate import AGGREGATES, CLUSTER, PRICES, PROJECT, WORKLOAD, Aggregate, Chain, Draft
+from events.budgets import SetBudget, exhausted_refusal
 from events.cluster import AddCluster, local_taken
 from events.codec import UNDECODABLE
 from events.commands import named_workload, target
 from events.commit import Commit, service_actor
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
-from events.ids import key_of_id
-from events.project import DeleteProject
+from events.ids import key_of_id, project_key
+from events.prices import PRICES_KEY
+from events.project import DeleteProject, Project
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
 from events.void import VoidMessage
-from events.workload.commands import CreateWorkload, DeleteWorkload
+from events.workload.commands import CreateWorkload, DeleteWorkload, ResumeWorkload
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, fits_full_log, key_reused, not_for_service, refused, remembered
 from services.commands.keys import Keys
@@ -228,9 +230,15 @@ class Commands:
             return webhooks.too_many_in_all() if len(self._directory.webhooks) >= webhooks.MAX_IN_ALL else None
         if isinstance(command, DeleteWorkload) and command.project_deleted:
             return await self._not_left_over(command.workload_id)
-        if not isinstance(command, CreateWorkload):
-            return None
-        if not await self._project_exists(command.project_id):
+        if isinstance(command, SetBudget):
+            return await self._other_currency(command)
+        if isinstance(command, ResumeWorkload):
+            return await self._exhausted(await self._project_of(command.workload_id))
+        return await self._creation_obstacle(command, admitted) if isinstance(command, CreateWorkload) else None
+
+    async def _creation_obstacle(self, command: CreateWorkload, admitted: AdmittedCommand) -> Refusal | None:
+        project = await self._project(command.project_id)
+        if project is None:
             return Refusal(
                 code="unknown_project", field="projectId", message=f"there is no project {command.project_id!r}"
             )
@@ -238,6 +246,8 @@ class Commands:
             return Refusal(
                 code="unknown_cluster", field="clusterId", message=f"there is no cluster {command.cluster_id!r}"
             )
+        if refusal := await self._exhausted(project):
+            return refusal
         asked = Creation(command.project_id, admitted.actor.id, len(msgspec.json.encode(command.spec)))
         return await self._counts.admit(admitted.command_id, asked, self._clock())
 
@@ -254,9 +264,7 @@ class Commands:
         )
 
     async def _not_left_over(self, workload_id: str) -> Refusal | None:
-        key = key_of_id(workload_id)
-        project_id = "" if key is None else (await self._store.load(WORKLOAD, key)).state.project_id
-        if not await self._project_exists(project_id):
+        if await self._project_of(workload_id) is None:
             return None
         return Refusal(code="not_permitted", message=f"the project of workload {workload_id} was not deleted")
 
@@ -267,15 +275,44 @@ class Commands:
                 return local_taken(cluster.name)
         return None
 
-    async def _project_exists(self, project_id: str) -> bool:
-        if self._directory.project(project_id) is not None:
-            return True
+    async def _project_of(self, workload_id: str) -> Project | None:
+        key = key_of_id(workload_id)
+        return None if key is None else await self._project((await self._store.load(WORKLOAD, key)).state.project_id)
+
+    async def _exhausted(self, project: Project | None) -> Refusal | None:
+        """Why nothing new runs in a project now."""
+        now = self._clock()
+        if project is None or exhausted_refusal(project.budget, project.name, now) is None:
+            return None
+        # The fold lags: perhaps the budget was raised a moment ago.
+        newest = await self._store.load(PROJECT, project_key(project.name))
+        return exhausted_refusal(newest.state.budget, project.name, now)
+
+    async def _other_currency(self, command: SetBudget) -> Refusal | None:
+        """Why a budget in money says nothing here."""
+        if command.micros is None:
+            return None
+        currency = (await self._store.load(PRICES, PRICES_KEY)).state.currency
+        if not currency:
+            return Refusal(
+                code="no_prices",
+                message="there are no prices yet; set one first (`muster price set`), or give GPU hours",
+            )
+        if currency != command.currency:
+            message = f"prices here are in {currency}, so a budget is, too; got {command.currency}"
+            return Refusal(code="other_currency", field="currency", message=message)
+        return None
+
+    async def _project(self, project_id: str) -> Project | None:
+        known = self._directory.project(project_id)
+        if known is not None:
+            return known
         # Made a moment ago, perhaps: the fold lags, the log does not.
         key = key_of_id(project_id)
         if key is None:
-            return False
+            return None
         project = (await self._store.load(PROJECT, key)).state
-        return project.exists and project.project_id == project_id
+        return project if project.exists and project.project_id == project_id else None
 
     async def _cluster_exists(self, cluster_id: str) -> bool:
         return self._directory.cluster(cluster_id) is not None or await self._cluster_lives(cluster_id)

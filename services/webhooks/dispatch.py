@@ -214,7 +214,7 @@ class Dispatcher:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
 
     async def _tidy(self) -> int:
-        """Once; how many were deleted."""
+        """Once; how many were parked or deleted."""
         # Looked at before the directory catches up: a webhook that has deliveries then and is not known afterwards is
         # no more, and what waits then for one that is disabled is not what came after it was enabled again.
         with_deliveries, newest = await self._table.held()
@@ -224,6 +224,7 @@ class Dispatcher:
         for id_ in await self._table.overfull():
             if id_ in known:
                 await self._disable(known[id_], "too_many_waiting")
-        await self._table.park((id_ for id_, one in known.items() if one.webhook.disabled is not None), newest)
+        disabled = (id_ for id_, one in known.items() if one.webhook.disabled is not None)
+        parked = await self._table.park(disabled, newest)
         gone = [id_ for id_ in with_deliveries if id_ not in known]
-        return await self._table.forget([id_ for id_ in with_deliveries if id_ in known], gone)
+        return parked + await self._table.forget([id_ for id_ in with_deliveries if id_ in known], gone)

@@ -5,7 +5,7 @@ Places, not sequences, say how far it came: FEED can be deleted and written agai
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -32,7 +32,10 @@ from services.webhooks.table import Row, Table
 AT_ONCE: Final = 200
 """Messages read at once, some 200 KB."""
 ROWS_AT_ONCE: Final = 1_000
-"""Deliveries stored at once, where many webhooks want the same: some 2 MB, which Postgres takes in well in time."""
+"""Stored in one transaction, by its events: 200 of them that 100 webhooks want would take longer than a statement may,
+and that again with every try."""
+BYTES_AT_ONCE: Final = 8 * 1024 * 1024
+"""Of these rows."""
 RESTORED_WITHIN: Final = timedelta(days=1)
 REQUEST_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 0.1
@@ -186,8 +189,8 @@ class Reader:
         for known in self._directory.webhooks.values():
             if known.webhook.disabled is None:
                 by_project.setdefault(known.project_id, []).append(known)
-        new = [message for message in messages if message.place > self._place]
-        for rows, place in pieces(new, by_project):
+        new = (message for message in messages if message.place > self._place)
+        for rows, place in taken_in_at_once(new, by_project):
             await self._table.take_in(rows, place)
             failpoints.reached("webhook_taken_in")
             self._place = place
@@ -272,14 +275,21 @@ def _place_in(headers: Mapping[str, str]) -> str:
         return ""
 
 
-def pieces(messages: Sequence[Message], by_project: dict[str, list[KnownWebhook]]) -> Iterator[tuple[list[Row], str]]:
-    """The deliveries that follow, some at a time, each time with the place up to which they are all."""
+def taken_in_at_once(
+    messages: Iterable[Message], by_project: dict[str, list[KnownWebhook]]
+) -> Iterator[tuple[list[Row], str]]:
+    """The deliveries that follow, as many at once as Postgres stores in a moment, and up to which place they go."""
     rows: list[Row] = []
-    for number, message in enumerate(messages, 1):
-        rows += rows_of(message, by_project)
-        if len(rows) >= ROWS_AT_ONCE or number == len(messages):
-            yield rows, message.place
-            rows = []
+    place, size = "", 0
+    for message in messages:
+        due = rows_of(message, by_project)
+        rows += due
+        place, size = message.place, size + sum(len(row.body) for row in due)
+        if len(rows) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield rows, place
+            rows, place, size = [], "", 0
+    if place:
+        yield rows, place
 
 
 def rows_of(message: Message, by_project: dict[str, list[KnownWebhook]]) -> list[Row]:

@@ -25,11 +25,13 @@ KEPT_DELIVERED: Final = 10_000
 KEPT_TRIES: Final = 20
 """Of one delivery, the newest: those before it was delivered again go first."""
 AT_ONCE: Final = 5_000
-"""Deleted in one statement: other writers hardly notice."""
+"""Deleted or changed in one statement: other writers hardly notice, and it is over long before a statement must be."""
 LOOKED_AT: Final = 256
 """Of the events that a webhook was never told of, the first so many are looked at for those that may be told now, which
 are the first of each workload: where much waits, most stand behind others. The very first always may, so they come on.
 """
+AGAIN_SECONDS: Final = 3.0
+"""For which what is parked is set to be delivered again; the rest takes another request."""
 
 _TRIES: Final = msgspec.json.Decoder(tuple[Try, ...])
 _ENCODER: Final = msgspec.json.Encoder()
@@ -44,12 +46,13 @@ WITH wanted AS (
             (SELECT id FROM (
                 SELECT DISTINCT ON (about) id, claimed_until FROM (
                     SELECT id, about, place, claimed_until FROM muster.webhook_deliveries
-                    WHERE webhook_id = w.webhook_id AND state = 'waiting' AND tries = 0 ORDER BY place LIMIT $7
+                    WHERE webhook_id = w.webhook_id AND state = 'waiting' AND first_tried_at IS NULL
+                    ORDER BY place LIMIT $7
                 ) n ORDER BY about, place
             ) f WHERE claimed_until IS NULL OR claimed_until < now())
             UNION ALL
             (SELECT id FROM muster.webhook_deliveries WHERE webhook_id = w.webhook_id AND state = 'waiting'
-            AND tries > 0 AND due_at <= now() AND (claimed_until IS NULL OR claimed_until < now())
+            AND first_tried_at IS NOT NULL AND due_at <= now() AND (claimed_until IS NULL OR claimed_until < now())
             ORDER BY due_at LIMIT w.slots)
         ))
         AND d.state = 'waiting' AND d.due_at <= now() AND (d.claimed_until IS NULL OR d.claimed_until < now())
@@ -64,7 +67,8 @@ FROM chosen WHERE d.id = chosen.id
 RETURNING d.id, d.claim, d.webhook_id, d.event_id, d.body, d.tries, d.tried, d.is_test
 """
 """Those that are due, the oldest first. An event is first tried after the one before it of the same workload was: from
-then on they go their own ways."""
+then on they go their own ways. Only the oldest of each webhook are looked at, so that a long row of events about one
+workload costs no more than a short one."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +134,10 @@ class Table:
             new = [row for row in rows if row.place > before]
             if new:
                 await connection.execute(
-                    "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body) "
-                    "SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) "
+                    # The clock, and not when the transaction began: another may have begun before it, and came later.
+                    "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body, due_at) "
+                    "SELECT *, clock_timestamp() "
+                    "FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) "
                     "ON CONFLICT DO NOTHING",
                     *([getattr(row, field) for row in new] for field in Row.__struct_fields__),
                 )
@@ -197,14 +203,29 @@ class Table:
         return tuple(map(_delivery, found))
 
     async def again(self, webhook_id: str, numbers: Sequence[int] | None) -> int:
-        """Have these delivered again, or all that are parked; how many there are."""
+        """Have these delivered again, or all that are parked; how many there are. Of very many, as many as can be set
+        so in AGAIN_SECONDS, the oldest.
+        """
+        if numbers is not None:
+            return await self._again("id = ANY ($2) AND state IN ('parked', 'delivered')", webhook_id, list(numbers))
+        until, count = time.monotonic() + AGAIN_SECONDS, 0
+        chosen = (
+            "id = ANY (ARRAY(SELECT id FROM muster.webhook_deliveries WHERE webhook_id = $1 AND state = 'parked' "
+            "ORDER BY id LIMIT $2)) AND state = 'parked'"
+        )
+        while done := await self._again(chosen, webhook_id, AT_ONCE):
+            count += done
+            if done < AT_ONCE or time.monotonic() >= until:
+                break
+        return count
+
+    async def _again(self, condition: str, webhook_id: str, given: "list[int] | int") -> int:
         done = await self._pool.execute(
-            "UPDATE muster.webhook_deliveries SET state = 'waiting', tries = 0, first_tried_at = NULL, "
+            "UPDATE muster.webhook_deliveries SET state = 'waiting', tries = 0, first_tried_at = now(), "  # noqa: S608 (our own words)
             "ended_at = NULL, due_at = now(), claim = claim + 1 WHERE webhook_id = $1 AND NOT is_test "
-            "AND CASE WHEN $2::bigint[] IS NULL THEN state = 'parked' "
-            "ELSE id = ANY ($2) AND state IN ('parked', 'delivered') END",
+            f"AND {condition}",
             webhook_id,
-            None if numbers is None else list(numbers),
+            given,
         )
         return _count(done)
 
@@ -243,12 +264,15 @@ class Table:
         return [record["id"] for record in found], newest or 0
 
     async def park(self, webhook_ids: Iterable[str], newest: int) -> int:
-        """What waits for webhooks that are disabled, up to this number; how many that were."""
+        """A bounded number of what waits for webhooks that are disabled, up to this number; how many that were."""
+        waits = "state = 'waiting' AND NOT is_test AND (claimed_until IS NULL OR claimed_until < now())"
         done = await self._pool.execute(
-            "UPDATE muster.webhook_deliveries SET state = 'parked', ended_at = now() WHERE webhook_id = ANY ($1) "
-            "AND id <= $2 AND state = 'waiting' AND NOT is_test AND (claimed_until IS NULL OR claimed_until < now())",
+            "UPDATE muster.webhook_deliveries SET state = 'parked', ended_at = now() WHERE id = ANY (ARRAY("  # noqa: S608 (our own words)
+            f"SELECT id FROM muster.webhook_deliveries WHERE webhook_id = ANY ($1) AND id <= $2 AND {waits} LIMIT $3)) "
+            f"AND {waits}",
             list(webhook_ids),
             newest,
+            AT_ONCE,
         )
         return _count(done)
 

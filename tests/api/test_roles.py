@@ -55,6 +55,13 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "list_projects": EVERYBODY,
     "list_usage": EVERYBODY,
     "list_use_hours": EVERYBODY,
+    "list_prices": EVERYBODY,
+    "set_price": ADMINISTRATORS_DO,
+    "remove_price": ADMINISTRATORS_DO,
+    "list_budgets": EVERYBODY,
+    "get_budget": READ,
+    "set_budget": ((403, 403, 403, 202), (404, 404, 404, 202)),
+    "remove_budget": ((403, 403, 403, 202), (404, 404, 404, 202)),
     "get_diff": EVERYBODY,
     "create_project": ADMINISTRATORS_DO,
     "get_project": READ,
@@ -96,6 +103,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
 """By operation, the status for each of ROLES in the own project, and in another. In the other project the three first
 are as somebody with no role; what belongs to no project is the same in both."""
 
+BUDGET: Final = {"gpuHours": 1_000_000}
+"""That nothing here exhausts."""
 PUBLIC: Final = frozenset({"alive", "ready", "openapi", "docs"})
 
 
@@ -141,6 +150,24 @@ def subscription(admin: httpx.Client, project: str, fresh: str) -> str:
     return ids[0]
 
 
+def price_of(admin: httpx.Client, model: str, *, there: bool) -> dict[str, str]:
+    """A price to set, or one that is set already."""
+    price = {"gpuModel": model, "amount": "1", "currency": "EUR"}
+    if there:
+        assert admin.post("/api/v1/prices", json=price).status_code == 202
+    return price
+
+
+def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> str:
+    """The path of a fresh cluster, or of a pool or node of it."""
+    made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", "kind": "kubernetes"}).json()["id"]
+    pool = {"clusterId": made, "name": "fast", "labelKey": "gpu", "labelValue": "h100"}
+    assert admin.post("/api/v1/node-pools", json=pool).status_code == 202
+    if "/nodes/" in path:
+        report_node(served, made, "fast")
+    return path.replace("{clusterId}", made).replace("{name}", "fast")
+
+
 def aimed(
     served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str, project: str
 ) -> Target:
@@ -162,15 +189,12 @@ def aimed(
     webhook = {"projectId": project, "url": "https://example.com/", "name": f"w-{fresh}"}
     if "{webhookId}" in path:
         path = path.replace("{webhookId}", admin.post("/api/v1/webhooks", json=webhook).json()["id"])
+    price = price_of(admin, f"m-{fresh}", there=name == "remove_price")
+    if "/budgets/" in path:
+        assert admin.put(f"/api/v1/budgets/{project}", json=BUDGET).status_code == 202
     path = path.replace("{projectId}", project).replace("{sequence}", "4711.0")
     if "{clusterId}" in path:
-        made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", "kind": "kubernetes"})
-        path = path.replace("{clusterId}", made.json()["id"])
-        pool = {"clusterId": made.json()["id"], "name": "fast", "labelKey": "gpu", "labelValue": "h100"}
-        assert admin.post("/api/v1/node-pools", json=pool).status_code == 202
-        if "/nodes/" in path:
-            report_node(served, made.json()["id"], "fast")
-        path = path.replace("{name}", "fast")
+        path = on_cluster(served, admin, path, fresh)
     assert "{" not in path, f"{name}: say here what {path} is aimed at"
     rule = {"subjectId": f"s-{fresh}", "roleName": "viewer", "scopeType": "project", "scopeId": project}
     if name == "revoke_role":
@@ -191,6 +215,8 @@ def aimed(
         "set_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},
         "create_project": {"name": f"p-{fresh}"},
         "set_project": {"gpuQuota": None},
+        "set_price": price,
+        "set_budget": BUDGET,
         "grant_role": rule,
         "revoke_role": rule,
         "create_service_account": account | {"name": f"b-{fresh}"},
@@ -206,6 +232,7 @@ def aimed(
     parameters: dict[str, Any] = {
         "code_limits": {"projectId": project, "clusterId": served.cluster},
         "get_diff": {"from": "0"},
+        "remove_price": {"gpuModel": price["gpuModel"]},
         "stream_events": {"projectId": project},
     }
     if name in parameters:

@@ -452,6 +452,7 @@ def test_a_replay_is_looked_at_with_the_same_commands_and_removed_by_one(
         refused = call("--context", "then", "workload", "delete", "played", "-y")
         assert refused.returncode == 4
         assert "this is the sandbox then" in refused.stderr
+        assert "give the command without `--context`" in refused.stderr
         (row,) = json.loads(call("replay", "list", "-o", "json").stdout)
         assert (row["name"], row["state"], row["from"]) == ("then", "served", "0")
         gone = call("replay", "rm", "then")

@@ -28,6 +28,7 @@ TWO = Contexts(
     contexts={
         "local": Context(url="http://127.0.0.1:8080", token="t-local", project="default", data_dir="/data"),
         "far": Context(url="https://far.example", token="t-far", cluster="big", ca_file="/far.crt"),
+        "bare": Context(url="http://bare"),
     },
 )
 
@@ -43,6 +44,9 @@ TWO = Contexts(
         ({"token": "t-flag"}, {"MUSTER_TOKEN": "t-env"}, "http://127.0.0.1:8080", "t-flag"),
         ({}, {"MUSTER_URL": "http://127.0.0.1:8080/"}, "http://127.0.0.1:8080", "t-local"),
         ({"url": "http://other"}, {"MUSTER_URL": "http://env"}, "http://other", ""),
+        ({"context": "far"}, {"MUSTER_URL": "http://env", "MUSTER_TOKEN": "t-env"}, "https://far.example", "t-far"),
+        ({"context": "bare"}, {"MUSTER_URL": "http://env", "MUSTER_TOKEN": "t-env"}, "http://bare", "t-env"),
+        ({"context": "far", "url": "http://other"}, {"MUSTER_TOKEN": "t-env"}, "http://other", "t-env"),
     ],
 )
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(
@@ -56,7 +60,9 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
     ("flags", "environ", "ca_file"),
     [
         ({"context": "far"}, {}, "/far.crt"),
-        ({"context": "far"}, {"MUSTER_CA_FILE": "/env.crt"}, "/env.crt"),
+        ({"context": "far"}, {"MUSTER_CA_FILE": "/env.crt"}, "/far.crt"),
+        ({"context": "bare"}, {"MUSTER_CA_FILE": "/env.crt"}, "/env.crt"),
+        ({}, {"MUSTER_CONTEXT": "far", "MUSTER_CA_FILE": "/env.crt"}, "/env.crt"),
         ({"context": "far", "ca_file": "/flag.crt"}, {"MUSTER_CA_FILE": "/env.crt"}, "/flag.crt"),
         ({}, {}, ""),
         ({"context": "far", "url": "https://elsewhere"}, {}, ""),

@@ -807,8 +807,8 @@ def test_usage_per_day_is_a_row_for_each_day_and_name_in_order_of_time(api: Shap
         ["PERIOD", "NAME", "GPU-HOURS"], ["2026-10-01", "a", "1"], ["2026-10-01", "b", "4"], ["2026-10-02", "a", "2"]
     ]  # fmt: skip
     heading, *values = muster("usage", "--per", "day", "-o", "csv").out.splitlines()
-    assert heading == "begins,ends,name,reservedGpuHours,waitingHours,runs,id"
-    assert values[0] == f"{first},{first},a,1,1.5,2,"
+    assert heading == "begins,ends,name,reservedGpuHours,waitingHours,runs,cost,unpricedGpuHours,id"
+    assert values[0] == f"{first},{first},a,1,1.5,2,,,"
 
 
 def test_usage_reads_further_pages(api: ShapeServer, muster: Any) -> None:

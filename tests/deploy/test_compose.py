@@ -95,6 +95,16 @@ def test_no_password_stands_in_the_document_and_no_pod_runs_beside_the_services(
     assert SERVICES["setup"]["environment"]["MUSTER_FIRST_CLUSTER"]
 
 
+def test_the_example_of_a_subscriber_sees_no_secret_of_ours_and_is_not_started_by_itself() -> None:
+    service = SERVICES["subscriber"]
+    assert service["profiles"] == ["examples"]
+    assert [str(volume).partition(":")[0] for volume in service["volumes"]] == ["public", "./subscription.json"]
+    program = (ROOT / service["build"]["context"] / "subscriber.py").read_text()
+    assert [name for name in service["environment"] if f'"{name}"' not in program] == []
+    assert str(service["user"]).partition(":")[0] not in {str(one.uid) for one in TABLE.values()} | {str(SERVER_UID)}
+    assert (ROOT / service["build"]["context"] / "Dockerfile").exists()
+
+
 def test_secrets_are_made_once_and_for_one_user_each(tmp_path: Path) -> None:
     first_secrets.main(tmp_path, ("nats.example.com", "10.0.0.7"))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -238,7 +248,7 @@ def merge(command: tuple[str, ...], count: int, **given: str) -> dict[str, dict[
     """Services, as the program sees them with the first so many files, and with these variables alone."""
     files = [word for file in FILES[:count] for word in ("-f", file)]
     asked = subprocess.run(
-        [*command, *files, "--profile", "cli", "--profile", "migrate", "config"],
+        [*command, *files, "--profile", "cli", "--profile", "migrate", "--profile", "examples", "config"],
         cwd=ROOT,
         env={key: value for key, value in os.environ.items() if not key.startswith(("MUSTER_", "COMPOSE_"))} | given,
         capture_output=True,

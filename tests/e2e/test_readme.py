@@ -83,4 +83,6 @@ def test_no_example_is_forgotten_here() -> None:
         "sweep",
         "own-script",
         "webhook",
+        "notify",
+        "subscriber",
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from development.stack import Api, Stack, moment, running, until
+from development.stack import Api, Stack, moment, running, training, until
 
 pytestmark = pytest.mark.slow
 
@@ -227,6 +227,52 @@ def test_another_projects_workload_is_not_found(stack: Stack, api: Api) -> None:
         assert answer.status_code == 404, (path, answer.text)
     assert stranger.act("delete", made["workloadId"]).status_code == 404
     assert [w["name"] for w in stranger.get("/workloads")["workloads"]] == []
+
+
+SLEEPS = "import time; time.sleep(600)"
+
+
+def test_an_exhausted_budget_refuses_what_is_new_and_what_runs_goes_on(stack: Stack, api: Api) -> None:
+    """Measured by the service that measures, from hours of a real run."""
+    assert stack.muster("project", "create", "thrifty").returncode == 0
+    project = api.project("thrifty")
+
+    def submit(name: str) -> Any:
+        compute = {"gpuDevicesRequest": 1, "cpuCoreRequest": 0.1}
+        asked = training(name, project, api.cluster("local"), python=SLEEPS, compute=compute)
+        return api.http.post("/workloads/trainings", json=asked)
+
+    def budget() -> Any:
+        return api.get(f"/budgets/{project}")
+
+    runs = submit("goes-on").json()["workloadId"]
+    api.wait(runs, "Running")
+    assert stack.muster("price", "set", "*", "3600", "--currency", "EUR").returncode == 0
+    # One GPU costs one euro a second.
+    told = stack.muster("budget", "set", "thrifty", "--amount", "3", "--warn-at", "10%")
+    assert told.returncode == 0, told.stderr
+    until(lambda: budget()["state"] == "exhausted" or None, 30)
+    assert float(budget()["used"]) >= 3
+    refused = submit("too-late")
+    assert (refused.status_code, refused.json()["details"]) == (409, "budget_exhausted")
+    assert api.training(runs)["actualPhase"] == "Running"
+    assert api.act("suspend", runs).status_code == 202
+    api.wait(runs, "Stopped")
+    assert api.act("resume", runs).json()["details"] == "budget_exhausted"
+
+    assert stack.muster("budget", "set", "thrifty", "--amount", "100000").returncode == 0
+    assert api.act("resume", runs).status_code == 202
+    api.wait(runs, "Running")
+
+    def told_types() -> list[str] | None:
+        found = stack.muster("events", "list", "-p", "thrifty", "-o", "json").stdout
+        types = re.findall(r"Budget[A-Z][a-z]+(?=\"|\.v1)", found)
+        return sorted(set(types)) if "BudgetReopened" in found else None
+
+    assert until(told_types, 20) == ["BudgetExhausted", "BudgetReopened", "BudgetWarned"]
+    used = stack.muster("usage", "-p", "thrifty")
+    assert "EUR" in used.stderr, used.stderr
+    assert api.act("delete", runs).status_code == 202
 
 
 def test_the_tables_are_the_fold_of_the_log_and_a_rebuild_gives_them_again(stack: Stack) -> None:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from events.budgets import NoteBudgetUse, SetBudget, period_of
 from events.cluster import RemoveCluster, ReportCluster
-from events.commit import About
+from events.commit import About, service_actor
 from events.ids import cluster_key, node_key, project_key
 from events.node import CordonNode, NodeFacts, ReportNode, ReportNodeGone, UncordonNode
 from events.project import ChangeProject, DeleteProject
@@ -75,7 +76,20 @@ def every_event() -> World:
     world.do("project", project_key("other"), DeleteProject(project_id=story.other))
     found = Unreadable(subject="ev.workload.abc", cause="no JSON", about=About(id="w-1", project_id=story.project_id))
     world.do("void", "7", VoidMessage(seq=7, reason="written by a test", found=found))
+    _a_budget(story)
     return world
+
+
+def _a_budget(story: Story) -> None:
+    world, key = story.world, project_key("default")
+    period = period_of(world.now)
+    world.later(1)
+    budget = SetBudget(project_id=story.project_id, micros=5_000_000_000, currency="EUR", warn_percent=90)
+    assert world.do("project", key, budget) is None
+    for used in (4_500_000_000, 5_012_500_000, 100):
+        world.later(1)
+        note = NoteBudgetUse(project_id=story.project_id, period=period, until=world.now, in_money=True, used=used)
+        assert world.do("project", key, note, service_actor("auto_deletion")) is None
 
 
 def _a_long_life(story: Story) -> None:

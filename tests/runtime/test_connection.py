@@ -2,11 +2,14 @@
 
 import asyncio
 import gc
+import logging
+from pathlib import Path
 
 import pytest
 
 from development.ports import free_port
 from development.servers import EVERYTHING, NatsServer
+from muster.embedded.certificates import authority_in
 from services.runtime.nats.connection import connect
 from tests.support.proxy import proxied
 
@@ -50,3 +53,14 @@ async def test_a_connection_that_ends_before_the_server_lets_it_in_is_closed_bef
         await client.flush()
         await client.close()
         gc.collect()
+
+
+async def test_the_end_of_a_connection_with_tls_is_no_warning(
+    nats_server: NatsServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority_in(tmp_path)
+    settings = nats_server.settings(EVERYTHING, nats_ca_file=tmp_path / "ca.crt")
+    await (await connect(settings, EVERYTHING)).close()
+    logging.getLogger("asyncio").warning("returning true from eof_received() has no effect when using ssl")
+    logging.getLogger("asyncio").warning("something else")
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == ["something else"]

@@ -294,10 +294,10 @@ async def test_pods_of_openb_all_complete_within_every_nodes_capacity(plane: Pla
     """Issue section 6, item 6, without the API; with two of each service (item 8). Two thousand, through the API:
     tests/faults/test_openb.py.
     """
-    pods = openb.pods(500)
+    pods = openb.pods(250)
     await plane.begin(openb.nodes())
     await plane.both_twice()
     await in_flight([plane.people.submit(name, **compute) for name, compute in pods.items()])
-    report = await all_over(plane, completed=500)
+    report = await all_over(plane, completed=250)
     assert not report.violations
-    assert report.bindings == report.reservations == report.releases == 500
+    assert report.bindings == report.reservations == report.releases == 250

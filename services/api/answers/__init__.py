@@ -4,6 +4,7 @@ The docstring below a field is its description. A field that may be missing is `
 there. What follows from other declarations is made here, too: the columns of a workload, and events. Pure.
 """
 
+from services.api.answers.budgets import Budget, Budgets, Price, Prices
 from services.api.answers.clusters import (
     Cluster,
     Clusters,
@@ -96,6 +97,8 @@ __all__ = [
     "Amounts",
     "Audit",
     "AuditEntry",
+    "Budget",
+    "Budgets",
     "Cluster",
     "Clusters",
     "CodeLimits",
@@ -136,6 +139,8 @@ __all__ = [
     "Nodes",
     "Pod",
     "Pods",
+    "Price",
+    "Prices",
     "Project",
     "ProjectUse",
     "ProjectionSchema",

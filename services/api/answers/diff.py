@@ -58,6 +58,8 @@ class QuotaThen(Form, frozen=True, kw_only=True):
 
     gpu_quota: float | None
     """GPUs that its non-preemptible workloads could hold. Null: no limit."""
+    budget: str | None
+    """What it could use in a month, such as `1000 GPU hours per month`. Null: no limit."""
     node_pools: list[str]
     """Order in which node pools were tried."""
 

@@ -15,6 +15,10 @@ class HoursSum(Form, frozen=True, kw_only=True):
     waits is in none."""
     runs: int
     """Number of runs of pods that got a node in this time."""
+    cost: str | None
+    """What the reserved GPU hours cost, as a decimal; without those that have no price. Null if none has one."""
+    unpriced_gpu_hours: float
+    """Reserved GPU hours of models that had no price at the time. They are not in `cost`."""
 
 
 class HoursPeriod(HoursSum, frozen=True, kw_only=True):
@@ -50,5 +54,9 @@ class UseHours(Form, frozen=True, kw_only=True):
     """Sums, the most reserved GPU hours first."""
     total: HoursSum
     """The sum of everything that the filters leave."""
+    currency: str | None
+    """Of all costs. Null if there are no prices."""
+    unpriced_models: list[str]
+    """GPU models with reserved hours that had no price; an empty one is that of nodes whose model is unknown."""
     next: int | None
     """Offset of the next page. Null if this is the last."""

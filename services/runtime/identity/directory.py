@@ -1,4 +1,4 @@
-"""Who may do what where, and which clusters and projects there are: a live fold of the tenant, projects and clusters.
+"""Who may do what where, which clusters and projects there are, and prices: a live fold of the log.
 
 It follows the log, so it lags by milliseconds. Where that would matter (before a refusal, before somebody touches what
 another one owns) ask the log's leader instead: `EventReader.load`.
@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, override
 
 from events.actors import STRANGER
-from events.aggregate import CLUSTER, PROJECT, TENANT, VOID, Chain
+from events.aggregate import CLUSTER, PRICES, PROJECT, TENANT, VOID, Chain
 from events.authorize import Grants
 from events.cluster import Cluster
 from events.commit import Commit
 from events.ids import TENANT_KEY
+from events.prices import PRICES_KEY, Prices
 from events.project import Project
 from events.service_accounts import ServiceAccount
 from events.subscriptions import Subscription
@@ -24,7 +25,7 @@ from services.runtime.log.folding import follow_into
 from services.runtime.log.log_fold import LogFold
 from services.runtime.log.store import EventReader, OnStanding, UnreadableMessageError
 
-FOLDED: Final = (TENANT, PROJECT, CLUSTER, VOID)
+FOLDED: Final = (TENANT, PROJECT, CLUSTER, PRICES, VOID)
 """With the voids, so that whoever keeps a directory knows at once which messages say nothing."""
 KINDS: Final = tuple(aggregate.name for aggregate in FOLDED)
 START_SECONDS: Final = 30.0
@@ -162,6 +163,11 @@ class Directory(LogFold):
     def removed_clusters(self) -> list[Cluster]:
         """Those that were removed and whose name nothing has since."""
         return [chain.state for chain in self.of(CLUSTER).values() if chain.state.removed]
+
+    @property
+    def prices(self) -> Prices:
+        """What an hour of a GPU costs."""
+        return self.chain(PRICES, PRICES_KEY).state
 
     def _tenant(self) -> Tenant:
         return self.chain(TENANT, TENANT_KEY).state

@@ -15,7 +15,9 @@ from development.servers import NatsServer, PostgresServer
 from tests.support.api import Served, serving
 from tests.support.lacking import lacking
 
-HERE = Path(__file__).parent
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+HERE = Path(__file__).parents[1] / "clients"
 BESIDE_PYTHON = str(Path(sys.executable).parent)
 UNTYPED = re.compile(r"^    (?!additional_properties)\w+: .*\b(Any|object)\b", re.MULTILINE)
 """A field of a generated model that says nothing; `additional_properties` are what no schema names."""

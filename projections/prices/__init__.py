@@ -1,0 +1,1 @@
+"""What an hour of a GPU costs."""
