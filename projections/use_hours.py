@@ -5,8 +5,9 @@ numbers. What stood at the end of the last span follows from now, less what chan
 rows from the first span on are read. Runs no query.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -30,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from events.money import rounded
-from events.prices import MAX_PRICES, Prices
+from events.prices import ANY_MODEL, Prices
 from projections.hours.changes import EPOCH, MICROSECOND
 from projections.tables import use_hours, use_rates
 
@@ -38,7 +39,7 @@ MILLI_MICROS_PER_HOUR: Final = 3_600_000_000 * 1000
 """One GPU for an hour, in thousandths of a GPU times microseconds."""
 MICROS_PER_HOUR: Final = 3_600_000_000
 MOST_SPANS: Final = 1_000
-"""That somebody may ask for; prices that change within them make more."""
+"""Periods that somebody may ask for; prices that change within them cut these into more spans."""
 MOST_ROWS: Final = 200_000
 """Of one statement: some 100 MB."""
 
@@ -66,6 +67,8 @@ _KEYS: Final = {
     By.GPU_MODEL: ("gpu_model",),
 }
 
+NO_PRICES: Final = Prices()
+
 type Group = tuple[str, ...]
 """Values of the columns that rows are grouped by."""
 
@@ -76,7 +79,9 @@ class HoursQuery:
 
     by: By
     borders: tuple[datetime, ...]
-    """Where spans begin, in order, and where the last one ends: beginnings of hours, but for an end that is now."""
+    """Where periods begin, in order, and where the last one ends: beginnings of hours, but for an end that is now."""
+    prices: Prices = NO_PRICES
+    """What hours cost."""
     projects: frozenset[str] | None
     """Ids of the projects that the asker may read; None: all."""
     project_id: str | None = None
@@ -86,13 +91,19 @@ class HoursQuery:
     cluster_id: str | None = None
 
     def __post_init__(self) -> None:
-        assert 1 <= len(self.borders) - 1 <= MOST_SPANS + MAX_PRICES, len(self.borders)
+        assert 1 <= len(self.borders) - 1 <= MOST_SPANS, len(self.borders)
         assert all(begin < end for begin, end in pairwise(self.borders)), self.borders
+
+    @property
+    def cuts(self) -> tuple[datetime, ...]:
+        """The borders, and wherever a price begins or ends between them: within each span every price is one."""
+        within = {moment for moment in self.prices.changes() if self.borders[0] < moment < self.borders[-1]}
+        return tuple(sorted({*self.borders, *within}))
 
 
 @dataclass(slots=True)
 class Amount:
-    """What one group comes to in one span, of one GPU model."""
+    """What one group comes to in one period, of one GPU model."""
 
     reserved: int = 0
     """Thousandths of a GPU times microseconds."""
@@ -122,7 +133,7 @@ class Amount:
 
 
 type Amounts = dict[tuple[Group, int, str], Amount]
-"""By (group, number of the span, GPU model)."""
+"""By (group, number of the period, GPU model)."""
 
 
 # -- statements ------------------------------------------------------------------------------------------------------
@@ -168,7 +179,7 @@ def rates_statement(query: HoursQuery) -> Select[Any]:
 
 
 def _span(query: HoursQuery, hour: ColumnElement[Any]) -> ColumnElement[Any]:
-    borders = literal(list(query.borders), ARRAY(DateTime(timezone=True)))
+    borders = literal(list(query.cuts), ARRAY(DateTime(timezone=True)))
     return (func.width_bucket(hour, borders) - 1).label("span")
 
 
@@ -206,38 +217,81 @@ def amounts(
     changed: Iterable[Mapping[Any, Any]],
     rates: Iterable[Mapping[Any, Any]],
 ) -> Amounts:
-    """What the rows of the two statements come to. Nothing is left out but what is zero."""
-    borders = [(border - EPOCH) // MICROSECOND for border in query.borders]
-    spans = len(borders) - 1
-    now: dict[tuple[Group, str], list[int]] = {}
+    """What the rows of the two statements come to, by period, with what it costs. Nothing is left out but what is zero.
+
+    It takes as long as there are periods and changes, however often a price changed between them.
+    """
+    cuts = [_micros(cut) for cut in query.cuts]
+    # By period, the numbers of the cuts at which it begins and ends.
+    periods = [*pairwise(bisect_left(query.cuts, border) for border in query.borders)]
+    now: dict[tuple[Group, str], tuple[int, int]] = {}
     for row in rates:
-        now[_group(query.by, row), row["model"]] = [int(row["milli"]), int(row["waiting"])]
+        now[_group(query.by, row), row["model"]] = int(row["milli"]), int(row["waiting"])
     by_span: dict[tuple[Group, str], dict[int, _Changed]] = defaultdict(dict)
     for row in changed:
         names = ("milli", "milli_moment", "waiting", "waiting_moment", "runs")
         by_span[_group(query.by, row), row["model"]][row["span"]] = _Changed(*(int(row[name]) for name in names))
+    costs: dict[str, _Costs] = {}
     found: Amounts = {}
     for of in now.keys() | by_span.keys():
-        milli, waiting = now.get(of, (0, 0))
-        changes = by_span.get(of, {})
         group, model = of
-        if (after := changes.get(spans)) is not None:
-            milli, waiting = milli - after.milli, waiting - after.waiting
-        for n in range(spans - 1, -1, -1):
-            begin, end = borders[n], borders[n + 1]
-            change = changes.get(n, _NOTHING)
-            milli, waiting = milli - change.milli, waiting - change.waiting
-            amount = Amount(
-                reserved=milli * (end - begin) + change.milli * end - change.milli_moment,
-                waiting=waiting * (end - begin) + change.waiting * end - change.waiting_moment,
-                runs=change.runs,
-            )
+        if model not in costs:
+            costs[model] = _Costs(query.prices, model)
+        milli, waiting = now.get(of, (0, 0))
+        one = _Backwards(cuts, costs[model], milli, waiting, by_span.get(of, {}))
+        for number in range(len(periods) - 1, -1, -1):
+            amount = one.over(*periods[number])
             if not amount.empty:
-                found[group, n, model] = amount
+                found[group, number, model] = amount
     return found
 
 
-_NOTHING: Final = _Changed()
+class _Backwards:
+    """One group and model: from what is reserved and waits now, back through time."""
+
+    def __init__(
+        self, cuts: Sequence[int], costs: "_Costs", milli: int, waiting: int, changes: Mapping[int, _Changed]
+    ) -> None:
+        self._cuts, self._costs = cuts, costs
+        self._milli, self._waiting = milli, waiting
+        self._changes = changes
+        self._left = sorted(changes)
+        """Numbers of the spans with changes that are still before."""
+        if self._left and self._left[-1] == len(cuts) - 1:
+            after = changes[self._left.pop()]
+            self._milli, self._waiting = milli - after.milli, waiting - after.waiting
+
+    def over(self, first: int, until: int) -> Amount:
+        """From one cut to another. To be asked of the last one first."""
+        total = Amount()
+        while self._left and self._left[-1] >= first:
+            span = self._left.pop()
+            change, end = self._changes[span], self._cuts[span + 1]
+            self._unchanged(total, span + 1, until)
+            self._milli, self._waiting = self._milli - change.milli, self._waiting - change.waiting
+            self._unchanged(total, span, span + 1)
+            # Within a span every price is one.
+            reserved = change.milli * end - change.milli_moment
+            micros = self._costs.at(self._cuts[span])
+            total.reserved += reserved
+            total.waiting += change.waiting * end - change.waiting_moment
+            total.runs += change.runs
+            total.cost += reserved * (micros or 0)
+            total.unpriced += reserved if micros is None else 0
+            until = span
+        self._unchanged(total, first, until)
+        return total
+
+    def _unchanged(self, total: Amount, first: int, until: int) -> None:
+        begin, end = self._cuts[first], self._cuts[until]
+        if begin == end:
+            return
+        total.waiting += self._waiting * (end - begin)
+        if self._milli:
+            cost, unpriced = self._costs.between(begin, end)
+            total.reserved += self._milli * (end - begin)
+            total.cost += self._milli * cost
+            total.unpriced += self._milli * unpriced
 
 
 def _group(by: By, row: Mapping[Any, Any]) -> Group:
@@ -247,21 +301,39 @@ def _group(by: By, row: Mapping[Any, Any]) -> Group:
 # -- prices ----------------------------------------------------------------------------------------------------------
 
 
-def with_changes(borders: tuple[datetime, ...], prices: Prices) -> tuple[datetime, ...]:
-    """The same span, cut also wherever a price begins or ends: within each part every price is one."""
-    within = {moment for moment in prices.changes() if borders[0] < moment < borders[-1]}
-    return tuple(sorted({*borders, *within}))
+class _Costs:
+    """What a GPU of one model costs from one moment to another. Moments are microseconds since EPOCH."""
+
+    def __init__(self, prices: Prices, model: str) -> None:
+        own = (price.holds_from for name in {model, ANY_MODEL} for price in prices.models.get(name, ()))
+        changes = sorted(set(own))
+        self._since = [_micros(moment) for moment in changes]
+        self._micros = [None, *(prices.at(model, moment) for moment in changes)]
+        """Of the time before the first change, and from each on."""
+        self._sums = [(0, 0)]
+        """At each change: cost and unpriced time since the first one."""
+        for micros, (begin, end) in zip(self._micros[1:], pairwise(self._since), strict=False):
+            cost, unpriced = self._sums[-1]
+            self._sums.append((cost + (micros or 0) * (end - begin), unpriced + (end - begin) * (micros is None)))
+
+    def at(self, moment: int) -> int | None:
+        """The price, in millionths for an hour."""
+        return self._micros[bisect_right(self._since, moment)]
+
+    def between(self, begin: int, end: int) -> tuple[int, int]:
+        """Microseconds times millionths, and microseconds without a price."""
+        (cost, unpriced), (before, unpriced_before) = self._until(end), self._until(begin)
+        return cost - before, unpriced - unpriced_before
+
+    def _until(self, moment: int) -> tuple[int, int]:
+        held = bisect_right(self._since, moment)
+        if not held:
+            # Before the first change nothing has a price; counted from there, it is a time less than none.
+            return 0, moment - self._since[0] if self._since else moment
+        cost, unpriced = self._sums[held - 1]
+        micros, spent = self._micros[held], moment - self._since[held - 1]
+        return cost + (micros or 0) * spent, unpriced + spent * (micros is None)
 
 
-def add_costs(found: Amounts, borders: tuple[datetime, ...], prices: Prices) -> None:
-    """What the amounts of these spans cost, each with the price that holds at its beginning."""
-    known: dict[tuple[int, str], int | None] = {}
-    for (_, span, model), amount in found.items():
-        at = (span, model)
-        if at not in known:
-            known[at] = prices.at(model, borders[span])
-        micros = known[at]
-        if micros is None:
-            amount.unpriced = amount.reserved
-        else:
-            amount.cost = amount.reserved * micros
+def _micros(moment: datetime) -> int:
+    return (moment - EPOCH) // MICROSECOND

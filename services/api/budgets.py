@@ -20,7 +20,7 @@ from events.money import amount_text, micros_of, rounded
 from events.project import Project
 from events.quantities import cores_to_milli
 from projections.queries import TooManyRowsError
-from projections.use_hours import MILLI_MICROS_PER_HOUR, Amount, By, HoursQuery, add_costs, with_changes
+from projections.use_hours import MILLI_MICROS_PER_HOUR, Amount, By, HoursQuery
 from services.api import answers
 from services.api.answers.budgets import BudgetState
 from services.api.context import MIN_SEQ, Call, if_answered, read_answer
@@ -144,7 +144,8 @@ async def _used(call: Call, now: datetime, project_id: str | None) -> Used | Non
         return {}
     query = HoursQuery(
         by=By.PROJECT,
-        borders=with_changes((begin, now), prices),
+        borders=(begin, now),
+        prices=prices,
         projects=call.grants.readable_projects,
         project_id=project_id,
     )
@@ -154,7 +155,6 @@ async def _used(call: Call, now: datetime, project_id: str | None) -> Used | Non
         return None
     if found is None:
         return None
-    add_costs(found.amounts, query.borders, prices)
     sums: dict[str, Amount] = {}
     for ((id_,), _, _), amount in found.amounts.items():
         sums.setdefault(id_, Amount()).add(amount)

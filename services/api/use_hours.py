@@ -1,6 +1,6 @@
 """Who used what in a span of time: sums of the hours, from the projections."""
 
-from bisect import bisect_right
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -18,8 +18,6 @@ from projections.use_hours import (
     By,
     Group,
     HoursQuery,
-    add_costs,
-    with_changes,
 )
 from services.api import answers
 from services.api.clusters import require_some_role
@@ -82,7 +80,8 @@ async def list_use_hours(call: Call) -> Answer[answers.UseHours]:
     prices, periods = call.api.directory.prices, _borders(begin, end, values["per"])
     query = HoursQuery(
         by=by,
-        borders=with_changes(periods, prices),
+        borders=periods,
+        prices=prices,
         projects=call.grants.readable_projects,
         project_id=_project(call),
         owners=_owners(call),
@@ -93,8 +92,7 @@ async def list_use_hours(call: Call) -> Answer[answers.UseHours]:
     except TooManyRowsError as error:
         details = f"is more than can be added up at once: {error}; ask for a shorter time, or longer periods"
         raise bad_request([Issue(field="from", details=details, rule="max", involves=frozenset({"per"}))]) from None
-    add_costs(found.amounts, query.borders, prices)
-    sums = _sums(found.amounts, query.borders, periods)
+    sums = await asyncio.to_thread(_sums, found.amounts)
     order = sorted(sums, key=lambda group: (-sums[group].whole.reserved, -sums[group].whole.waiting, group))
     if by in OF_NODES:
         # What only waits has no node yet.
@@ -196,16 +194,13 @@ class _Sums:
     periods: dict[int, Amount]
 
 
-def _sums(
-    amounts: Mapping[tuple[Group, int, str], Amount], borders: Sequence[datetime], periods: Sequence[datetime]
-) -> dict[Group, _Sums]:
-    """By period: a span is one, or a part of one."""
-    of_span = [bisect_right(periods, border) - 1 for border in borders]
+def _sums(amounts: Mapping[tuple[Group, int, str], Amount]) -> dict[Group, _Sums]:
+    """Of all GPU models."""
     sums: dict[Group, _Sums] = {}
-    for (group, span, _), amount in amounts.items():
+    for (group, period, _), amount in amounts.items():
         one = sums.setdefault(group, _Sums(Amount(), {}))
         one.whole.add(amount)
-        one.periods.setdefault(of_span[span], Amount()).add(amount)
+        one.periods.setdefault(period, Amount()).add(amount)
     return sums
 
 

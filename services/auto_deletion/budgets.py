@@ -169,21 +169,19 @@ async def _used(
         Amount,
         By,
         HoursQuery,
-        add_costs,
         amounts,
         changed_statement,
         rates_statement,
-        with_changes,
     )
 
     query = HoursQuery(
         by=By.PROJECT,
-        borders=with_changes(borders, prices),
+        borders=borders,
+        prices=prices,
         projects=frozenset(one.project_id for one in held),
     )
     changed = await _rows(connection, schema, changed_statement(query))
     found = amounts(query, changed, await _rows(connection, schema, rates_statement(query)))
-    add_costs(found, query.borders, prices)
     sums: dict[str, Amount] = {}
     for ((project_id,), _, _), amount in found.items():
         sums.setdefault(project_id, Amount()).add(amount)
