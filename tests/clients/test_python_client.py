@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from muster_client import (
     AsyncMuster,
@@ -22,7 +24,9 @@ from muster_client import (
     MusterError,
     NotAuthenticated,
     NotFound,
+    RequestError,
     Told,
+    TooManyRequests,
     TrainingCreation,
     TrainingSpec,
     Unavailable,
@@ -31,6 +35,7 @@ from muster_client import (
     aio,
     models,
     operations,
+    request,
     sync,
 )
 from muster_client.errors import error_of
@@ -297,6 +302,71 @@ def test_only_a_line_feed_ends_a_line() -> None:
     lines = Lines()
     told = [*lines.feed(b"a\x0bb\xe2\x80"), *lines.feed(b"\xa8c\r\nd"), *lines.feed(b"e\n\nf"), *lines.rest()]
     assert told == ["a\x0bb\u2028c", "de", "", "f"]
+
+
+def test_a_long_line_comes_whole_and_one_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines()
+    assert [*lines.feed(b"a"), *lines.feed(b"b"), *lines.feed(b"c\nd"), *lines.feed(b"\n\ne")] == ["abc", "d", ""]
+    assert [*lines.rest()] == ["e"]
+    monkeypatch.setattr(request, "MOST_LINE_BYTES", 10)
+    lines = Lines()
+    assert [*lines.feed(b"0123456789")] == []
+    with pytest.raises(RequestError, match="more than 10 bytes"):
+        _ = [*lines.feed(b"0")]
+
+
+@pytest.mark.parametrize("token", ["secret\x00", "secret\nX-Other: 1", "secret…"])
+def test_a_token_that_cannot_be_sent_stands_in_no_error(token: str) -> None:
+    with (
+        Muster("http://127.0.0.1:1", token, retry_seconds=0) as muster,
+        pytest.raises(ValueError, match="token") as got,
+    ):
+        muster.clusters()
+    assert "secret" not in "".join(traceback.format_exception(got.value))
+
+
+def test_a_token_from_a_file_may_end_its_line(served: Served) -> None:
+    with Muster(served.url, served.token("admin") + "\n") as muster:
+        assert muster.projects() is not None
+
+
+def test_a_password_in_the_address_stands_in_no_error() -> None:
+    with Muster("http://me:secret@127.0.0.1:1", "", retry_seconds=0) as muster, pytest.raises(Unavailable) as got:
+        muster.clusters()
+    assert "secret" not in str(got.value)
+    assert "http://127.0.0.1:1:" in str(got.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [
+        (b"<html>", {}),
+        (b"{}", {}),
+        (b"no gzip", {"Content-Encoding": "gzip"}),
+        (b"{}", {"X-Log-Sequence": "9" * 5000}),
+        (b"{}", {"X-Log-Sequence": "none"}),
+    ],
+)
+def test_an_answer_of_somebody_else_is_an_error_of_the_client(content: bytes, headers: dict[str, str]) -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(content))
+
+    with (
+        Muster("http://muster", "", retry_seconds=0, transport=httpx.MockTransport(answer)) as muster,
+        pytest.raises(RequestError),
+    ):
+        muster.clusters()
+
+
+def test_a_server_that_asks_for_a_pause_without_end_is_away() -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(429, headers={"Retry-After": "9" * 400})
+
+    with (
+        Muster("http://muster", "", transport=httpx.MockTransport(answer)) as muster,
+        pytest.raises(TooManyRequests),
+    ):
+        next(iter(muster.follow_events()))
 
 
 def test_names_are_quoted_in_a_path() -> None:

@@ -18,6 +18,7 @@ from muster_client.request import (
     Request,
     StreamEndedError,
     Told,
+    authorization,
     is_beyond_the_log,
     not_in_time,
     pause_seconds,
@@ -125,8 +126,10 @@ class AsyncMuster:
                 yield answer
             finally:
                 await answer.aclose()
-        except httpx.TransportError as error:
-            raise Unavailable(f"{self._http.base_url}: {error or type(error).__name__}") from error
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            at = self._http.base_url  # but not with a password that stands in it
+            told = f"{at.scheme}://{at.netloc.decode()}{at.path}".rstrip("/")
+            raise Unavailable(f"{told}: {error or type(error).__name__}") from error
 
     async def _opened[T](self, request: Request[T], key: str, timeout: httpx.Timeout) -> httpx.Response:
         while True:
@@ -152,7 +155,7 @@ class AsyncMuster:
 
     def _headers[T](self, request: Request[T], key: str) -> dict[str, str]:
         token = self._token() if callable(self._token) else self._token
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Authorization": authorization(token)} if token else {}
         if self._sequence:
             headers["X-Log-Sequence"] = str(self._sequence)
         if request.body is not None:
@@ -392,7 +395,8 @@ class AsyncMuster:
                 if not ended.may_go_on:
                     raise ended.error from None
             except (Unavailable, TooManyRequests) as error:
-                if time.monotonic() - heard > away_seconds:
+                # A server that asks for a longer pause is away for that long.
+                if time.monotonic() - heard + error.retry_after_seconds > away_seconds:
                     raise
                 pause = error.retry_after_seconds
             await asyncio.sleep(pause_seconds(tries, pause))

@@ -21,8 +21,12 @@ POLL_SECONDS: Final = 0.3
 SLOW_POLL_SECONDS: Final = 1.0
 """After half a minute, when nobody notices a second."""
 QUICK_FOR_SECONDS: Final = 30.0
+MOST_DIGITS: Final = 18
+"""Of a sequence."""
 SEEN_EVENTS: Final = 1_000
 """Ids of events that are remembered, since one may come again after a reconnect: far more than are on their way."""
+MOST_LINE_BYTES: Final = 64 * 1024 * 1024
+"""Of output without a line feed, such as a progress bar's; a stream that never ends a line would take all memory."""
 GO_ON: Final = frozenset({"stalled", "stopping", "roles_changed", "not_authenticated"})
 """Ends of a stream after which another may begin where it was. Without a new token, that is refused by then."""
 
@@ -62,7 +66,18 @@ class Request[T]:
     def read(self, content: bytes) -> T:
         if self.answer is str:
             return content.decode(errors="replace")  # pyright: ignore[reportReturnType]
-        return decoded(content, self.answer)
+        try:
+            return decoded(content, self.answer)
+        except msgspec.MsgspecError as error:
+            raise RequestError(f"the answer is none that this client knows; is it Muster's? {error}") from error
+
+
+def authorization(token: str) -> str:
+    """The header of a token. Raises ValueError, which does not tell it: others may read what is raised."""
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError("the token has characters that no header can have; give it as it was issued")
+    return f"Bearer {token}"
 
 
 def path(template: str, *values: str) -> str:
@@ -102,7 +117,8 @@ def not_in_time(workload: Workload, timeout_seconds: float) -> WaitTimeoutError:
 
 def sequence_of(headers: Mapping[str, str]) -> int:
     """Of the log, of which an answer speaks; 0 if it says none."""
-    return int(headers.get("x-log-sequence", 0))
+    told = headers.get("x-log-sequence", "")
+    return int(told) if told.isascii() and told.isdecimal() and len(told) <= MOST_DIGITS else 0
 
 
 def is_beyond_the_log(error: RequestError) -> bool:
@@ -127,12 +143,21 @@ class Lines:
 
     def __init__(self, cut_mark: str | None = None) -> None:
         """`cut_mark`: how the line begins that says why these are not all. No pod can know it."""
-        self._begun = b""
+        self._begun: list[bytes] = []
+        self._begun_bytes = 0
         self._cut_mark = cut_mark
 
     def feed(self, piece: bytes) -> Iterator[str]:
-        """Raises LogsCut."""
-        *lines, self._begun = (self._begun + piece).split(b"\n")
+        """Raises LogsCut, and RequestError of a line of more than MOST_LINE_BYTES."""
+        first, *others = piece.split(b"\n")
+        self._begun.append(first)
+        self._begun_bytes += len(first)
+        if self._begun_bytes > MOST_LINE_BYTES:
+            raise RequestError(f"a line of more than {MOST_LINE_BYTES:,} bytes came")
+        if not others:
+            return
+        *lines, rest = b"".join(self._begun), *others
+        self._begun, self._begun_bytes = [rest], len(rest)
         for line in lines:
             text = line.decode(errors="replace").removesuffix("\r")
             if self._cut_mark and text.startswith(self._cut_mark):
@@ -141,8 +166,8 @@ class Lines:
 
     def rest(self) -> Iterator[str]:
         """A last line that nothing has ended."""
-        if self._begun:
-            yield self._begun.decode(errors="replace")
+        if self._begun_bytes:
+            yield b"".join(self._begun).decode(errors="replace")
 
 
 class Frames:

@@ -17,6 +17,7 @@ from muster_client.request import (
     Request,
     StreamEndedError,
     Told,
+    authorization,
     is_beyond_the_log,
     not_in_time,
     pause_seconds,
@@ -124,8 +125,10 @@ class Muster:
                 yield answer
             finally:
                 answer.close()
-        except httpx.TransportError as error:
-            raise Unavailable(f"{self._http.base_url}: {error or type(error).__name__}") from error
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            at = self._http.base_url  # but not with a password that stands in it
+            told = f"{at.scheme}://{at.netloc.decode()}{at.path}".rstrip("/")
+            raise Unavailable(f"{told}: {error or type(error).__name__}") from error
 
     def _opened[T](self, request: Request[T], key: str, timeout: httpx.Timeout) -> httpx.Response:
         while True:
@@ -151,7 +154,7 @@ class Muster:
 
     def _headers[T](self, request: Request[T], key: str) -> dict[str, str]:
         token = self._token() if callable(self._token) else self._token
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Authorization": authorization(token)} if token else {}
         if self._sequence:
             headers["X-Log-Sequence"] = str(self._sequence)
         if request.body is not None:
@@ -389,7 +392,8 @@ class Muster:
                 if not ended.may_go_on:
                     raise ended.error from None
             except (Unavailable, TooManyRequests) as error:
-                if time.monotonic() - heard > away_seconds:
+                # A server that asks for a longer pause is away for that long.
+                if time.monotonic() - heard + error.retry_after_seconds > away_seconds:
                     raise
                 pause = error.retry_after_seconds
             time.sleep(pause_seconds(tries, pause))
