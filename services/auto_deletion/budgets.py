@@ -45,9 +45,11 @@ PAUSE_TIMES: Final = 20
 STATEMENT_SECONDS: Final = 60.0
 """A month of a large installation is a million rows and more."""
 LONGEST_PAUSE_SECONDS: Final = 60.0
-BEHIND_SECONDS: Final = 2.0
-"""How long a measurement waits until the tables have what the log has."""
+BEHIND_SECONDS: Final = 20.0
+"""How long a measurement waits until the tables have what the log had when it began: on a busy installation they lag
+by seconds all day, and budgets must act there, too."""
 LOOK_SECONDS: Final = 0.05
+LONGEST_LOOK_SECONDS: Final = 1.0
 ASK_SECONDS: Final = 3.0
 
 Send = Callable[[AdmittedCommand], Awaitable[CommandReply]]
@@ -230,9 +232,11 @@ class Budgets:
         # All that was in the log at this moment must be in the tables: a run whose end they lack would count on.
         until = clock()
         newest = await self._last_seq()
+        look = LOOK_SECONDS
         async with asyncio.timeout(BEHIND_SECONDS):
             while await self._rows.reached() < newest:
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(look)
+                look = min(2 * look, LONGEST_LOOK_SECONDS)
         commands = to_tell(await self._rows.measure(until), until)
         for project_id, command in commands.items():
             match await self._send(command):

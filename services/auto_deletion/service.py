@@ -168,8 +168,11 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         )
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(Budgets(BudgetRows(pool), last_seq_of(requests), send).run(stop), name="budgets")
+                budgets = Budgets(BudgetRows(pool), last_seq_of(requests), send)
+                measuring = tasks.create_task(budgets.run(stop), name="budgets")
                 await AutoDeletion(DueRows(pool), send).run(health, stop)
+                # It may wait for tables that are behind, or for a long statement; the next one measures again.
+                measuring.cancel()
         finally:
             pool.terminate()
     finally:

@@ -14,6 +14,7 @@ from events.ids import key_of_id, project_key
 from events.prices import ANY_MODEL, PRICES_KEY, RemovePrice, SetPrice
 from projections.migrate import prepare
 from projections.queries import Queries
+from services.auto_deletion import budgets
 from services.auto_deletion.budgets import BudgetRows, Budgets, Held, to_tell
 from services.projector.engine import open_pool
 from services.projector.service import Projector
@@ -149,8 +150,11 @@ async def _measured(plane: Plane, rows: BudgetRows, queries: Queries) -> list[He
 
 
 @pytest.mark.anyio
-async def test_tables_that_are_behind_are_not_measured_by(postgres_database: str) -> None:
+async def test_tables_that_are_behind_are_not_measured_by(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run may have ended long ago, in a commit that they lack."""
+    monkeypatch.setattr(budgets, "BEHIND_SECONDS", 0.2)
     plane = Plane()
     async with measuring(plane, postgres_database) as (_, rows, queries):
         project = plane.world.project()
@@ -166,6 +170,26 @@ async def test_tables_that_are_behind_are_not_measured_by(postgres_database: str
 
 
 @pytest.mark.anyio
+async def test_tables_that_lag_for_seconds_are_waited_for(postgres_database: str) -> None:
+    plane = Plane()
+    async with measuring(plane, postgres_database) as (_, rows, queries):
+        project = plane.world.project()
+        plane.do("project", project_key("default"), SetBudget(project_id=project, gpu_milli_hours=0))
+        assert await queries.wait_for(plane.fed, 20)
+        next_seq = plane.fed + 1
+
+        async def further() -> int:
+            return next_seq
+
+        measurement = asyncio.create_task(Budgets(rows, further, plane.send).measure(plane.clock))
+        await asyncio.sleep(2.2)
+        assert not measurement.done()
+        plane.do("prices", PRICES_KEY, SetPrice(gpu_model="H100", micros=7, currency="EUR"))
+        assert await asyncio.wait_for(measurement, 20) == 1
+        assert plane.budget().exhausted
+
+
+@pytest.mark.anyio
 async def test_the_row_of_prices_is_what_the_state_says(postgres_database: str) -> None:
     plane = Plane()
     async with measuring(plane, postgres_database) as (_, rows, queries):
@@ -176,7 +200,5 @@ async def test_the_row_of_prices_is_what_the_state_says(postgres_database: str) 
         (one,) = await _measured(plane, rows, queries)
         assert one.budget == plane.budget()
         async with rows._pool.acquire(timeout=5) as connection:
-            from services.auto_deletion import budgets
-
             schema = await connection.fetchval("SELECT schema_name FROM muster.current_projection")
             assert await budgets._prices(connection, schema) == plane.world.state("prices", PRICES_KEY)
