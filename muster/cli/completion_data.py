@@ -179,7 +179,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
         "--yaml": ("yaml", "-", "Same as -o yaml"),
-        "--columns": ("columns", "several:begins|ends|name|clusterName|reservedGpuHours|waitingHours|runs|cost|unpricedGpuHours", "Show only these columns"),
+        "--columns": ("columns", "several:begins|ends|name|clusterName|reservedGpuHours|usedGpuHours|measuredGpuHours|waitingHours|runs|cost|unpricedGpuHours", "Show only these columns"),
         "--no-headers": ("no_headers", "-", "Leave out the heading line"),
         "--utc": ("utc", "-", "Show exact times (RFC 3339, UTC) instead of ages"),
     },
@@ -1034,7 +1034,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "audit list": {
         "--since": ("since", "", "Only what is newer than this, such as 10m"),
         "--actor": ("actor", "", "Only acts of this user"),
-        "--type": ("type_", "one:AddCluster|ChangeProject|ChangeWebhook|ChangeWorkload|CordonNode|CreateProject|CreateServiceAccount|CreateSubscription|CreateWebhook|CreateWorkload|DeleteProject|DeleteServiceAccount|DeleteSubscription|DeleteWebhook|DeleteWorkload|DisableWebhook|GrantProjectRole|GrantTenantRole|NoteBudgetUse|NoteServiceAccountUse|RemoveBudget|RemoveCluster|RemoveNodePool|RemovePrice|ResumeWorkload|RevokeProjectRole|RevokeTenantRole|RotateServiceAccount|RotateWebhookKey|SetBudget|SetNodePool|SetOwnershipProtection|SetPrice|SuspendWorkload|UncordonNode|VoidMessage", "Only this command, such as GrantTenantRole"),
+        "--type": ("type_", "one:AddCluster|ChangeProject|ChangeWebhook|ChangeWorkload|CordonNode|CreateProject|CreateServiceAccount|CreateSubscription|CreateWebhook|CreateWorkload|DeleteProject|DeleteServiceAccount|DeleteSubscription|DeleteWebhook|DeleteWorkload|DisableWebhook|GrantProjectRole|GrantTenantRole|NoteBudgetUse|NoteHours|NoteServiceAccountUse|RemoveBudget|RemoveCluster|RemoveNodePool|RemovePrice|ResumeWorkload|RevokeProjectRole|RevokeTenantRole|RotateServiceAccount|RotateWebhookKey|SetBudget|SetNodePool|SetOwnershipProtection|SetPrice|SuspendWorkload|UncordonNode|VoidMessage", "Only this command, such as GrantTenantRole"),
         "--outcome": ("outcome", "one:admitted|refused", "Only acts with this outcome"),
         "--limit": ("limit", "", "Maximum number of records"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
@@ -1113,7 +1113,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
     },
     "log list": {
-        "--type": ("type_", "one:BudgetExhausted|BudgetRemoved|BudgetReopened|BudgetSet|BudgetWarned|ClusterAdded|ClusterConnected|ClusterDisconnected|ClusterRemoved|ClusterReportsRefused|LogRestored|MessageVoided|NodeChanged|NodeCordoned|NodePoolRemoved|NodePoolSet|NodeRegistered|NodeRemoved|NodeUncordoned|OwnershipProtectionSet|OwnershipProtectionUnset|PodFailed|PodInterrupted|PodRunning|PodStarting|PodStopped|PodSucceeded|PodUnreachable|PodWarned|PodsBound|PodsReserved|PriceRemoved|PriceSet|ProjectChanged|ProjectCreated|ProjectDeleted|ProjectRoleGranted|ProjectRoleRevoked|ReservationsReleased|ServiceAccountCreated|ServiceAccountDeleted|ServiceAccountRotated|ServiceAccountUsed|SubscriptionCreated|SubscriptionDeleted|TenantRoleGranted|TenantRoleRevoked|WebhookChanged|WebhookCreated|WebhookDeleted|WebhookDisabled|WebhookEnabled|WebhookKeyRotated|WorkloadChanged|WorkloadCompleted|WorkloadCreated|WorkloadDeleted|WorkloadDeletionRequested|WorkloadFailed|WorkloadQueued|WorkloadResumed|WorkloadStopped|WorkloadSuspended|WorkloadWaiting", "Only commits with an event of this type, such as PodFailed"),
+        "--type": ("type_", "one:BudgetExhausted|BudgetRemoved|BudgetReopened|BudgetSet|BudgetWarned|ClusterAdded|ClusterConnected|ClusterDisconnected|ClusterRemoved|ClusterReportsRefused|HoursMeasured|LogRestored|MessageVoided|NodeChanged|NodeCordoned|NodePoolRemoved|NodePoolSet|NodeRegistered|NodeRemoved|NodeUncordoned|OwnershipProtectionSet|OwnershipProtectionUnset|PodFailed|PodInterrupted|PodRunning|PodStarting|PodStopped|PodSucceeded|PodUnreachable|PodWarned|PodsBound|PodsReserved|PriceRemoved|PriceSet|ProjectChanged|ProjectCreated|ProjectDeleted|ProjectRoleGranted|ProjectRoleRevoked|ReservationsReleased|ServiceAccountCreated|ServiceAccountDeleted|ServiceAccountRotated|ServiceAccountUsed|SubscriptionCreated|SubscriptionDeleted|TenantRoleGranted|TenantRoleRevoked|WebhookChanged|WebhookCreated|WebhookDeleted|WebhookDisabled|WebhookEnabled|WebhookKeyRotated|WorkloadChanged|WorkloadCompleted|WorkloadCreated|WorkloadDeleted|WorkloadDeletionRequested|WorkloadFailed|WorkloadQueued|WorkloadResumed|WorkloadStopped|WorkloadSuspended|WorkloadWaiting", "Only commits with an event of this type, such as PodFailed"),
         "--actor": ("actor", "", "Only commits by this user, service account or service"),
         "--since": ("since", "", "Only what is newer than this, such as 10m"),
         "--workload": ("workload", "", "Only commits that concern this workload"),

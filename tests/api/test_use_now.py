@@ -213,6 +213,8 @@ def test_sums_are_of_what_runs_and_waits_up_to_now(served: Served, seq: int) -> 
         assert answer["total"]["waitingHours"] > 0
         assert answer["rows"][0]["reservedGpuHours"] > 0
         assert answer["rows"][0]["periods"] == []
+        # This hour is measured when it is over.
+        assert (answer["total"]["usedGpuHours"], answer["total"]["measuredGpuHours"]) == (None, 0)
     assert {row["waitingHours"] for by in ("nodePool", "gpuModel") for row in answers[by]["rows"]} == {None}
     assert answers["project"]["rows"][0]["id"] == served.made["project"]
 

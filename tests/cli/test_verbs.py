@@ -807,8 +807,23 @@ def test_usage_per_day_is_a_row_for_each_day_and_name_in_order_of_time(api: Shap
         ["PERIOD", "NAME", "GPU-HOURS"], ["2026-10-01", "a", "1"], ["2026-10-01", "b", "4"], ["2026-10-02", "a", "2"]
     ]  # fmt: skip
     heading, *values = muster("usage", "--per", "day", "-o", "csv").out.splitlines()
-    assert heading == "begins,ends,name,reservedGpuHours,waitingHours,runs,cost,unpricedGpuHours,id"
-    assert values[0] == f"{first},{first},a,1,1.5,2,,,"
+    assert (
+        heading
+        == "begins,ends,name,reservedGpuHours,usedGpuHours,measuredGpuHours,waitingHours,runs,cost,unpricedGpuHours,id"
+    )
+    assert values[0] == f"{first},{first},a,1,,,1.5,2,,,"
+
+
+def test_usage_tells_how_busy_gpus_were_and_of_how_much_that_is_known(api: ShapeServer, muster: Any) -> None:
+    """Of what nobody measured it says nothing, and not zero."""
+    measured = hours_row("a", 20, usedGpuHours=5, measuredGpuHours=12.5)
+    unknown = hours_row("b", 8, usedGpuHours=None, measuredGpuHours=0)
+    found = hours(measured, unknown)
+    found.body["total"] |= {"usedGpuHours": 5, "measuredGpuHours": 12.5}
+    api.on("GET", "/usage/hours", found)
+    ran = muster("usage", "--columns", "NAME,GPU-HOURS,USED-HOURS,MEASURED-HOURS")
+    assert [line.split() for line in ran.out.splitlines()[1:]] == [["a", "20", "5", "12.5"], ["b", "8", "-", "0"]]
+    assert "12.346 GPU hours reserved (5 used of 12.5 measured), 3 hours waited" in ran.err
 
 
 def test_usage_reads_further_pages(api: ShapeServer, muster: Any) -> None:
