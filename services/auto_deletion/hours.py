@@ -33,7 +33,7 @@ HELD: Final = timedelta(minutes=2)
 """A sample holds until the next one of its run, and for so long at most (as with `muster top`). Runs have one every ten
 seconds; of very large clusters, one in two minutes."""
 STATEMENT_SECONDS: Final = 60.0
-"""An hour of 1,800 runs has 650,000 samples."""
+"""An hour of 1,800 runs has 650,000 samples, which took 5 to 7 s; a cluster cannot have many more."""
 LOOK_SECONDS: Final = 30.0
 LEAST_PAUSE_SECONDS: Final = 0.5
 """Between two hours that are due: after an outage there may be hundreds."""
@@ -93,21 +93,32 @@ class SampleRows:
     async def of_hour(self, hour: datetime) -> list[Mapping[str, Any]]:
         """By project, owner, cluster, pool, priority and model, thousandths of a GPU times seconds."""
         statement = _OF_HOUR.format(schema=await self._schema())
-        rows = await self._pool.fetch(statement, hour, hour + HOUR, HELD, timeout=STATEMENT_SECONDS)
-        return [dict(zip(row.keys(), row, strict=True)) for row in rows]
+        span = (hour, hour + HOUR, HELD)
+        clusters = await self._pool.fetch(_CLUSTERS, *span, timeout=STATEMENT_SECONDS)
+        found: list[Mapping[str, Any]] = []
+        for (cluster_id,) in clusters:
+            rows = await self._pool.fetch(statement, *span, cluster_id, timeout=STATEMENT_SECONDS)
+            found += [dict(zip(row.keys(), row, strict=True)) for row in rows]
+        return found
 
     async def _schema(self) -> str:
         return await self._pool.fetchval("SELECT schema_name FROM muster.current_projection")
 
 
 _NEWEST: Final = 'SELECT hour FROM "{schema}".use_hours WHERE hour >= $1 AND measured > 0 ORDER BY hour DESC LIMIT 1'
+_CLUSTERS: Final = """
+SELECT DISTINCT cluster_id FROM muster.usage_samples
+WHERE at >= $1::timestamptz - $3::interval AND at < $2::timestamptz ORDER BY 1
+"""
+# Of one cluster: samples of one are bounded (services/projector/usage.py), and clusters are not.
 # What follows a sample ends it, also where that does not know how busy the GPU was. Before a run had its node and after
 # its end nothing was reserved.
 _OF_HOUR: Final = """
 WITH samples AS (
     SELECT cluster_id, workload_id, pod_set, index, attempt, try_, at, gpu_utilization_percent AS busy,
-        lead(at) OVER (PARTITION BY workload_id, pod_set, index, attempt, try_, cluster_id ORDER BY at) AS following
+        lead(at) OVER (PARTITION BY workload_id, pod_set, index, attempt, try_ ORDER BY at) AS following
     FROM muster.usage_samples WHERE at >= $1::timestamptz - $3::interval AND at < $2::timestamptz
+        AND cluster_id = $4
 ), parts AS (
     SELECT w.project_id, w.submitted_by AS owner, w.cluster_id, p.node_pool AS pool,
         coalesce(w.priority_class, '') AS priority_class, p.gpu_model, p.gpu_milli,

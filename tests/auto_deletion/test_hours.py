@@ -60,7 +60,8 @@ class Plane:
     def __init__(self) -> None:
         self.world, self.store = World(), MemoryEventStore()
         self.fed = 0
-        self.away = False
+        self.takes: int | None = None
+        """So many commands more are decided; None: all."""
 
     def feed(self) -> None:
         feed(self.store, self.world.commits[self.fed :])
@@ -69,8 +70,10 @@ class Plane:
     async def send(self, admitted: AdmittedCommand) -> CommandReply:
         place = target(admitted.command)
         assert place is not None
-        if self.away:
-            return OutcomeUnknown()
+        if self.takes is not None:
+            self.takes -= 1
+            if self.takes < 0:
+                return OutcomeUnknown()
         before = self.fed
         assert self.world.do(*place, admitted.command, service_actor("auto_deletion")) is None
         self.feed()
@@ -163,9 +166,6 @@ async def test_hours_are_measured_once_from_the_samples_and_follow_from_the_log(
         await measure_all(pool, plane.send, world.now)
         assert plane.measured() == [], "it is not yet time"
         world.now = BEGIN + 2 * HOUR + 6 * MINUTE
-        plane.away = True
-        await measure_all(pool, plane.send, world.now)
-        plane.away = False
         # Two at once, which both begin anew.
         await asyncio.gather(*(measure_all(pool, plane.send, world.now) for _ in range(2)))
         assert [event.hour for event in plane.measured()] == [BEGIN, BEGIN + HOUR]
@@ -182,3 +182,29 @@ async def test_hours_are_measured_once_from_the_samples_and_follow_from_the_log(
         await rebuild(plane.store, postgres_database, lambda *_: None)
         assert await verify(plane.store, postgres_database, lambda *_: None) == []
         assert (30 + 15, 20 + 11, 16) in told(await sums(queries, By.PROJECT, BEGIN, BEGIN + 2 * HOUR))
+
+
+@pytest.mark.anyio
+async def test_one_that_ends_within_an_hour_is_followed_by_one_that_tells_the_rest(postgres_database: str) -> None:
+    plane = Plane()
+    world = plane.world
+    async with projected(plane, postgres_database) as (pool, queries):
+        cluster = world.cluster()
+        node = world.node(cluster, "n")
+        keys = [world.training("w", world.project(name), cluster) for name in ("a", "b", "c")]
+        world.place([(key, FIRST, node, number) for number, key in enumerate(keys)])
+        for key in keys:
+            world.report(key, FIRST, "running")
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        for key in keys:
+            await take(pool, cluster, world.state("workload", key).workload_id, range(1, 90))
+        world.later(3 * 3600)
+        plane.takes = 2
+        await measure_all(pool, plane.send, world.now)
+        assert len(plane.measured()) == 2
+        plane.takes = None
+        assert await queries.wait_for(plane.fed, 20)
+        assert await measure_all(pool, plane.send, world.now) == 2
+        told_of = [(event.hour, event.project_id) for event in plane.measured()]
+        assert len(told_of) == len(set(told_of)) == 6
