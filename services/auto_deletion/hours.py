@@ -18,7 +18,7 @@ from prometheus_client import Counter
 
 from events.commit import service_actor
 from events.envelope import Accepted, AdmittedCommand
-from events.hours import MOST_ROWS, Measured, NoteHours
+from events.hours import MOST_ROWS, Measured, NoteHours, hours_key
 from events.ids import derived_command_id
 from events.prices import HOUR, full_hour
 from projections.postgres import CUT_OFF, Pool
@@ -53,7 +53,8 @@ def to_tell(hour: datetime, rows: Iterable[Mapping[str, Any]]) -> list[AdmittedC
     by_project: dict[str, list[Measured]] = {}
     for row in rows:
         measured = int(row["measured"])
-        if measured > 0:
+        # Of an id that is none of ours no command is taken: it would hold up everybody for as long as samples are kept.
+        if measured > 0 and hours_key(row["project_id"], hour) is not None:
             by_project.setdefault(row["project_id"], []).append(
                 Measured(
                     owner=row["owner"],

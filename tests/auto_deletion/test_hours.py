@@ -15,6 +15,7 @@ from events.commands import target
 from events.commit import service_actor
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown
 from events.hours import MOST_ROWS, HoursMeasured, NoteHours
+from events.ids import incarnation_id, project_key
 from projections.migrate import prepare
 from projections.postgres import Pool
 from projections.queries import Queries
@@ -31,19 +32,21 @@ from services.runtime.process.host import Health
 from tests.support.lives import BEGIN, FIRST, World, feed
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+P, Q, R = sorted(incarnation_id(project_key(name), "c") for name in ("p", "q", "r"))
 
 
 def sampled(**more: Any) -> dict[str, Any]:
     """What the tables say of one group."""
-    texts = {"project_id": "p", "owner": "alice", "cluster_id": "c", "pool": "", "priority_class": "", "gpu_model": ""}
+    texts = {"project_id": P, "owner": "alice", "cluster_id": "c", "pool": "", "priority_class": "", "gpu_model": ""}
     return texts | {"measured": 1000, "used": 500} | more
 
 
 def test_each_project_has_a_command_and_two_who_measure_give_the_same() -> None:
-    rows = [sampled(), sampled(project_id="q"), sampled(owner="bob"), sampled(project_id="r", measured=0, used=0)]
+    rows = [sampled(), sampled(project_id=Q), sampled(owner="bob"), sampled(project_id=R, measured=0, used=0)]
+    rows += [sampled(project_id="none of ours")]
     first, later = to_tell(BEGIN, rows), to_tell(BEGIN, [row | {"used": 7} for row in rows])
     assert [(one.command.project_id, len(one.command.rows)) for one in first if isinstance(one.command, NoteHours)] == [
-        ("p", 2), ("q", 1)
+        (P, 2), (Q, 1)
     ]  # fmt: skip
     assert [one.command_id for one in first] == [one.command_id for one in later]
 
