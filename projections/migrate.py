@@ -127,6 +127,19 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """,
     "CREATE INDEX webhook_deliveries_by_state ON muster.webhook_deliveries (webhook_id, state, id)",
     "CREATE INDEX webhook_deliveries_by_time ON muster.webhook_deliveries (created_at)",
+    # What was never tried goes by place, and what was by time: each is found without reading what waits besides.
+    "DROP INDEX muster.webhook_deliveries_due",
+    "DROP INDEX muster.webhook_deliveries_untried",
+    """
+    CREATE INDEX webhook_deliveries_due ON muster.webhook_deliveries (webhook_id, due_at)
+    WHERE state = 'waiting' AND first_tried_at IS NOT NULL
+    """,
+    """
+    CREATE INDEX webhook_deliveries_new ON muster.webhook_deliveries (webhook_id, place)
+    WHERE state = 'waiting' AND first_tried_at IS NULL
+    """,
+    # A restored log gives places out again that the one before it had.
+    "ALTER TABLE muster.webhook_position ADD COLUMN incarnation integer NOT NULL DEFAULT 0",
 )
 """Each is applied once, in this order; never change one that was shipped, add another."""
 

@@ -240,6 +240,7 @@ webhook_position: Final = Table(
     lasting,
     _column("one", "flag", key=True),
     _column("place", "text"),
+    _column("incarnation", "integer"),
 )
 
 webhook_deliveries: Final = Table(

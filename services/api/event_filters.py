@@ -11,7 +11,7 @@ from events.public.registry import PUBLIC_EVENTS
 from events.subjects import EVENTS_STREAM, feed_filter
 from services.api.context import Call, Look
 from services.api.errors import bad_request, not_found
-from services.api.feed_frames import LAST_NUMBER, NO_MARK, Position, mark_in, read_position
+from services.api.feed_frames import LAST_NUMBER, NO_MARK, Position, Takes, mark_in, read_position
 from services.api.feed_ring import Wanted
 from services.api.issues import BadValueError, Issue, none_of, shown
 from services.api.moments import parse_as_of
@@ -64,15 +64,25 @@ class Asked(NamedTuple):
     """Empty: of all that they may read."""
     wanted: Wanted
 
-    @property
-    def subject(self) -> str:
-        """In FEED, where everything that is asked for stands, and perhaps more."""
+    def subject(self, projects: frozenset[str] | None) -> str | None:
+        """In FEED, where everything that is asked for of these projects stands, and perhaps more: `takes` says. None:
+        nothing can be.
+        """
+        if projects is not None and not projects:
+            return None
         types = self.wanted.types
         return feed_filter(
-            self.project_id or "*",
+            next(iter(projects)) if projects is not None and len(projects) == 1 else "*",
             workload_id=self.wanted.workload_id or "*",
             event=next(iter(types)) if len(types) == 1 else "*",
         )
+
+    def takes(self, projects: frozenset[str] | None) -> Takes:
+        """Which messages of FEED are asked for, by their subject: what is of others is not even read."""
+        fits = self.wanted.fits
+        if projects is None:
+            return lambda _, workload_id, type_: fits(workload_id, type_)
+        return lambda project_id, workload_id, type_: project_id in projects and fits(workload_id, type_)
 
     def projects(self, call: Call) -> frozenset[str] | None:
         """Those whose events the caller may be told now. None: of all."""

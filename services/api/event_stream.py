@@ -44,6 +44,8 @@ from services.runtime.log.store import LogUnavailableError
 
 BEHIND_SECONDS: Final = 0.5
 """Between two looks at a FEED that does not hold yet what a reader waits for."""
+STEP_EVENTS: Final = 256
+"""That a reader takes from what is shared before it is looked again who it is."""
 PIECE_BYTES: Final = 64 * 1024
 """A reader is sent pieces of about this size, so that one that reads slowly keeps little in memory."""
 STREAM: Final = (
@@ -167,21 +169,32 @@ class _Reader(Listener):
             self.woken.set()
             return
         entries = ring.behind(self._place, self._projects, self._which.wanted)
-        if ring.end > self._place:
+        if len(entries) > STEP_EVENTS:
+            # The rest stays in the ring, which all share: who reads slowly would keep it for themselves.
+            entries = entries[:STEP_EVENTS]
+            self._place, self._id = entries[-1].place, entries[-1].id
+            self.woken.set()
+        elif ring.end > self._place:
             self._place, self._id = ring.end, ring.end_id
         for piece in _joined(entries):
             yield piece
 
     async def _pages(self, until: float) -> AsyncGenerator[bytes]:
+        subject = self._which.subject(self._projects)
+        if subject is None:
+            # Whoever may read nothing has no past to read.
+            if (ring := self._tail.ring) is not None:
+                self._place, self._behind = max(self._place, ring.end), False
+            return
         clock = asyncio.get_running_loop().time
         while self._behind and clock() < until and not self._tail.stopping:
             try:
-                page = await self._tail.page(self._place, self._cursor, self._which.subject)
+                page = await self._tail.page(self._place, self._cursor, subject, self._which.takes(self._projects))
             except (LogUnavailableError, UnreadableEventError):
                 return  # the follower meets it, too, and says so
             if page.gone:
                 yield about_stream("gap", _GAP, after=self._place.text())
-            entries = [entry for entry in page.entries if entry.place > self._place and self._may_have(entry)]
+            entries = [entry for entry in page.entries if entry.place > self._place]
             self._place, self._cursor = page.reached, page.next
             for piece in _joined(entries):
                 yield piece
@@ -192,10 +205,6 @@ class _Reader(Listener):
                 self._behind = False
             elif page.at_end:
                 return
-
-    def _may_have(self, entry: Entry) -> bool:
-        mine = self._projects is None or entry.project_id in self._projects
-        return mine and self._which.wanted.takes(entry)
 
     async def _end(self) -> Refusal | None:
         """Why it ends now. None where it goes on, with the projects that the caller may read by now."""

@@ -6,6 +6,7 @@ other log has the same one at the same place.
 
 import hashlib
 import re
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -27,6 +28,14 @@ _MARK_DIGITS: Final = 8
 NO_MARK: Final = "0" * _MARK_DIGITS
 """Of the beginning of the log, where there is no commit."""
 _ID: Final = re.compile(r"([0-9]{1,16}\.[0-9]{1,6})-([0-9a-f]{8})")
+
+
+type Takes = Callable[[str, str, str], bool]
+"""Whether an event of a project, about a workload (or none: empty), of a type is wanted."""
+
+
+def everything(_project_id: str, _workload_id: str, _type: str) -> bool:
+    return True
 
 
 class UnreadableEventError(Exception):
@@ -84,6 +93,18 @@ def entry_of(message: StoredMessage) -> Entry:
         raise UnreadableEventError(f"message {message.seq} of FEED is no public event: {error}") from error
     frame = b"id: %s\ndata: %s\n\n" % (id_.encode(), event)
     return Entry(place, id_, project_id, workload_id, kind, frame)
+
+
+def entries_of(messages: Iterable[StoredMessage], takes: Takes) -> list[Entry]:
+    """Those messages of FEED that are wanted; the others are not read. Raises UnreadableEventError."""
+    return [entry_of(message) for message in messages if takes(*_about(message))]
+
+
+def _about(message: StoredMessage) -> tuple[str, str, str]:
+    try:
+        return split_feed_subject(message.subject)
+    except ValueError as error:
+        raise UnreadableEventError(f"message {message.seq} of FEED is no public event: {error}") from error
 
 
 def opening(position: Position) -> bytes:

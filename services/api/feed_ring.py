@@ -41,9 +41,10 @@ class Wanted(NamedTuple):
     """Empty: all."""
 
     def takes(self, entry: Entry) -> bool:
-        return (not self.workload_id or entry.workload_id == self.workload_id) and (
-            not self.types or entry.type in self.types
-        )
+        return self.fits(entry.workload_id, entry.type)
+
+    def fits(self, workload_id: str, type_: str) -> bool:
+        return (not self.workload_id or workload_id == self.workload_id) and (not self.types or type_ in self.types)
 
 
 class Ring:

@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 
 from events.public.cloudevents import Place
 from events.subjects import FEED_STREAM
-from services.api.feed_frames import UnreadableEventError, entry_of
+from services.api.feed_frames import Takes, UnreadableEventError, entries_of, entry_of, everything
 from services.api.feed_ring import Entry, Ring
 from services.runtime.log.store import LogUnavailableError
 from services.runtime.nats.feed import ANY, BEGIN, REQUEST_SECONDS, first_from, place_in
@@ -204,11 +204,12 @@ class FeedTail:
 
     # -- readers behind the ring -----------------------------------------------------------------------------------
 
-    async def page(self, place: Place, cursor: Cursor | None, subject: str) -> Page:
+    async def page(self, place: Place, cursor: Cursor | None, subject: str, takes: Takes = everything) -> Page:
         """What FEED holds of a subject behind a place, bounded. Raises LogUnavailableError, UnreadableEventError.
 
         Args:
             cursor: of the page before this one, where there was one.
+            takes: which of it is wanted; the page holds that alone, and has considered all.
         """
         async with self._pages:
             info = await self._info()
@@ -228,8 +229,8 @@ class FeedTail:
             if after.created != info.created or after.state.first_seq > max(seq, state.first_seq):
                 # Another FEED, or some went meanwhile: to be looked at again.
                 return Page([], place, None, at_end=False)
-        entries = [entry_of(message) for message in messages]
-        newest = max((place, *(entry.place for entry in entries[-1:])))
+        entries = entries_of(messages, takes)
+        newest = max(place, place_in(messages[-1])) if messages else place
         if more:
             return Page(entries, newest, Cursor(info.created, behind), at_end=False, gone=gone)
         end = Cursor(info.created, max(behind, state.last_seq + 1))

@@ -12,10 +12,13 @@ from typing import Final
 
 from starlette.responses import Response
 
+from events.actors import STRANGER
 from events.authorize import Permission, authorize
 from events.refusal import Refusal
 from services.api.context import Look
 from services.api.streamed import Streamed
+from services.runtime.identity.actors import ActorsAwayError
+from services.runtime.identity.authentication import Identity
 
 FOLLOWS: Final = 500
 """Open at once in one process, of all users."""
@@ -92,4 +95,14 @@ async def token_refusal(call: Look) -> Refusal | None:
     # Without the leeway of a new request: whoever has a newer token asks again.
     if identity.expires_at <= datetime.now(UTC):
         return Refusal(code="not_authenticated", message="the token has expired; get a new one")
+    if call.actor != STRANGER and await _actor(call, identity) != call.actor:
+        return Refusal(code="not_permitted", message="whose token this is was forgotten, and has no roles any more")
     return None
+
+
+async def _actor(call: Look, identity: Identity) -> str:
+    """Who that is now: people can be forgotten, but not while nobody can be looked up."""
+    try:
+        return await call.api.identities.actor(identity)
+    except ActorsAwayError:
+        return call.actor

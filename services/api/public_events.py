@@ -2,6 +2,7 @@
 older is not made again for a question.
 """
 
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
@@ -18,9 +19,9 @@ from services.api import answers
 from services.api.context import Call
 from services.api.errors import bad_request, not_found
 from services.api.event_filters import FILTERS, FROM, Asked, actor_ids, asked, position_from, position_now
-from services.api.feed_frames import LAST_NUMBER, entry_of
+from services.api.feed_frames import LAST_NUMBER, Takes, entries_of, everything
 from services.api.feed_ring import Entry
-from services.api.feed_tail import Page
+from services.api.feed_tail import Cursor, Page
 from services.api.issues import BadValueError, Issue, shown
 from services.api.log_lines import SINCE
 from services.api.moments import parse_as_of
@@ -36,7 +37,9 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 WINDOW: Final = 1_000
 """Messages of FEED that are searched with one question."""
 MOST_SEARCHED: Final = 40_000
-"""By one request: some tenths of a second. The next page goes on."""
+"""By one request. The next page goes on."""
+SEARCH_SECONDS: Final = 3.0
+"""That one request searches, also where less was searched by then: well before its deadline."""
 GONE_HEADER: Final = "X-Events-Gone"
 JSON_LINES: Final = "application/jsonl"
 TO: Final = Query(
@@ -103,7 +106,7 @@ async def export_public_events(call: Call) -> Response:
         held.callback(call.take_slot(call.api.exports, "exports"))
         search = await _search(call)
         # The first page is read here, so that whatever is wrong is still answered as an error.
-        page = await call.api.feed.page(search.after, None, search.asked.subject)
+        page = await _page(call, search, search.after, None)
         headers = {
             GONE_HEADER: "true" if page.gone else "false",
             "Content-Disposition": 'attachment; filename="events.jsonl"',
@@ -125,7 +128,7 @@ async def get_public_event(call: Call) -> Answer[answers.EventRow]:
         raise bad_request([Issue(field="sequence", details=str(error))]) from None
     info = await stream_info(call.api.requests, FEED_STREAM, seconds=REQUEST_SECONDS)
     seq = await first_from(call.api.requests, place, info.state)
-    for entry in await _window(call, ANY, seq, seq + 1):
+    for entry in await _window(call, ANY, seq, seq + 1, everything):
         if entry.place == place and call.may_read(entry.project_id):
             return Answer(await _answer(call, entry))
     raise not_found(f"there is no public event {place.seq}.{place.number}, or it is no longer kept")
@@ -145,12 +148,14 @@ class _Search:
     actors: frozenset[str] | None = None
     """Ids; None: of everybody."""
 
+    @property
+    def subject(self) -> str | None:
+        return self.asked.subject(self.projects)
+
     def takes(self, entry: Entry) -> bool:
-        return (
-            self.after < entry.place <= self.until
-            and (self.projects is None or entry.project_id in self.projects)
-            and self.asked.wanted.takes(entry)
-            and (self.actors is None or _read(entry).data.actor.id in self.actors)
+        """Of those that the subject and `asked` let through."""
+        return self.after < entry.place <= self.until and (
+            self.actors is None or _read(entry).data.actor.id in self.actors
         )
 
 
@@ -204,7 +209,10 @@ class _Found:
 
 
 async def _newest_first(call: Call, search: _Search, limit: int) -> _Found:
-    requests = call.api.requests
+    requests, subject, until = call.api.requests, search.subject, time.monotonic() + SEARCH_SECONDS
+    if subject is None:
+        return _Found(entries=[], next=None, gone=False)
+    wanted = search.asked.takes(search.projects)
     state = (await stream_info(requests, FEED_STREAM, seconds=REQUEST_SECONDS)).state
     before: Place = call.values["before"] or _behind(search.until)
     low = await first_from(requests, _behind(search.after), state)
@@ -212,16 +220,18 @@ async def _newest_first(call: Call, search: _Search, limit: int) -> _Found:
     found, size, least = list[Entry](), 0, max(low, high - MOST_SEARCHED)
     while high > least:
         begin = max(least, high - WINDOW)
-        for entry in reversed(await _window(call, search.asked.subject, begin, high)):
+        for entry in reversed(await _window(call, subject, begin, high, wanted)):
             if search.takes(entry):
                 found.append(entry)
                 size += len(entry.frame)
                 if len(found) >= limit or size >= PAGE_BYTES:
                     return _Found(entries=found, next=entry.place.text(), gone=False)
         high = begin
+        if time.monotonic() >= until:
+            break
     if high == low:
         return _Found(entries=found, next=None, gone=1 < low <= state.first_seq)
-    (last,) = await _window(call, ANY, high, high + 1)
+    (last,) = await _window(call, ANY, high, high + 1, everything)
     return _Found(entries=found, next=last.place.text(), gone=False)
 
 
@@ -229,8 +239,8 @@ def _behind(place: Place) -> Place:
     return Place(place.seq, place.number + 1)
 
 
-async def _window(call: Call, subject: str, begin: int, end: int) -> list[Entry]:
-    """What FEED holds of a subject from one of its sequences up to another, in order."""
+async def _window(call: Call, subject: str, begin: int, end: int, wanted: Takes) -> list[Entry]:
+    """What FEED holds of a subject from one of its sequences up to another and is wanted, in order."""
     found: list[Entry] = []
     more = 1
     while begin < end and more:
@@ -245,7 +255,7 @@ async def _window(call: Call, subject: str, begin: int, end: int) -> list[Entry]
         )
         if not messages:
             break
-        found += [entry_of(message) for message in messages if message.seq < end]
+        found += entries_of((message for message in messages if message.seq < end), wanted)
         begin = messages[-1].seq + 1
     return found
 
@@ -270,4 +280,11 @@ async def _exported(call: Call, search: _Search, page: Page) -> AsyncGenerator[b
             yield lines
         if page.at_end or page.reached >= search.until:
             return
-        page = await call.api.feed.page(page.reached, page.next, search.asked.subject)
+        page = await _page(call, search, page.reached, page.next)
+
+
+async def _page(call: Call, search: _Search, place: Place, cursor: Cursor | None) -> Page:
+    subject = search.subject
+    if subject is None:
+        return Page([], search.until, None, at_end=True)
+    return await call.api.feed.page(place, cursor, subject, search.asked.takes(search.projects))

@@ -34,6 +34,8 @@ from services.api.places import directory_fresh
 from services.api.workloads import PAGE
 
 HOUR: Final = timedelta(hours=1)
+FIRST: Final = datetime(1, 1, 1, 1, tzinfo=UTC)
+"""The end of the first span that there can be."""
 PER: Final = ("hour", "day", "month")
 _DIGITS: Final = 6
 """Of hours after the point: a millionth of an hour is 3.6 ms."""
@@ -131,7 +133,8 @@ def _span(begin: datetime | None, end: datetime | None, now: datetime) -> tuple[
     elif end != _full_hour(end):
         end = min(_full_hour(end) + HOUR, now)
     if begin is None:
-        last = end - timedelta(microseconds=1)
+        # The month that ends here, at the border of two; before the first year there is none.
+        last = max(end, FIRST) - timedelta(microseconds=1)
         begin = datetime(last.year, last.month, 1, tzinfo=UTC)
     begin = _full_hour(begin)
     if begin >= end:

@@ -3,7 +3,6 @@ service `webhooks`, which alone has them.
 """
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
 import msgspec
@@ -27,6 +26,7 @@ from events.webhooks import (
     DeleteWebhook,
     RotateWebhookKey,
     Webhook,
+    fits,
 )
 from services.api import answers
 from services.api.context import MIN_SEQ, Call, read_answer, sequence_headers
@@ -353,7 +353,7 @@ def _url_issues(call: Call, url: str) -> Iterator[Issue]:
 
 def _type_issues(types: tuple[str, ...]) -> Iterator[Issue]:
     for place, given in enumerate(types):
-        if TYPE_PATTERN.match(given) and any(fnmatchcase(known, given) for known in PUBLIC_EVENTS):
+        if TYPE_PATTERN.match(given) and any(fits(known, given) for known in PUBLIC_EVENTS):
             continue
         hint = did_you_mean(given.removeprefix("muster.").removesuffix(".v1"), PUBLIC_EVENTS)
         details = f"{shown(given)} is no type of a public event, and matches none; {hint or 'see /asyncapi.json'}"

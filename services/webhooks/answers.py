@@ -1,6 +1,7 @@
 """Answers what the api asks: keys, deliveries, tests. Who may ask what, the api has looked at."""
 
 import asyncio
+from collections import Counter as Counts
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
@@ -32,6 +33,10 @@ from services.webhooks.keys import WebhookKeys
 from services.webhooks.table import Row, Table
 
 TEST_TYPE: Final = "WebhookTest"
+TESTS_OF_PROJECT: Final = 4
+"""Under way at once: each waits for a receiver that may hang, and whoever else asks must not wait for it."""
+TESTS_IN_ALL: Final = 32
+"""Half of the questions that are answered at once."""
 KNOWN_SECONDS: Final = 2.0
 """Within which a webhook that was just created is known here."""
 _DECODER: Final = msgspec.json.Decoder(Asked)
@@ -51,6 +56,10 @@ class Desk:
         self._keys = keys
         self._directory = directory
         self._dispatcher = dispatcher
+        self._asked = Counts[str]()
+        """Tests that are waited for, by project."""
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        """By the id of the test: one that is asked for again waits for the same request."""
 
     async def handle(self, message: Msg) -> None:
         try:
@@ -89,6 +98,16 @@ class Desk:
         known = await self._known(asked.webhook_id)
         if known is None:
             return Away(reason="the webhook is not known yet")
+        project = known.project_id
+        if self._asked[project] >= TESTS_OF_PROJECT or self._asked.total() >= TESTS_IN_ALL:
+            return Away(reason="other tests of webhooks are under way")
+        self._asked[project] += 1
+        try:
+            return await self._outcome(known, asked)
+        finally:
+            self._asked -= Counts((project,))
+
+    async def _outcome(self, known: KnownWebhook, asked: AskTest) -> Answered:
         body = test_body(asked.test_id, known, datetime.now(UTC))
         held, delivery = await self._table.test(
             Row(
@@ -101,7 +120,11 @@ class Desk:
             )
         )
         if held is not None:
-            await self._dispatcher.deliver_now(known, held)
+            posting = asyncio.create_task(self._dispatcher.deliver_now(known, held))
+            self._under_way[asked.test_id] = posting
+            posting.add_done_callback(lambda _: self._under_way.pop(asked.test_id, None))
+        if (under_way := self._under_way.get(asked.test_id)) is not None:
+            await asyncio.shield(under_way)
             delivery = await self._table.delivery(asked.webhook_id, asked.test_id)
         return Tested(delivery=delivery)
 

@@ -40,6 +40,8 @@ IDLE_SECONDS: Final = 5.0
 STOP_SECONDS: Final = 4.0
 """What is under way gets this long when the service stops; the rest is posted again."""
 TIDY_SECONDS: Final = 30.0
+TIDY_ON_SECONDS: Final = 0.1
+"""Where there is more to delete."""
 STORE_PAUSE_SECONDS: Final = 0.2
 CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"
 _TROUBLE: Final = "webhook deliveries"
@@ -47,6 +49,8 @@ _TROUBLE: Final = "webhook deliveries"
 _TRIES: Final = Counter("muster_webhook_tries", "Requests to receivers of webhooks", ["outcome"])
 _UNDER_WAY: Final = Gauge("muster_webhook_tries_under_way", "Requests to receivers of webhooks that are under way")
 
+type CatchUp = Callable[[], Awaitable[None]]
+"""Waits until the directory is where the log is now; raises one of AWAY."""
 type Disable = Callable[[KnownWebhook, DisabledBecause], Awaitable[None]]
 
 log = structlog.get_logger(__name__)
@@ -55,16 +59,25 @@ log = structlog.get_logger(__name__)
 class Dispatcher:
     """One service's deliveries; a second one beside it takes a share."""
 
-    def __init__(self, table: Table, poster: Poster, keys: WebhookKeys, directory: Directory, disable: Disable) -> None:
+    def __init__(
+        self,
+        table: Table,
+        poster: Poster,
+        keys: WebhookKeys,
+        directory: Directory,
+        *,
+        catch_up: CatchUp,
+        disable: Disable,
+    ) -> None:
         self._table = table
         self._poster = poster
         self._keys = keys
         self._directory = directory
+        self._catch_up = catch_up
         self._disable = disable
         self._breakers: dict[str, Breaker] = {}
         self._under_way: dict[asyncio.Task[None], KnownWebhook] = {}
         self._something = asyncio.Event()
-        self._tidy_at = 0.0
 
     def wake(self) -> None:
         """Something may be due."""
@@ -78,7 +91,6 @@ class Dispatcher:
                 self._something.clear()
                 try:
                     begun = await self._round()
-                    await self._tidy()
                 except AWAY as error:
                     told = str(error) or type(error).__name__
                     health.warnings[_TROUBLE] = f"webhooks cannot be delivered: {told}"
@@ -149,6 +161,8 @@ class Dispatcher:
         await self._deliver(known, held)
 
     async def _deliver(self, known: KnownWebhook, held: Claimed) -> None:
+        if time.monotonic() > held.post_by:
+            return  # this process stood still meanwhile: the delivery is free again soon, or another service has it
         outcome, last = await self._try(known, held)
         failpoints.reached("webhook_posted")
         what = after(outcome, held.tries + 1, chance=random.random(), test=held.is_test)  # noqa: S311 (jitter)
@@ -188,14 +202,29 @@ class Dispatcher:
                     return False
             await asyncio.sleep(STORE_PAUSE_SECONDS)
 
-    async def _tidy(self) -> None:
-        if time.monotonic() < self._tidy_at:
-            return
+    async def tidy(self, stop: asyncio.Event) -> None:
+        """Disable, park and delete what is to be, until `stop`. Postgres or NATS away only delay it."""
+        while not stop.is_set():
+            pause = TIDY_SECONDS
+            try:
+                if await self._tidy():
+                    pause = TIDY_ON_SECONDS
+            except AWAY as error:
+                log.warning("webhooks_not_tidied", error=str(error) or type(error).__name__)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+
+    async def _tidy(self) -> int:
+        """Once; how many were parked or deleted."""
+        # Looked at before the directory catches up: a webhook that has deliveries then and is not known afterwards is
+        # no more, and what waits then for one that is disabled is not what came after it was enabled again.
+        with_deliveries, newest = await self._table.held()
+        await self._catch_up()
         known = dict(self._directory.webhooks)
         self._breakers = {id_: breaker for id_, breaker in self._breakers.items() if id_ in known}
         for id_ in await self._table.overfull():
             if id_ in known:
                 await self._disable(known[id_], "too_many_waiting")
-        await self._table.park(id_ for id_, one in known.items() if one.webhook.disabled is not None)
-        deleted = await self._table.forget(known)
-        self._tidy_at = time.monotonic() + (0.0 if deleted else TIDY_SECONDS)
+        disabled = (id_ for id_, one in known.items() if one.webhook.disabled is not None)
+        parked = await self._table.park(disabled, newest)
+        gone = [id_ for id_ in with_deliveries if id_ not in known]
+        return parked + await self._table.forget([id_ for id_ in with_deliveries if id_ in known], gone)

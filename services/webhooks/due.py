@@ -15,7 +15,7 @@ JITTER: Final = 0.2
 LONGEST_WISH: Final = timedelta(hours=24)
 """Of a receiver, in `Retry-After`."""
 GONE: Final = 410
-_SUCCESS: Final = range(200, 300)
+SUCCESS: Final = range(200, 300)
 
 
 class Outcome(NamedTuple):
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 
     @property
     def taken(self) -> bool:
-        return self.status in _SUCCESS
+        return self.status in SUCCESS
 
 
 class Next(NamedTuple):

@@ -5,7 +5,8 @@ Places, not sequences, say how far it came: FEED can be deleted and written agai
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 import asyncpg
@@ -13,8 +14,10 @@ import msgspec
 import structlog
 from nats.errors import Error as NatsError
 
+from events.aggregate import LOG
+from events.installation import LOG_KEY
 from events.public.cloudevents import PREFIX, Place, as_json, attributes_of, place_of
-from events.subjects import ALL_FEED, FEED_STREAM, NO_WORKLOAD, split_feed_subject
+from events.subjects import ALL_FEED, EVENTS_STREAM, FEED_STREAM, NO_WORKLOAD, split_feed_subject
 from projections.postgres import CUT_OFF
 from services.runtime.identity.directory import KINDS, Directory, KnownWebhook
 from services.runtime.log.store import EventStore
@@ -28,6 +31,12 @@ from services.webhooks.table import Row, Table
 
 AT_ONCE: Final = 200
 """Messages read at once, some 200 KB."""
+ROWS_AT_ONCE: Final = 1_000
+"""Stored in one transaction, by its events: 200 of them that 100 webhooks want would take longer than a statement may,
+and that again with every try."""
+BYTES_AT_ONCE: Final = 8 * 1024 * 1024
+"""Of these rows."""
+RESTORED_WITHIN: Final = timedelta(days=1)
 REQUEST_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 0.1
 """Between looks where nothing comes: an event is posted so much later, and a look costs a third of a millisecond."""
@@ -115,10 +124,18 @@ class Reader:
 
     async def _begin(self) -> None:
         """Find the place in FEED that was come to."""
+        chain = await self._store.load(LOG, LOG_KEY)
+        restored = chain.state
+        up_to = Place(restored.restored_seq, _LAST_NUMBER).text()
+        if restored.incarnation:
+            # Tables of before may be there still. What came after the backup came to nothing, and its places are given
+            # out again.
+            await self._table.go_back(up_to, restored.incarnation)
         place = await self._table.place()
         if place is None:
-            end = await self._store.last_seq()
-            await self._table.begin(Place(end, _LAST_NUMBER).text())
+            new = restored.incarnation and await self._is_new(chain.version)
+            begin = up_to if new else Place(await self._store.last_seq(), _LAST_NUMBER).text()
+            await self._table.begin(begin, restored.incarnation)
             place = await self._table.place()
         assert place is not None, "it was begun just now"
         self._place = place
@@ -126,6 +143,13 @@ class Reader:
         self._created = info.created
         self._next = await self._first_after(place, info)
         self._looked_at = asyncio.get_running_loop().time()
+
+    async def _is_new(self, seq: int) -> bool:
+        """Whether the commit that says that the log was restored is so new that webhooks are to be told of it, and of
+        what came after it. Later, somebody has lost the tables alone.
+        """
+        message = await message_at(self._requests, EVENTS_STREAM, seq, seconds=REQUEST_SECONDS)
+        return message is not None and datetime.now(UTC) - message.time < RESTORED_WITHIN
 
     async def _step(self) -> None:
         if not self._directory.webhooks:
@@ -149,7 +173,7 @@ class Reader:
         """While there are no webhooks, everything is taken in."""
         info = await self._info()
         place = await self._place_at(info.state.last_seq) if info.state.messages else ""
-        await self._catch_up()
+        await catch_up(self._store, self._directory)
         # One that was made meanwhile is known by now, and wants what came after it.
         if place > self._place and not self._directory.webhooks:
             await self._table.take_in((), place)
@@ -160,24 +184,18 @@ class Reader:
     async def _take_in(self, messages: list[Message]) -> None:
         # What FEED holds follows from commits of before: with the directory at the log's end by now, no webhook that
         # was there then is missed.
-        await self._catch_up()
+        await catch_up(self._store, self._directory)
         by_project: dict[str, list[KnownWebhook]] = {}
         for known in self._directory.webhooks.values():
             if known.webhook.disabled is None:
                 by_project.setdefault(known.project_id, []).append(known)
-        new = [message for message in messages if message.place > self._place]
-        rows = list(rows_of(new, by_project))
-        if new:
-            await self._table.take_in(rows, new[-1].place)
+        new = (message for message in messages if message.place > self._place)
+        for rows, place in taken_in_at_once(new, by_project):
+            await self._table.take_in(rows, place)
             failpoints.reached("webhook_taken_in")
-            self._place = new[-1].place
-        if rows:
-            self._wake()
-
-    async def _catch_up(self) -> None:
-        newest = await self._store.last_seq(aggregates=KINDS)
-        if not await self._directory.reached(newest, timeout_seconds=CATCH_UP_SECONDS):
-            raise UnansweredError(f"webhooks are known up to {self._directory.seq}, and the log is at {newest}")
+            self._place = place
+            if rows:
+                self._wake()
 
     # -- FEED ---------------------------------------------------------------------------------------------------------
 
@@ -230,6 +248,13 @@ class Reader:
             log.warning("webhooks_may_miss_events", taken_in=place, feed_begins=first)
 
 
+async def catch_up(store: EventStore, directory: Directory) -> None:
+    """Wait until the directory is where the log is now. Raises UnansweredError, and what the store raises."""
+    newest = await store.last_seq(aggregates=KINDS)
+    if not await directory.reached(newest, timeout_seconds=CATCH_UP_SECONDS):
+        raise UnansweredError(f"webhooks are known up to {directory.seq}, and the log is at {newest}")
+
+
 def message_of(subject: str, headers: Mapping[str, str], payload: bytes) -> Message:
     """Raises ValueError where it is no public event."""
     project_id, workload_id, type_ = split_feed_subject(subject)
@@ -250,23 +275,41 @@ def _place_in(headers: Mapping[str, str]) -> str:
         return ""
 
 
-def rows_of(messages: Iterable[Message], by_project: dict[str, list[KnownWebhook]]) -> Iterable[Row]:
-    """The deliveries that follow: for each webhook of an event's project that takes its type and was there before."""
+def taken_in_at_once(
+    messages: Iterable[Message], by_project: dict[str, list[KnownWebhook]]
+) -> Iterator[tuple[list[Row], str]]:
+    """The deliveries that follow, as many at once as Postgres stores in a moment, and up to which place they go."""
+    rows: list[Row] = []
+    place, size = "", 0
     for message in messages:
-        due = [
-            known.webhook.id
-            for known in by_project.get(message.project_id, ())
-            if place_of(message.place).seq > known.since and known.webhook.takes(message.type)
-        ]
-        if not due:
-            continue
-        body = as_json(message.headers, message.payload).decode()
-        for webhook_id in due:
-            yield Row(
-                webhook_id=webhook_id,
-                event_id=message.event_id,
-                type=message.type,
-                place=message.place,
-                about=message.about,
-                body=body,
-            )
+        due = rows_of(message, by_project)
+        rows += due
+        place, size = message.place, size + sum(len(row.body) for row in due)
+        if len(rows) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield rows, place
+            rows, place, size = [], "", 0
+    if place:
+        yield rows, place
+
+
+def rows_of(message: Message, by_project: dict[str, list[KnownWebhook]]) -> list[Row]:
+    """The deliveries that follow: for each webhook of an event's project that takes its type and was there before."""
+    due = [
+        known.webhook.id
+        for known in by_project.get(message.project_id, ())
+        if place_of(message.place).seq > known.since and known.webhook.takes(message.type)
+    ]
+    if not due:
+        return []
+    body = as_json(message.headers, message.payload).decode()
+    return [
+        Row(
+            webhook_id=webhook_id,
+            event_id=message.event_id,
+            type=message.type,
+            place=message.place,
+            about=message.about,
+            body=body,
+        )
+        for webhook_id in due
+    ]

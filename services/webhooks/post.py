@@ -5,15 +5,16 @@ environment, so nothing leads past the check. The certificate must be for the na
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -27,10 +28,10 @@ from services.runtime.webhooks.addresses import (
     check_addresses,
     target_of,
 )
-from services.webhooks.due import Outcome
+from services.webhooks.due import SUCCESS, Outcome
 
 if TYPE_CHECKING:
-    import httpx
+    import httpcore
 
 TRY_SECONDS: Final = 15.0
 """From the lookup to the head of the answer."""
@@ -41,12 +42,15 @@ LOOKUPS_OF_PROJECT: Final = 2
 ADDRESSES: Final = 3
 """Of one name that are tried, one after the other."""
 EXCERPT_BYTES: Final = 1_024
+EXCERPT_SECONDS: Final = 1.0
+"""After the head: the status counts also where the rest does not come."""
 EXCERPT: Final = 200
 """Characters of it that are kept."""
 ERROR: Final = 200
 OWN_SECONDS: Final = 60.0
 """For which this machine's addresses are remembered."""
 USER_AGENT: Final = "Muster-Webhooks/1"
+_REDIRECTS: Final = range(300, 400)
 
 
 class Poster:
@@ -64,7 +68,7 @@ class Poster:
         self._lookups: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(LOOKUPS_OF_PROJECT))
         self._own: frozenset[Address] = frozenset()
         self._own_until = 0.0
-        self._opened: httpx.AsyncHTTPTransport | None = None
+        self._opened: httpcore.AsyncConnectionPool | None = None
         """With the first post: most installations have no webhook, and the library takes memory."""
 
     async def close(self) -> None:
@@ -74,26 +78,36 @@ class Poster:
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, project_id: str) -> Outcome:
         """Never raises for what the address, the network or the receiver does."""
-        import httpx
+        import httpcore
 
         try:
             async with asyncio.timeout(TRY_SECONDS):
                 target = target_of(url, self._allowed)
                 addresses = await self._addresses(target, project_id)
-                return await self._try_each(target, addresses, headers, body)
+                response = await self._try_each(target, addresses, headers, body)
+            return await _outcome(response)
         except TimeoutError:
             return Outcome(None, f"no answer within {TRY_SECONDS:.0f} s")
         except BadAddressError as error:
             return Outcome(None, f"not sent: the URL {error}")
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+        except (
+            httpcore.NetworkError,
+            httpcore.ProtocolError,
+            httpcore.TimeoutException,
+            OSError,
+            UnicodeError,
+        ) as error:
             return Outcome(None, (str(error) or type(error).__name__)[:ERROR])
 
-    def _transport(self) -> "httpx.AsyncHTTPTransport":
-        import httpx
+    def _connections(self) -> "httpcore.AsyncConnectionPool":
+        import httpcore
+
+        from services.webhooks.bounded import BoundedBackend
 
         if self._opened is None:
-            limits = httpx.Limits(max_keepalive_connections=0)
-            self._opened = httpx.AsyncHTTPTransport(verify=trusting(None), trust_env=False, limits=limits)
+            self._opened = httpcore.AsyncConnectionPool(
+                ssl_context=trusting(None), max_keepalive_connections=0, network_backend=BoundedBackend()
+            )
         return self._opened
 
     async def _addresses(self, target: Target, project_id: str) -> list[Address]:
@@ -102,14 +116,25 @@ class Poster:
         if literal is not None:
             found = [literal]
         else:
-            loop = asyncio.get_running_loop()
-            async with self._lookups[project_id]:
-                answers = await loop.run_in_executor(self._threads, _look_up, target.host, target.port)
+            answers = await self._looked_up(target, project_id)
             found = list(dict.fromkeys(ipaddress.ip_address(answer) for answer in answers))
         if not found:
             raise BadAddressError("stands for no address")
         check_addresses(target, found, self._allowed, own=self._own_addresses(), own_ports=self._own_ports)
         return found[:ADDRESSES]
+
+    async def _looked_up(self, target: Target, project_id: str) -> list[str]:
+        loop, room = asyncio.get_running_loop(), self._lookups[project_id]
+        await room.acquire()
+        lookup = self._threads.submit(_look_up, target.host, target.port)
+
+        # Its room is free when the thread is, which may be long after this try has ended.
+        def ended(_: Future[list[str]]) -> None:
+            with contextlib.suppress(RuntimeError):  # the service has stopped since
+                loop.call_soon_threadsafe(room.release)
+
+        lookup.add_done_callback(ended)
+        return await asyncio.wrap_future(lookup)
 
     def _own_addresses(self) -> frozenset[Address]:
         if time.monotonic() >= self._own_until:
@@ -120,38 +145,50 @@ class Poster:
 
     async def _try_each(
         self, target: Target, addresses: list[Address], headers: Mapping[str, str], body: bytes
-    ) -> Outcome:
-        import httpx
+    ) -> "httpcore.Response":
+        import httpcore
 
         for address in addresses[:-1]:
             try:
                 return await self._request(target, address, headers, body)
-            except httpx.ConnectError:
+            except httpcore.ConnectError:
                 continue
         return await self._request(target, addresses[-1], headers, body)
 
-    async def _request(self, target: Target, address: Address, headers: Mapping[str, str], body: bytes) -> Outcome:
-        import httpx
+    async def _request(
+        self, target: Target, address: Address, headers: Mapping[str, str], body: bytes
+    ) -> "httpcore.Response":
+        """The head of the answer; the rest is still to be read."""
+        import httpcore
 
-        scheme = "https" if target.secure else "http"
-        request = httpx.Request(
-            "POST",
-            httpx.URL(scheme=scheme, host=str(address), port=target.port, raw_path=target.path.encode()),
-            headers={"host": target.authority, "user-agent": USER_AGENT, "connection": "close", **headers},
+        given = {"host": target.authority, "user-agent": USER_AGENT, "connection": "close", **headers}
+        request = httpcore.Request(
+            b"POST",
+            httpcore.URL(
+                scheme=b"https" if target.secure else b"http",
+                host=str(address).encode(),
+                port=target.port,
+                target=target.path.encode(),
+            ),
+            headers={**given, "content-length": str(len(body))},
             content=body,
             extensions={
                 "sni_hostname": target.host,
                 "timeout": dict.fromkeys(("connect", "read", "write", "pool"), TRY_SECONDS),
             },
         )
-        response = await self._transport().handle_async_request(request)
-        try:
-            excerpt = "" if response.is_success else await _excerpt(response)
-        finally:
-            await response.aclose()
-        error = "redirects are not followed: give the address that it leads to" if response.is_redirect else ""
-        wish = _retry_after(response.headers.get("retry-after", ""), datetime.now(UTC))
-        return Outcome(response.status_code, error, excerpt, wish)
+        return await self._connections().handle_async_request(request)
+
+
+async def _outcome(response: "httpcore.Response") -> Outcome:
+    status = response.status
+    try:
+        excerpt = "" if status in SUCCESS else await _excerpt(response)
+    finally:
+        await response.aclose()
+    error = "redirects are not followed: give the address that it leads to" if status in _REDIRECTS else ""
+    wish = _retry_after(_header(response, b"retry-after"), datetime.now(UTC))
+    return Outcome(status, error, excerpt, wish)
 
 
 def _look_up(host: str, port: int) -> list[str]:
@@ -160,13 +197,24 @@ def _look_up(host: str, port: int) -> list[str]:
     return [str(answer[4][0]).partition("%")[0] for answer in answers]
 
 
-async def _excerpt(response: "httpx.Response") -> str:
-    """How the answer's body begins, as it was sent: unpacking it could make much of little."""
+def _header(response: "httpcore.Response", name: bytes) -> str:
+    """Empty where there is none."""
+    return next((value.decode("latin-1") for given, value in response.headers if given.lower() == name), "")
+
+
+async def _excerpt(response: "httpcore.Response") -> str:
+    """How the answer's body begins, as it was sent: unpacking it could make much of little. What came of it, where the
+    rest does not come.
+    """
+    import httpcore
+
     read = b""
-    async for part in cast("AsyncIterator[bytes]", response.stream):
-        read += part
-        if len(read) >= EXCERPT_BYTES:
-            break
+    with contextlib.suppress(TimeoutError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
+        async with asyncio.timeout(EXCERPT_SECONDS):
+            async for part in response.aiter_stream():
+                read += part
+                if len(read) >= EXCERPT_BYTES:
+                    break
     text = read[:EXCERPT_BYTES].decode("utf-8", "replace")
     return "".join(one if one.isprintable() else " " for one in text)[:EXCERPT]
 

@@ -29,7 +29,7 @@ from services.runtime.process.settings import Settings
 from services.runtime.webhooks.addresses import networks_of
 from services.webhooks.answers import Desk
 from services.webhooks.dispatch import Dispatcher
-from services.webhooks.feed import Reader
+from services.webhooks.feed import Reader, catch_up
 from services.webhooks.keys import WebhookKeys
 from services.webhooks.post import Poster
 from services.webhooks.table import Table
@@ -101,7 +101,14 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         server_settings={"application_name": "muster-webhooks"},
     )
     table = Table(pool)
-    dispatcher = Dispatcher(table, poster, keys, directory, Disabling(CommandClient(requests)))
+    dispatcher = Dispatcher(
+        table,
+        poster,
+        keys,
+        directory,
+        catch_up=lambda: catch_up(store, directory),
+        disable=Disabling(CommandClient(requests)),
+    )
     desk = Desk(nc, table, keys, directory, dispatcher)
     server = RequestServer(nc, desk.handle, subjects=[f"{WEBHOOKS_ASKED}.*"], queue=SERVICE, max_in_flight=QUESTIONS)
     try:
@@ -113,6 +120,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             working = [
                 tasks.create_task(reader.run(health, stop), name="webhook events"),
                 tasks.create_task(dispatcher.run(health, stop), name="webhook deliveries"),
+                tasks.create_task(dispatcher.tidy(stop), name="webhook tidying"),
             ]
             await directory.until(stop)
             for task in working:

@@ -5,6 +5,7 @@ A delivery is claimed for a while before it is posted: two services never hold t
 is free again after that.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -24,7 +25,13 @@ KEPT_DELIVERED: Final = 10_000
 KEPT_TRIES: Final = 20
 """Of one delivery, the newest: those before it was delivered again go first."""
 AT_ONCE: Final = 5_000
-"""Deleted in one statement: other writers hardly notice."""
+"""Deleted or changed in one statement: other writers hardly notice, and it is over long before a statement must be."""
+LOOKED_AT: Final = 256
+"""Of the events that a webhook was never told of, the first so many are looked at for those that may be told now, which
+are the first of each workload: where much waits, most stand behind others. The very first always may, so they come on.
+"""
+AGAIN_SECONDS: Final = 3.0
+"""For which what is parked is set to be delivered again; the rest takes another request."""
 
 _TRIES: Final = msgspec.json.Decoder(tuple[Try, ...])
 _ENCODER: Final = msgspec.json.Encoder()
@@ -35,12 +42,20 @@ WITH wanted AS (
 ), found AS (
     SELECT d.id, w.project_id, w.room FROM wanted w CROSS JOIN LATERAL (
         SELECT id FROM muster.webhook_deliveries d
-        WHERE d.webhook_id = w.webhook_id AND d.state = 'waiting' AND d.due_at <= now()
-        AND (d.claimed_until IS NULL OR d.claimed_until < now())
-        AND (d.tries > 0 OR NOT EXISTS (
-            SELECT FROM muster.webhook_deliveries e WHERE e.webhook_id = d.webhook_id AND e.about = d.about
-            AND e.state = 'waiting' AND e.tries = 0 AND e.place < d.place
+        WHERE d.id = ANY (ARRAY(
+            (SELECT id FROM (
+                SELECT DISTINCT ON (about) id, claimed_until FROM (
+                    SELECT id, about, place, claimed_until FROM muster.webhook_deliveries
+                    WHERE webhook_id = w.webhook_id AND state = 'waiting' AND first_tried_at IS NULL
+                    ORDER BY place LIMIT $7
+                ) n ORDER BY about, place
+            ) f WHERE claimed_until IS NULL OR claimed_until < now())
+            UNION ALL
+            (SELECT id FROM muster.webhook_deliveries WHERE webhook_id = w.webhook_id AND state = 'waiting'
+            AND first_tried_at IS NOT NULL AND due_at <= now() AND (claimed_until IS NULL OR claimed_until < now())
+            ORDER BY due_at LIMIT w.slots)
         ))
+        AND d.state = 'waiting' AND d.due_at <= now() AND (d.claimed_until IS NULL OR d.claimed_until < now())
         ORDER BY d.due_at, d.place LIMIT w.slots FOR UPDATE SKIP LOCKED
     ) d
 ), chosen AS (
@@ -52,7 +67,8 @@ FROM chosen WHERE d.id = chosen.id
 RETURNING d.id, d.claim, d.webhook_id, d.event_id, d.body, d.tries, d.tried, d.is_test
 """
 """Those that are due, the oldest first. An event is first tried after the one before it of the same workload was: from
-then on they go their own ways."""
+then on they go their own ways. Only the oldest of each webhook are looked at, so that a long row of events about one
+workload costs no more than a short one."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +89,8 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     claim: int
     """Counts claims: who holds an old one changes nothing."""
+    post_by: float
+    """By the clock of `time.monotonic`: whoever posts it later may still be at it when it is free again."""
     webhook_id: str
     event_id: str
     body: str
@@ -93,10 +111,20 @@ class Table:
         """Up to which event FEED was taken in; None where it never was."""
         return await self._pool.fetchval("SELECT place FROM muster.webhook_position")
 
-    async def begin(self, place: str) -> None:
-        """At this place, unless it was begun before."""
+    async def begin(self, place: str, incarnation: int) -> None:
+        """At this place of the log, unless it was begun before."""
         await self._pool.execute(
-            "INSERT INTO muster.webhook_position (place) VALUES ($1) ON CONFLICT DO NOTHING", place
+            "INSERT INTO muster.webhook_position (place, incarnation) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            place,
+            incarnation,
+        )
+
+    async def go_back(self, place: str, incarnation: int) -> None:
+        """To this place, since the log was restored up to there; nothing where that was done before."""
+        await self._pool.execute(
+            "UPDATE muster.webhook_position SET place = least(place, $1), incarnation = $2 WHERE incarnation < $2",
+            place,
+            incarnation,
         )
 
     async def take_in(self, rows: Sequence[Row], place: str) -> str:
@@ -106,8 +134,10 @@ class Table:
             new = [row for row in rows if row.place > before]
             if new:
                 await connection.execute(
-                    "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body) "
-                    "SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) "
+                    # The clock, and not when the transaction began: another may have begun before it, and came later.
+                    "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body, due_at) "
+                    "SELECT *, clock_timestamp() "
+                    "FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) "
                     "ON CONFLICT DO NOTHING",
                     *([getattr(row, field) for row in new] for field in Row.__struct_fields__),
                 )
@@ -124,14 +154,17 @@ class Table:
             wanted: webhook, how many of it, its project, how many of that.
         """
         columns = zip(*wanted, strict=True)
-        found = await self._pool.fetch(_CLAIM, *map(list, columns), most, float(CLAIM_SECONDS))
-        return [_claimed(record) for record in found]
+        post_by = time.monotonic() + CLAIM_SECONDS / 2
+        found = await self._pool.fetch(_CLAIM, *map(list, columns), most, float(CLAIM_SECONDS), LOOKED_AT)
+        return [_claimed(record, post_by) for record in found]
 
     async def finish(self, held: Claimed, last: Try, state: State, pause: timedelta | None, *, free: bool) -> bool:
-        """Store what came of a try; whether the delivery was still held. `free`: it is over."""
+        """Store what came of a try; whether the delivery was still held. `free`: it is over. Done twice, since nobody
+        learnt whether it was done, it counts one try.
+        """
         tried = (*held.tried, last)[-KEPT_TRIES:]
         done = await self._pool.execute(
-            "UPDATE muster.webhook_deliveries SET state = $3, tries = tries + 1, tried = $4, claimed_until = NULL, "
+            "UPDATE muster.webhook_deliveries SET state = $3, tries = $7, tried = $4, claimed_until = NULL, "
             "due_at = now() + $5, first_tried_at = coalesce(first_tried_at, now()), "
             "ended_at = CASE WHEN $6 THEN now() END WHERE id = $1 AND claim = $2",
             held.id,
@@ -140,6 +173,7 @@ class Table:
             _ENCODER.encode(tried).decode(),
             pause or timedelta(),
             free,
+            held.tries + 1,
         )
         return done != "UPDATE 0"
 
@@ -169,19 +203,35 @@ class Table:
         return tuple(map(_delivery, found))
 
     async def again(self, webhook_id: str, numbers: Sequence[int] | None) -> int:
-        """Have these delivered again, or all that are parked; how many there are."""
+        """Have these delivered again, or all that are parked; how many there are. Of very many, as many as can be set
+        so in AGAIN_SECONDS, the oldest.
+        """
+        if numbers is not None:
+            return await self._again("id = ANY ($2) AND state IN ('parked', 'delivered')", webhook_id, list(numbers))
+        until, count = time.monotonic() + AGAIN_SECONDS, 0
+        chosen = (
+            "id = ANY (ARRAY(SELECT id FROM muster.webhook_deliveries WHERE webhook_id = $1 AND state = 'parked' "
+            "ORDER BY id LIMIT $2)) AND state = 'parked'"
+        )
+        while done := await self._again(chosen, webhook_id, AT_ONCE):
+            count += done
+            if done < AT_ONCE or time.monotonic() >= until:
+                break
+        return count
+
+    async def _again(self, condition: str, webhook_id: str, given: "list[int] | int") -> int:
         done = await self._pool.execute(
-            "UPDATE muster.webhook_deliveries SET state = 'waiting', tries = 0, first_tried_at = NULL, "
-            "ended_at = NULL, due_at = now() WHERE webhook_id = $1 AND NOT is_test "
-            "AND CASE WHEN $2::bigint[] IS NULL THEN state = 'parked' "
-            "ELSE id = ANY ($2) AND state IN ('parked', 'delivered') END",
+            "UPDATE muster.webhook_deliveries SET state = 'waiting', tries = 0, first_tried_at = now(), "  # noqa: S608 (our own words)
+            "ended_at = NULL, due_at = now(), claim = claim + 1 WHERE webhook_id = $1 AND NOT is_test "
+            f"AND {condition}",
             webhook_id,
-            None if numbers is None else list(numbers),
+            given,
         )
         return _count(done)
 
     async def test(self, row: Row) -> tuple[Claimed | None, Delivery]:
         """Store a test, and hold it; None where it was stored before."""
+        post_by = time.monotonic() + CLAIM_SECONDS / 2
         made = await self._pool.fetchrow(
             "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body, is_test, claim, "
             "claimed_until) VALUES ($1, $2, $3, $4, $5, $6, true, 1, now() + make_interval(secs => $7)) "
@@ -189,7 +239,7 @@ class Table:
             *(getattr(row, field) for field in Row.__struct_fields__),
             float(CLAIM_SECONDS),
         )
-        return (None if made is None else _claimed(made), await self.delivery(row.webhook_id, row.event_id))
+        return (None if made is None else _claimed(made, post_by), await self.delivery(row.webhook_id, row.event_id))
 
     async def delivery(self, webhook_id: str, event_id: str) -> Delivery:
         found = await self._pool.fetchrow(
@@ -202,12 +252,27 @@ class Table:
 
     # -- what is tidied -----------------------------------------------------------------------------------------------
 
-    async def park(self, webhook_ids: Iterable[str]) -> int:
-        """What waits for webhooks that are disabled; how many that were."""
+    async def held(self) -> tuple[list[str], int]:
+        """The webhooks that have deliveries, and the number of the newest delivery."""
+        # Each is found in the index behind the one before it: reading all deliveries takes long.
+        found = await self._pool.fetch(
+            "WITH RECURSIVE w (id) AS ((SELECT min(webhook_id) FROM muster.webhook_deliveries) UNION ALL "
+            "SELECT (SELECT min(webhook_id) FROM muster.webhook_deliveries WHERE webhook_id > w.id) FROM w "
+            "WHERE w.id IS NOT NULL) SELECT id FROM w WHERE id IS NOT NULL"
+        )
+        newest = await self._pool.fetchval("SELECT max(id) FROM muster.webhook_deliveries")
+        return [record["id"] for record in found], newest or 0
+
+    async def park(self, webhook_ids: Iterable[str], newest: int) -> int:
+        """A bounded number of what waits for webhooks that are disabled, up to this number; how many that were."""
+        waits = "state = 'waiting' AND NOT is_test AND (claimed_until IS NULL OR claimed_until < now())"
         done = await self._pool.execute(
-            "UPDATE muster.webhook_deliveries SET state = 'parked', ended_at = now() WHERE webhook_id = ANY ($1) "
-            "AND state = 'waiting' AND NOT is_test AND (claimed_until IS NULL OR claimed_until < now())",
+            "UPDATE muster.webhook_deliveries SET state = 'parked', ended_at = now() WHERE id = ANY (ARRAY("  # noqa: S608 (our own words)
+            f"SELECT id FROM muster.webhook_deliveries WHERE webhook_id = ANY ($1) AND id <= $2 AND {waits} LIMIT $3)) "
+            f"AND {waits}",
             list(webhook_ids),
+            newest,
+            AT_ONCE,
         )
         return _count(done)
 
@@ -220,13 +285,12 @@ class Table:
         )
         return [record["webhook_id"] for record in found]
 
-    async def forget(self, known: Iterable[str]) -> int:
+    async def forget(self, known: Sequence[str], gone: Sequence[str]) -> int:
         """A bounded number of what is old, or of webhooks that are no more; how many that were."""
-        ids = list(known)
         done = [
             await self._pool.execute(statement, *arguments, AT_ONCE)
             for statement, arguments in (
-                (_delete("NOT webhook_id = ANY ($1)", "$2"), (ids,)),
+                (_delete("webhook_id = ANY ($1)", "$2"), (gone,)),
                 (
                     _delete("state <> 'waiting' AND created_at < now() - $1::interval", "$2"),
                     (timedelta(days=KEPT_DAYS),),
@@ -238,7 +302,7 @@ class Table:
                         "ORDER BY id DESC OFFSET $2) o)",
                         "$3",
                     ),
-                    (ids, KEPT_DELIVERED),
+                    (known, KEPT_DELIVERED),
                 ),
             )
         ]
@@ -255,10 +319,11 @@ def _delete(condition: str, limit: str) -> str:
     )
 
 
-def _claimed(record: Record) -> Claimed:
+def _claimed(record: Record, post_by: float) -> Claimed:
     return Claimed(
         id=record["id"],
         claim=record["claim"],
+        post_by=post_by,
         webhook_id=record["webhook_id"],
         event_id=record["event_id"],
         body=record["body"],

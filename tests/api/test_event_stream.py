@@ -1,5 +1,6 @@
 """Public events as server-sent events, by the API on a real FEED."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -12,12 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
-from development.servers import NatsServer, PostgresServer
+from development.servers import EVERYTHING, NatsServer, PostgresServer
 from events.public.registry import PUBLIC_EVENTS
+from services.api import event_stream, public_events
+from services.runtime.identity.erase import erase
+from services.runtime.nats.connection import connect
 from tests.support.api import Served, serving
 from tests.support.sse import Message, Parser
 
 STREAM = "/api/v1/events/stream"
+PUBLIC = "/api/v1/events/public"
 TICKETS = "/api/v1/events/tickets"
 TRAININGS = "/api/v1/workloads/trainings"
 RULES = "/api/v1/authorization/access-rules"
@@ -235,6 +240,25 @@ def test_revoking_the_role_ends_the_stream_and_says_why(served: Served) -> None:
             assert (end.name, end.data["code"]) == ("end", code)
 
 
+def test_forgetting_a_person_ends_their_stream(served: Served) -> None:
+    rule = {"subjectId": "trudy", "roleName": "viewer", "scopeType": "project", "scopeId": served.project}
+    with served.client() as admin:
+        assert admin.post(RULES, json=rule).status_code == 202
+    with listening(served, "trudy", projectId=served.project) as stream:
+        stream.position()
+        asyncio.run(forget(served, "trudy"))
+        end = stream.end()
+    assert (end.name, end.data["code"]) == ("end", "not_permitted")
+
+
+async def forget(served: Served, subject: str) -> None:
+    nc = await connect(served.settings, EVERYTHING)
+    try:
+        await erase(nc, subject, None, lambda _done, _total: None)
+    finally:
+        await nc.close()
+
+
 def test_a_token_that_expires_ends_the_stream(served: Served) -> None:
     token = served.token("alice", ttl_seconds=2)
     with listening(served, None, headers={"Authorization": f"Bearer {token}"}) as stream:
@@ -333,8 +357,6 @@ def test_a_ticket_lasts_no_longer_than_its_token(served: Served) -> None:
 
 # -- what has happened -----------------------------------------------------------------------------------------------
 
-PUBLIC = "/api/v1/events/public"
-
 
 @pytest.fixture(scope="module")
 def told(served: Served) -> list[Message]:
@@ -421,3 +443,43 @@ def test_an_export_is_a_cloudevent_a_line_oldest_first(served: Served, told: lis
         assert [json.loads(line)["source"] for line in mine] == [f"/projects/{served.project}"] * 5
         wrong = admin.get(f"{PUBLIC}/export", params={"from": query["to"], "to": query["from"]})
         assert wrong.json()["complianceIssues"][0]["field"] == "to"
+
+
+def test_who_is_far_behind_takes_what_is_shared_step_by_step(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "STEP_EVENTS", 2)
+    with listening(served, projectId=served.project) as stream:
+        begun = stream.position()
+        workloads = [submit(served) for _ in range(5)]
+        with listening(served, projectId=served.project, type="WorkloadSubmitted", lastEventId=begun) as again:
+            assert [message.data["subject"] for message in again.read(5)] == workloads
+
+
+def test_who_may_read_nothing_is_at_the_end_at_once(served: Served) -> None:
+    with listening(served) as other, listening(served, "nobody", **{"from": "1"}) as stream:
+        assert other.position() > stream.position()
+        submit(served)
+        other.one()
+        submit(served)  # of this one it is certain that both hear it
+        end = other.one().id
+        stream.lines(lambda parser: parser.last_id >= end)
+    with served.client("nobody") as client:
+        assert client.get(PUBLIC).json() == {"events": [], "next": None, "gone": False}
+        assert client.get(f"{PUBLIC}/export", params={"from": "1"}).text == ""
+
+
+def test_a_list_that_finds_too_little_in_its_time_says_where_it_goes_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(served)
+    with served.client("alice") as client:
+        whole = client.get(PUBLIC, params={"type": "WorkloadSubmitted"}).json()["events"]
+        monkeypatch.setattr(public_events, "SEARCH_SECONDS", 0)
+        monkeypatch.setattr(public_events, "WINDOW", 2)
+        found, page = list[Any](), client.get(PUBLIC, params={"type": "WorkloadSubmitted"}).json()
+        pages = 1
+        while page["next"] is not None:
+            found += page["events"]
+            page = client.get(PUBLIC, params={"type": "WorkloadSubmitted", "before": page["next"]}).json()
+            pages += 1
+    assert found + page["events"] == whole
+    assert pages > 1

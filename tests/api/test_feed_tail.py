@@ -10,6 +10,7 @@ from development.servers import NatsServer
 from development.streams import delete_streams
 from events.public.cloudevents import Place
 from events.subjects import FEED_STREAM, feed_filter
+from services.api.feed_frames import UnreadableEventError
 from services.api.feed_ring import Wanted
 from services.api.feed_tail import PAGE_EVENTS, FeedTail, Listener
 from services.runtime.nats.connection import connect
@@ -124,6 +125,17 @@ async def test_pages_hold_all_behind_a_place_of_the_subject_in_order(scene: Scen
     assert odd == list(range(11, count + 1, 2))
     page = await scene.tail.page(Place(0, 0), None, feed_filter("nobody"))
     assert (page.entries, page.reached, page.at_end, page.gone) == ([], Place(count, 0), True, False)
+
+
+async def test_what_is_of_others_is_not_even_read(scene: Scene) -> None:
+    await scene.write(1, 2)
+    where = {"ce-sequence": Place(3, 0).text()}
+    await scene.given.nc.jetstream().publish("feed.q.-.Odd", b"without an id", headers=where)
+    page = await scene.tail.page(Place(0, 0), None, feed_filter("*"), lambda project, *_: project == "p")
+    assert [entry.place.seq for entry in page.entries] == [1, 2]
+    assert (page.reached, page.at_end) == (Place(3, 0), True)
+    with pytest.raises(UnreadableEventError):
+        await scene.tail.page(Place(0, 0), None, feed_filter("*"))
 
 
 async def test_where_feed_no_longer_holds_what_was_asked_for_the_page_says_so(scene: Scene) -> None:

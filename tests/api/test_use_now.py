@@ -252,6 +252,7 @@ def test_periods_add_up_to_the_whole_and_pages_to_all(served: Served, seq: int) 
     [
         ({"from": "soon"}, "is not a time"),
         ({"from": "2030-01-01T00:00:00Z"}, "must be a time before the end of the span"),
+        ({"to": "0001-01-01T00:00:00Z"}, "must be a time before the end of the span"),
         ({"from": "2020-02-01T00:00:00Z", "to": "2020-01-01T00:00:00Z"}, "must be before `to`"),
         ({"from": "2020-01-01T00:00:00Z", "per": "hour"}, "makes more than 1,000 periods of this span"),
         ({"by": "nobody"}, "by"),

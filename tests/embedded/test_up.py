@@ -239,24 +239,3 @@ def test_of_a_variable_that_is_not_taken_the_name_is_said_and_never_the_value(tm
     assert "MUSTER_NATS_PASWORD is no setting" in refused.stderr
     assert "MUSTER_TOKEN" not in refused.stderr
     assert "hush" not in refused.stderr + refused.stdout
-
-
-def test_it_starts_where_its_administrator_is_none_any_more_and_another_can_be_named(stack: Stack) -> None:
-    """Given the one that it acts as gave the role to somebody else, and then away, when it starts, then it says so."""
-    stack.start()
-    assert stack.muster("role", "grant", "root", "administrator").returncode == 0
-    assert stack.muster("role", "revoke", "admin", "administrator", "--yes").returncode == 0
-    refused = stack.muster("token", "create", "--user", "ann", "--role", "administrator")
-    assert (refused.returncode, "MUSTER_ADMIN_SUBJECT" in refused.stderr) == (4, True)
-    stack.stop()
-    stack.start()
-    assert any(
-        "'admin', as whom it is done, is no administrator any more" in line and "MUSTER_ADMIN_SUBJECT=NAME" in line
-        for line in stack.output
-    )
-    stack.stop()
-    stack.environment["MUSTER_ADMIN_SUBJECT"] = "root"
-    stack.start()
-    assert stack.muster("role", "grant", "admin", "administrator").returncode == 0
-    assert stack.api().cluster("local")
-    stack.stop()

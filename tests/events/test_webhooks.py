@@ -1,8 +1,11 @@
 """Webhooks of a project: what is decided, what ends them, which events they take, and which keys sign."""
 
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 from msgspec.structs import replace
 
@@ -20,6 +23,7 @@ from events.webhooks import (
     DisableWebhook,
     RotateWebhookKey,
     Webhook,
+    fits,
 )
 from tests.events.given import ALICE, NOW, context
 
@@ -165,3 +169,8 @@ def test_it_takes_the_types_that_it_names(
 def test_what_the_api_lets_nobody_send_is_no_command(given: Given, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"no (name|address|types) of a webhook|no address|no types"):
         CreateWebhook(project_id=given.id, **bad)
+
+
+@hypothesis.given(st.text("abXY", max_size=12), st.text("abXY*?", max_size=14))
+def test_a_pattern_stands_for_what_a_shell_would_take_it_for(type_: str, pattern: str) -> None:
+    assert fits(type_, pattern) == fnmatchcase(type_, pattern)

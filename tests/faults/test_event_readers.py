@@ -1,5 +1,6 @@
-"""Programs of other people that read public events, killed again and again while FEED is deleted and written anew by
-two services: each has seen every event once, after removing what it was told twice, and each workload's in their order.
+"""Programs of other people that read public events, killed or paused again and again, as the API is, while FEED is
+deleted and written anew by two services: each has seen every event once, after removing what it was told twice, and
+each workload's in their order.
 """
 
 import asyncio
@@ -11,13 +12,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+import psutil
 import pytest
 
+from development.ports import free_port
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from events.commit import Commit
 from events.subjects import FEED_STREAM, split_feed_subject
@@ -32,7 +35,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
 SETTLE_SECONDS: Final = 120.0
 OVER_HTTP: Final = """
-import json, os, sys, urllib.error, urllib.parse, urllib.request
+import http.client, json, os, sys, time, urllib.error, urllib.parse, urllib.request
 
 url, token, path = sys.argv[1:4]
 done = open(path, "rb").read().split(b"\\n")[:-1] if os.path.exists(path) else []
@@ -45,19 +48,20 @@ while True:
     request = urllib.request.Request(url + "?" + query, headers={"Authorization": "Bearer " + token})
     try:
         name = data = ""
+        id = last
         for line in urllib.request.urlopen(request, timeout=30):
             field, _, value = line.decode().rstrip("\\n").partition(": ")
             if field == "id":
-                last = value
+                id = value
             elif field in {"data", "event"}:
                 name, data = (value, data) if field == "event" else (name, value)
             elif not field:
                 if data and (name or json.loads(data).get("id")):
-                    out.write(json.dumps({"at": last, "name": name, "event": json.loads(data)}).encode() + b"\\n")
+                    out.write(json.dumps({"at": id, "name": name, "event": json.loads(data)}).encode() + b"\\n")
                     out.flush()
-                name = data = ""
-    except (OSError, urllib.error.URLError):
-        pass
+                last, name, data = id, "", ""  # a block that is cut off counts for nothing
+    except (OSError, urllib.error.URLError, http.client.HTTPException):
+        time.sleep(0.05)
 """
 OVER_NATS: Final = """
 import asyncio, json, sys, nats
@@ -112,6 +116,20 @@ class Killable:
         assert self._process.poll() is None, "it ended by itself"
         self._process.kill()
         self._process.wait()
+
+    def seen(self) -> psutil.Process:
+        """As the system shows it."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None]:
+        process = self.seen()
+        process.suspend()
+        try:
+            yield
+        finally:
+            process.resume()
 
 
 class Program:
@@ -195,11 +213,12 @@ def test_readers_that_are_killed_see_every_event_once_and_in_order(
         with served.client() as admin:
             body = {"projectId": served.project, "name": "reader", "fromSequence": 1}
             given = admin.post("/api/v1/subscriptions", json=body).text
+        api, url = second_api(nats_server, served, tmp_path)
         programs = [
-            Program(OVER_HTTP, tmp_path / "http", f"{served.url}/api/v1/events/stream", served.token("vic")),
+            Program(OVER_HTTP, tmp_path / "http", f"{url}/api/v1/events/stream", served.token("vic")),
             Program(OVER_NATS, tmp_path / "nats", given),
         ]
-        for process in (processes := [*(program.process for program in programs), second_feed(nats_server)]):
+        for process in (processes := [*(program.process for program in programs), second_feed(nats_server), api]):
             process.start()
             ends.callback(process.kill)
         with Users(served, chance.randint(0, 2**32)):
@@ -207,7 +226,11 @@ def test_readers_that_are_killed_see_every_event_once_and_in_order(
                 time.sleep(chance.uniform(0.2, 1.5))
                 if chance.random() < 0.5:
                     assert FEED_STREAM in asyncio.run(rebuild_feed(nats_server.settings(USER)))
-                for process in chance.sample(processes, chance.randint(1, 3)):
+                for process in chance.sample(processes, chance.randint(1, 4)):
+                    if chance.random() < 0.2:
+                        with process.paused():
+                            time.sleep(chance.uniform(0.0, 2.0))
+                        continue
                     process.kill()
                     time.sleep(chance.uniform(0.0, 0.5))
                     process.start()
@@ -234,3 +257,17 @@ def second_feed(server: NatsServer) -> Killable:
         MUSTER_NATS_URL=settings.nats_url,
         MUSTER_NATS_PASSWORD=settings.nats_password,
     )
+
+
+def second_api(server: NatsServer, served: Served, folder: Path) -> tuple[Killable, str]:
+    """Beside the one that people work with, and its URL."""
+    settings, port = server.settings("api"), free_port()
+    process = Killable(
+        *(sys.executable, "-m", "services.api"),
+        MUSTER_NATS_URL=settings.nats_url,
+        MUSTER_NATS_PASSWORD=settings.nats_password,
+        MUSTER_POSTGRES_URL=served.settings.postgres_url,
+        MUSTER_JWKS_FILE=str(folder / "jwks.json"),
+        MUSTER_HTTP_PORT=str(port),
+    )
+    return process, f"http://127.0.0.1:{port}"

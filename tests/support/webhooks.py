@@ -147,14 +147,20 @@ class Scene:
     async def tell_again(
         self, number: int, *, type_: str = "WorkloadSubmitted", workload: str = "w", project: str = ""
     ) -> str:
+        return await self.tell_at(FIRST_SEQ + number, type_=type_, workload=workload, project=project)
+
+    async def tell_at(
+        self, seq: int, *, type_: str = "WorkloadSubmitted", workload: str = "w", project: str = ""
+    ) -> str:
+        """One of the commit of that sequence."""
         project_id = project or self.project_id
-        id_ = f"commit-{number}.0.{type_}"
+        id_ = f"commit-{seq}.0.{type_}"
         headers = {
             "ce-specversion": "1.0",
             "ce-id": id_,
             "ce-type": f"muster.{type_}.v1",
             "ce-source": f"/projects/{project_id}",
-            "ce-sequence": f"{FIRST_SEQ + number:016d}.000000",
+            "ce-sequence": f"{seq:016d}.000000",
         }
         subject = f"feed.{project_id}.{workload}.{type_}"
         await self.given.nc.jetstream().publish(subject, b'{"name":"train"}', headers=headers)

@@ -71,7 +71,7 @@ HOLDINGS: Final = (
     _table("projections", "derived", "the projector makes them again from the log"),
     _table("current_projection", "derived", "it names the schema of the projections"),
     _table("usage_samples", "left out", "measured use of pods expires after 14 days"),
-    _table("webhook_position", "derived", "after a restore, webhooks are told of what comes after it"),
+    _table("webhook_position", "derived", "after a restore, webhooks are told of it, and of what comes after it"),
     _table("webhook_deliveries", "left out", "deliveries to webhooks that were waiting or parked are not made"),
     _file("keys/local.json", "kept", "tokens that were signed with it stay valid"),
     _file("keys/jwks.json", "derived", "setup makes it again from the signing key"),

@@ -8,7 +8,7 @@ import pytest
 
 from development.stack import Stack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 SECONDS = 150
 """A command that starts a server of its own, on a busy machine."""
 
