@@ -1,11 +1,13 @@
 """The rows of measured hours: each event adds to them. Pure."""
 
+from typing import Final
+
 from events.aggregate import HOURS, Chain, advance
 from events.commit import Commit
 from events.hours import Hours
 from projections.changes import Changes
 
-EMPTY = Chain(state=HOURS.initial)
+EMPTY: Final = Chain(state=HOURS.initial)
 
 
 class HoursWork:
