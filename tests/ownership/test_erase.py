@@ -118,6 +118,17 @@ async def test_the_name_is_found_in_no_file_of_the_server_and_every_record_stays
     assert not (await erased(path.server)).anything
 
 
+async def test_an_id_is_no_name_and_the_audit_keeps_whom_it_speaks_of(path: CommandPath) -> None:
+    """Lists show a forgotten person's id where names stand, so somebody will try."""
+    actor = await lived(path)
+    for state in ("of somebody, and no name", "of somebody who was forgotten, and no name"):
+        before = await records(path.server)
+        with pytest.raises(EraseError, match=state):
+            await erased(path.server, actor)
+        assert await records(path.server) == before
+        await erased(path.server)
+
+
 async def test_who_comes_again_is_somebody_else(path: CommandPath, nc: Client) -> None:
     project, cluster = await furnish(path)
     await path.accepted("root", GrantProjectRole(project_id=project, subject=NAME, role="researcher"), "grant")

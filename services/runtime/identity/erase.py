@@ -143,6 +143,9 @@ class _Eraser:
                 actor, person = actor_of_subject(message.subject), _PERSON.decode(message.data)
             except UNDECODABLE:
                 continue
+            if actor == self._subject:
+                state = "of somebody" if person.subject else "of somebody who was forgotten"
+                raise EraseError(f"{actor} is the id {state}, and no name: give the subject of their token")
             if not person.subject:
                 blank.add(actor)
             elif person.subject == self._subject:
