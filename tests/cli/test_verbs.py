@@ -8,10 +8,11 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from events.webhooks import DisabledBecause
 from muster.cli.exits import ExitCode
 from muster.cli.log_stream import without_cuts
 from tests.support import openb
@@ -906,3 +907,12 @@ def test_a_picture_without_the_library_names_what_to_install(
     ran = muster("usage", "-o", "png")
     assert (ran.code, ran.out) == (ExitCode.FAILURE, "")
     assert "pip install 'muster[charts]'" in ran.err
+
+
+@pytest.mark.parametrize("why", [*get_args(DisabledBecause), "later"])
+def test_a_webhook_that_is_disabled_says_why_in_words(api: ShapeServer, muster: Any, why: str) -> None:
+    hook = {"id": "w-1", "name": "hook", "url": "https://example.com/", "types": [], "enabled": False}
+    api.on("GET", "/webhooks", Reply(body={"webhooks": [{**hook, "disabledBecause": why}]}))
+    ran = muster("webhook", "describe", "hook", "-p", "default")
+    (because,) = [line.removeprefix("Because:").strip() for line in ran.out.splitlines() if line.startswith("Because:")]
+    assert (because == why) == (why == "later"), "a code that a later server has is shown as it is"
