@@ -802,7 +802,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
         "--name": ("name", "", "Name, unique in the project"),
-        "--from-time": ("from_time", "", "Read events from this time on (RFC 3339)"),
+        "--from-time": ("from_time", "", "Read events from this time on, or a time ago"),
         "--from-seq": ("from_seq", "", "Read events from this sequence of the log on"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),

@@ -19,7 +19,7 @@ from muster.cli.values import (
     format_number,
     format_utc,
     number_of,
-    parse_duration,
+    parse_ago,
     parse_time,
     row_of,
     rows_of,
@@ -205,9 +205,10 @@ def _time(flag: str, given: str, today: datetime) -> datetime:
     if (time := parse_time(given)) is not None:
         return time
     try:
-        return today - timedelta(seconds=parse_duration(given))
+        return today - timedelta(seconds=parse_ago(given))
     except ValueProblem:
-        todo = f"write a date as 2030-01-31, a time as 2030-01-31T12:00:00Z, a time ago as 7d, or {_LAST_MONTH}"
+        forms = f"a time ago as 7d, {_THIS_MONTH} or {_LAST_MONTH}"
+        todo = f"write a date as 2030-01-31, a time as 2030-01-31T12:00:00Z, {forms}"
         raise wrong_usage(f"{flag}: {given!r} is no time", todo=todo) from None
 
 

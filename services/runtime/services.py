@@ -332,6 +332,8 @@ SERVICES: Final[dict[str, Service]] = {
         rights=permission(
             "erase",
             *(call(verb, stream) for stream in ERASED_STREAMS for verb in ("STREAM.MSG.GET", "STREAM.MSG.DELETE")),
+            # Whether the person is an administrator.
+            *read(EVENTS_STREAM),
             ALL_ACTORS,
             ALL_AUDIT,
             ALL_REFUSALS,
