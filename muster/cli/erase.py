@@ -42,8 +42,8 @@ def add_erase(app: typer.Typer) -> None:
     ) -> None:
         """Forget a person: whom their id in the log means is deleted for ever, also from the audit.
 
-        Whoever has a role everywhere is refused: take it away first. What they did and own stays, under an id that names
-        nobody.
+        Whoever has a role everywhere is refused: take it away first. What they did and own stays, under an id that
+        names nobody.
         Workloads, labels, images, logs of pods and backups that were made before stay as they are. The installation may
         be running.
         """
