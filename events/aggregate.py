@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from events import cluster, installation, node, prices, project, tenant, void
+from events import cluster, hours, installation, node, prices, project, tenant, void
 from events.codec import encode_event
 from events.commit import About, Actor, BatchPart, Commit, CommitRecord
 from events.decision import Context, Decision
@@ -158,8 +158,18 @@ PRICES: Final = Aggregate(
     fold_version=1,
 )
 
+HOURS: Final = Aggregate(
+    name="hours",
+    state=hours.Hours,
+    initial=hours.Hours(),
+    evolve=hours.evolve,
+    decide=hours.decide,
+    about=lambda state: About(project_id=state.project_id or None),
+    fold_version=1,
+)
+
 AGGREGATES: Final[dict[str, Aggregate[Any]]] = {
-    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID, LOG, PRICES)
+    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID, LOG, PRICES, HOURS)
 }
 """The registry: one line per kind."""
 

@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from events import cluster, installation, node, prices, project, tenant, void
+from events import cluster, hours, installation, node, prices, project, tenant, void
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
 from events.workload import state as workload
@@ -31,6 +31,7 @@ EVENTS_OF: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "void": (void.VoidEvent,),
     "log": (installation.LogEvent,),
     "prices": get_args(prices.PriceEvent),
+    "hours": (hours.HoursMeasured,),
 }
 """Which events may stand on the subjects of which kind of aggregate."""
 

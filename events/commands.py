@@ -20,6 +20,7 @@ from events.cluster import (
     SetOwnershipProtection,
     UserClusterCommand,
 )
+from events.hours import NoteHours, hours_key
 from events.ids import TENANT_KEY, cluster_key, key_of_id, node_key, project_key, workload_key
 from events.node import CordonNode, UncordonNode, UserNodeCommand
 from events.prices import PRICES_KEY, PriceCommand, RemovePrice, SetPrice
@@ -57,6 +58,7 @@ UserCommand = (
     | ProjectCommand
     | TenantCommand
     | PriceCommand
+    | NoteHours
     | VoidCommand
 )
 """Everything a person can ask for."""
@@ -284,6 +286,14 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_budget(NoteBudgetUse, in_full_log=True, service="auto_deletion"),
         _on_prices(SetPrice),
         _on_prices(RemovePrice),
+        CommandType(
+            type=NoteHours,
+            aggregate="hours",
+            key=lambda command: hours_key(command.project_id, command.hour),
+            permission=Permission.MANAGE_BUDGETS,
+            target=lambda command: command.project_id,
+            service="auto_deletion",
+        ),
         _on_project_roles(GrantProjectRole, gives_role=True),
         _on_project_roles(RevokeProjectRole, in_full_log=True),
         _on_tenant_roles(GrantTenantRole, gives_role=True),

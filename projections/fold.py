@@ -11,7 +11,18 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
-from events.aggregate import CLUSTER, NODE, PRICES, PROJECT, WORKLOAD, Aggregate, BrokenChainError, Chain, advance
+from events.aggregate import (
+    CLUSTER,
+    HOURS,
+    NODE,
+    PRICES,
+    PROJECT,
+    WORKLOAD,
+    Aggregate,
+    BrokenChainError,
+    Chain,
+    advance,
+)
 from events.cluster import Cluster, ClusterAdded
 from events.commit import Commit
 from events.ids import key_of_id
@@ -23,6 +34,7 @@ from projections.changes import Change, Changes, Passed
 from projections.clusters import project as clusters
 from projections.clusters.rows import ClusterRow
 from projections.columns import Folded
+from projections.hours import project as hours
 from projections.nodes import project as nodes
 from projections.nodes.rows import NodeRow
 from projections.past import Leaving
@@ -157,6 +169,7 @@ KINDS: Final[dict[str, Kind]] = {
     NODE.name: _of_state(NODE, nodes.project, _NODES),
     CLUSTER.name: _of_state(CLUSTER, clusters.project, _CLUSTERS),
     PROJECT.name: _of_state(PROJECT, projects.project, _PROJECTS),
+    HOURS.name: Kind(empty=hours.EMPTY, work=hours.HoursWork),
     PRICES.name: _of_state(PRICES, prices.project, _PRICES),
 }
 """One line per kind of aggregate that has rows."""

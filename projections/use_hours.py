@@ -114,6 +114,10 @@ class Amount:
     """Of what is reserved and has a price: thousandths of a GPU times microseconds times millionths of the currency."""
     unpriced: int = 0
     """What is reserved and has none: thousandths of a GPU times microseconds."""
+    measured: int = 0
+    """What is reserved and known to have been busy or not: thousandths of a GPU times seconds."""
+    used: int = 0
+    """That, each part times how busy the GPU was."""
 
     def add(self, other: "Amount") -> None:
         self.reserved += other.reserved
@@ -121,6 +125,8 @@ class Amount:
         self.runs += other.runs
         self.cost += other.cost
         self.unpriced += other.unpriced
+        self.measured += other.measured
+        self.used += other.used
 
     @property
     def cost_micros(self) -> int:
@@ -129,7 +135,7 @@ class Amount:
 
     @property
     def empty(self) -> bool:
-        return not (self.reserved or self.waiting or self.runs)
+        return not (self.reserved or self.waiting or self.runs or self.measured)
 
 
 type Amounts = dict[tuple[Group, int, str], Amount]
@@ -154,6 +160,8 @@ def changed_statement(query: HoursQuery) -> Select[Any]:
             func.sum(h.waiting).label("waiting"),
             func.sum(h.waiting * micros + h.waiting_weight).label("waiting_moment"),
             func.sum(h.runs).label("runs"),
+            func.sum(h.measured).label("measured"),
+            func.sum(h.used).label("used"),
         )
         .where(h.hour >= query.borders[0], _scope(query, use_hours))
         .group_by(span, *_keys(query.by, use_hours), h.gpu_model)
@@ -210,6 +218,8 @@ class _Changed:
     waiting: int = 0
     waiting_moment: int = 0
     runs: int = 0
+    measured: int = 0
+    used: int = 0
 
 
 def amounts(
@@ -229,7 +239,7 @@ def amounts(
         now[_group(query.by, row), row["model"]] = int(row["milli"]), int(row["waiting"])
     by_span: dict[tuple[Group, str], dict[int, _Changed]] = defaultdict(dict)
     for row in changed:
-        names = ("milli", "milli_moment", "waiting", "waiting_moment", "runs")
+        names = ("milli", "milli_moment", "waiting", "waiting_moment", "runs", "measured", "used")
         by_span[_group(query.by, row), row["model"]][row["span"]] = _Changed(*(int(row[name]) for name in names))
     costs: dict[str, _Costs] = {}
     found: Amounts = {}
@@ -276,6 +286,8 @@ class _Backwards:
             total.reserved += reserved
             total.waiting += change.waiting * end - change.waiting_moment
             total.runs += change.runs
+            total.measured += change.measured
+            total.used += change.used
             total.cost += reserved * (micros or 0)
             total.unpriced += reserved if micros is None else 0
             until = span

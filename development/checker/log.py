@@ -57,6 +57,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "BudgetRemoved": "user",
     "BudgetWarned": "auto_deletion",
     "BudgetExhausted": "auto_deletion",
+    "HoursMeasured": "auto_deletion",
 }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from events.aggregate import CLUSTER, LOG, NODE, PRICES, PROJECT, TENANT, VOID, WORKLOAD
+from events.aggregate import CLUSTER, HOURS, LOG, NODE, PRICES, PROJECT, TENANT, VOID, WORKLOAD
 from events.public import cluster, lost, node, project, workload
 from events.public.shape import Happening, PublicEvent, Told
 
@@ -30,6 +30,8 @@ PUBLIC: Final[dict[str, Public]] = {
     # Who has which role everywhere is no project's business; nor are prices, until they exhaust a budget.
     TENANT.name: Public((), _nothing),
     PRICES.name: Public((), _nothing),
+    # Sums that people ask for, and nothing that happens.
+    HOURS.name: Public((), _nothing),
     LOG.name: Public((), lost.tell_restored),
 }
 """By aggregate: one line for each. What is not here has no public events."""

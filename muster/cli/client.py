@@ -67,6 +67,8 @@ class Api:
         as_of: str | None = None,
     ) -> None:
         self.url = url
+        self.as_of = as_of
+        """Moment of the past that is asked about, as the API takes it."""
         self._past: Parameters = [("as_of", as_of)] if as_of else []
         """What makes every read one of the past."""
         self._moment: datetime | None = None
@@ -267,7 +269,11 @@ def problem_of(response: Response, idempotency_key: str | None = None) -> Proble
     body = _body(response)
     status = response.status
     issues = body.get("complianceIssues")
-    why = [_issue(issue) for issue in issues if isinstance(issue, dict)] if isinstance(issues, list) else []
+    why = (
+        [_issue(issue, response.path) for issue in issues if isinstance(issue, dict)]
+        if isinstance(issues, list)
+        else []
+    )
     details = text_of(body, "details")
     if details and not why:
         why.append(details)
@@ -308,6 +314,8 @@ def _todo(status: int, details: str, response: Response) -> str | None:
         return "`muster training resubmit NAME` makes a new one of the same request"
     if details == "read_only":
         return "give the command without `--context`, or with that of a Muster that runs: `muster context list`"
+    if details == "not_in_sandbox":
+        return "give the command without `--context` to ask the Muster that runs"
     if details == "no_such_run":
         return "`muster workload pods NAME` lists attempts and runs"
     if status == NOT_FOUND and "/workloads" not in response.path:
@@ -349,18 +357,25 @@ _OTHER_FLAGS: Final = {
     "as_of": "--as-of",
     "from": "--from",
     "to": "--to",
+    "types": "--type",
+    "fromTime": "--from-time",
+    "fromSequence": "--from-seq",
     "Idempotency-Key": "--idempotency-key",
     "If-Match": "--if-match",
 }
 """As FLAG_OF_FIELD, of the other commands; of queries, by the parameter."""
+_NAMED_BY_FLAG: Final = ("/webhooks", "/subscriptions")
+"""Ends of paths whose commands take a name as a flag, and not as an argument."""
 
 
-def _issue(issue: Mapping[str, Json]) -> str:
+def _issue(issue: Mapping[str, Json], asked: str) -> str:
     from muster.cli.training_flags import FLAG_OF_FIELD
 
     path = str(issue.get("field", ""))
     field = path.split("[", maxsplit=1)[0]
     flag = FLAG_OF_FIELD.get(field) or _OTHER_FLAGS.get(field)
+    if field == "name" and asked.endswith(_NAMED_BY_FLAG):
+        flag = "--name"
     where = f"{path} ({flag})" if flag else path
     return f"{where}: {issue.get('details', '')}" if where else str(issue.get("details", ""))
 

@@ -42,8 +42,10 @@ def add_erase(app: typer.Typer) -> None:
     ) -> None:
         """Forget a person: whom their id in the log means is deleted for ever, also from the audit.
 
-        What they did and own stays, under an id that names nobody, and their roles are nobody's. Workloads, labels,
-        images, logs of pods and backups that were made before stay as they are. The installation may be running.
+        Whoever has a role everywhere is refused: take it away first. What they did and own stays, under an id that
+        names nobody.
+        Workloads, labels, images, logs of pods and backups that were made before stay as they are. The installation may
+        be running.
         """
         confirm(f"forget {user}? Nobody can ever say again what was theirs", yes=yes)
         folder = data_dir or (Path(session.target.data_dir) if session.target.data_dir else None)

@@ -233,7 +233,7 @@ def _add_tail(app: typer.Typer) -> None:
         "tail",
         examples="""
         muster events tail
-        muster events tail -p vision --type WorkloadPhaseChanged -o jsonl
+        muster events tail -p vision --type WorkloadFailed -o jsonl
         muster events tail --from 1h                          # the last hour, and then what comes
         """,
         columns=EVENT_COLUMNS,
@@ -254,12 +254,10 @@ def _add_tail(app: typer.Typer) -> None:
         first = True
         for event in _followed(session, patience, filters, _span(from_, None)):
             row = _as_listed(session, event, projects)
-            if session.out.style.format in {Format.TABLE, Format.WIDE}:
-                session.out.table([row], EVENT_COLUMNS, headers=first and session.out.style.headers)
-            elif session.out.style.format in {Format.JSON, Format.JSONL}:
+            if session.out.style.format in {Format.JSON, Format.JSONL}:
                 session.out.line(row)
             else:
-                session.out.rows([row], EVENT_COLUMNS, name="event.sequence")
+                session.out.rows([row], EVENT_COLUMNS, name="event.sequence", headers=first)
             first = False
 
 
@@ -269,7 +267,7 @@ def _as_listed(session: Session, event: Row, projects: dict[str, str]) -> Row:
     if project not in projects:
         projects |= {project: ""} | names_of_projects(session.api)
     actor = text_of(row_of(row_of(event, "data"), "actor"), "id")
-    return {"event": event, "projectName": projects[project] or None, "actor": actor}
+    return {"event": event, "projectName": projects[project] or None, "actor": actor.removeprefix("muster.")}
 
 
 def _followed(session: Session, patience: "Patience", filters: "Parameters", begin: "Parameters") -> Iterator[Row]:

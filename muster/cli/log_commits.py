@@ -168,12 +168,10 @@ def _add_tail(app: typer.Typer) -> None:
             begin = max(last - (_NEWEST if newest is None else newest), 0)
         first = True
         for row in _followed(session, patience, begin):
-            if session.out.style.format in {Format.TABLE, Format.WIDE}:
-                session.out.table([row], COMMIT_COLUMNS, headers=first and session.out.style.headers)
-            elif session.out.style.format in {Format.JSON, Format.JSONL}:
+            if session.out.style.format in {Format.JSON, Format.JSONL}:
                 session.out.line(row)
             else:
-                session.out.rows([row], COMMIT_COLUMNS, name="sequence")
+                session.out.rows([row], COMMIT_COLUMNS, name="sequence", headers=first)
             first = False
 
 

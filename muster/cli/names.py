@@ -122,7 +122,7 @@ def _told_as_default(session: "Session", what: str) -> Generator[None]:
     try:
         yield
     except Problem as problem:
-        if problem.code is not ExitCode.NOT_FOUND:
+        if problem.code is not ExitCode.NOT_FOUND or session.as_of:
             raise
         variable = f"MUSTER_{what.upper()}"
         ours = what == "project" and os.environ.get(variable)
@@ -239,7 +239,7 @@ def _find_named(
     api: "Api", given: str, *, path: str, key: str, what: str, parameters: tuple[tuple[str, str | int], ...] = ()
 ) -> Row:
     things = rows_of(api.get(path, parameters), key)
-    return _named(things, given) or _refuse_name(things, given, what=what)
+    return _named(things, given) or _refuse_name(things, given, what=what, as_of=api.as_of)
 
 
 def _named(things: list[Row], given: str) -> Row | None:
@@ -251,8 +251,16 @@ def _named(things: list[Row], given: str) -> Row | None:
     return by_prefix[0] if len(by_prefix) == 1 else None
 
 
-def _refuse_name(things: list[Row], given: str, *, what: str) -> NoReturn:
+def _refuse_name(things: list[Row], given: str, *, what: str, as_of: str | None = None) -> NoReturn:
     names = [text_of(thing, "name") for thing in things]
+    if as_of:
+        # It may well be there now: a moment before it was made is a usual mistake with a young installation.
+        raise Problem(
+            f"at that moment (--as-of {as_of}) there was no {what} {given!r}, or you may not see it",
+            why=(_listed(what, names, there="there was"),),
+            todo=did_you_mean(given, names),
+            code=ExitCode.NOT_FOUND,
+        )
     raise Problem(
         f"there is no {what} {given!r}, or you may not see it",
         why=(_listed(what, names),),
@@ -261,9 +269,9 @@ def _refuse_name(things: list[Row], given: str, *, what: str) -> NoReturn:
     )
 
 
-def _listed(what: str, names: list[str]) -> str:
+def _listed(what: str, names: list[str], *, there: str = "there is") -> str:
     if not names:
-        return f"there is no {what} that you may see"
+        return f"{there} no {what} that you may see"
     more = len(names) - _MOST_NAMED
     return f"{what}s that you may see: {', '.join(sorted(names)[:_MOST_NAMED])}" + (
         f" and {more} more" if more > 0 else ""

@@ -7,7 +7,7 @@ import typer
 
 from muster.cli.complete import cluster_names, project_names, workload_names
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.values import ValueProblem, format_utc, parse_duration, parse_switch, parse_time
+from muster.cli.values import ValueProblem, format_utc, parse_ago, parse_duration, parse_switch, parse_time
 
 ProjectOption = Annotated[
     str | None,
@@ -93,6 +93,17 @@ def moment_option(flag: str, given: str) -> str:
     except ValueProblem:
         todo = "write a time as 2030-01-31T12:00:00Z, a time ago as 2h or 7d, or a sequence of the log as 4711"
         raise usage(f"{flag}: {given!r} is no moment", todo=todo) from None
+
+
+def time_option(flag: str, given: str) -> str:
+    """A time as the API takes it; of a time ago, the time. A bare number is none. Raises Problem (usage)."""
+    if parse_time(given) is not None:
+        return given
+    try:
+        return format_utc(datetime.now(UTC) - timedelta(seconds=parse_ago(given)))
+    except ValueProblem:
+        todo = "write a date as 2030-01-31, a time as 2030-01-31T12:00:00Z, or a time ago as 2h or 7d"
+        raise usage(f"{flag}: {given!r} is no time", todo=todo) from None
 
 
 def duration_option(flag: str, given: str) -> int:

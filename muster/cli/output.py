@@ -133,12 +133,21 @@ class Output:
             emoji=False,
         )
 
-    def rows(self, rows: Sequence[Row], columns: Sequence[Column], *, name: str = "name", empty: str = "") -> None:
+    def rows(
+        self,
+        rows: Sequence[Row],
+        columns: Sequence[Column],
+        *,
+        name: str = "name",
+        empty: str = "",
+        headers: bool | None = None,
+    ) -> None:
         """A list of things.
 
         Args:
-            name: field that -o name prints.
+            name: field that -o name prints; `a.b` looks into an object.
             empty: said on stderr where a table has no rows.
+            headers: False where they are to stand under the rows before them.
         """
         match self.style.format:
             case Format.JSON:
@@ -149,11 +158,11 @@ class Output:
                 for row in rows:
                     self.line(row)
             case Format.NAME:
-                self.write("".join(f"{printable(str(row.get(name, '')))}\n" for row in rows))
+                self.write("".join(f"{printable(plain_text(_value_at(row, name)))}\n" for row in rows))
             case Format.CSV:
-                self._csv(rows, self.chosen(columns))
+                self._csv(rows, self.chosen(columns), headers=self.style.headers and headers is not False)
             case Format.TABLE | Format.WIDE:
-                self.table(rows, columns)
+                self.table(rows, columns, headers=None if headers is None else self.style.headers and headers)
                 if not rows and empty:
                     self.talk(empty)
             case Format.PNG:
@@ -239,13 +248,13 @@ class Output:
 
         self.write(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
 
-    def _csv(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
+    def _csv(self, rows: Sequence[Row], columns: Sequence[Column], *, headers: bool) -> None:
         import csv
         import io
 
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        if self.style.headers:
+        if headers:
             writer.writerow(column.key for column in columns)
         for row in rows:
             writer.writerow(_csv_cell(_value_at(row, column.key)) for column in columns)

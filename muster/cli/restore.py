@@ -81,7 +81,7 @@ def _restore(session: Session, url: str, key_file: Path | None, folder: Path | N
         lambda: session.out.pairs(
             [
                 ("Restored", f"{restored.messages:,} messages of the log, up to {restored.seq:,}"),
-                ("Incarnation", f"{restored.incarnation}: the log was restored so often"),
+                ("Incarnation", f"{restored.incarnation} (how often the log was restored)"),
             ]
         ),
     )

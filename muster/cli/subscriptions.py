@@ -7,7 +7,7 @@ import typer
 from muster.cli.command import Session, command, group
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import default_project, find_in_project, find_project
-from muster.cli.options import IdempotencyOption, ProjectOption, YesOption, confirm
+from muster.cli.options import IdempotencyOption, ProjectOption, YesOption, confirm, time_option
 from muster.cli.output import Column
 from muster.cli.values import Row, rows_of, text_of
 
@@ -40,6 +40,7 @@ def _add_create(app: typer.Typer) -> None:
         "create",
         examples="""
         muster subscription create -p vision --name chat -o json > chat.json
+        muster subscription create -p vision --from-time 2h -o json
         muster subscription create -p vision --from-time 2026-11-21T09:30:00Z -o json
         """,
         columns=CREATED_COLUMNS,
@@ -53,7 +54,9 @@ def _add_create(app: typer.Typer) -> None:
         ] = None,
         from_time: Annotated[
             str | None,
-            typer.Option("--from-time", metavar="TIME", help="Read events from this time on (RFC 3339). Default: now."),
+            typer.Option(
+                "--from-time", metavar="TIME", help="Read events from this time on, or a time ago. Default: now."
+            ),
         ] = None,
         from_seq: Annotated[
             int | None,
@@ -64,6 +67,8 @@ def _add_create(app: typer.Typer) -> None:
         """Create a subscription to the public events of a project, and print once what its reader needs."""
         if from_time is not None and from_seq is not None:
             raise usage("--from-time and --from-seq exclude each other")
+        if from_time is not None:
+            from_time = time_option("--from-time", from_time)
         where = default_project(session, project)
         body: Row = {"projectId": where["id"]}
         given = {"name": name, "fromTime": from_time, "fromSequence": from_seq}

@@ -19,7 +19,7 @@ from muster.cli.values import (
     format_number,
     format_utc,
     number_of,
-    parse_duration,
+    parse_ago,
     parse_time,
     row_of,
     rows_of,
@@ -56,10 +56,18 @@ _LAST_MONTH: Final = "last-month"
 _PERIOD_CHARACTERS: Final = {Per.HOUR: 16, Per.DAY: 10, Per.MONTH: 7}
 """Of the time at which a period begins: what tells it from others."""
 
+
+def _used(row: Row) -> str:
+    """Of what nobody measured it is not known."""
+    return "-" if row.get("usedGpuHours") is None else format_number(number_of(row, "usedGpuHours"))
+
+
 _NAME: Final = Column("NAME", "name")
 _CLUSTER: Final = Column("CLUSTER", "clusterName")
 _AMOUNTS: Final = (
     Column("GPU-HOURS", "reservedGpuHours"),
+    Column("USED-HOURS", "usedGpuHours", show=_used, yields=4),
+    Column("MEASURED-HOURS", "measuredGpuHours", yields=3),
     Column("WAITING-HOURS", "waitingHours", yields=2),
     Column("RUNS", "runs", yields=1),
 )
@@ -139,7 +147,8 @@ def add_usage(root: typer.Typer) -> None:
 
         GPU-HOURS are reserved: a GPU counts from the moment that a pod gets its node until the pod has ended, also
         while it starts or is being stopped. A share of a GPU counts as its fraction. WAITING-HOURS add up how long
-        workloads waited for nodes. What runs or waits now counts up to now.
+        workloads waited for nodes. What runs or waits now counts up to now. USED-HOURS tell how busy the GPUs were,
+        which is known of the MEASURED-HOURS only. An hour is measured soon after its end.
 
         COST is what the GPU hours cost by the prices of their time (muster price). Where part of it has no price, it is
         at least that (>=).
@@ -196,9 +205,10 @@ def _time(flag: str, given: str, today: datetime) -> datetime:
     if (time := parse_time(given)) is not None:
         return time
     try:
-        return today - timedelta(seconds=parse_duration(given))
+        return today - timedelta(seconds=parse_ago(given))
     except ValueProblem:
-        todo = f"write a date as 2030-01-31, a time as 2030-01-31T12:00:00Z, a time ago as 7d, or {_LAST_MONTH}"
+        forms = f"a time ago as 7d, {_THIS_MONTH} or {_LAST_MONTH}"
+        todo = f"write a date as 2030-01-31, a time as 2030-01-31T12:00:00Z, {forms}"
         raise wrong_usage(f"{flag}: {given!r} is no time", todo=todo) from None
 
 
@@ -277,9 +287,12 @@ def told_total(found: Row) -> str:
     total = row_of(found, "total")
     currency = text_of(found, "currency")
     cost = f" for {text_of(total, 'cost')} {currency}" if currency and text_of(total, "cost") else ""
+    used = ""
+    if measured := number_of(total, "measuredGpuHours"):
+        used = f" ({format_number(number_of(total, 'usedGpuHours'))} used of {format_number(measured)} measured)"
     return (
         f"from {text_of(found, 'begins')} to {text_of(found, 'ends')}: "
-        f"{format_number(number_of(total, 'reservedGpuHours'))} GPU hours reserved{cost}, "
+        f"{format_number(number_of(total, 'reservedGpuHours'))} GPU hours reserved{cost}{used}, "
         f"{format_number(number_of(total, 'waitingHours'))} hours waited, {int(number_of(total, 'runs')):,} runs"
     )
 

@@ -33,6 +33,13 @@ def parse_duration(text: str) -> int:
     return seconds
 
 
+def parse_ago(text: str) -> int:
+    """Seconds of a time ago, as a duration. A bare number is none: elsewhere it is a sequence of the log."""
+    if text.strip().isdigit():
+        raise ValueProblem(f"{text!r} has no unit; write 30s, 5m, 2h, 7d or 1h30m")
+    return parse_duration(text)
+
+
 def parse_pair(text: str, what: str) -> tuple[str, str]:
     """Name and value of `NAME=VALUE`; the value may hold further '='."""
     name, separator, value = text.partition("=")

@@ -159,13 +159,11 @@ def _redraw(patience: Patience, out: Output, fetch: Fetch, columns: Sequence[Col
 
 
 def _append(out: Output, rows: list[Row], columns: Sequence[Column], *, name: str, headers: bool) -> None:
-    if out.style.format in {Format.TABLE, Format.WIDE}:
-        out.table(rows, columns, headers=headers and out.style.headers)
-    elif out.style.format in {Format.JSON, Format.JSONL}:
+    if out.style.format in {Format.JSON, Format.JSONL}:
         for row in rows:
             out.line(row)
     else:
-        out.rows(rows, columns, name=name)
+        out.rows(rows, columns, name=name, headers=headers)
 
 
 def _print(out: Output, row: Row, columns: Sequence[Column]) -> str:

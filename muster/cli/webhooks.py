@@ -33,6 +33,13 @@ def _last(row: Row) -> str:
 
 
 PATH: Final = "/webhooks"
+_WHY_DISABLED: Final = {
+    "by_request": "somebody disabled it",
+    "gone": "its receiver answered 410",
+    "failing": "a delivery was given up after its last try, and nothing else was delivered meanwhile",
+    "too_many_waiting": "too many events waited for its receiver",
+}
+"""By the API's code."""
 WEBHOOK_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("PROJECT", "projectName"),
@@ -159,7 +166,8 @@ def _add_reads(app: typer.Typer) -> None:
 
 
 def _show(session: Session, row: Row) -> None:
-    disabled = [] if row.get("enabled") else [("Disabled", session.out.time(row.get("disabledAt")))]
+    why = text_of(row, "disabledBecause")
+    disabled = [("Disabled", session.out.time(row.get("disabledAt"))), ("Because", _WHY_DISABLED.get(why, why))]
     session.out.pairs(
         [
             ("Name", text_of(row, "name")),
@@ -168,7 +176,7 @@ def _show(session: Session, row: Row) -> None:
             ("URL", text_of(row, "url")),
             ("Types", _types(row)),
             ("State", _state(row)),
-            *disabled,
+            *([] if row.get("enabled") else disabled),
             ("Created", f"{session.out.time(row.get('createdAt'))} by {text_of(row, 'createdBy')}"),
             ("Secret rotated", session.out.time(row.get("secretRotatedAt"))),
         ]

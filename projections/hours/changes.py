@@ -4,6 +4,7 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from events.hours import Measured
 from events.workload.pod import Pod
 from events.workload.state import Workload
 from projections.hours.rows import HourRow, RateRow
@@ -43,7 +44,7 @@ class HourChanges:
         self._hour = self._micros = 0
         """Its hour since 1970, and microseconds into it."""
         self._cells: dict[_Cell, list[int]] = {}
-        """To (thousandths of a GPU, their weight, waiting workloads, their weight, runs)."""
+        """To (thousandths of a GPU, their weight, waiting workloads, their weight, runs, measured, used)."""
 
     def reserve(self, of: Whose, pod: Pod, at: datetime, *, sign: int = +1, runs: int = 0) -> None:
         """What the pod holds counts from now on; with a negative sign, no longer."""
@@ -61,6 +62,13 @@ class HourChanges:
         cell[2] += sign
         cell[3] += sign * self._micros
 
+    def measure(self, project_id: str, hour: datetime, row: Measured) -> None:
+        """So much of an hour was measured and used."""
+        of = Whose(project_id, row.owner, row.cluster_id, row.priority_class)
+        cell = self._cell(hour, of, row.pool, row.gpu_model)
+        cell[5] += row.measured
+        cell[6] += row.used
+
     def _cell(self, at: datetime, of: Whose, pool: str, model: str) -> list[int]:
         if at is not self._at:
             self._at = at
@@ -68,7 +76,7 @@ class HourChanges:
         key = (self._hour, of, pool, model)
         cell = self._cells.get(key)
         if cell is None:
-            cell = self._cells[key] = [0, 0, 0, 0, 0]
+            cell = self._cells[key] = [0, 0, 0, 0, 0, 0, 0]
         return cell
 
     def rows(self) -> tuple[dict[tuple[datetime, str], HourRow], dict[str, RateRow]]:
@@ -83,7 +91,7 @@ class HourChanges:
             if key not in texts:
                 texts[key] = _texts(of, pool, model)
             begins = EPOCH + timedelta(hours=hour)
-            milli, weight, waiting, waiting_weight, runs = map(fit, cell)
+            milli, weight, waiting, waiting_weight, runs, measured, used = map(fit, cell)
             hours[begins, key] = HourRow(
                 hour=begins,
                 key=key,
@@ -93,6 +101,8 @@ class HourChanges:
                 waiting=waiting,
                 waiting_weight=waiting_weight,
                 runs=runs,
+                measured=measured,
+                used=used,
             )
             rate = rates.setdefault(key, [0, 0])
             rate[0] += cell[0]

@@ -40,6 +40,11 @@ class HourRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     waiting_weight: int = 0
     runs: int = 0
     """Runs that were given a node."""
+    measured: int = 0
+    """How much of what was reserved in the hour is known to have been busy or not, in thousandths of a GPU times
+    seconds: an amount, and no change."""
+    used: int = 0
+    """That, each part times how busy the GPU was."""
 
 
 class RateRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):

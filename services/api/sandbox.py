@@ -80,7 +80,8 @@ class _Routes:
         if scope["method"] not in {"GET", "HEAD"}:
             message = f"this is the sandbox {self._name}, a replay of the log: nothing can be changed in it"
             return ApiError(403, message, details="read_only")
-        message = f"the sandbox {self._name} does not have this: it is not made from the log"
+        there = "workloads, nodes, clusters, projects and the log (`muster log list`) are there"
+        message = f"the sandbox {self._name} does not show this: {there}"
         return ApiError(404, message, details="not_in_sandbox")
 
 

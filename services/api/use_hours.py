@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from events.hours import MILLI_SECONDS_PER_HOUR
 from events.money import amount_text
 from projections.queries import TooManyRowsError
 from projections.use_hours import (
@@ -252,6 +253,8 @@ def _amounts(amount: Amount, *, waits: bool, priced: bool) -> dict[str, Any]:
     all_unpriced = not priced or (amount.unpriced and amount.unpriced == amount.reserved)
     return {
         "reserved_gpu_hours": round(amount.reserved / MILLI_MICROS_PER_HOUR, _DIGITS),
+        "used_gpu_hours": round(amount.used / MILLI_SECONDS_PER_HOUR, _DIGITS) if amount.measured else None,
+        "measured_gpu_hours": round(amount.measured / MILLI_SECONDS_PER_HOUR, _DIGITS),
         "waiting_hours": round(amount.waiting / MICROS_PER_HOUR, _DIGITS) if waits else None,
         "runs": amount.runs,
         "cost": None if all_unpriced else amount_text(amount.cost_micros),

@@ -356,7 +356,8 @@ def _type_issues(types: tuple[str, ...]) -> Iterator[Issue]:
         if TYPE_PATTERN.match(given) and any(fits(known, given) for known in PUBLIC_EVENTS):
             continue
         hint = did_you_mean(given.removeprefix("muster.").removesuffix(".v1"), PUBLIC_EVENTS)
-        details = f"{shown(given)} is no type of a public event, and matches none; {hint or 'see /asyncapi.json'}"
+        details = f"{shown(given)} is no type of a public event, and matches none; "
+        details += hint or f"they are {', '.join(sorted(PUBLIC_EVENTS))}"
         yield Issue(field=f"types[{place}]", details=details, rule="options")
 
 

@@ -185,7 +185,7 @@ SERVICES: Final[dict[str, Service]] = {
     "commands": Service(
         rights=log_follower(
             "commands",
-            *append("workload", "node", "cluster", "project", "tenant", "void", "prices"),
+            *append("workload", "node", "cluster", "project", "tenant", "void", "prices", "hours"),
             *answer("api", "auto_deletion", "cluster_sync", "scheduler", "setup", "webhooks"),
             ALL_KEYS,
             call("STREAM.MSG.GET", KEYS_STREAM),
@@ -332,6 +332,8 @@ SERVICES: Final[dict[str, Service]] = {
         rights=permission(
             "erase",
             *(call(verb, stream) for stream in ERASED_STREAMS for verb in ("STREAM.MSG.GET", "STREAM.MSG.DELETE")),
+            # Whether the person is an administrator.
+            *read(EVENTS_STREAM),
             ALL_ACTORS,
             ALL_AUDIT,
             ALL_REFUSALS,

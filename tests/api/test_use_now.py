@@ -11,11 +11,14 @@ import httpx
 import pytest
 
 from development.servers import EVERYTHING
+from events.aggregate import HOURS as MEASURED_HOURS
 from events.aggregate import NODE, WORKLOAD, Aggregate, draft
 from events.commit import service_actor
 from events.decision import Context
+from events.hours import Measured, NoteHours, hours_key
 from events.ids import key_of_id, node_key
 from events.node import Reservation, ReserveOnNode, reservation_id
+from events.prices import full_hour
 from events.workload.commands import PlacePods
 from events.workload.pod import DeviceShare, Placement, PodRef
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -213,6 +216,8 @@ def test_sums_are_of_what_runs_and_waits_up_to_now(served: Served, seq: int) -> 
         assert answer["total"]["waitingHours"] > 0
         assert answer["rows"][0]["reservedGpuHours"] > 0
         assert answer["rows"][0]["periods"] == []
+        # This hour is measured when it is over.
+        assert (answer["total"]["usedGpuHours"], answer["total"]["measuredGpuHours"]) == (None, 0)
     assert {row["waitingHours"] for by in ("nodePool", "gpuModel") for row in answers[by]["rows"]} == {None}
     assert answers["project"]["rows"][0]["id"] == served.made["project"]
 
@@ -265,3 +270,29 @@ def test_a_span_of_long_ago_is_empty(served: Served, seq: int) -> None:
         answer = asked_hours(admin, seq, **{"from": "0001-01-02T00:30:00Z", "to": "2020-01-01T00:10:00Z"})
     assert (answer["begins"], answer["ends"]) == ("0001-01-02T00:00:00Z", "2020-01-01T01:00:00Z")
     assert answer["rows"] == []
+
+
+async def measured(settings: Settings, command: NoteHours) -> int:
+    """As `auto_deletion` tells it; the sequence of the commit."""
+    nc = await connect(settings, EVERYTHING)
+    try:
+        store = JetStreamEventStore(nc)
+        key = hours_key(command.project_id, command.hour) or ""
+        await _appended(store, MEASURED_HOURS, key, command)
+        return await store.last_seq()
+    finally:
+        await nc.close()
+
+
+def test_used_hours_are_those_that_were_measured_and_only_readers_see_them(served: Served, seq: int) -> None:
+    hour = full_hour(datetime.now(UTC)) - timedelta(hours=1)
+    row = Measured(owner="o", cluster_id=served.cluster, pool="default", measured=7_200_000, used=1_800_000)
+    newest = asyncio.run(measured(served.settings, NoteHours(project_id=served.made["other"], hour=hour, rows=(row,))))
+    span = {"from": hour.isoformat(), "to": (hour + timedelta(hours=1)).isoformat(), "per": "hour"}
+    with served.client("stranger") as stranger, served.client("vic") as vic:
+        for by in ("project", "priority", "cluster"):
+            answer = asked_hours(stranger, newest, by=by, **span)
+            (period,) = answer["rows"][0]["periods"]
+            for sums in (answer["total"], answer["rows"][0], period):
+                assert (sums["usedGpuHours"], sums["measuredGpuHours"]) == (0.5, 2), by
+        assert asked_hours(vic, newest, **span)["total"]["measuredGpuHours"] == 0

@@ -178,4 +178,4 @@ def test_usage_shows_what_it_costs_and_what_has_no_price(api: ShapeServer, muste
         "no price for GPUs of an unknown model, T4: 5 GPU hours are in no cost (`muster price set`)\n"
     )
     assert "COST" in muster("usage").out
-    assert muster("usage", "-o", "csv").out.splitlines()[2] == "speech,4,1.5,2,2.50,3,"
+    assert muster("usage", "-o", "csv").out.splitlines()[2] == "speech,4,,,1.5,2,2.50,3,"

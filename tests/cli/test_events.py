@@ -70,6 +70,9 @@ def test_a_list_has_filters_names_and_pages(api: ShapeServer, muster: Any) -> No
         "to": ["2026-01-02T03:04:05Z"],
         "before": ["4.1"],
     }
+    assert muster("events", "list", "--limit", "2", "-o", "name").out.split() == [
+        f"{seq:016d}.000000" for seq in (8, 7)
+    ]
     muster("events", "list", "--since", "2h")
     assert api.asked("GET", "/events/public")[-1].query["since"][0].endswith("Z")
 
@@ -126,6 +129,18 @@ def test_a_tail_goes_on_behind_the_last_id_that_it_was_told(api: ShapeServer, mu
     assert "answers again" in ran.err
     assert "some events are no longer kept" in ran.err
     assert "you have no role in this project" in ran.err
+
+
+def test_a_tail_has_one_heading_and_names_services_as_a_list_does(api: ShapeServer, muster: Any) -> None:
+    by_service = event(11, actor={"id": "muster.scheduler", "kind": "service"})
+    text = block(10) + f"data: {json.dumps(by_service)}\n\n" + named("end", "not_permitted", "no more")
+    api.on("GET", "/events/stream", Reply(text=text))
+    for style in ("csv", "wide"):
+        ran = muster("events", "tail", "--columns", "SEQUENCE,WHO", "-o", style)
+        heading, *rows = ran.out.splitlines()
+        assert len(rows) == 2, style
+        assert all(heading not in one for one in rows), style
+        assert rows[1].replace(",", " ").split()[1] == "scheduler"
 
 
 @pytest.mark.parametrize("text", [BEGIN + block(10), (BEGIN + block(10)).replace("\n", "\r\n")])

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from events.webhooks import DisabledBecause
 from muster.cli.exits import ExitCode
 from muster.cli.log_stream import without_cuts
 from tests.support import openb
@@ -236,6 +237,19 @@ def test_a_project_that_is_not_there_is_no_empty_list(api: ShapeServer, muster: 
     assert "there is no project 'defualt'" in ran.err
     assert "did you mean 'default'?" in ran.err
     assert muster(nouns, "list", "-p", "default").code == 0
+
+
+@pytest.mark.parametrize("verb", [("list",), ("describe", "hello")])
+def test_a_project_that_was_not_there_yet_is_told_as_of_the_moment(
+    api: ShapeServer, muster: Any, verb: tuple[str, ...]
+) -> None:
+    """A young installation and `--as-of 1h`: the project is there, and was not."""
+    api.on("GET", "/workloads", Reply(body={"workloads": [], "next": None}))
+    api.on("GET", "/org-unit/projects", Reply(body={"projects": []}))
+    ran = muster("workload", *verb, "-p", "default", "--as-of", "3")
+    assert ran.code == 3
+    assert "at that moment (--as-of 3) there was no project 'default'" in ran.err
+    assert "there was no project that you may see" in ran.err
 
 
 VERBS_OF_ONE = ("describe", "logs", "suspend", "resume", "delete", "history", "pods", "metrics", "set")
@@ -807,8 +821,23 @@ def test_usage_per_day_is_a_row_for_each_day_and_name_in_order_of_time(api: Shap
         ["PERIOD", "NAME", "GPU-HOURS"], ["2026-10-01", "a", "1"], ["2026-10-01", "b", "4"], ["2026-10-02", "a", "2"]
     ]  # fmt: skip
     heading, *values = muster("usage", "--per", "day", "-o", "csv").out.splitlines()
-    assert heading == "begins,ends,name,reservedGpuHours,waitingHours,runs,cost,unpricedGpuHours,id"
-    assert values[0] == f"{first},{first},a,1,1.5,2,,,"
+    assert (
+        heading
+        == "begins,ends,name,reservedGpuHours,usedGpuHours,measuredGpuHours,waitingHours,runs,cost,unpricedGpuHours,id"
+    )
+    assert values[0] == f"{first},{first},a,1,,,1.5,2,,,"
+
+
+def test_usage_tells_how_busy_gpus_were_and_of_how_much_that_is_known(api: ShapeServer, muster: Any) -> None:
+    """Of what nobody measured it says nothing, and not zero."""
+    measured = hours_row("a", 20, usedGpuHours=5, measuredGpuHours=12.5)
+    unknown = hours_row("b", 8, usedGpuHours=None, measuredGpuHours=0)
+    found = hours(measured, unknown)
+    found.body["total"] |= {"usedGpuHours": 5, "measuredGpuHours": 12.5}
+    api.on("GET", "/usage/hours", found)
+    ran = muster("usage", "--columns", "NAME,GPU-HOURS,USED-HOURS,MEASURED-HOURS")
+    assert [line.split() for line in ran.out.splitlines()[1:]] == [["a", "20", "5", "12.5"], ["b", "8", "-", "0"]]
+    assert "12.346 GPU hours reserved (5 used of 12.5 measured), 3 hours waited" in ran.err
 
 
 def test_usage_reads_further_pages(api: ShapeServer, muster: Any) -> None:
@@ -827,7 +856,27 @@ def test_a_time_that_is_none_is_told_with_the_forms_that_there_are(api: ShapeSer
     ran = muster("usage", "--from", "yesterday")
     assert (ran.code, api.requests) == (ExitCode.USAGE, [])
     assert "--from: 'yesterday' is no time" in ran.err
-    assert "a time ago as 7d, or last-month" in ran.err
+    assert "a time ago as 7d, this-month or last-month" in ran.err
+
+
+def test_usage_takes_no_bare_number_which_is_a_sequence_elsewhere(api: ShapeServer, muster: Any) -> None:
+    ran = muster("usage", "--from", "4711")
+    assert (ran.code, api.requests) == (ExitCode.USAGE, [])
+    assert "--from: '4711' is no time" in ran.err
+
+
+def test_a_subscription_begins_a_time_ago_and_what_is_wrong_is_told_by_flag(api: ShapeServer, muster: Any) -> None:
+    issues = [{"field": "name", "details": "is taken"}, {"field": "types[0]", "details": "is no type"}]
+    refusal = {"code": 400, "message": "two fields are wrong", "complianceIssues": issues}
+    api.on("POST", "/subscriptions", Reply(400, refusal))
+    ran = muster("subscription", "create", "-p", "default", "--from-time", "2h", "--name", "chat")
+    assert "name (--name): is taken" in ran.err
+    assert "types[0] (--type): is no type" in ran.err
+    assert api.asked("POST", "/subscriptions")[-1].body["fromTime"].endswith("Z")
+    api.requests.clear()
+    ran = muster("subscription", "create", "-p", "default", "--from-time", "4711")
+    assert (ran.code, api.requests) == (ExitCode.USAGE, [])
+    assert "--from-time: '4711' is no time" in ran.err
 
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -873,3 +922,12 @@ def test_a_picture_without_the_library_names_what_to_install(
     ran = muster("usage", "-o", "png")
     assert (ran.code, ran.out) == (ExitCode.FAILURE, "")
     assert "pip install 'muster[charts]'" in ran.err
+
+
+@pytest.mark.parametrize("why", [*get_args(DisabledBecause), "later"])
+def test_a_webhook_that_is_disabled_says_why_in_words(api: ShapeServer, muster: Any, why: str) -> None:
+    hook = {"id": "w-1", "name": "hook", "url": "https://example.com/", "types": [], "enabled": False}
+    api.on("GET", "/webhooks", Reply(body={"webhooks": [{**hook, "disabledBecause": why}]}))
+    ran = muster("webhook", "describe", "hook", "-p", "default")
+    (because,) = [line.removeprefix("Because:").strip() for line in ran.out.splitlines() if line.startswith("Because:")]
+    assert (because == why) == (why == "later"), "a code that a later server has is shown as it is"

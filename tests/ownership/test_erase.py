@@ -17,7 +17,7 @@ from events.audit import AuditRecord, Speaker
 from events.cluster import SetOwnershipProtection
 from events.project import CreateProject, GrantProjectRole
 from events.subjects import ACTORS_STREAM, AUDIT_STREAM, REFUSALS_STREAM, actor_subject, audit_subject
-from events.tenant import GrantTenantRole
+from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.workload.commands import DeleteWorkload
 from services.runtime.backup.source import Source
 from services.runtime.identity.actors import Actors
@@ -116,6 +116,29 @@ async def test_the_name_is_found_in_no_file_of_the_server_and_every_record_stays
     assert told
     assert all(repr(actor) in message for message in told)
     assert not (await erased(path.server)).anything
+
+
+async def test_an_id_is_no_name_and_the_audit_keeps_whom_it_speaks_of(path: CommandPath) -> None:
+    """Lists show a forgotten person's id where names stand, so somebody will try."""
+    actor = await lived(path)
+    for state in ("of somebody, and no name", "of somebody who was forgotten, and no name"):
+        before = await records(path.server)
+        with pytest.raises(EraseError, match=state):
+            await erased(path.server, actor)
+        assert await records(path.server) == before
+        await erased(path.server)
+
+
+async def test_an_administrator_is_erased_only_once_they_are_none(path: CommandPath) -> None:
+    """Else the only one could go, and nobody would administer; and an id that names nobody would count for one."""
+    await furnish(path)
+    await path.accepted("root", GrantTenantRole(subject=NAME, role="administrator"), "grant")
+    with pytest.raises(EraseError, match=rf"is administrator everywhere: .*`muster role revoke {NAME} administrator`"):
+        await erased(path.server)
+    assert naming(path.server)
+    await path.accepted("root", RevokeTenantRole(subject=NAME, role="administrator"), "revoke")
+    assert (await erased(path.server)).anything
+    assert naming(path.server) == []
 
 
 async def test_who_comes_again_is_somebody_else(path: CommandPath, nc: Client) -> None:

@@ -94,7 +94,17 @@ def test_what_begins_and_ends_within_the_hours_costs_its_minutes(
             moment = BEGIN + minute * MINUTE
             span = bisect_right(query.cuts, moment) - 1
             row = changed.setdefault(
-                (span, model), {"k0": "p", "model": model, "span": span, "waiting": 0, "waiting_moment": 0, "runs": 0}
+                (span, model),
+                {
+                    "k0": "p",
+                    "model": model,
+                    "span": span,
+                    "waiting": 0,
+                    "waiting_moment": 0,
+                    "runs": 0,
+                    "measured": 0,
+                    "used": 0,
+                },
             )
             row["milli"] = row.get("milli", 0) + milli
             row["milli_moment"] = row.get("milli_moment", 0) + milli * ((moment - EPOCH) // MICROSECOND)

@@ -156,7 +156,8 @@ def actual(tables: Tables, by: By, borders: tuple[datetime, ...]) -> dict[Any, t
         one["milli_moment"] += row.gpu_milli * micros + row.gpu_weight
         one["waiting"] += row.waiting
         one["waiting_moment"] += row.waiting * micros + row.waiting_weight
-        one["runs"] += row.runs
+        for name in ("runs", "measured", "used"):
+            one[name] += getattr(row, name)
     rates: dict[Any, dict[str, Any]] = {}
     for row in tables.rows["use_rates"].values():
         key = group_of(by, row)
@@ -167,7 +168,7 @@ def actual(tables: Tables, by: By, borders: tuple[datetime, ...]) -> dict[Any, t
     return {key: (one.reserved, one.waiting) for key, one in found.items() if one.reserved or one.waiting}
 
 
-NUMBERS = ("milli", "milli_moment", "waiting", "waiting_moment", "runs")
+NUMBERS = ("milli", "milli_moment", "waiting", "waiting_moment", "runs", "measured", "used")
 
 
 def group_of(by: By, row: Any) -> tuple[str, ...]:

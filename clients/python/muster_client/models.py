@@ -1739,6 +1739,12 @@ class HoursRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """GPUs that were reserved, times hours; a share of a GPU counts as its fraction. From the moment that a pod
     gets its node until it has ended.
     """
+    used_gpu_hours: float | None
+    """Of `measured_gpu_hours`, each part times how busy the GPU was. Null if nothing was measured."""
+    measured_gpu_hours: float
+    """Reserved GPU hours of which it is known how busy the GPUs were. Hours are measured once they are over; of
+    the rest, nothing is known.
+    """
     waiting_hours: float | None
     """Hours in which workloads waited for nodes, summed over the workloads. Null for node pools and GPU models:
     what waits is in none.
@@ -1765,6 +1771,12 @@ class HoursSum(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     reserved_gpu_hours: float
     """GPUs that were reserved, times hours; a share of a GPU counts as its fraction. From the moment that a pod
     gets its node until it has ended.
+    """
+    used_gpu_hours: float | None
+    """Of `measured_gpu_hours`, each part times how busy the GPU was. Null if nothing was measured."""
+    measured_gpu_hours: float
+    """Reserved GPU hours of which it is known how busy the GPUs were. Hours are measured once they are over; of
+    the rest, nothing is known.
     """
     waiting_hours: float | None
     """Hours in which workloads waited for nodes, summed over the workloads. Null for node pools and GPU models:
@@ -2903,6 +2915,12 @@ class HoursPeriod(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """GPUs that were reserved, times hours; a share of a GPU counts as its fraction. From the moment that a pod
     gets its node until it has ended.
     """
+    used_gpu_hours: float | None
+    """Of `measured_gpu_hours`, each part times how busy the GPU was. Null if nothing was measured."""
+    measured_gpu_hours: float
+    """Reserved GPU hours of which it is known how busy the GPUs were. Hours are measured once they are over; of
+    the rest, nothing is known.
+    """
     waiting_hours: float | None
     """Hours in which workloads waited for nodes, summed over the workloads. Null for node pools and GPU models:
     what waits is in none.
@@ -3755,6 +3773,7 @@ if TYPE_CHECKING:
         "GrantProjectRole",
         "GrantTenantRole",
         "NoteBudgetUse",
+        "NoteHours",
         "NoteServiceAccountUse",
         "RemoveBudget",
         "RemoveCluster",

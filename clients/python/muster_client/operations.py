@@ -1311,6 +1311,7 @@ def list_audit(
         "GrantProjectRole",
         "GrantTenantRole",
         "NoteBudgetUse",
+        "NoteHours",
         "NoteServiceAccountUse",
         "RemoveBudget",
         "RemoveCluster",

@@ -7,7 +7,7 @@ lost. What is killed halfway is finished by the next run (docs/adr/0072).
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,8 +16,10 @@ from msgspec.structs import replace
 from nats.aio.client import Client
 
 from events.actors import Person
+from events.aggregate import TENANT
 from events.audit import AuditRecord, Speaker
 from events.codec import UNDECODABLE
+from events.ids import TENANT_KEY
 from events.project import GrantProjectRole, RevokeProjectRole
 from events.subjects import (
     ACTORS_STREAM,
@@ -27,9 +29,10 @@ from events.subjects import (
     actor_of_subject,
     actor_subject,
 )
-from events.tenant import GrantTenantRole, RevokeTenantRole
+from events.tenant import GrantTenantRole, RevokeTenantRole, TenantRole
 from services.runtime.backup.archive import Message
 from services.runtime.backup.source import Source
+from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.calls import call
 from services.runtime.nats.jetstream_api import NO_MESSAGE_CODE, ApiError, JetStreamError, decode_ack
 from services.runtime.nats.requests import Requests, UnansweredError
@@ -88,7 +91,8 @@ async def erase(connection: Client, subject: str, issuer: str | None, progress: 
     """
     for stream in ERASED_STREAMS:
         await _check_stream(connection, stream)
-    return await _Eraser(Requests(connection), subject, progress).run(issuer)
+    tenant = await JetStreamEventStore(connection).load(TENANT, TENANT_KEY)
+    return await _Eraser(Requests(connection), subject, progress, tenant.state.roles).run(issuer)
 
 
 async def _check_stream(connection: Client, stream: str) -> None:
@@ -105,8 +109,12 @@ async def _check_stream(connection: Client, stream: str) -> None:
 class _Eraser:
     """One run."""
 
-    def __init__(self, requests: Requests, subject: str, progress: Progress) -> None:
+    def __init__(
+        self, requests: Requests, subject: str, progress: Progress, roles: Mapping[str, Sequence[TenantRole]]
+    ) -> None:
         self._requests = requests
+        self._roles = roles
+        """Everywhere, by actor id."""
         self._source = Source(requests)
         self._subject = subject
         self._progress = progress
@@ -122,6 +130,7 @@ class _Eraser:
                 f"{len(issuers)} people are called {self._subject!r}, by {', '.join(issuers)}: say which with --issuer"
             )
         wanted = [(seq, actor, person) for seq, actor, person in records if issuer in {None, person.issuer}]
+        self._check_roles([actor for _, actor, _ in wanted])
         for _, actor, person in wanted:
             self._ids[person.issuer] = actor
             if actor not in blank:
@@ -134,6 +143,15 @@ class _Eraser:
             self._done.actors.append(actor)
         return self._done
 
+    def _check_roles(self, actors: Sequence[str]) -> None:
+        """Raises EraseError. Nobody can take a role away from an id that names nobody, and as an administrator it would
+        count for the last one.
+        """
+        held = sorted({role for actor in actors for role in self._roles.get(actor, ())})
+        if held:
+            revoke = " and ".join(f"`muster role revoke {self._subject} {role}`" for role in held)
+            raise EraseError(f"{self._subject!r} is {' and '.join(held)} everywhere: take that away first, by {revoke}")
+
     async def _people(self) -> tuple[Sequence[tuple[int, str, Person]], set[str]]:
         """Records that name the person, with their sequences, and the ids that have a blank one."""
         records: list[tuple[int, str, Person]] = []
@@ -143,6 +161,9 @@ class _Eraser:
                 actor, person = actor_of_subject(message.subject), _PERSON.decode(message.data)
             except UNDECODABLE:
                 continue
+            if actor == self._subject:
+                state = "of somebody" if person.subject else "of somebody who was forgotten"
+                raise EraseError(f"{actor} is the id {state}, and no name: give the subject of their token")
             if not person.subject:
                 blank.add(actor)
             elif person.subject == self._subject:

@@ -126,7 +126,10 @@ def check_addresses(
                 raise BadAddressError(f"may not have port {target.port}: a server of Muster listens there")
             continue
         if any(one in ours for one in meant) or not all(map(_is_public, meant)):
-            raise BadAddressError("must stand for a public address")
+            raise BadAddressError(
+                "must stand for a public address, or one in a network that the operator allows "
+                "(MUSTER_WEBHOOK_ALLOW_NETWORKS)"
+            )
         if not target.secure:
             raise BadAddressError("must begin with https://, except in networks that the operator has allowed")
 
