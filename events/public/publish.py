@@ -24,7 +24,13 @@ class FeedMessage(NamedTuple):
 
 
 def messages(
-    commit: Commit, before: Any, after: Any, around: Around, previous: MutableMapping[str, str]
+    commit: Commit,
+    before: Any,
+    after: Any,
+    around: Around,
+    previous: MutableMapping[str, str],
+    *,
+    written: Place | None = None,
 ) -> list[FeedMessage]:
     """The public events of one commit, in order.
 
@@ -32,17 +38,21 @@ def messages(
         before: the state of its aggregate, and `after` that which it left.
         around: the rest of the log, up to the commit.
         previous: by project id, the place of its last event; it is brought up to date.
+        written: messages up to this place are not made, only counted: at a start they are most, and cost most.
     """
     public = PUBLIC.get(commit.aggregate)
     if public is None:
         return []
     found: list[FeedMessage] = []
+    number = 0
     for told in public.tell(Happening(commit, before, after, around)):
         # Of a project without a possible id nobody can be a member.
         if token(told.project_id):
-            place = Place(commit.seq, len(found))
-            found.append(_message(commit, told, place, previous.get(told.project_id, "")))
+            place = Place(commit.seq, number)
+            if written is None or place > written:
+                found.append(_message(commit, told, place, previous.get(told.project_id, "")))
             previous[told.project_id] = place.text()
+            number += 1
     return found
 
 

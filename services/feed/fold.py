@@ -9,6 +9,7 @@ from typing import Any, Final, override
 from events.aggregate import AGGREGATES, PROJECT, WORKLOAD, Chain
 from events.commit import Commit
 from events.phases import FINISHED
+from events.public.cloudevents import Place
 from events.public.publish import FeedMessage, messages
 from events.public.registry import PUBLIC
 from services.runtime.log.log_fold import LogFold
@@ -20,10 +21,16 @@ SNAPSHOT_SHAPE: Final = 1
 
 
 class PublicState(LogFold):
-    """The log's fold, and the public events that it made."""
+    """The log's fold, and the public events that it made.
 
-    def __init__(self, *, not_before: datetime | None = None) -> None:
+    Args:
+        not_before: none are made of commits before this time.
+        written: the place up to which FEED has them; none of those is made.
+    """
+
+    def __init__(self, *, not_before: datetime | None = None, written: Place | None = None) -> None:
         super().__init__(FOLDED, forgets=True)
+        self._written = written
         self.previous: dict[str, str] = {}
         """By project, the place of its last event."""
         self._not_before = not_before
@@ -32,7 +39,7 @@ class PublicState(LogFold):
 
     @override
     def took(self, commit: Commit, before: Chain[Any], after: Chain[Any]) -> None:
-        made = messages(commit, before.state, after.state, self, self.previous)
+        made = messages(commit, before.state, after.state, self, self.previous, written=self._written)
         if self._not_before is None or commit.record.occurred_at >= self._not_before:
             self._made += made
             self._ends += [commit.batch_end] * len(made)

@@ -80,7 +80,7 @@ class Feed:
         found = await self._snapshots.load() if from_snapshot else None
         kept = _kept(self._snapshots.beside) if found else None
         begin = beginning(kept, end, now=datetime.now(UTC), retention_days=self._days)
-        fold = PublicState(not_before=begin.not_before)
+        fold = PublicState(not_before=begin.not_before, written=begin.written)
         if begin.from_snapshot and found is not None and kept is not None:
             fold.restore(*found)
             fold.previous = dict(kept.previous)

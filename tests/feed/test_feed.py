@@ -10,6 +10,9 @@ from typing import Final
 import pytest
 
 from development.servers import NatsServer
+from events.commit import Commit
+from events.public.cloudevents import Place
+from events.public.publish import FeedMessage
 from services.feed.fold import FOLDED, SNAPSHOT_SHAPE, PublicState
 from services.feed.publish import MOST_AT_ONCE
 from services.runtime.log.fold_snapshots import FoldSnapshots
@@ -140,3 +143,18 @@ def test_forgetting_what_is_over_changes_no_event() -> None:
         ]
         assert len(ends) == len(made)
         assert ends == sorted(ends)
+
+
+def test_what_is_written_already_is_not_made_again_and_the_rest_is_the_same(chance: random.Random) -> None:
+    for seed in range(10):
+        commits = some_log(seed, 120)
+        whole = made_of(commits)
+        written = chance.choice(whole).place
+        assert made_of(commits, written=written) == [message for message in whole if message.place > written]
+
+
+def made_of(commits: list[Commit], *, written: Place | None = None) -> list[FeedMessage]:
+    fold = PublicState(written=written)
+    for commit in commits:
+        fold.apply(commit)
+    return fold.take_made()[0]
