@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.ids import key_of_id
-from events.prices import HOUR, full_hour
+from events.prices import HOUR, is_full_hour
 from events.refusal import Refusal
 
 MOST_ROWS: Final = 500
@@ -78,7 +78,7 @@ class NoteHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
     def __post_init__(self) -> None:
         """Raises ValueError where these cannot be."""
-        if self.hour.tzinfo is None or full_hour(self.hour) != self.hour:
+        if not is_full_hour(self.hour):
             raise ValueError("no full hour")
         if not 0 < len(self.rows) <= MOST_ROWS or any(not 0 <= row.used <= row.measured for row in self.rows):
             raise ValueError("no measured rows")

@@ -120,7 +120,7 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         if not fit_model(self.gpu_model):
             raise ValueError("no model of a GPU")
         moment = self.holds_from
-        if moment is not None and (moment.tzinfo is None or full_hour(moment) != moment):
+        if moment is not None and not is_full_hour(moment):
             raise ValueError("no full hour")
 
 
@@ -144,6 +144,14 @@ PriceCommand = SetPrice | RemovePrice
 
 def fit_model(name: str) -> bool:
     return 0 < len(name) <= MAX_MODEL and name.isprintable() and name == name.strip()
+
+
+def is_full_hour(moment: datetime) -> bool:
+    """Of UTC. What is no moment there, at the ends of the calendar, is none either."""
+    try:
+        return moment.tzinfo is not None and full_hour(moment) == moment
+    except OverflowError:
+        return False
 
 
 def full_hour(moment: datetime) -> datetime:

@@ -1,6 +1,6 @@
 """Measured hours: each is noted once, in order, and nothing absurd is."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
@@ -62,6 +62,8 @@ def test_events_of_another_project_or_an_earlier_hour_change_nothing() -> None:
     [
         {"hour": NOW + timedelta(minutes=1)},
         {"hour": NOW.replace(tzinfo=None)},
+        {"hour": datetime(9999, 12, 31, 23, tzinfo=timezone(-HOUR))},
+        {"hour": datetime(1, 1, 1, tzinfo=timezone(HOUR))},
         {"rows": ()},
         {"rows": (row(),) * (MOST_ROWS + 1)},
         {"rows": (row(used=11),)},

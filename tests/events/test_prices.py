@@ -1,6 +1,6 @@
 """Prices: which holds when, what may change of the past, and that there is one currency."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -138,6 +138,7 @@ def test_there_is_a_limit_of_prices(given: Given) -> None:
         {"micros": 10**18},
         {"holds_from": NOW + timedelta(minutes=1)},
         {"holds_from": NOW.replace(tzinfo=None)},
+        {"holds_from": datetime(9999, 12, 31, 23, tzinfo=timezone(-HOUR))},
     ],
 )
 def test_a_command_that_cannot_be_is_none(fields: dict[str, Any]) -> None:

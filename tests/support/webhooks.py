@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -168,12 +168,23 @@ class Scene:
 
     async def ask(self, asked: Asked) -> Any:
         """As the api, which alone may."""
+        (answer,) = await self.ask_all([asked])
+        return answer
+
+    async def ask_all(self, asked: Sequence[Asked], told: Callable[[int], object] = lambda _: None) -> list[Any]:
+        """All at once, over one connection; `told` hears how many are answered."""
         nc = await connect(self.settings("api"), "api")
+        requests, answered = Requests(nc), itertools.count(1)
+
+        async def ask(one: Asked) -> Any:
+            answer = await requests.ask(subject_of(one), msgspec.json.encode(one), seconds=20)
+            told(next(answered))
+            return msgspec.json.decode(answer, type=Answered)
+
         try:
-            answer = await Requests(nc).ask(subject_of(asked), msgspec.json.encode(asked), seconds=20)
+            return list(await asyncio.gather(*map(ask, asked)))
         finally:
             await nc.close()
-        return msgspec.json.decode(answer, type=Answered)
 
 
 @contextlib.asynccontextmanager

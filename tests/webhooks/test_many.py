@@ -28,14 +28,15 @@ async def test_tests_that_hang_keep_nobody_waiting_and_one_asked_for_again_is_th
 ) -> None:
     await scene.start()
     hangs, other = [await scene.webhook(f"{receiver.url}/{path}") for path in ("hangs", "ok")]
-    tests = [asyncio.create_task(scene.ask(AskTest(webhook_id=hangs.id, test_id=f"t{n % 3}"))) for n in range(70)]
-    refused = 70 - answers.TESTS_OF_PROJECT
-    await until(lambda: sum(test.done() for test in tests) == refused, "those that are too many are refused")
+    refused, answered = 70 - answers.TESTS_OF_PROJECT, list[int]()
+    asked = [AskTest(webhook_id=hangs.id, test_id=f"t{n % 3}") for n in range(70)]
+    tests = asyncio.create_task(scene.ask_all(asked, answered.append))
+    await until(lambda: len(answered) == refused, "those that are too many are refused")
     assert isinstance(await scene.ask(AskKey(webhook_id=other.id, number=1)), protocol.Key)
     assert isinstance(await scene.ask(AskDeliveries(webhook_id=other.id)), protocol.Deliveries)
     for task in receiver.serving:
         task.cancel()
-    told = [await test for test in tests]
+    told = await tests
     assert sum(isinstance(one, Away) for one in told) == refused
     assert {one.delivery.state for one in told if isinstance(one, protocol.Tested)} == {"failed"}
     assert set(receiver.ids("/hangs").values()) == {1}
