@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, settings
 
 from development.servers import EVERYTHING, NatsCluster, NatsServer, PostgresServer
 from development.streams import recreate_streams
-from services.runtime.process.host import is_late_write
+from services.runtime.process.host import is_late
 
 GRACE_SECONDS: Final = 30
 """After a test's deadline, for its end and that of its fixtures."""
@@ -141,7 +141,7 @@ class _Loop(uvloop.Loop):
     """As Muster's processes run on, and as forgiving: anyio fails a test for every word to the loop's handler."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if not is_late_write(context.get("exception")):
+        if not is_late(context.get("exception")):
             super().call_exception_handler(context)
 
 

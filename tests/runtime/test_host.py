@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import asyncpg
 import pytest
+import uvloop
 from nats.aio.client import Client
 
 from development.ports import free_port
@@ -17,7 +20,7 @@ from muster.embedded import up
 from services.runtime.log import follower
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import ConnectionLostError, connect
-from services.runtime.process.host import MOST_LOOKING, Health, Run, is_late_write, run_services, serve_health
+from services.runtime.process.host import MOST_LOOKING, Health, Run, is_late, run_services, serve_health
 from services.runtime.process.settings import Settings
 from tests.support.drafts import grant
 
@@ -241,5 +244,27 @@ async def test_a_write_to_a_connection_that_was_cut_is_told_apart_from_faults() 
     with pytest.raises(RuntimeError) as late:
         transport.write(b"as TLS does where its peer has cut the connection")
     server.close()
-    assert is_late_write(late.value)
-    assert not is_late_write(RuntimeError("another"))
+    assert is_late(late.value)
+    assert not is_late(RuntimeError("another"))
+
+
+def test_a_connection_to_postgres_that_is_given_back_while_its_pool_ends_is_nobodys_failure(postgres_url: str) -> None:
+    told: list[BaseException] = []
+
+    async def story() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        pool = await asyncpg.create_pool(postgres_url, min_size=1, max_size=1)
+        giving_back = asyncio.create_task(pool.release(await pool.acquire()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        giving_back.cancel()  # its user; what asyncpg does about it goes on
+        await asyncio.wait({giving_back})
+        pool.terminate()
+        async with asyncio.timeout(20):
+            while not told:
+                await asyncio.sleep(0.01)
+                gc.collect()
+
+    uvloop.run(story())  # the loop of other tests hides just this
+    assert all(is_late(error) for error in told)
+    assert not is_late(asyncpg.PostgresError("another"))

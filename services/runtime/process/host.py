@@ -127,8 +127,8 @@ async def run_services(services: Mapping[str, Run], settings: Settings, *, stop:
 
     def on_unhandled(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if is_late_write(error):
-            log.info("late_write", error=str(error))
+        if is_late(error):
+            log.info("late", error=str(error))
             return
         log.error("unhandled", message=context.get("message"), exc_info=error)
         if isinstance(error, ConnectionLostError):
@@ -151,11 +151,16 @@ async def run_services(services: Mapping[str, Run], settings: Settings, *, stop:
         raise lost[0]
 
 
-def is_late_write(error: BaseException | None) -> bool:
-    """Whether uvloop's TLS wrote to a connection that its peer has just cut. Who uses the connection is told of its end
-    by the connection itself, so this word of the loop's is nobody's fault.
+def is_late(error: BaseException | None) -> bool:
+    """Whether it is of a connection that has just ended, in a place where nobody waits for it; who uses the connection
+    is told of its end by the connection itself.
+
+    uvloop's TLS writes to one that its peer has cut. And asyncpg gives one back in a task of its own where its user was
+    cancelled: where the pool ends meanwhile, as at the end of a service, that task fails.
     """
-    return isinstance(error, RuntimeError) and "TCPTransport closed=True" in str(error)
+    if isinstance(error, RuntimeError):
+        return "TCPTransport closed=True" in str(error)
+    return type(error).__name__ == "ConnectionDoesNotExistError"  # of asyncpg, which not every process has
 
 
 async def _supervise(
