@@ -248,10 +248,13 @@ class KubernetesStack:
             **UNLIMITED_ENVIRONMENT,
             **(environment or {}),
         }
+        webhook_key = folder / "webhook-key"
+        webhook_key.write_text("0" * 64)
         self._services = {
             "MUSTER_NATS_PASSWORD_DIR": str(self.nats.password_dir()),
             "MUSTER_CALLOUT_KEY_DIR": str(self.nats.callout_key_dir()),
             "MUSTER_POSTGRES_URL": self.postgres.url(),
+            "MUSTER_WEBHOOK_KEY_FILE": str(webhook_key),
             "MUSTER_KEY_FILE": str(folder / "key.json"),
             "MUSTER_JWKS_FILE": str(folder / "jwks.json"),
             "MUSTER_HTTP_PORT": str(self.http_port),
