@@ -9,6 +9,8 @@ MOST_AMOUNT: Final = 1_000_000_000
 """Of one price or budget, in units: far inside 64 bits in millionths."""
 AMOUNT_PATTERN: Final = re.compile(r"^(0|[1-9][0-9]{0,9})(\.[0-9]{1,6})?\Z")
 CURRENCY_PATTERN: Final = re.compile(r"^[A-Z]{3}\Z")
+NO_CURRENCY: Final = "XXX"
+"""As ISO 4217 calls what has none."""
 _FEWEST_DIGITS: Final = 2
 
 

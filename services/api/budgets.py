@@ -16,7 +16,7 @@ from events.budgets import (
     period_of,
 )
 from events.fields.declare import Body, Limits
-from events.money import amount_text, micros_of, rounded
+from events.money import NO_CURRENCY, amount_text, micros_of, rounded
 from events.project import Project
 from events.quantities import cores_to_milli
 from projections.queries import TooManyRowsError
@@ -112,8 +112,7 @@ async def set_budget(call: Call) -> Answer[answers.HttpResponse]:
         per=given.per,
         gpu_milli_hours=None if given.gpu_hours is None else cores_to_milli(given.gpu_hours),
         micros=None if given.amount is None else micros_of(given.amount),
-        # Without prices it is refused, by that name; XXX stands for no currency.
-        currency="" if given.amount is None else given.currency or call.api.directory.prices.currency or "XXX",
+        currency=_currency_of(given, call.api.directory.prices.currency),
         warn_percent=given.warn_percent,
     )
     reply = await call.send(command)
@@ -190,6 +189,13 @@ def _state(budget: Budget, now: datetime) -> BudgetState:
     if budget.is_exhausted(now):
         return "exhausted"
     return "warned" if budget.warned and budget.period == period_of(now) else "open"
+
+
+def _currency_of(setting: BudgetSetting, of_prices: str) -> str:
+    """Where there are no prices, the command is refused by that name, whatever its currency."""
+    if setting.amount is None:
+        return ""
+    return setting.currency or of_prices or NO_CURRENCY
 
 
 def _issues(setting: BudgetSetting) -> Iterator[Issue]:

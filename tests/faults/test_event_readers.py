@@ -10,12 +10,11 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import psutil
 import pytest
@@ -29,6 +28,7 @@ from services.runtime.nats.connection import connect
 from services.setup.feed import rebuild_feed
 from services.setup.migrate import USER
 from tests.support.api import Served, serving
+from tests.support.busy_users import BusyUsers
 from tests.support.public_events import Everything
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
@@ -157,37 +157,6 @@ class Program:
         return any(line["name"] == "gap" for line in self._lines())
 
 
-class Users:
-    """Somebody who submits, acts and deletes without pause, in a thread."""
-
-    def __init__(self, served: Served, seed: int) -> None:
-        self._served = served
-        self._chance = random.Random(seed)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        path, ids = "/api/v1/workloads/trainings", list[str]()
-        with self._served.client() as client:
-            while not self._stopping.wait(self._chance.uniform(0.0, 0.1)):
-                if len(ids) < 3 or self._chance.random() < 0.5:
-                    made = client.post(path, json=self._served.training())
-                    ids += [made.json()["workloadId"]] if made.status_code == 202 else []
-                else:
-                    act = self._chance.choice(("suspend", "resume", "delete"))
-                    target = f"{path}/{self._chance.choice(ids[-5:])}"
-                    client.delete(target) if act == "delete" else client.post(f"{target}/{act}")
-
-
 async def public_events(server: NatsServer, project: str) -> list[Told]:
     """All of a project, as they follow from the log."""
     nc = await connect(server.settings(EVERYTHING), EVERYTHING)
@@ -221,7 +190,7 @@ def test_readers_that_are_killed_see_every_event_once_and_in_order(
         for process in (processes := [*(program.process for program in programs), second_feed(nats_server), api]):
             process.start()
             ends.callback(process.kill)
-        with Users(served, chance.randint(0, 2**32)):
+        with BusyUsers(served, seed=chance.randint(0, 2**32), pause_seconds=0.05):
             for _ in range(rounds):
                 time.sleep(chance.uniform(0.2, 1.5))
                 if chance.random() < 0.5:

@@ -28,6 +28,7 @@ from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
 from tests.faults.test_event_readers import Killable
 from tests.support.api import Served, serving, webhook_key
+from tests.support.busy_users import BusyUsers
 from tests.support.public_events import Everything
 from tests.support.subscribing import given_on
 from tests.support.webhooks import KEY, Scene, scene_on
@@ -147,40 +148,6 @@ class Receivers:
             )
             return self._chance.choice((*bad, *[good] * len(bad)))
         return good
-
-
-class People:
-    """Those who work in some projects without pause, in a thread."""
-
-    def __init__(self, served: Served, projects: list[str], pause_seconds: float, seed: int) -> None:
-        self._served = served
-        self._projects = projects
-        self._pause = pause_seconds
-        self._chance = random.Random(seed)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        path, ids = "/api/v1/workloads/trainings", list[str]()
-        with self._served.client() as client:
-            while not self._stopping.wait(self._chance.uniform(0.0, 2 * self._pause)):
-                if len(ids) < 10 or self._chance.random() < 0.4:
-                    body = self._served.training(projectId=self._chance.choice(self._projects))
-                    made = client.post(path, json=body)
-                    ids += [made.json()["workloadId"]] if made.status_code == 202 else []
-                else:
-                    act = self._chance.choice(("suspend", "resume", "delete"))
-                    target = f"{path}/{self._chance.choice(ids[-20:])}"
-                    client.delete(target) if act == "delete" else client.post(f"{target}/{act}")
 
 
 class Run:
@@ -320,13 +287,13 @@ def test_receivers_get_every_event_that_they_want_whatever_is_killed(  # noqa: P
         projects = set_up(served, receivers, count, chance)
         run = Run(nats_server, postgres_server, services, next(seeds))
         pause = 0.1 if short else 0.4
-        with People(served, projects, pause, next(seeds)):
+        with BusyUsers(served, seed=next(seeds), pause_seconds=pause, projects=projects, living=10):
             for _ in range(rounds if short else max(rounds, 50)):
                 time.sleep(chance.uniform(0.2, 1.5))
                 run.disturb()
         receivers.back.set()
         # Nothing is disturbed any more: whatever happens now happens once.
-        with People(served, projects, pause, next(seeds)):
+        with BusyUsers(served, seed=next(seeds), pause_seconds=pause, projects=projects, living=10):
             time.sleep(3)
         events = asyncio.run(public_events(nats_server))
         settle(receivers, nats_server, events)
