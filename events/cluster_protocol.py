@@ -73,7 +73,9 @@ class RunPod(_Message, frozen=True, kw_only=True):
     """What the project's pods keep to at least; None: what the cluster says."""
     pod: PodRef
     pods: int = 1
-    """How many pods of this pod set may be alive at once; with several, they find each other by name."""
+    """How many pods that find each other may be alive at once: those of this pod set, or of the whole workload where
+    they are told of each other. With several, they find each other by name.
+    """
     node_name: str
     devices: tuple[DeviceShare, ...] = ()
     gpu_memory_bytes: int = 0
@@ -92,6 +94,9 @@ class RunPod(_Message, frozen=True, kw_only=True):
     """Digest of the code that the run's folder begins with; empty: none."""
     environment: dict[str, str] = {}
     environment_from: tuple[EnvironmentSource, ...] = ()
+    rendezvous: dict[str, str] = {}
+    """Variables by which the pods of a workload find each other; addresses are for the agent to fill in
+    (`events.workload.rendezvous`)."""
     cpu_milli: int = 0
     memory_bytes: int = 0
     cpu_limit_milli: int = 0

@@ -41,6 +41,8 @@ class Public:
     """Names for some of its whole numbers, in filters."""
     aliases: tuple[str, ...] = ()
     """Further names in filters and orders."""
+    synonyms: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Other words for some of its values, in filters that ask whether it is equal."""
     only_asked_for: bool = False
     """Whether it only filters and sorts, and is no part of rows and exports."""
 

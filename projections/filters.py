@@ -134,6 +134,8 @@ class Field:
     """Where only these make sense to ask for."""
     ranks: Mapping[str, int] = dataclass_field(default_factory=dict[str, int])
     """Names for some of its whole numbers."""
+    synonyms: Mapping[str, str] = dataclass_field(default_factory=dict[str, str])
+    """Other words for some of its values, in small letters."""
 
 
 NOW: Final = "now"
@@ -193,6 +195,7 @@ def _fields() -> Iterator[tuple[str, Field]]:
             nullable=column.null,
             values=public.values,
             ranks=public.ranks,
+            synonyms={word.lower(): value for word, value in public.synonyms.items()},
         )
         yield from ((name, field) for name in (public.name, *public.aliases))
 
@@ -395,6 +398,7 @@ def _value(field: Field, given: Filter) -> object:
 
 def _known_value(field: Field, name: str, text: str) -> str:
     """One of the field's values, however its capitals were typed."""
+    text = field.synonyms.get(text.lower(), text)
     for value in field.values:
         if value.lower() == text.lower():
             return value

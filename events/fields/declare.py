@@ -1,6 +1,9 @@
 """What a field is declared with: a section to stand in, and what the type alone does not say. Data."""
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import msgspec
@@ -36,7 +39,7 @@ class About:
     """Rows of the requirements that it fulfils."""
     unit: str = ""
     flag: str = ""
-    """Of `muster training submit`; empty where the field has none of its own."""
+    """Of the command that submits; empty where the field has none of its own."""
     aliases: tuple[str, ...] = ()
     """Short and second names of the flag."""
     key: str = ""
@@ -66,12 +69,26 @@ class Item(Section, frozen=True, kw_only=True, omit_defaults=True):
     """An object within a list of a spec. Its defaults mean "nothing" and stay what they are, so they are not stored."""
 
 
-def joined(name: str, module: str, *sections: type[Section]) -> Any:
-    """A struct with the fields of all sections side by side, as they stand in JSON: structs do not combine as bases."""
+def joined(
+    name: str,
+    module: str,
+    *sections: type[Section],
+    without: AbstractSet[str] = frozenset(),
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """A struct with the fields of all sections side by side, as they stand in JSON: structs do not combine as bases.
+
+    Args:
+        without: fields, by their names in Python, that it does not have.
+        defaults: fields whose default is another one here.
+    """
     fields = [
-        (field.name, field.type) if field.required else (field.name, field.type, field.default)
+        (field.name, field.type)
+        if field.required
+        else (field.name, field.type, defaults.get(field.name, field.default))
         for section in sections
         for field in msgspec.structs.fields(section)
+        if field.name not in without
     ]
     return msgspec.defstruct(
         name, fields, bases=(Section,), module=module, namespace={"PARTS": sections}, frozen=True, kw_only=True

@@ -69,8 +69,9 @@ def tree(body: type[Body]) -> Node:
 
 
 def _fields(body: type[Body], path: str, section: str) -> Iterator[Node]:
+    own = {found.name: found for found in msgspec.structs.fields(body)}
     for part in body.PARTS or (body,):
-        for found in msgspec.structs.fields(part):
+        for found in (own[each.name] for each in msgspec.structs.fields(part) if each.name in own):
             yield _node(
                 found.type,
                 name=found.encode_name,

@@ -20,10 +20,11 @@ class UndocumentedError(Exception):
 
 def help_of(node: Node) -> str:
     """What a field does, its default, its range. Raises UndocumentedError."""
-    texts = {} if node.owner is None else _docstrings(node.owner)
-    if not texts.get(node.attribute):
-        raise UndocumentedError(f"{node.path or node.name} has no docstring: users read it")
-    return texts[node.attribute]
+    owners = () if node.owner is None else node.owner.__mro__
+    for owner in owners:
+        if issubclass(owner, Body) and (text := _docstrings(owner).get(node.attribute)):
+            return text
+    raise UndocumentedError(f"{node.path or node.name} has no docstring: users read it")
 
 
 def label_of(node: Node) -> str:

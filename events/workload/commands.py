@@ -8,7 +8,7 @@ import msgspec
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.pod import Placement, PodRef
-from events.workload.spec import TrainingSpec
+from events.workload.spec import Distributed, TrainingSpec
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -25,6 +25,8 @@ class CreateWorkload(_Command, frozen=True, kw_only=True):
     project_id: str
     cluster_id: str
     spec: TrainingSpec
+    distributed: Distributed | None = None
+    """Of a distributed training; None for every other kind."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where there is no such kind."""

@@ -39,6 +39,7 @@ from events.workload.pod import (
     pod_id,
     run_token,
 )
+from events.workload.spec import with_master_defaults
 from events.workload.state import (
     LONGEST_RETRY_WAIT,
     Edit,
@@ -130,7 +131,7 @@ def _not_owner(state: Workload, context: Context) -> Refusal | None:
 def _create(command: CreateWorkload, state: Workload, context: Context) -> WorkloadDecision:
     if state.living:
         return name_taken(command.name)
-    key = workload_key(command.project_id, command.name)
+    key, kind = workload_key(command.project_id, command.name), KINDS[command.kind]
     return (
         WorkloadCreated(
             workload_id=incarnation_id(key, context.command_id),
@@ -141,7 +142,8 @@ def _create(command: CreateWorkload, state: Workload, context: Context) -> Workl
             cluster_id=command.cluster_id,
             owner=context.actor.id,
             at=context.now,
-            spec=KINDS[command.kind].with_defaults(command.spec),
+            spec=kind.with_defaults(command.spec),
+            distributed=with_master_defaults(command.distributed),
         ),
     )
 
@@ -314,7 +316,10 @@ def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:
             return (unseen,) if PodPhase.UNKNOWN in next_phases else ()
         case "succeeded":
             return (PodSucceeded(pod=fact.pod, at=fact.at),)
-        case "stopped" | "failed" | "interrupted" | "refused" if pod.phase is PodPhase.STOPPING:
+        # The workload of a pod that outlives it has its end already.
+        case "stopped" | "failed" | "interrupted" | "refused" if (
+            pod.phase is PodPhase.STOPPING or edit.state.phase in FINISHED
+        ):
             return (PodStopped(pod=fact.pod, at=fact.at, exit_code=fact.exit_code),)
         case "failed":
             return (_failed(fact, edit.state, now),)

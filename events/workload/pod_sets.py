@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from events.workload.fields.process import EnvironmentVariable
+from events.workload.rendezvous import Peers
 from events.workload.spec import PodRequest
 
 NO_LIMIT: Final = 0
@@ -59,9 +60,13 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     """`^[a-z]{1,20}$`: part of pod keys."""
     count: int
     parallelism: int
-    minimum: int = 1
-    """Pods that must have a place before any of them may start: 1 where each may start for itself."""
+    minimum: int = 0
+    """Pods of it that must have a place before any pod of the workload may start; 0 where each may start for itself."""
     template: PodTemplate
+    peers: Peers | None = None
+    """How its pods find the others of the workload; None where they need not."""
+    outlives: bool = False
+    """Whether pods of it that live when the workload completes or fails are left to end by themselves."""
     node_pools: tuple[str, ...] = ()
     """Its pods may be placed in these alone, in this order; empty: in those of the project."""
 

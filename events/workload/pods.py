@@ -43,6 +43,10 @@ class PodMap[V](msgspec.Struct, frozen=True):
         chunk = self.chunks.get(_chunk_of(pod_id))
         return None if chunk is None else chunk.get(pod_id[1])
 
+    def of_set(self, name: str) -> int:
+        """How many are of this pod set."""
+        return sum(len(chunk) for (pod_set, _), chunk in self.chunks.items() if pod_set == name)
+
     def first(self) -> tuple[PodId, V] | None:
         """The one with the least id; None where there are none."""
         if not self.chunks:
@@ -145,6 +149,10 @@ class MapEdit[V]:
 
     def items(self) -> list[tuple[PodId, V]]:
         return [((name, index), pod) for (name, _), chunk in self._chunks.items() for index, pod in chunk.items()]
+
+    def of_set(self, name: str) -> int:
+        """How many are of this pod set."""
+        return sum(len(chunk) for (pod_set, _), chunk in self._chunks.items() if pod_set == name)
 
     def put(self, pod_id: PodId, pod: V) -> None:
         chunk = self._own(_chunk_of(pod_id))

@@ -6,18 +6,20 @@ What a kind makes of it stands in `kinds`, what the pods are made of in `pod_set
 """
 
 import shlex
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
 
-from events.fields.declare import joined
+from events.fields.declare import Section, joined
 from events.quantities import cores_to_milli, parse_bytes
 from events.workload.fields.compute import ComputeSpec, Resources
+from events.workload.fields.distribution import Distribution
 from events.workload.fields.lifetime import Lifetime
 from events.workload.fields.metadata import Metadata
 from events.workload.fields.process import Process
-from events.workload.fields.scheduling import PriorityClass, Scheduling
+from events.workload.fields.scheduling import DEFAULT_WORKSPACE_PRIORITY, PriorityClass, Scheduling
+from events.workload.fields.workspace import OverQuota
 
 MAX_AUTO_DELETION_SECONDS: Final = 100 * 365 * 24 * 3600
 """A hundred years: longer cannot be a wish, and a larger number would leave the calendar."""
@@ -32,12 +34,67 @@ WHOLE_GPU_MILLI: Final = 1000
 if TYPE_CHECKING:
 
     class TrainingSpec(Process, Resources, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True):
-        """The effective spec of a standard training: every field has its value."""
+        """The effective spec of a standard training: every field has its value. Every kind stores one: a field that a
+        kind does not have keeps its default there.
+        """
+
+    class WorkspaceSpec(Process, Resources, Scheduling, OverQuota, Lifetime, Metadata, frozen=True, kw_only=True):
+        """What a request may say of a workspace, and what is shown of one."""
+
+    class DistributedSpec(Process, Resources, Scheduling, Lifetime, Metadata, Distribution, frozen=True, kw_only=True):
+        """What a request may say of the workers of a distributed training, and of it as a whole."""
+
+    class MasterSpec(Process, Resources, Metadata, frozen=True, kw_only=True):
+        """What a request may say of a master that is made otherwise than the workers."""
 else:
-    TrainingSpec = joined("TrainingSpec", __name__, Process, Resources, Scheduling, Lifetime, Metadata)
+    _OF_PODS = (Process, Resources, Scheduling, Lifetime, Metadata)
+    _RUNS = {"completions", "parallelism"}
+    TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS)
+    WorkspaceSpec = joined(
+        "WorkspaceSpec",
+        __name__,
+        *(Process, Resources, Scheduling, OverQuota, Lifetime, Metadata),
+        without=_RUNS,
+        defaults={"priority_class": DEFAULT_WORKSPACE_PRIORITY},
+    )
+    DistributedSpec = joined("DistributedSpec", __name__, *_OF_PODS, Distribution, without=_RUNS)
+    MasterSpec = joined("MasterSpec", __name__, Process, Resources, Metadata, without={"category", "code"})
 
 NO_SPEC: Final = TrainingSpec(image="")
 """Of a workload that never was."""
+NO_WORKSPACE_SPEC: Final = WorkspaceSpec(image="")
+NO_DISTRIBUTED_SPEC: Final = DistributedSpec(image="", distributed_framework="PyTorch")
+"""What a request has that says nothing."""
+
+
+class Distributed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a distributed training stores beside the spec of its workers."""
+
+    distribution: Distribution
+    """Every field with its value."""
+    master: TrainingSpec | None
+    """The spec of its master, every field with its value; null where it has workers only."""
+
+
+def stored(request: Section, before: TrainingSpec = NO_SPEC) -> TrainingSpec:
+    """The stored spec with the fields of a request that it has, and all others as in `before`."""
+    names = set(request.__struct_fields__)
+    given = {name: getattr(request, name) for name in TrainingSpec.__struct_fields__ if name in names}
+    return replace(before, **given)
+
+
+def distribution_of(spec: DistributedSpec) -> Distribution:
+    return Distribution(**{name: getattr(spec, name) for name in Distribution.__struct_fields__})
+
+
+def shown[S: Section](form: type[S], *parts: Section) -> S:
+    """What a kind shows of what is stored: each field from the first part that has it."""
+    return form(
+        **{
+            name: next(getattr(part, name) for part in parts if name in part.__struct_fields__)
+            for name in form.__struct_fields__
+        }
+    )
 
 
 MOST_ASKED: Final = 2**62
@@ -65,8 +122,20 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
     compute = spec.compute
     if compute.gpu_request_type is not None and not compute.gpu_devices_request:
         compute = replace(compute, gpu_devices_request=1)
-    derived = "non-preemptible" if PRIORITY_RANK[spec.priority_class] >= FIRST_NON_PREEMPTIBLE_RANK else "preemptible"
-    return replace(spec, compute=compute, preemptibility=spec.preemptibility or derived)
+    preemptibility = spec.preemptibility or preemptibility_of(spec.priority_class)
+    return replace(spec, compute=compute, preemptibility=preemptibility)
+
+
+def preemptibility_of(priority: PriorityClass) -> Literal["preemptible", "non-preemptible"]:
+    """That of a workload which says nothing of it (R19)."""
+    return "non-preemptible" if PRIORITY_RANK[priority] >= FIRST_NON_PREEMPTIBLE_RANK else "preemptible"
+
+
+def with_master_defaults(distributed: Distributed | None) -> Distributed | None:
+    """As `with_defaults`, of a master's spec."""
+    if distributed is None or distributed.master is None:
+        return distributed
+    return replace(distributed, master=with_defaults(distributed.master))
 
 
 def pod_request(compute: ComputeSpec) -> PodRequest:

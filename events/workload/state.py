@@ -9,6 +9,7 @@ has succeeded: ten thousand finished pods cost a workload nothing.
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -49,7 +50,7 @@ from events.workload.pod import (
 )
 from events.workload.pod_sets import PodSet
 from events.workload.pods import Pods, PodsEdit
-from events.workload.spec import NO_SPEC, PRIORITY_RANK, TrainingSpec, check_quantities
+from events.workload.spec import NO_SPEC, PRIORITY_RANK, Distributed, TrainingSpec, check_quantities
 
 # -- what can have happened --------------------------------------------------------------------------------------------
 
@@ -78,13 +79,17 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
     at: datetime
     """When it was decided."""
     spec: TrainingSpec
-    """The spec, with every default filled in."""
+    """The spec, with every default filled in. Of a distributed training, that of its workers."""
+    distributed: Distributed | None = None
+    """What a distributed training has beside that; absent for every other kind."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where nobody could run it: whoever reads it would fail, each in another place."""
         if self.kind not in KINDS:
             raise ValueError(f"no kind of workload is called {self.kind!r}")
         check_quantities(self.spec)
+        if self.distributed is not None and self.distributed.master is not None:
+            check_quantities(self.distributed.master)
 
 
 class WorkloadQueued(_Event, frozen=True, kw_only=True):
@@ -230,6 +235,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cluster_id: str = ""
     owner: str = ""
     spec: TrainingSpec = NO_SPEC
+    distributed: Distributed | None = None
+    """Of a distributed training alone."""
     created_at: datetime | None = None
     desired: DesiredPhase = DesiredPhase.RUNNING
     phase: Phase = Phase.CREATING
@@ -266,7 +273,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def pod_sets(self) -> tuple[PodSet, ...]:
         """All that is to be run of it; none where there never was one."""
-        return _pod_sets(self.kind, self.spec) if self.exists else ()
+        return _pod_sets(self.kind, self.spec, self.distributed) if self.exists else ()
 
     @property
     def preemptible(self) -> bool:
@@ -286,18 +293,18 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _KEPT_POD_SETS: Final = 5_000
-_known_pod_sets: Final[dict[int, tuple[str, TrainingSpec, tuple[PodSet, ...]]]] = {}
+_known_pod_sets: Final[dict[int, tuple[str, TrainingSpec, Distributed | None, tuple[PodSet, ...]]]] = {}
 """By the spec's identity: made once for a workload, and not for each fact of its pods (40 µs)."""
 
 
-def _pod_sets(kind: str, spec: TrainingSpec) -> tuple[PodSet, ...]:
+def _pod_sets(kind: str, spec: TrainingSpec, distributed: Distributed | None) -> tuple[PodSet, ...]:
     known = _known_pod_sets.get(id(spec))
-    if known is not None and known[1] is spec and known[0] == kind:
-        return known[2]
+    if known is not None and known[1] is spec and known[2] is distributed and known[0] == kind:
+        return known[3]
     if len(_known_pod_sets) >= _KEPT_POD_SETS:
         _known_pod_sets.clear()
-    sets = KINDS[kind].pod_sets(spec)
-    _known_pod_sets[id(spec)] = (kind, spec, sets)
+    sets = KINDS[kind].pod_sets(spec, distributed)
+    _known_pod_sets[id(spec)] = (kind, spec, distributed, sets)
     return sets
 
 
@@ -451,6 +458,7 @@ def _created(event: WorkloadCreated) -> Workload:
         cluster_id=event.cluster_id,
         owner=event.owner,
         spec=event.spec,
+        distributed=event.distributed,
         created_at=event.at,
     )
 
@@ -580,10 +588,11 @@ def _bind(edit: Edit, event: PodsBound) -> None:
     _derive(edit)
 
 
-def _stop_pods(edit: Edit) -> None:
-    """Every pod that holds a node is told to go; those that only wait stay as they are."""
+def _stop_pods(edit: Edit, *, outliving: AbstractSet[str] = frozenset()) -> None:
+    """Every pod that holds a node is told to go, but for those of some pod sets. Those that only wait stay."""
     for id_, pod in edit.pods.live.items():
-        edit.pods.put(id_, replace(pod, phase=PodPhase.STOPPING))
+        if id_[0] not in outliving:
+            edit.pods.put(id_, replace(pod, phase=PodPhase.STOPPING))
 
 
 def _resume(edit: Edit, event: WorkloadResumed) -> None:
@@ -594,7 +603,7 @@ def _resume(edit: Edit, event: WorkloadResumed) -> None:
 
 
 def _finish(edit: Edit, phase: Phase, at: datetime, delete_at: datetime) -> None:
-    _stop_pods(edit)
+    _stop_pods(edit, outliving=frozenset(pod_set.name for pod_set in edit.state.pod_sets if pod_set.outlives))
     for id_ in edit.pods.waiting.ids():
         edit.pods.put(id_, None)
     _say(edit, phase)

@@ -181,10 +181,10 @@ def _dry_run(session: Session, request: Row, where: str) -> ExitCode:
     if where != "client":
         raise usage(f"--dry-run={where} does not exist", todo="--dry-run=client checks and prints the request")
     from muster.cli.training_flags import FLAG_OF_FIELD
-    from services.api.check import FaultyTraining, check_training
+    from services.api.check import FaultyCreation, check_training
 
     checked = check_training(request)
-    if isinstance(checked, FaultyTraining):
+    if isinstance(checked, FaultyCreation):
         why = tuple(
             f"{issue.field} ({flag}): {issue.details}" if flag else f"{issue.field}: {issue.details}"
             for issue in checked.issues

@@ -1,12 +1,13 @@
 """What the rows of a workload are made of: its state, and the little beside it that a state does not keep. Pure."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol, Self
 
 import msgspec
 
 from events.workload.pod import Pod
-from events.workload.spec import TrainingSpec
+from events.workload.spec import PodRequest, TrainingSpec
 from events.workload.state import Workload
 from projections.values import clean, fit, indexed
 
@@ -59,6 +60,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pods: int
     pod_cpu_milli: int
     pod_memory_bytes: int
+    of_sets: tuple[tuple[str, PodRequest], ...]
+    """What a pod of each pod set asks for."""
     gpu_milli: int
     gpu_memory_bytes: int
     cpu_milli: int
@@ -95,6 +98,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             pods=fit(pods),
             pod_cpu_milli=fit(first.cpu_milli),
             pod_memory_bytes=fit(first.memory_bytes),
+            of_sets=tuple((pod_set.name, pod_set.template.request) for pod_set in sets),
             gpu_milli=fit(gpu_milli),
             gpu_memory_bytes=fit(gpu_memory),
             cpu_milli=fit(cpu_milli),
@@ -105,6 +109,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Sized(Protocol):
     @property
     def size(self) -> int: ...
+    def of_set(self, name: str) -> int: ...
 
 
 class PodCounts(Protocol):
@@ -133,6 +138,13 @@ class WorkloadFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What its pods were warned of while none of them runs."""
     current_nodes: tuple[str, ...]
     current_node_pools: tuple[str, ...]
+
+    def held_of(self, amount: Callable[[PodRequest], int]) -> int:
+        """What all pods that hold a node hold, by what one asks for."""
+        sets, live = self.asked.of_sets, self.pods.live
+        if len(sets) == 1:
+            return live.size * amount(sets[0][1])
+        return sum(live.of_set(name) * amount(request) for name, request in sets)
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 import msgspec
 
 from events.phases import PHASE_REASONS, DesiredPhase, Phase
+from events.workload.kinds import KINDS
 from events.workload.spec import PRIORITY_RANK
 from projections.columns import Column, Public
 from projections.values import clean, fit, indexed, to_json
@@ -52,7 +53,15 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Public("requestedName", "REQUESTED-NAME", "Name in the request, or the given prefix of the name.", "csv"),
     ]
     type: Annotated[
-        str, _Column(lambda w: clean(w.state.kind)), Public("type", "TYPE", "Kind of the workload, such as Training.")
+        str,
+        _Column(lambda w: clean(w.state.kind)),
+        Public(
+            "type",
+            "TYPE",
+            "Kind of the workload, such as Training.",
+            values=tuple(KINDS),
+            synonyms={kind.kubernetes_name: kind.name for kind in KINDS.values()},
+        ),
     ]
     project_id: Annotated[
         str,
@@ -239,7 +248,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
     cpu_allocated_milli: Annotated[
         int,
-        _Column(lambda w: fit(w.pods.live.size * w.asked.pod_cpu_milli), often=True),
+        _Column(lambda w: fit(w.held_of(lambda asked: asked.cpu_milli)), often=True),
         Public("cpuAllocatedCores", "CPU-ALLOCATED", "CPU cores reserved now.", "csv"),
     ] = 0
     memory_request_bytes: Annotated[
@@ -249,7 +258,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
     memory_allocated_bytes: Annotated[
         int,
-        _Column(lambda w: fit(w.pods.live.size * w.asked.pod_memory_bytes), often=True),
+        _Column(lambda w: fit(w.held_of(lambda asked: asked.memory_bytes)), often=True),
         Public("cpuMemoryAllocatedBytes", "MEMORY-ALLOCATED", "Memory reserved now.", "csv"),
     ] = 0
     pending_micros: Annotated[int, _Column(lambda w: w.spent.pending_micros, often=True)] = 0

@@ -12,6 +12,7 @@ from services.api import (
     clusters,
     code,
     diff,
+    distributed,
     event_stream,
     export,
     logs,
@@ -27,6 +28,7 @@ from services.api import (
     use_now,
     webhooks,
     workloads,
+    workspaces,
 )
 from services.api.context import Api
 from services.api.edge import Edge
@@ -40,6 +42,8 @@ PREFLIGHT_SECONDS: Final = 600
 OPERATIONS: Final = operations_in(
     *(
         trainings,
+        distributed,
+        workspaces,
         code,
         workloads,
         export,

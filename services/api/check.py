@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from events.fields.declare import Body
 from events.fields.node import Kind, Node, bounds, tree
 from events.nearest import did_you_mean
-from events.workload.fields.creation import TrainingCreation
+from events.workload.fields.creation import Creation, TrainingCreation
 from services.api.issues import MAX_ISSUES, Issue, none_of, shown
-from services.api.rules import check_given, check_name, check_spec
-from services.api.unbuilt import UNBUILT_FIELDS, Default, asked_for
+from services.api.rules import check_given, check_name, check_order
+from services.api.unbuilt import Default, asked_for, unbuilt_fields
 
 type Json = dict[str, Any]
 type Rules[B] = Callable[[B], Iterable[Issue]]
@@ -64,32 +64,36 @@ def no_rules(_: object) -> Iterable[Issue]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultyTraining:
+class FaultyCreation[C: Creation]:
     """A creation that cannot be taken as it is."""
 
     issues: list[Issue]
     """All that is wrong with it in itself, MAX_ISSUES at most."""
-    sound: TrainingCreation
+    sound: C
     """What is left without its faults; an empty text where a mandatory field is missing or wrong."""
 
 
-def check_training(data: Json) -> TrainingCreation | FaultyTraining:
+def check_training(data: Json) -> TrainingCreation | FaultyCreation[TrainingCreation]:
+    """As `check_creation`, of a training."""
+    return check_creation(TrainingCreation, data)
+
+
+def check_creation[C: Creation](body: type[C], data: Json) -> C | FaultyCreation[C]:
     """The creation as the person meant it, or all that is wrong with it."""
-    sound, issues = without_faults(
-        tree(TrainingCreation), data if data.get("spec") is not None else data | {"spec": {}}
-    )
-    request = _as_declared(TrainingCreation, sound)
+    sound, issues = without_faults(tree(body), data if data.get("spec") is not None else data | {"spec": {}})
+    request = _as_declared(body, sound)
     if len(issues) < MAX_ISSUES:
         told = [
             *check_name(request.name, as_prefix=request.use_given_name_as_prefix),
             *check_given(sound.get("spec", {})),
+            *check_given(sound.get("masterSpec") or {}, "masterSpec"),
         ]
-        issues += _untouched([*told, *check_spec(request.spec)], sound, issues)
+        issues += _untouched([*told, *check_order(request)], sound, issues)
     if not issues:
         return request
     if any(issue.field == "name" for issue in issues):
         request = replace(request, name="")
-    return FaultyTraining(issues=issues[:MAX_ISSUES], sound=request)
+    return FaultyCreation(issues=issues[:MAX_ISSUES], sound=request)
 
 
 def check[B: Body](
@@ -250,7 +254,8 @@ def _described(given: Any) -> str:
 
 def _unknown(parent: Node, name: str, given: Any, path: str) -> Iterator[Issue]:
     """A field that is not declared: of the contract and not built yet, or of nobody."""
-    unbuilt = UNBUILT_FIELDS.get(parent.path, {}) if parent.path or parent.struct is TrainingCreation else {}
+    of_creation = parent.path or (parent.struct is not None and issubclass(parent.struct, Creation))
+    unbuilt = unbuilt_fields(parent) if of_creation else {}
     if name not in unbuilt:
         hint = did_you_mean(name, parent.by_name)
         yield Issue(field=path, details=f"is unknown; {hint or 'check its spelling, or leave it out'}")

@@ -6,28 +6,28 @@ Only reads. The deciders have the last word: here is what lets a person mend eve
 from events.aggregate import CLUSTER, WORKLOAD
 from events.ids import incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
-from events.workload.fields.creation import TrainingCreation
+from events.workload.fields.creation import Creation
 from services.api.code import is_kept
 from services.api.context import Call
 from services.api.issues import Issue, shown
 from services.api.places import find_cluster, find_project
-from services.api.rules import check_cluster
+from services.api.rules import check_placed
 from services.runtime.code.kept import Code
 
 
-async def misfits(call: Call, training: TrainingCreation, command_id: str, *, faulty: bool) -> list[Issue]:
+async def misfits(call: Call, asked: Creation, command_id: str, *, faulty: bool) -> list[Issue]:
     """What does not go together with what there is.
 
     Args:
-        training: an empty text in it stands for a field that is missing or wrong; nothing is said of those.
+        asked: an empty text in it stands for a field that is missing or wrong; nothing is said of those.
         faulty: whether it is wrong in itself. Then a taken name is told beside that; alone, the decider tells it.
     """
-    issues = [*await _of_project(call, training.project_id), *await _of_cluster(call, training)]
-    issues += await _of_code(call, training)
-    if not (issues or faulty) or not training.name or not call.may_read(training.project_id):
+    issues = [*await _of_project(call, asked.project_id), *await _of_cluster(call, asked)]
+    issues += await _of_code(call, asked)
+    if not (issues or faulty) or not asked.name or not call.may_read(asked.project_id):
         return issues
-    name = final_name(training.name, as_prefix=training.use_given_name_as_prefix, command_id=command_id)
-    key = workload_key(training.project_id, name)
+    name = final_name(asked.name, as_prefix=asked.use_given_name_as_prefix, command_id=command_id)
+    key = workload_key(asked.project_id, name)
     wanted = incarnation_id(key, command_id)
     chain = await call.api.store.load(WORKLOAD, key)
     if chain.version and not faulty and await call.api.store.load_at(WORKLOAD, key, wanted) is not None:
@@ -44,34 +44,34 @@ async def _of_project(call: Call, project_id: str) -> list[Issue]:
     return [Issue(field="projectId", details=f"there is no project {shown(project_id)}")]
 
 
-def code_of(training: TrainingCreation) -> Code | None:
+def code_of(asked: Creation) -> Code | None:
     """The code that it shall run."""
-    digest = training.spec.code
-    if not (digest and training.project_id and training.cluster_id):
+    digest = asked.order()[0].code
+    if not (digest and asked.project_id and asked.cluster_id):
         return None
-    return Code(cluster_id=training.cluster_id, project_id=training.project_id, digest=digest)
+    return Code(cluster_id=asked.cluster_id, project_id=asked.project_id, digest=digest)
 
 
-async def _of_code(call: Call, training: TrainingCreation) -> list[Issue]:
+async def _of_code(call: Call, asked: Creation) -> list[Issue]:
     """It must have been sent, for this project and this cluster. Whoever may not submit there learns nothing."""
-    code = code_of(training)
+    code = code_of(asked)
     if code is None or not call.may_submit(code.project_id) or await is_kept(call, code):
         return []
     details = f"code {shown(code.digest)} is not kept for this project and cluster; send it first"
     return [Issue(field="spec.code", details=details, involves=frozenset({"projectId", "clusterId"}))]
 
 
-async def _of_cluster(call: Call, training: TrainingCreation) -> list[Issue]:
+async def _of_cluster(call: Call, asked: Creation) -> list[Issue]:
     """C21, and what this cluster does not have."""
-    cluster_id, spec = training.cluster_id, training.spec
+    cluster_id = asked.cluster_id
     if not cluster_id:
         return []
     cluster = await find_cluster(call, cluster_id)
     if cluster is None:
         return [Issue(field="clusterId", details=f"there is no cluster {shown(cluster_id)}")]
-    issues = [*check_cluster(spec, cluster)]
+    issues = [*check_placed(asked, cluster)]
     key = key_of_id(cluster_id)
     if issues and key is not None:
         # The fold lags: what was added to the cluster a moment ago counts before a refusal.
-        issues = [*check_cluster(spec, (await call.api.store.load(CLUSTER, key)).state)]
+        issues = [*check_placed(asked, (await call.api.store.load(CLUSTER, key)).state)]
     return issues

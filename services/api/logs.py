@@ -15,13 +15,13 @@ from services.api.context import Call
 from services.api.errors import ApiError, bad_request, unavailable
 from services.api.follows import STALLED, followed_answer
 from services.api.issues import Issue, shown
+from services.api.kinds import load_workload
 from services.api.log_lines import CUT_MARK, SINCE, AgentError, Asked, Place, told
 from services.api.logs_followed import followed, started_pods
 from services.api.operations import Query, reads
 from services.api.paths import WORKLOAD
 from services.api.places import Removal, removal_of
 from services.api.streamed import Streamed
-from services.api.trainings import load_workload
 
 TEXT: Final = "text/plain; charset=utf-8"
 MAX_TAIL_LINES: Final = 1_000_000

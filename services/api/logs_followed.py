@@ -32,8 +32,8 @@ from events.workload.pod import (
 )
 from events.workload.state import Workload, WorkloadCreated
 from services.api.errors import ApiError
+from services.api.kinds import load_workload
 from services.api.log_lines import AgentError, Asked, Place, told
-from services.api.trainings import load_workload
 from services.runtime.log.store import LogUnavailableError
 
 LOOK_SECONDS: Final = 0.5

@@ -30,6 +30,8 @@ QueryType = Literal["text", "integer", "boolean", "choice", "texts"]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Tag = Literal[
     "Trainings",
+    "Distributed",
+    "Workspaces",
     "Workloads",
     "Clusters",
     "Organisation",

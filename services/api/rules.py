@@ -1,19 +1,23 @@
-"""Rules of a training's spec that a schema cannot say (requirements.md section 16), as decided there. Pure.
+"""Rules of a workload's spec that a schema cannot say (requirements.md section 16), as decided there. Pure.
 
 Every rule names the field at fault, and the fields it looked at.
 """
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from events.cluster import Cluster, ClusterKind, pool_names
 from events.labels import LABEL_KEY, LABEL_VALUE
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes
+from events.workload import rendezvous
 from events.workload.fields.compute import ComputeSpec
+from events.workload.fields.creation import Creation, DistributedCreation, WorkspaceCreation
+from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
 from events.workload.fields.process import EnvironmentVariable
-from events.workload.spec import MAX_AUTO_DELETION_SECONDS, TrainingSpec
+from events.workload.spec import MAX_AUTO_DELETION_SECONDS, TrainingSpec, WorkspaceSpec
 from services.api.issues import Issue, PolicyRule, shown
 
 MAX_NAME_CHARACTERS: Final = 253
@@ -75,16 +79,16 @@ def check_name(name: str, *, as_prefix: bool) -> Iterator[Issue]:
         yield _issue("name", f"{shown(name)} has control characters, or spaces at an end; leave them out")
 
 
-def check_given(spec: Mapping[str, Any]) -> Iterator[Issue]:
+def check_given(spec: Mapping[str, Any], path: str = "spec") -> Iterator[Issue]:
     """What only the spec as it was given shows: no devices at all, beside a share of each."""
     compute: Mapping[str, Any] = spec.get("compute") or {}
     kind = compute.get("gpuRequestType")
     if compute.get("gpuDevicesRequest") == 0 and kind is not None:
         yield _issue(
-            "spec.compute.gpuDevicesRequest",
+            f"{path}.compute.gpuDevicesRequest",
             f"0 devices and gpuRequestType {kind!r} contradict each other: give at least 1, or no gpuRequestType",
             "min",
-            "spec.compute.gpuRequestType",
+            f"{path}.compute.gpuRequestType",
         )
 
 
@@ -92,6 +96,64 @@ def check_spec(spec: TrainingSpec) -> Iterator[Issue]:
     """Everything wrong with a well-formed spec."""
     for check in _CHECKS:
         yield from check(spec)
+
+
+def check_order(creation: Creation) -> Iterator[Issue]:
+    """Everything wrong with what a well-formed creation orders."""
+    spec, distributed = creation.order()
+    yield from check_spec(spec)
+    match creation:
+        case WorkspaceCreation():
+            yield from _over_quota(creation.spec)
+        case DistributedCreation() if distributed is not None:
+            yield from _distribution(distributed.distribution)
+            yield from _master(creation, distributed.master)
+        case _:
+            pass
+
+
+def _over_quota(spec: WorkspaceSpec) -> Iterator[Issue]:
+    if spec.allow_over_quota and spec.preemptibility == "non-preemptible":
+        details = "contradicts preemptibility non-preemptible: only what may be preempted goes beyond the quota"
+        yield _issue("spec.allowOverQuota", details, "options", "spec.preemptibility")
+
+
+def _distribution(distribution: Distribution) -> Iterator[Issue]:
+    workers, least, most = distribution.num_workers, distribution.min_replicas, distribution.max_replicas
+    if not 1 <= workers <= MOST_WORKERS:
+        details = f"lies between 1 and {MOST_WORKERS}, got {workers}"
+        yield _issue("spec.numWorkers", details, "min" if workers < 1 else "max")
+    framework = "spec.distributedFramework"
+    for name, count in (("minReplicas", least), ("maxReplicas", most)):
+        if count is not None and distribution.distributed_framework != "PyTorch":
+            details = f"is for elastic PyTorch; {distribution.distributed_framework} has as many workers as numWorkers"
+            yield _issue(f"spec.{name}", details, "canAdd", framework)
+    if least is not None and not 1 <= least <= workers:
+        details = f"lies between 1 and numWorkers, {workers}, got {least}"
+        yield _issue("spec.minReplicas", details, "min" if least < 1 else "max", "spec.numWorkers", framework)
+    if most is not None and not workers <= most <= MOST_WORKERS:
+        details = f"lies between numWorkers, {workers}, and {MOST_WORKERS}, got {most}"
+        yield _issue("spec.maxReplicas", details, "min" if most < workers else "max", "spec.numWorkers", framework)
+
+
+def _master(creation: DistributedCreation, master: TrainingSpec | None) -> Iterator[Issue]:
+    if creation.master_spec is None or master is None:
+        return
+    if creation.master_spec_same_as_worker:
+        details = "is given beside masterSpecSameAsWorker true; leave one of them out"
+        yield _issue("masterSpec", details, "canAdd", "masterSpecSameAsWorker")
+    yield from _of_master(check_spec(master))
+
+
+def _of_master(issues: Iterable[Issue]) -> Iterator[Issue]:
+    """What is wrong with a spec, said of the master's. The folder that was sent is the workers'."""
+    for issue in issues:
+        fields = {field: _master_field(field) for field in issue.involves | {issue.field}}
+        yield replace(issue, field=fields[issue.field], involves=frozenset(fields.values()))
+
+
+def _master_field(field: str) -> str:
+    return f"masterSpec{field.removeprefix('spec')}" if field.startswith("spec.") and field != "spec.code" else field
 
 
 def _image(spec: TrainingSpec) -> Iterator[Issue]:
@@ -182,6 +244,31 @@ SET_BY_MUSTER: Final = frozenset(
 """Environment variables that every agent that runs programs sets, whatever a workload says."""
 SET_WITH_DEVICES: Final = frozenset({"GPU_MEMORY_LIMIT_BYTES", "GPU_PORTION", "GPU_PORTION_LIMIT"})
 """Those of a workload with devices."""
+
+
+def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
+    """What this cluster does not have of what a creation orders."""
+    spec, distributed = creation.order()
+    yield from check_cluster(spec, cluster)
+    if distributed is None:
+        return
+    framework = distributed.distribution.distributed_framework
+    yield from _set_by_framework(spec, framework, cluster.kind)
+    if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed.master:
+        yield from _of_master(check_cluster(distributed.master, cluster))
+        yield from _of_master(_set_by_framework(distributed.master, framework, cluster.kind))
+
+
+def _set_by_framework(spec: TrainingSpec, framework: DistributedFramework, kind: ClusterKind) -> Iterator[Issue]:
+    """As `_set_by_muster`, of the variables by which its pods find each other."""
+    if kind == "simulated":
+        return
+    taken = rendezvous.names(framework)
+    for index, variable in enumerate(spec.environment_variables):
+        if variable.name in taken:
+            details = f"{variable.name} is set by Muster for {framework}; leave it out"
+            field = f"spec.environmentVariables[{index}].name"
+            yield _issue(field, details, "locked", "clusterId", "spec.distributedFramework")
 
 
 def check_cluster(spec: TrainingSpec, cluster: Cluster) -> Iterator[Issue]:

@@ -124,10 +124,13 @@ def docstrings(struct: type) -> dict[str, str]:
     """What stands below the fields of a class and of those that it is made from."""
     found: dict[str, str] = {}
     for owner in reversed(struct.__mro__):
-        shows = owner.__dict__.get(SHOWS, owner)
-        module = inspect.getmodule(shows)
-        if module is not None and shows.__module__ != "builtins":
-            found |= _of_module(module).get(shows.__name__, {})
+        shown = owner.__dict__.get(SHOWS)
+        if shown is not None:
+            found |= docstrings(shown)
+            continue
+        module = inspect.getmodule(owner)
+        if module is not None and owner.__module__ != "builtins":
+            found |= _of_module(module).get(owner.__name__, {})
     return found
 
 

@@ -12,7 +12,8 @@ from events.aggregate import Chain
 from events.fields.declare import Body, Limits
 from events.workload.commands import ChangeWorkload
 from events.workload.fields.scheduling import PriorityClass
-from events.workload.spec import MAX_AUTO_DELETION_SECONDS
+from events.workload.kinds import KINDS
+from events.workload.spec import MAX_AUTO_DELETION_SECONDS, preemptibility_of
 from events.workload.state import Workload
 from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, WorkloadQuery, problems
 from projections.queries import MAX_USAGE_SAMPLES, UsagePoint
@@ -29,17 +30,19 @@ from services.api.answers import (
     Pods,
     WorkloadList,
     WorkloadRow,
+    WorkloadType,
+    WorkloadTypes,
     fields_of,
 )
 from services.api.answers import Workload as WorkloadAnswer
 from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, rfc3339, sequence_headers
 from services.api.errors import bad_request
 from services.api.issues import BadValueError, Issue, none_of, shown
+from services.api.kinds import act, load_workload, newest_workload, shown_workload, workload_at
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_moment, reading
 from services.api.operations import Answer, Query, changes, reads
-from services.api.paths import WORKLOAD, WORKLOADS
+from services.api.paths import WORKLOAD, WORKLOAD_TYPES, WORKLOADS
 from services.api.shown_rows import history_record, people_in, pod_answer
-from services.api.trainings import act, load_workload, newest_workload, training_answer, workload_at
 from services.runtime.identity.actors import ActorNames
 
 PAGE: Final = (
@@ -246,11 +249,11 @@ async def get_workload(call: Look) -> Answer[WorkloadAnswer]:
     else:
         chain, headers = await workload_at(call, moment), moment_headers(moment)
         row = await call.api.rows.of(chain, now=moment.at)
-    training = await training_answer(call, chain.state)
+    found = await shown_workload(call, chain.state)
     if message := row["phaseMessage"]:
         subjects = await call.api.actors.subjects_of(mentioned(message))
         row["phaseMessage"] = with_names(message, subjects.__getitem__)
-    row |= {"submittedBy": training.created_by} | fields_of(training)
+    row |= {"submittedBy": found.created_by} | fields_of(found)
     return Answer(WorkloadAnswer(**row), headers=sequence_headers(chain.version) | headers)
 
 
@@ -357,3 +360,18 @@ def _measured(kind: MetricType, point: UsagePoint) -> float | None:
             return point.gpu_utilization_percent
         case "GPU_MEMORY_USAGE_BYTES":
             return point.gpu_memory_bytes
+
+
+@reads(WORKLOAD_TYPES, tag="Workloads", summary="List the kinds of workloads, each with its default priority")
+async def list_workload_types(_: Look) -> Answer[WorkloadTypes]:
+    kinds = [
+        WorkloadType(
+            name=kind.name,
+            kubernetes_type=kind.kubernetes_name,
+            path=f"{WORKLOADS}/{kind.collection}",
+            priority_class=kind.priority,
+            preemptibility=preemptibility_of(kind.priority),
+        )
+        for kind in KINDS.values()
+    ]
+    return Answer(WorkloadTypes(workload_types=kinds))

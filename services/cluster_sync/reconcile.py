@@ -8,6 +8,7 @@ import msgspec
 from events.cluster_protocol import EnvironmentSource, RunPod, SettledPod, StartPod, StopPod, WantedPod, pod_key
 from events.phases import FINISHED, DesiredPhase, PodPhase
 from events.project import Project
+from events.workload import rendezvous
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.pod import LIVE_POD_PHASES, Pod, PodId, PodRef
 from events.workload.pod_sets import PodSet
@@ -100,7 +101,7 @@ def run_pod(desired: Desired) -> RunPod:
         project_name=desired.project.name,
         pod_security=desired.project.pod_security,
         pod=_ref(desired),
-        pods=pod_set.at_once,
+        pods=pod_set.at_once if pod_set.peers is None else pod_set.peers.size,
         node_name=pod.node_name,
         devices=pod.devices,
         gpu_memory_bytes=request.gpu_memory_bytes,
@@ -113,6 +114,7 @@ def run_pod(desired: Desired) -> RunPod:
         code=template.code,
         environment={one.name: one.value or "" for one in template.environment if one.name not in sources},
         environment_from=tuple(sources.values()),
+        rendezvous={} if pod_set.peers is None else rendezvous.variables(pod_set.peers, index),
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
         cpu_limit_milli=limits.cpu_milli,

@@ -12,7 +12,7 @@ from events.quantities import MAX_QUANTITY
 from events.workload.fields.process import ConfigMapKey, EnvironmentVariable, PodFieldReference, SecretKey
 from events.workload.kinds.training import template
 from events.workload.spec import TrainingSpec, pod_request
-from services.api.check import FaultyTraining, check_training
+from services.api.check import FaultyCreation, check_training
 from services.api.issues import MAX_ISSUES
 from services.api.rules import check_cluster, check_kind
 
@@ -25,7 +25,7 @@ def request(**spec: Any) -> dict[str, Any]:
 
 def found(data: dict[str, Any]) -> set[tuple[str, str | None]]:
     checked = check_training(copy.deepcopy(data))
-    assert isinstance(checked, FaultyTraining), f"taken: {checked}"
+    assert isinstance(checked, FaultyCreation), f"taken: {checked}"
     return {(issue.field, issue.rule) for issue in checked.issues}
 
 
@@ -245,7 +245,7 @@ def test_a_spec_that_breaks_a_rule_is_refused_with_its_field(
 def test_a_value_that_looks_like_a_secret_is_refused_without_being_repeated(value: str) -> None:
     """log.md section 6.6."""
     checked = check_training(request(environmentVariables=[{"name": "TOKEN", "value": value}]))
-    assert isinstance(checked, FaultyTraining)
+    assert isinstance(checked, FaultyCreation)
     (issue,) = checked.issues
     assert issue.field == "spec.environmentVariables[0].value"
     assert "credential" in issue.details
@@ -298,7 +298,7 @@ def test_a_variable_takes_its_value_from_where_only_the_cluster_can_read(
 ) -> None:
     """S020, R8, R9."""
     checked = check_training(request(environmentVariables=[{"name": "A", **source}]))
-    assert not isinstance(checked, FaultyTraining)
+    assert not isinstance(checked, FaultyCreation)
     assert checked.spec.environment_variables == (stored,)
     assert list(check_kind(checked.spec, "kubernetes")) == []
     for kind in ("local", "simulated"):
@@ -312,9 +312,9 @@ def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None
         return request() | {field: value} if field == "templateId" else request(**{field: value})
 
     checked = check_training(with_field({"x": 1}))
-    assert isinstance(checked, FaultyTraining)
+    assert isinstance(checked, FaultyCreation)
     assert "not built yet" in checked.issues[0].details
-    assert not isinstance(check_training(with_field(None)), FaultyTraining)
+    assert not isinstance(check_training(with_field(None)), FaultyCreation)
 
 
 def test_a_cluster_of_many_pools_is_told_by_some_of_them() -> None:
@@ -333,7 +333,7 @@ def test_a_cluster_of_many_pools_is_told_by_some_of_them() -> None:
 )  # fmt: skip
 def test_names_are_printable_and_fit_an_index(name: str, as_prefix: bool, fits: bool) -> None:
     data = request() | {"name": name, "useGivenNameAsPrefix": as_prefix}
-    assert isinstance(check_training(data), FaultyTraining) is not fits
+    assert isinstance(check_training(data), FaultyCreation) is not fits
 
 
 @pytest.mark.parametrize("spec", [5, "x", [], True, 0, ""])
@@ -389,14 +389,14 @@ def test_a_rule_is_silent_where_a_field_that_it_looks_at_is_faulty_itself() -> N
 def test_a_hostile_body_is_answered_with_a_bounded_number_of_issues() -> None:
     data = request(**{f"x{number}": number for number in range(50_000)}, labels=[5] * 1000)
     checked = check_training(data)
-    assert isinstance(checked, FaultyTraining)
+    assert isinstance(checked, FaultyCreation)
     assert len(checked.issues) <= MAX_ISSUES
 
 
 def test_null_is_absent_and_a_null_in_a_list_is_no_item() -> None:
     data = request(command=None, compute=None, labels=[None, {"name": "a", "value": None}], nodePools=None)
     checked = check_training(data)
-    assert not isinstance(checked, FaultyTraining)
+    assert not isinstance(checked, FaultyCreation)
     spec = checked.spec
     assert spec.command is None
     assert [label.name for label in spec.labels] == ["a"]
@@ -435,7 +435,7 @@ specs = st.fixed_dictionaries(
 @given(specs)
 def test_whatever_is_taken_can_be_counted_and_run_and_nothing_ever_breaks_the_check(spec: dict[str, Any]) -> None:
     checked = check_training({"name": "n", "projectId": "p", "clusterId": "c", "spec": spec})
-    if isinstance(checked, FaultyTraining):
+    if isinstance(checked, FaultyCreation):
         assert checked.issues
         assert all(issue.field and issue.details for issue in checked.issues)
         return
@@ -465,7 +465,7 @@ def test_whatever_is_taken_can_be_counted_and_run_and_nothing_ever_breaks_the_ch
 )
 def test_a_typing_error_leads_to_the_nearest(spec: dict[str, Any], field: str, told: str) -> None:
     checked = check_training(request(**spec))
-    assert isinstance(checked, FaultyTraining)
+    assert isinstance(checked, FaultyCreation)
     [details] = [issue.details for issue in checked.issues if issue.field == field]
     assert told in details
 
@@ -475,5 +475,5 @@ def test_of_what_is_wrong_beyond_what_is_told_no_nearest_word_is_looked_for(monk
     looks: list[str] = []
     monkeypatch.setattr("services.api.check.did_you_mean", lambda name, _known: looks.append(name))
     checked = check_training(request(**{f"x{number}": 1 for number in range(5 * MAX_ISSUES)}))
-    assert isinstance(checked, FaultyTraining)
+    assert isinstance(checked, FaultyCreation)
     assert len(checked.issues) == len(looks) == MAX_ISSUES

@@ -13,7 +13,7 @@ import yaml
 from events.fields.node import tree
 from events.workload.fields.creation import TrainingCreation
 from muster.cli.training_flags import FLAG_OF_FIELD, FLAGS
-from services.api.check import FaultyTraining, check_training
+from services.api.check import FaultyCreation, check_training
 from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer
 
 
@@ -223,4 +223,4 @@ def test_the_values_of_the_flags_have_the_types_that_the_api_checks(api: ShapeSe
         "--working-dir", "/w", "--preemptibility", "preemptible", "--", "x",
     )  # fmt: skip
     checked = check_training(sent(api) | {"clusterId": "0a1b2c3d-4e5f-8a6b-9c7d-0123456789ab"})
-    assert not isinstance(checked, FaultyTraining), checked
+    assert not isinstance(checked, FaultyCreation), checked

@@ -29,7 +29,7 @@ from events.workload.spec import with_defaults
 from events.workload.state import WorkloadCreated
 from muster.cli import reference, training_flags
 from services.api.application import OPERATIONS
-from services.api.check import FaultyTraining, check_training
+from services.api.check import FaultyCreation, check_training
 from services.api.openapi import document
 
 def body(**spec):
@@ -37,7 +37,7 @@ def body(**spec):
 
 # request: its type and bounds, absent and null, and the flag that sets it
 faulty = check_training(body(restartNote="x" * 251))
-assert isinstance(faulty, FaultyTraining) and [i.field for i in faulty.issues] == ["spec.restartNote"], faulty
+assert isinstance(faulty, FaultyCreation) and [i.field for i in faulty.issues] == ["spec.restartNote"], faulty
 for absent in (body(), body(restartNote=None)):
     assert check_training(absent).spec.restart_note == "none"
 request = body()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.api.check import FaultyTraining, check_training
+from services.api.check import FaultyCreation, check_training
 from services.api.issues import MAX_ISSUES
 from services.api.unbuilt import UNBUILT_FIELDS, Default
 from tests.contract.schema import Schema, plain
@@ -79,13 +79,13 @@ def test_a_default_is_taken_as_if_it_were_not_there_and_anything_else_is_refused
     path: str, default: Default, schema: Schema
 ) -> None:
     without = check_training(creation(path, None))
-    assert not isinstance(without, FaultyTraining), "null is absent"
+    assert not isinstance(without, FaultyCreation), "null is absent"
     if default is not None:
         taken = check_training(creation(path, default))
-        assert not isinstance(taken, FaultyTraining), taken
+        assert not isinstance(taken, FaultyCreation), taken
         assert taken.spec == without.spec
     refused = check_training(creation(path, sample(schema, default)))
-    assert isinstance(refused, FaultyTraining)
+    assert isinstance(refused, FaultyCreation)
     shown = path.replace("[]", "[0]")
     assert all(issue.field == shown or issue.field.startswith(f"{shown}.") for issue in refused.issues)
     assert all("not built yet" in issue.details for issue in refused.issues)
@@ -115,7 +115,7 @@ def test_what_asks_for_something_is_named_and_what_asks_for_nothing_passes(
     spec: dict[str, Any], fields: set[str]
 ) -> None:
     checked = check_training({"name": "n", "projectId": "p", "clusterId": "c", "spec": {"image": "i", **spec}})
-    assert {issue.field for issue in (checked.issues if isinstance(checked, FaultyTraining) else ())} == fields
+    assert {issue.field for issue in (checked.issues if isinstance(checked, FaultyCreation) else ())} == fields
 
 
 def test_a_fault_behind_more_defaults_than_are_told_in_one_answer_is_found() -> None:
@@ -123,5 +123,5 @@ def test_a_fault_behind_more_defaults_than_are_told_in_one_answer_is_found() -> 
     checked = check_training(
         {"name": "n", "projectId": "p", "clusterId": "c", "spec": {"image": "i", "labels": labels, "zzz": 1}}
     )
-    assert isinstance(checked, FaultyTraining)
+    assert isinstance(checked, FaultyCreation)
     assert [issue.field for issue in checked.issues] == ["spec.zzz"]

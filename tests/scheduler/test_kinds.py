@@ -12,18 +12,19 @@ from events.ids import node_key, workload_key
 from events.phases import Phase
 from events.project import Project
 from events.workload.commands import CreateWorkload, PodFact, PodFactKind, ReportPods
+from events.workload.fields.creation import TrainingCreation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
 from events.workload.kinds.training import backoff_limit, template
 from events.workload.pod import PodId, PodRef
 from events.workload.pod_sets import PodSet
-from events.workload.spec import ComputeSpec, TrainingSpec, with_defaults
+from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, with_defaults
 from events.workload.state import WorkloadCreated
 from services.cluster_sync.reconcile import desired_pod, run_pod
 from tests.scheduler.world import World
 
 
-def master_and_workers(spec: TrainingSpec) -> tuple[PodSet, ...]:
+def master_and_workers(spec: TrainingSpec, _: Distributed | None) -> tuple[PodSet, ...]:
     """A master without GPUs, and workers that have another image."""
     of_all = template(spec)
     master = replace(of_all, image=f"{spec.image}-master", request=replace(of_all.request, gpu_devices=0, gpu_milli=0))
@@ -40,6 +41,11 @@ def master_decides(sets: tuple[PodSet, ...], succeeded: Mapping[str, int]) -> bo
 
 DUO: Final = Kind(
     name="Duo",
+    kubernetes_name="DuoWorkload",
+    collection="duos",
+    priority="low",
+    creation=TrainingCreation,
+    shown=lambda spec, _: spec,
     with_defaults=with_defaults,
     pod_sets=master_and_workers,
     completed=master_decides,

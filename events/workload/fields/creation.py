@@ -1,14 +1,27 @@
-"""Which workload this is and where it goes: what a creation says beside the spec."""
+"""Which workload this is and where it goes: what a creation says beside the spec, and what of it is stored."""
 
 from typing import Annotated, ClassVar
 
+from msgspec.structs import replace
+
 from events.fields.declare import About, Body, Limits
 from events.fields.values import NonEmpty, Uuid
-from events.workload.spec import NO_SPEC, TrainingSpec
+from events.workload.spec import (
+    NO_DISTRIBUTED_SPEC,
+    NO_SPEC,
+    NO_WORKSPACE_SPEC,
+    Distributed,
+    DistributedSpec,
+    MasterSpec,
+    TrainingSpec,
+    WorkspaceSpec,
+    distribution_of,
+    stored,
+)
 
 
-class TrainingCreation(Body, frozen=True, kw_only=True):
-    """The body of POST /api/v1/workloads/trainings."""
+class Creation(Body, frozen=True, kw_only=True):
+    """What the creation of any kind says."""
 
     TITLE: ClassVar[str] = "Workload"
 
@@ -20,5 +33,50 @@ class TrainingCreation(Body, frozen=True, kw_only=True):
     """Id of the project that the workload belongs to."""
     cluster_id: Annotated[Uuid, About(rows="S007", flag="--cluster")]
     """Id of the cluster that runs the workload."""
+
+    def order(self) -> tuple[TrainingSpec, Distributed | None]:
+        """What of it is stored, before defaults that depend on other fields."""
+        raise NotImplementedError
+
+
+class TrainingCreation(Creation, frozen=True, kw_only=True):
+    """The body of POST /api/v1/workloads/trainings."""
+
     spec: Annotated[TrainingSpec, Limits(or_null=True)] = NO_SPEC
     """What is to run, and how."""
+
+    def order(self) -> tuple[TrainingSpec, None]:
+        return self.spec, None
+
+
+class WorkspaceCreation(Creation, frozen=True, kw_only=True):
+    """The body of POST /api/v1/workloads/workspaces."""
+
+    spec: Annotated[WorkspaceSpec, Limits(or_null=True)] = NO_WORKSPACE_SPEC
+    """What is to run, and how."""
+
+    def order(self) -> tuple[TrainingSpec, None]:
+        spec = stored(self.spec)
+        # Who may go beyond the quota is preempted first, and nothing else is told apart by it.
+        return (replace(spec, preemptibility="preemptible") if self.spec.allow_over_quota else spec), None
+
+
+class DistributedCreation(Creation, frozen=True, kw_only=True):
+    """The body of POST /api/v1/workloads/distributed."""
+
+    spec: Annotated[DistributedSpec, Limits(or_null=True)] = NO_DISTRIBUTED_SPEC
+    """What is to run in each worker, and how."""
+    master_spec_same_as_worker: Annotated[bool | None, About(rows="S064 S066")] = None
+    """Whether there is a master that is made as the workers are. Default: true, unless masterSpec is given. False
+    without masterSpec: there are workers only.
+    """
+    master_spec: Annotated[MasterSpec | None, About(rows="S066")] = None
+    """What is to run in the master, where that is not what the workers run. It inherits nothing but code."""
+
+    def order(self) -> tuple[TrainingSpec, Distributed]:
+        workers = stored(self.spec)
+        if self.master_spec is not None:
+            master = stored(self.master_spec, replace(NO_SPEC, code=workers.code))
+        else:
+            master = None if self.master_spec_same_as_worker is False else workers
+        return workers, Distributed(distribution=distribution_of(self.spec), master=master)

@@ -8,6 +8,8 @@ from events.fields.values import Items, PoolWord
 PriorityClass = Literal["very-low", "low", "medium-low", "medium", "medium-high", "high", "very-high"]
 DEFAULT_TRAINING_PRIORITY: Final = "low"
 """Trainings are unattended: people who wait at a workspace go first."""
+DEFAULT_WORKSPACE_PRIORITY: Final = "high"
+"""The lowest class that is not preempted: nobody shall lose the notebook that they work in."""
 
 
 class Scheduling(Section, frozen=True, kw_only=True):
@@ -20,7 +22,9 @@ class Scheduling(Section, frozen=True, kw_only=True):
     priority_class: Annotated[
         PriorityClass, Limits(hides_options=True), About(rows="S045 R18", flag="--priority", later=True)
     ] = DEFAULT_TRAINING_PRIORITY
-    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default for trainings: low."""
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high.
+    """
     preemptibility: Annotated[
         Literal["preemptible", "non-preemptible"] | None, About(rows="S046 R19", flag="--preemptibility")
     ] = None

@@ -2,8 +2,10 @@
 
 from typing import Final
 
+from events.workload.kinds.distributed import DISTRIBUTED
 from events.workload.kinds.kind import Kind
 from events.workload.kinds.training import TRAINING
+from events.workload.kinds.workspace import WORKSPACE
 
-KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in (TRAINING,)}
+KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in (TRAINING, DISTRIBUTED, WORKSPACE)}
 """The registry, by name."""

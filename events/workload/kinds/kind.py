@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from events.fields.declare import Section
+from events.workload.fields.creation import Creation
+from events.workload.fields.scheduling import PriorityClass
 from events.workload.pod_sets import PodSet
-from events.workload.spec import TrainingSpec
+from events.workload.spec import Distributed, TrainingSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,9 +16,19 @@ class Kind:
 
     name: str
     """As the contract says it, such as `Training`; stored in the event of a creation."""
+    kubernetes_name: str
+    """What Run:ai calls it in a cluster, such as `TrainingWorkload` (S003)."""
+    collection: str
+    """The last word of the path at which it is submitted, such as `trainings`."""
+    priority: PriorityClass
+    """Of one that names none (S045)."""
+    creation: type[Creation]
+    """The body of the request that creates one."""
+    shown: Callable[[TrainingSpec, Distributed | None], Section]
+    """The spec as answers give it, in the fields of the request."""
     with_defaults: Callable[[TrainingSpec], TrainingSpec]
     """The spec with every default of the kind written out: a later change of a default changes no stored spec."""
-    pod_sets: Callable[[TrainingSpec], tuple[PodSet, ...]]
+    pod_sets: Callable[[TrainingSpec, Distributed | None], tuple[PodSet, ...]]
     """The pods that a spec, with its defaults, stands for; at least one set."""
     completed: Callable[[tuple[PodSet, ...], Mapping[str, int]], bool]
     """Whether the workload is completed, by how many pods of each set have succeeded."""

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from events.quantities import cores_to_milli, parse_bytes
+from events.workload.fields.creation import TrainingCreation
+from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.pod_sets import PodLimits, PodSet, PodTemplate
-from events.workload.spec import ComputeSpec, TrainingSpec, pod_request, with_defaults
+from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, pod_request, with_defaults
 
 
-def pod_sets(spec: TrainingSpec) -> tuple[PodSet, ...]:
+def pod_sets(spec: TrainingSpec, _: Distributed | None = None) -> tuple[PodSet, ...]:
     return (
         PodSet(
             name="main",
@@ -58,6 +60,11 @@ def backoff_limit(spec: TrainingSpec) -> int:
 
 TRAINING: Final = Kind(
     name="Training",
+    kubernetes_name="TrainingWorkload",
+    collection="trainings",
+    priority=DEFAULT_TRAINING_PRIORITY,
+    creation=TrainingCreation,
+    shown=lambda spec, _: spec,
     with_defaults=with_defaults,
     pod_sets=pod_sets,
     completed=all_succeeded,

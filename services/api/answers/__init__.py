@@ -70,8 +70,10 @@ from services.api.answers.webhooks import (
 from services.api.answers.workloads import (
     HISTORY,
     Actor,
+    AnyWorkload,
     Count,
     Device,
+    DistributedTraining,
     History,
     HistoryRecord,
     Measurement,
@@ -84,6 +86,9 @@ from services.api.answers.workloads import (
     Workload,
     WorkloadList,
     WorkloadRow,
+    WorkloadType,
+    WorkloadTypes,
+    Workspace,
     fields_of,
 )
 
@@ -95,6 +100,7 @@ __all__ = [
     "Actor",
     "Allocated",
     "Amounts",
+    "AnyWorkload",
     "Audit",
     "AuditEntry",
     "Budget",
@@ -109,6 +115,7 @@ __all__ = [
     "Device",
     "Diff",
     "DiffMoment",
+    "DistributedTraining",
     "Error",
     "EventRow",
     "EventRows",
@@ -177,5 +184,8 @@ __all__ = [
     "WorkloadList",
     "WorkloadRow",
     "WorkloadThen",
+    "WorkloadType",
+    "WorkloadTypes",
+    "Workspace",
     "fields_of",
 ]

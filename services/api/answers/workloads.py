@@ -14,9 +14,16 @@ from projections.workloads.rows import WorkloadRow as _WorkloadColumns
 from services.api.answers.forms import Form, Name, Uuid
 from services.api.shown_events import Moment, shown, workload_events
 
-EffectiveSpec = Annotated[
-    object, Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/TrainingSpec"}], "nullable": True})
+
+def spec_schema(name: str) -> Meta:
+    """The schema of a spec that is made elsewhere, from the declared fields."""
+    return Meta(extra_json_schema={"allOf": [{"$ref": f"#/components/schemas/{name}"}], "nullable": True})
+
+
+_SPECS: Final = [
+    {"$ref": f"#/components/schemas/{name}"} for name in ("TrainingSpec", "DistributedSpec", "WorkspaceSpec")
 ]
+EffectiveSpec = Annotated[object, spec_schema("TrainingSpec")]
 """The effective spec, in the fields of the request."""
 MetricType = Literal["CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES"]
 if TYPE_CHECKING:
@@ -55,6 +62,41 @@ class Training1(Form, frozen=True, kw_only=True):
     """The spec, with defaults filled in."""
 
 
+class Workspace(Training1, frozen=True, kw_only=True):
+    """A workspace."""
+
+    spec: Annotated[object, spec_schema("WorkspaceSpec")] = None
+    """The spec, with defaults filled in."""
+
+
+class DistributedTraining(Training1, frozen=True, kw_only=True):
+    """A distributed training."""
+
+    spec: Annotated[object, spec_schema("DistributedSpec")] = None
+    """The spec of the workers and of the whole, with defaults filled in."""
+    master_spec_same_as_worker: bool
+    """Whether there is a master that is made as the workers are."""
+    master_spec: Annotated[object, spec_schema("MasterSpec")] = None
+    """The spec of a master that is made otherwise; null where there is none."""
+    not_yet_in_force: tuple[str, ...] = ()
+    """Fields of the request that are kept, and that nothing acts on yet."""
+
+
+class AnyWorkload(Training1, frozen=True, kw_only=True):
+    """A workload of any kind."""
+
+    spec: Annotated[object, Meta(extra_json_schema={"oneOf": _SPECS, "nullable": True})] = None
+    """The spec, with defaults filled in, in the fields of a request for its kind."""
+    kubernetes_type: str
+    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
+    master_spec_same_as_worker: bool | UnsetType = UNSET
+    """Of a distributed training: whether there is a master that is made as the workers are."""
+    master_spec: Annotated[object, spec_schema("MasterSpec")] | UnsetType = UNSET
+    """Of a distributed training: the spec of a master that is made otherwise; null where there is none."""
+    not_yet_in_force: tuple[str, ...] | UnsetType = UNSET
+    """Of a distributed training: fields of the request that are kept, and that nothing acts on yet."""
+
+
 _TYPES: Final[dict[str, Any]] = {
     "text": str,
     "integer": int,
@@ -80,7 +122,7 @@ def _columns() -> Iterator[tuple[str, Any]]:
 
 def _workload_fields() -> Iterator[tuple[Any, ...]]:
     """A training's fields, and of the columns those that have other names."""
-    training = {field.encode_name: field for field in msgspec.structs.fields(Training1)}
+    training = {field.encode_name: field for field in msgspec.structs.fields(AnyWorkload)}
     yield from ((name, kind) for name, kind in _columns() if name not in training)
     for name, field in training.items():
         default = () if field.default is msgspec.NODEFAULT else (field.default,)
@@ -103,7 +145,7 @@ else:
     Workload = msgspec.defstruct(
         "Workload",
         list(_workload_fields()),
-        namespace={"__doc__": "A workload, and all that is known of it.", "SHOWS": Training1},
+        namespace={"__doc__": "A workload, and all that is known of it.", "SHOWS": AnyWorkload},
         **_HERE,
     )
 
@@ -112,6 +154,28 @@ def fields_of(answer: msgspec.Struct) -> dict[str, Any]:
     """Its fields by their names in JSON."""
     names = zip(answer.__struct_fields__, answer.__struct_encode_fields__, strict=True)
     return {shown: getattr(answer, name) for name, shown in names}
+
+
+class WorkloadType(Form, frozen=True, kw_only=True):
+    """A kind of workload, and what one gets that asks for nothing else (S045)."""
+
+    name: str
+    """As lists and filters call it, such as Training."""
+    kubernetes_type: str
+    """What Run:ai calls it, such as TrainingWorkload; filters take it, too."""
+    path: str
+    """Where one is submitted."""
+    priority_class: str
+    """Priority of one that names none."""
+    preemptibility: Literal["preemptible", "non-preemptible"]
+    """Whether the scheduler may preempt one that names neither a priority nor this."""
+
+
+class WorkloadTypes(Form, frozen=True, kw_only=True):
+    """Every kind of workload."""
+
+    workload_types: list[WorkloadType]
+    """In no order that means anything."""
 
 
 class WorkloadList(Form, frozen=True, kw_only=True):

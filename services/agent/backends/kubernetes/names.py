@@ -89,7 +89,11 @@ def service_name(run: RunPod) -> str:
 
 def hostname(run: RunPod) -> str:
     """How the other pods of the workload call this one, before the Service's name: `main-0`."""
-    return _with_ending(run.pod.pod_set, str(run.pod.index))
+    return hostname_of(run.pod.pod_set, run.pod.index)
+
+
+def hostname_of(pod_set: str, index: int) -> str:
+    return _with_ending(pod_set, str(index))
 
 
 def namespace_of(format_: str, project_name: str) -> str:

@@ -1,14 +1,23 @@
 """What a pod on this machine finds in its environment. Pure."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from events.cluster_protocol import RunPod
+from events.workload.rendezvous import with_addresses
 from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.local.gpus import Gpu
 from services.agent.backends.local.run_folder import Isolation
+
+LOOPBACK: Final = "127.0.0.1"
+"""Where all pods of this machine find each other."""
+FIRST_PORT: Final = 10_000
+PORTS: Final = 20_000
+"""Below those that Linux gives to whoever asks for any (32768 on)."""
 
 
 class LocalMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +57,7 @@ def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu]) 
         # What a Python program wrote is in its log at once, and is not lost when the program is killed.
         "PYTHONUNBUFFERED": "1",
         **pod.environment,
+        **with_addresses(pod.rendezvous, host=lambda *_: LOOPBACK, port=lambda rank, _: _port(pod.workload_id, rank)),
         "MUSTER_WORKLOAD_ID": pod.workload_id,
         "MUSTER_WORKLOAD_NAME": pod.workload_name,
         "MUSTER_PROJECT_ID": pod.project_id,
@@ -61,6 +71,14 @@ def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu]) 
         key: value,
         **_devices(pod, devices),
     }
+
+
+def _port(workload_id: str, rank: int) -> int:
+    """On which the pod of this rank listens. All pods share the machine's loopback, so each has a port of its own; two
+    workloads may come to the same ones, and whoever is second then fails to listen and is run again.
+    """
+    first = int.from_bytes(hashlib.blake2b(workload_id.encode(), digest_size=8).digest()) % PORTS
+    return FIRST_PORT + (first + rank) % PORTS
 
 
 def held_devices(pod: RunPod, environment: Mapping[str, str]) -> dict[int, str]:

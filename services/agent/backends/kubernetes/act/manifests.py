@@ -7,9 +7,11 @@ becomes as large as the limit, and the node would then hold more than the log re
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, assert_never
 
 from events.cluster_protocol import EnvironmentSource, RunPod
+from events.workload.rendezvous import with_addresses
 from events.workload.spec import WHOLE_GPU_MILLI
 from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.kubernetes import names
@@ -272,6 +274,7 @@ def _environment(
         "MUSTER_RUN_ID": f"{cluster_id}/{run.pod_key}/{run.token}",
         **({"MUSTER_SERVICE": service} if service else {}),
         **_devices(run, devices, device_memory_bytes),
+        **with_addresses(run.rendezvous, host=partial(_address, service), port=lambda _, usual: usual),
     }
     # Which devices a pod sees is never the user's to say: naming others would take what was not given.
     taken = own.keys() | {"NVIDIA_VISIBLE_DEVICES"}
@@ -280,6 +283,11 @@ def _environment(
     yield from (_from_source(source) for source in sources.values())
     plain = {name: value for name, value in run.environment.items() if name not in taken and name not in sources}
     yield from ({"name": name, "value": value} for name, value in plain.items())
+
+
+def _address(service: str, pod_set: str, index: int) -> str:
+    """By which the other pods of the workload find this one; a pod that is alone finds itself."""
+    return f"{names.hostname_of(pod_set, index)}.{service}" if service else "localhost"
 
 
 def _devices(run: RunPod, devices: Sequence[str], device_memory_bytes: int) -> dict[str, str]:

@@ -1,0 +1,124 @@
+"""A distributed training: a master and workers, or workers only, placed together and told of each other.
+
+Where there is a master, its end completes the workload; without one all workers must succeed. Any pod that fails is run
+again, with the same index and so the same rank, as often as the backoff limit allows in all.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from events.workload.fields.creation import DistributedCreation
+from events.workload.fields.distribution import MOST_WORKERS, Distribution
+from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
+from events.workload.kinds.kind import Kind
+from events.workload.kinds.training import backoff_limit, template
+from events.workload.pod_sets import PodSet
+from events.workload.rendezvous import Peers
+from events.workload.spec import (
+    WHOLE_GPU_MILLI,
+    Distributed,
+    DistributedSpec,
+    MasterSpec,
+    PodRequest,
+    TrainingSpec,
+    shown,
+    with_defaults,
+)
+
+MASTER: Final = "master"
+WORKER: Final = "worker"
+_ALONE: Final = Distributed(distribution=Distribution(distributed_framework="PyTorch"), master=None)
+"""Of a spec without any: what nobody decides, and an event may say all the same."""
+
+
+def pod_sets(spec: TrainingSpec, distributed: Distributed | None) -> tuple[PodSet, ...]:
+    distributed = distributed or _ALONE
+    distribution, master = distributed.distribution, distributed.master
+    sizes = ((WORKER, min(max(workers(distribution), 1), MOST_WORKERS)),)
+    if master is None:
+        return (_pod_set(WORKER, spec, spec, distribution, sizes),)
+    sizes = ((MASTER, 1), *sizes)
+    return _pod_set(MASTER, master, spec, distribution, sizes), _pod_set(WORKER, spec, spec, distribution, sizes)
+
+
+def workers(distribution: Distribution) -> int:
+    """How many run: an elastic one has as many as it needs at least."""
+    return distribution.num_workers if distribution.min_replicas is None else distribution.min_replicas
+
+
+def not_yet_in_force(distribution: Distribution) -> tuple[str, ...]:
+    """Fields of a request that are kept, and that nothing acts on yet: growth beyond the workers that run."""
+    running, most = workers(distribution), distribution.max_replicas
+    beyond = {
+        "spec.numWorkers": distribution.num_workers > running,
+        "spec.maxReplicas": most is not None and most > running,
+    }
+    return tuple(field for field, ahead in beyond.items() if ahead)
+
+
+def completed(sets: tuple[PodSet, ...], succeeded: Mapping[str, int]) -> bool:
+    """The master's end, where there is one; else that of all workers."""
+    return succeeded.get(sets[0].name, 0) >= sets[0].count
+
+
+def shown_spec(spec: TrainingSpec, distributed: Distributed | None) -> DistributedSpec:
+    return shown(DistributedSpec, spec, (distributed or _ALONE).distribution)
+
+
+def shown_master(spec: TrainingSpec, distributed: Distributed | None) -> tuple[bool, MasterSpec | None]:
+    """(whether there is a master that is made as the workers are, how one is made that is not)."""
+    if distributed is None or distributed.master is None:
+        return False, None
+    master = shown(MasterSpec, distributed.master)
+    return (True, None) if master == shown(MasterSpec, spec) else (False, master)
+
+
+def _pod_set(
+    name: str,
+    own: TrainingSpec,
+    workload: TrainingSpec,
+    distribution: Distribution,
+    sizes: tuple[tuple[str, int], ...],
+) -> PodSet:
+    """Args: own, what its pods are made of; workload, what holds for all pods; sizes, of all pod sets by rank."""
+    count = dict(sizes)[name]
+    made = template(own)
+    pods = sum(each for _, each in sizes)
+    growth = max((distribution.max_replicas or 0) - dict(sizes)[WORKER], 0)
+    elastic = distribution.min_replicas is not None or distribution.max_replicas is not None
+    return PodSet(
+        name=name,
+        count=count,
+        parallelism=count,
+        minimum=count,
+        template=replace(made, grace_seconds=workload.termination_grace_period_seconds),
+        peers=Peers(
+            framework=distribution.distributed_framework,
+            sets=sizes,
+            first_rank=0 if name == sizes[0][0] else sizes[0][1],
+            processes=_processes(made.request),
+            elastic=(pods, pods + growth) if elastic else None,
+        ),
+        outlives=distribution.clean_pod_policy == "None",
+        node_pools=workload.node_pools,
+    )
+
+
+def _processes(request: PodRequest) -> int:
+    return max(request.gpu_devices, 1) if request.gpu_milli == WHOLE_GPU_MILLI else 1
+
+
+DISTRIBUTED: Final = Kind(
+    name="Distributed",
+    kubernetes_name="DistributedWorkload",
+    collection="distributed",
+    priority=DEFAULT_TRAINING_PRIORITY,
+    creation=DistributedCreation,
+    shown=shown_spec,
+    with_defaults=with_defaults,
+    pod_sets=pod_sets,
+    completed=completed,
+    backoff_limit=backoff_limit,
+)

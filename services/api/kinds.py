@@ -1,0 +1,182 @@
+"""What the five operations of every kind of workload share: submitting one, reading one, acting on one."""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+from events.aggregate import WORKLOAD, Chain
+from events.commands import UserCommand
+from events.envelope import Accepted
+from events.ids import key_of_id, workload_key
+from events.phases import DesiredPhase, Phase
+from events.workload.commands import CreateWorkload
+from events.workload.decide import final_name
+from events.workload.kinds import KINDS
+from events.workload.kinds.distributed import not_yet_in_force, shown_master
+from events.workload.kinds.kind import Kind
+from events.workload.spec import Distributed, TrainingSpec, with_master_defaults
+from events.workload.state import Workload
+from projections.queries import Moment
+from services.api.answers import AnyWorkload, HttpResponse
+from services.api.check import FaultyCreation, check_creation
+from services.api.code import keep_for
+from services.api.context import MAX_WAIT_SECONDS, Call, Look, rfc3339, sequence_headers
+from services.api.creation import code_of, misfits
+from services.api.errors import ApiError, bad_request, not_found
+from services.api.issues import MAX_ISSUES
+from services.api.operations import Answer
+from services.runtime.log.chains import READ_SECONDS
+from services.runtime.log.floors import StaleLogError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A workload of any kind, as the contract's answers give it."""
+
+    fields: dict[str, Any]
+    """Those that every kind has, by their names in Python; with the spec in the form of its kind."""
+    spec: TrainingSpec
+    """As it is stored; likewise `distributed`."""
+    distributed: Distributed | None
+
+    @property
+    def of_master(self) -> dict[str, Any]:
+        """Fields that only a distributed training has; none of another kind."""
+        if self.distributed is None:
+            return {}
+        same, master = shown_master(self.spec, self.distributed)
+        ahead = not_yet_in_force(self.distributed.distribution)
+        return {"master_spec_same_as_worker": same, "master_spec": master, "not_yet_in_force": ahead}
+
+
+async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
+    """Submit a workload; (it as its event has it, without reading it back, headers): the same whenever the request is
+    repeated. Raises ApiError.
+    """
+    checked = check_creation(kind.creation, call.json_object())
+    command_id = call.command_id()
+    if isinstance(checked, FaultyCreation):
+        more = await misfits(call, checked.sound, command_id, faulty=True)
+        raise bad_request([*checked.issues, *more][:MAX_ISSUES])
+    if issues := await misfits(call, checked, command_id, faulty=False):
+        raise bad_request(issues[:MAX_ISSUES])
+    spec, distributed = checked.order()
+    command = CreateWorkload(
+        kind=kind.name,
+        name=final_name(checked.name, as_prefix=checked.use_given_name_as_prefix, command_id=command_id),
+        requested_name=checked.name,
+        project_id=checked.project_id,
+        cluster_id=checked.cluster_id,
+        spec=spec,
+        distributed=distributed,
+    )
+    if (code := code_of(checked)) is not None and call.may_submit(command.project_id):
+        await keep_for(call, code, workload_key(command.project_id, command.name))
+    reply = await call.send(command, command_id=command_id, creation=True)
+    return _created(call, kind, command, reply), sequence_headers(reply.seq)
+
+
+def _created(call: Call, kind: Kind, command: CreateWorkload, reply: Accepted) -> Shown:
+    assert reply.at is not None, "a creation is answered with its time"
+    spec, distributed = kind.with_defaults(command.spec), with_master_defaults(command.distributed)
+    fields = {
+        "name": command.name,
+        "requested_name": command.requested_name,
+        "workload_id": reply.id,
+        "project_id": command.project_id,
+        "cluster_id": command.cluster_id,
+        "created_by": call.identity.sub,
+        "created_at": reply.at,
+        "desired_phase": DesiredPhase.RUNNING,
+        "actual_phase": Phase.CREATING,
+        "spec": kind.shown(spec, distributed),
+    }
+    return Shown(fields=fields, spec=spec, distributed=distributed)
+
+
+async def read(call: Look, kind: Kind) -> tuple[Shown, dict[str, str]]:
+    """(the newest state of a workload of this kind, headers). Raises 404, also where it is of another kind."""
+    chain, headers = await newest_workload(call)
+    if chain.state.kind != kind.name:
+        where = KINDS[chain.state.kind].collection
+        raise not_found(f"workload {call.id} is of kind {chain.state.kind}: ask for /workloads/{where}/{call.id}")
+    return await _shown(call, chain.state), sequence_headers(chain.version) | headers
+
+
+async def shown_workload(call: Look, state: Workload) -> AnyWorkload:
+    """A workload of whatever kind, with the fields that only some kinds have."""
+    found = await _shown(call, state)
+    return AnyWorkload(**found.fields, **found.of_master, kubernetes_type=KINDS[state.kind].kubernetes_name)
+
+
+async def _shown(call: Look, state: Workload) -> Shown:
+    owners = await call.api.actors.subjects_of((state.owner,))
+    assert state.created_at is not None, "a workload that was loaded was created"
+    fields = {
+        "name": state.name,
+        "requested_name": state.requested_name,
+        "workload_id": state.workload_id,
+        "project_id": state.project_id,
+        "cluster_id": state.cluster_id,
+        "created_by": owners[state.owner],
+        "created_at": state.created_at,
+        "deleted_at": state.deleted_at,
+        "desired_phase": state.desired,
+        "actual_phase": state.phase,
+        "spec": KINDS[state.kind].shown(state.spec, state.distributed),
+    }
+    return Shown(fields=fields, spec=state.spec, distributed=state.distributed)
+
+
+async def act(call: Call, command: UserCommand, done: str, already: str) -> Answer[HttpResponse]:
+    """A command on one workload, answered as the contract says. Its id says which: under the path of whatever kind."""
+    if key_of_id(call.id) is None:
+        raise _no_workload(call.id)
+    reply = await call.send(command)
+    return call.accepted(reply, f"workload {call.id} {done if reply.changed else already}")
+
+
+async def newest_workload(call: Look) -> tuple[Chain[Workload], dict[str, str]]:
+    """The workload's fold with all up to `min_seq`, where it was asked for; headers as `Call.fresh`. Raises 404."""
+    wanted = call.min_seq
+    if wanted:
+        with contextlib.suppress(StaleLogError):
+            return await load_workload(call, call.id, min_seq=wanted, seconds=MAX_WAIT_SECONDS), {}
+    return await load_workload(call, call.id), {"X-Log-Stale": "true"} if wanted else {}
+
+
+async def load_workload(
+    call: Look, workload_id: str, *, creation: bool = False, min_seq: int = 0, seconds: float = READ_SECONDS
+) -> Chain[Workload]:
+    """The workload's fold, from the log. Raises 404 also where the caller may not see it.
+
+    Args:
+        creation: the caller was allowed to see it when the request began, and that shall do.
+    """
+    key = key_of_id(workload_id)
+    if key is None:
+        raise _no_workload(workload_id)
+    chain: Chain[Workload] | None = await call.api.store.load(WORKLOAD, key, min_seq=min_seq, seconds=seconds)
+    # All that bore a name stand in one project: whoever may not read there makes us look for none of them.
+    if not chain.version or not (creation or call.may_read(chain.state.project_id)):
+        raise _no_workload(workload_id)
+    if chain.state.workload_id != workload_id:
+        chain = await call.api.store.load_at(WORKLOAD, key, workload_id)
+    if chain is None:
+        raise _no_workload(workload_id)
+    return chain
+
+
+async def workload_at(call: Look, moment: Moment) -> Chain[Workload]:
+    """The workload's fold as of a moment, also where it was deleted since. Raises 404 where there was none yet."""
+    newest = await load_workload(call, call.id)
+    if newest.version <= moment.seq:
+        return newest
+    chain = await call.api.store.load(WORKLOAD, key_of_id(call.id) or "", moment.seq)
+    if chain.state.workload_id == call.id:
+        return chain
+    raise not_found(f"there was no workload {call.id} then: it was submitted at {rfc3339(newest.state.created_at)}")
+
+
+def _no_workload(workload_id: str) -> ApiError:
+    return not_found(f"there is no workload {workload_id}")
