@@ -320,7 +320,7 @@ class LogChecker:
         nodes.reserved, nodes.released, self._bound = [], [], {}
 
     def _match(self, node: Node, reservation: Fields, workload: Workload, placement: Fields) -> None:
-        id_, asked = reservation["id"], workload.asked
+        id_, asked = reservation["id"], workload.asked_of(placement["pod"]["pod_set"])
         if placement["node_key"] != node.key or placement.get("devices", []) != reservation.get("devices", []):
             self._wrong("step", f"{id_} is reserved elsewhere than it is bound")
         if workload.cluster_id != node.cluster_id:

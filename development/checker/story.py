@@ -76,8 +76,16 @@ class Story:
         self.commit(f"ev.node.{NODE}", ("NodeChanged", {"facts": has}), by="cluster_sync")
         return self
 
-    def created(self, spec: Mapping[str, Any] | None = None, *, id_: str = ID, key: str = KEY, name: str = "") -> Self:
-        data = {
+    def created(
+        self,
+        spec: Mapping[str, Any] | None = None,
+        *,
+        id_: str = ID,
+        key: str = KEY,
+        name: str = "",
+        distributed: Mapping[str, Any] | None = None,
+    ) -> Self:
+        data: dict[str, Any] = {
             "workload_id": id_,
             "name": name or f"name-of-{key}",
             "requested_name": name or f"name-of-{key}",
@@ -88,6 +96,8 @@ class Story:
             "at": self.text(),
             "spec": GPU_SPEC if spec is None else {**GPU_SPEC, **spec},
         }
+        if distributed is not None:
+            data |= {"kind": "Distributed", "distributed": distributed}
         self.specs[key] = data["spec"]
         self.commit(f"ev.workload.{key}", ("WorkloadCreated", data))
         return self

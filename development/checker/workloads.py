@@ -7,7 +7,7 @@ as well as it can: one fault shall not hide the next.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from development.checker.records import Asked, Fields, Place, Record, asked, moment, run_name
 
@@ -123,9 +123,30 @@ class Workload:
     moments: list[Moment] = field(default_factory=list[Moment])
     events: int = 0
 
+    distributed: Fields = field(default_factory=dict[str, Any])
+    """What a distributed training has beside its spec; empty for every other kind."""
+
+    def asked_of(self, pod_set: str) -> Asked:
+        """What a pod of this set asks for."""
+        return asked(self.distributed["master"] if pod_set == "master" and self.distributed else self.spec)
+
     @property
-    def asked(self) -> Asked:
-        return asked(self.spec)
+    def sizes(self) -> dict[str, int]:
+        """How many pods each of its sets has; the end of the first set's is its own end."""
+        if not self.distributed:
+            return {"main": self.completions}
+        distribution = self.distributed["distribution"]
+        workers = {"worker": int(distribution["minReplicas"] or distribution["numWorkers"])}
+        return {"master": 1, **workers} if self.distributed["master"] else workers
+
+    @property
+    def all_done(self) -> bool:
+        decides, count = next(iter(self.sizes.items()))
+        return sum(pod_set == decides for pod_set, _ in self.succeeded) >= count
+
+    @property
+    def most_at_once(self) -> int:
+        return sum(self.sizes.values()) if self.distributed else int(self.spec.get("parallelism", 1))
 
     @property
     def completions(self) -> int:
@@ -161,6 +182,7 @@ def created(record: Record, data: Fields, before: Workload | None) -> tuple[Work
         cluster_id=data["cluster_id"],
         owner=data["owner"],
         spec=data["spec"],
+        distributed=data.get("distributed") or {},
         created_at=moment(data["at"]),
         made_seq=record.seq,
     )
@@ -209,9 +231,8 @@ class Model:
     def settle(self) -> Iterator[Wrong]:
         """After the whole commit: what must not be left open."""
         workload = self.workload
-        all_done = len(workload.succeeded) >= workload.completions
-        if all_done and not workload.ended and workload.desired != "Deleted":
-            yield "completed", f"{workload.name}: all {workload.completions} succeeded, and it is not Completed"
+        if workload.all_done and not workload.ended and workload.desired != "Deleted":
+            yield "completed", f"{workload.name}: {workload.sizes} succeeded, and it is not Completed"
         if workload.spent and not workload.ended:
             yield "failed", f"{workload.name}: a run failed for good, and it is not Failed"
         if workload.desired == "Stopped" and not workload.live and not workload.halted and not workload.ended:
@@ -279,16 +300,18 @@ class Model:
             yield "token", f"{self.workload.name}: token {data['token']} after {self._last_token}"
         for placement in data["placements"]:
             yield from self._bind(placement, data["token"])
-        open_, most = len(self.workload.pods), int(self.workload.spec.get("parallelism", 1))
+        open_, most = len(self.workload.pods), self.workload.most_at_once
         if open_ > most:
             yield "parallel", f"{self.workload.name} has {open_} pods at once, and may have {most}"
+        if self.workload.distributed and open_ + len(self.workload.succeeded) < most:
+            yield "gang", f"{self.workload.name} has {open_} of the {most} pods that are bound together"
 
     def _bind(self, placement: Fields, token: int) -> Iterator[Wrong]:
         workload, pod = self.workload, placement["pod"]
         place, name = (pod["pod_set"], pod["index"]), run_name(self.workload.id, pod)
         before = workload.pods.get(place)
-        if pod["pod_set"] != "main" or not 0 <= pod["index"] < workload.completions:
-            yield "bound", f"{name} is no pod of {workload.completions}"
+        if not 0 <= pod["index"] < workload.sizes.get(pod["pod_set"], 0):
+            yield "bound", f"{name} is no pod of {workload.sizes}"
         if place in workload.succeeded:
             yield "bound", f"{name} is bound, and that pod has succeeded before"
         if isinstance(before, Run):
@@ -397,7 +420,8 @@ class Model:
             there = run.name if isinstance(run, Run) else "nothing"
             yield "fact", f"{type_} of {name}, and what lives there is {there}"
             return
-        if run.phase not in FACTS[type_]:
+        # A pod that outlives its workload ends by itself.
+        if run.phase not in FACTS[type_] and not (type_ == "PodStopped" and workload.ended):
             yield "fact", f"{type_} of {name}, which is {run.phase}"
         match type_:
             case "PodStarting":
@@ -451,10 +475,11 @@ class Model:
     def _workload_completed(self, data: Fields) -> Iterator[Wrong]:
         workload = self.workload
         done = len(workload.succeeded)
-        if done != workload.completions or data["succeeded"] != done:
+        too_many = not workload.distributed and done > workload.completions
+        if not workload.all_done or too_many or data["succeeded"] != done:
             yield (
                 "completed",
-                f"{workload.name} is Completed with {done} of {workload.completions}; it says {data['succeeded']}",
+                f"{workload.name} is Completed with {done} of {workload.sizes}; it says {data['succeeded']}",
             )
         workload.exit_code = 0
         yield from self._over("Completed", data)
@@ -477,5 +502,6 @@ class Model:
         due = moment(data["at"]) + timedelta(seconds=workload.auto_deletion_seconds)
         if workload.delete_at != due:
             yield "due", f"{workload.name} is to be deleted at {workload.delete_at}, {due} was asked for"
-        self._all_stop()
+        if workload.distributed.get("distribution", {}).get("cleanPodPolicy") != "None":
+            self._all_stop()
         workload.pods = {place: pod for place, pod in workload.pods.items() if isinstance(pod, Run)}

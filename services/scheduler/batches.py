@@ -78,7 +78,9 @@ def batches(plan: Plan, *, max_messages: int) -> tuple[list[Batch], dict[str, tu
 
 
 def _takes(batch: Batch, binding: Binding, *, max_messages: int) -> bool:
-    """Whether there is room for one more pod."""
+    """Whether there is room for one more pod. A gang begins a batch and stays in it, whatever that comes to."""
+    if binding.whole:
+        return binding.key in batch.placements
     if batch.pods >= BATCH_PODS:
         return False
     both_in = binding.key in batch.placements and binding.placement.node_key in batch.reservations

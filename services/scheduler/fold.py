@@ -9,7 +9,7 @@ snapshot holds; the rest is an index over it.
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, override
 
@@ -22,8 +22,10 @@ from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, WaitingReason
 from events.workload.kinds import KINDS
 from events.workload.pod import LIVE_POD_PHASES, PodRef, pod_id
+from events.workload.pod_sets import PodSet
 from events.workload.pods import changed
 from events.workload.state import (
+    SetProgress,
     Workload,
     bindable,
     next_retry_at,
@@ -37,6 +39,7 @@ from services.scheduler.policy.rules import Order
 from services.scheduler.queue import WaitingQueue
 from services.scheduler.snapshot import (
     ClusterView,
+    GangPart,
     NotSchedulable,
     Pending,
     Plan,
@@ -250,22 +253,13 @@ class SchedulingState(LogFold):
             self._nothing_to_bind(key, state, retry_at if idle else None)
             return
         order = tuple(each.value(state) for each in self._orders)
-        for number, pod_set in enumerate(state.pod_sets):
-            if pod_set.name not in ready:
-                continue
-            pod_class = PodClass(
-                project_id=state.project_id,
-                cluster_id=state.cluster_id,
-                pools=pod_set.node_pools,
-                request=pod_set.template.request,
-                preemptible=state.preemptible,
-            )
+        for number, (pod_class, pods) in enumerate(_classes(state, ready)):
             entry = Pending(
                 order=(order, key, number),
                 key=key,
                 workload_id=state.workload_id,
                 name=state.name,
-                pods=tuple(ready[pod_set.name]),
+                pods=pods,
                 queued=state.queued,
                 idle=idle,
                 reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
@@ -365,6 +359,39 @@ class SchedulingState(LogFold):
             quota_milli=chain.state.gpu_quota_milli,
             used_milli=self._quota_used[project_id],
         )
+
+
+def _classes(state: Workload, ready: Mapping[str, Sequence[PodRef]]) -> list[tuple[PodClass, tuple[PodRef, ...]]]:
+    """The classes of a workload's pods that may be bound now: one for each pod set, or one for a whole gang."""
+    sets = [pod_set for pod_set in state.pod_sets if pod_set.name in ready]
+    classes = [
+        PodClass(
+            project_id=state.project_id,
+            cluster_id=state.cluster_id,
+            pools=pod_set.node_pools,
+            request=pod_set.template.request,
+            preemptible=state.preemptible,
+        )
+        for pod_set in sets
+    ]
+    if not any(pod_set.minimum for pod_set in sets):
+        return [(each, tuple(ready[pod_set.name])) for each, pod_set in zip(classes, sets, strict=True)]
+    parts = tuple(
+        GangPart(
+            pools=pod_set.node_pools,
+            request=pod_set.template.request,
+            pods=len(ready[pod_set.name]),
+            needed=min(len(ready[pod_set.name]), pod_set.minimum - _placed_of(state, pod_set)),
+        )
+        for pod_set in sets
+    )
+    return [(replace(classes[0], gang=parts), tuple(pod for pod_set in sets for pod in ready[pod_set.name]))]
+
+
+def _placed_of(state: Workload, pod_set: PodSet) -> int:
+    """Pods of the set that hold a node, or have succeeded."""
+    succeeded = state.progress.get(pod_set.name, SetProgress()).succeeded
+    return state.pods.live.of_set(pod_set.name) + succeeded
 
 
 def _stands_alike(before: Workload, after: Workload) -> bool:

@@ -37,12 +37,14 @@ class Shortfall:
     quota_need_milli: int = 0
     """The least GPU that such a node would have given it; 0 where no node has room."""
     quota_used_milli: int = 0
+    waiting: Waiting | None = None
+    """Of a gang: why, as it was when some of its pods had been placed."""
 
 
 class Placed:
     """The pods that were placed so far, as columns: the loop that places makes no object per pod."""
 
-    __slots__ = ("classes", "devices", "entries", "pods", "pools", "rows")
+    __slots__ = ("classes", "devices", "entries", "pods", "pools", "rows", "whole")
 
     def __init__(self) -> None:
         self.classes: list[PodClass] = []
@@ -51,6 +53,13 @@ class Placed:
         self.pools: list[str] = []
         self.rows: list[int] = []
         self.devices: list[tuple[DeviceShare, ...]] = []
+        self.whole: set[str] = set()
+        """Keys of workloads whose pods are bound together."""
+
+    def forget(self, start: int) -> None:
+        """Take back all that were placed from this one on."""
+        for column in (self.classes, self.entries, self.pods, self.pools, self.rows, self.devices):
+            del column[start:]
 
 
 class Planning:
@@ -69,6 +78,8 @@ class Planning:
         """By index of the queue: those that found no room."""
         self.cut_short = False
         """Whether placing stopped at `max_pods`."""
+        self.in_gang = False
+        """Whether a gang is just being placed, which nothing cuts short."""
         self.blocked: dict[int, Waiting] = {}
         """By index of the queue: why it waits."""
         self.updates: list[StatusUpdate] = []
@@ -120,6 +131,7 @@ class Planning:
                 name=entry.name,
                 placement=placement,
                 reservation=reservation,
+                whole=entry.key in placed.whole,
             )
 
 

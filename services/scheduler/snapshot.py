@@ -4,7 +4,7 @@ Waiting pods come as queues, one per class of pods, so that what holds for one p
 costs what the classes cost, not what the pods cost.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -31,9 +31,20 @@ class Waiting:
     message: str
 
 
+class GangPart(NamedTuple):
+    """The pods of one pod set of a gang that may be bound now."""
+
+    pools: tuple[str, ...]
+    """As of PodClass."""
+    request: PodRequest
+    pods: int
+    needed: int
+    """So many of them must find a place, or none of the gang gets one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClass:
-    """Pods that the planner cannot tell apart."""
+    """Pods that the planner cannot tell apart, or gangs of pods that it cannot."""
 
     project_id: str
     cluster_id: str
@@ -41,17 +52,24 @@ class PodClass:
     """Those the workload names, in its order; empty: the project's, else all."""
     request: PodRequest
     preemptible: bool
+    gang: tuple[GangPart, ...] = ()
+    """Of pods that are placed together; pools and request are then those of the first part."""
+
+    def part(self, of: GangPart) -> "PodClass":
+        """The pods of this part, as if each stood for itself."""
+        return replace(self, pools=of.pools, request=of.request, gang=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A pod set of a workload with pods that may be bound now."""
+    """A pod set of a workload, or a gang, with pods that may be bound now."""
 
     order: OrderKey
     key: str
     workload_id: str
     name: str
     pods: tuple[PodRef, ...]
+    """Of a gang: those of its parts, one after the other."""
     queued: bool
     """Whether the log already says that the scheduler took it up."""
     idle: bool
@@ -180,6 +198,8 @@ class Binding:
     """Of the workload."""
     placement: Placement
     reservation: Reservation
+    whole: bool = False
+    """Whether it is stored together with all others of its workload, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

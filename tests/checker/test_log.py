@@ -161,6 +161,15 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         "parallel",
         lambda: Story().node().created({"completions": 3}).bound(pod(0), pod(1)),
     ),
+    "bound without the rest of its gang": (
+        "gang",
+        lambda: (
+            Story()
+            .node()
+            .created(distributed={"distribution": {"numWorkers": 2, "minReplicas": None}, "master": None})
+            .bound(pod(0) | {"pod_set": "worker"})
+        ),
+    ),
     "bound as a later run than the next": ("bound", lambda: Story().node().created().bound(pod(try_=3))),
     "bound before its time": (
         "backoff",

@@ -14,7 +14,7 @@ from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.words import gpus, listed, nodes, wish
 from services.scheduler.room import View
-from services.scheduler.snapshot import Booleans, ClusterView, PodClass, Snapshot, Waiting
+from services.scheduler.snapshot import Booleans, ClusterView, Pending, PodClass, Snapshot, Waiting
 
 
 def run(planning: Planning) -> None:
@@ -28,6 +28,8 @@ def run(planning: Planning) -> None:
 
 def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waiting:
     """The dominant reason."""
+    if shortfall.waiting is not None:
+        return shortfall.waiting
     snapshot = planning.snapshot
     cluster = snapshot.clusters.get(pod_class.cluster_id)
     if cluster is None or not cluster.exists:
@@ -64,6 +66,17 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     if shortfall.quota_need_milli:
         return _quota_used(snapshot, pod_class, shortfall, view, where)
     return _by_free_room(view, filters, where)
+
+
+def why_gang(planning: Planning, part: PodClass, shortfall: Shortfall, *, placed: int, of: Pending) -> Waiting:
+    """Why a gang finds no place, while `placed` of its pods hold one: it is the room beside those that is too small."""
+    waiting = why(planning, part, shortfall)
+    if not placed:
+        return waiting
+    return Waiting(
+        reason=waiting.reason,
+        message=f"its {len(of.pods)} pods start together, and after {placed} found a place: {waiting.message}",
+    )
 
 
 def _nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> View:

@@ -1,15 +1,18 @@
-"""Each pod goes to the best node of the first pool that has room, in the order of the queues.
+"""Each pod goes to the best node of the first pool that has room, in the order of the queues. A gang's pods do so one
+after the other, and where too many find no room, none of them is placed.
 
 A workload that does not fit lets others pass. Once no room was found for one pod, its whole class is done for this
 plan, because from here on room only shrinks.
 """
 
 import heapq
+from collections.abc import Sequence
 from typing import Final
 
+from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try
-from services.scheduler.policy.phases import quota
+from services.scheduler.policy.phases import explain, quota
 from services.scheduler.snapshot import OrderKey, Pending, PodClass
 
 
@@ -20,11 +23,16 @@ def run(planning: Planning) -> None:
         (queue.entries[0].order, i, 0) for i, queue in enumerate(queues) if queue.entries and queue.blocked is None
     ]
     heapq.heapify(heads)
-    pools = {i: _pools(planning, queues[i].pod_class) for _, i, _ in heads}
+    classes = {i: queues[i].pod_class for _, i, _ in heads}
+    pools = {i: _pools(planning, pod_class) for i, pod_class in classes.items() if not pod_class.gang}
     while heads:
         _, i, at = heapq.heappop(heads)
         queue = queues[i]
-        shortfall = _place(planning, queue.pod_class, queue.entries[at], pools[i])
+        entry = queue.entries[at]
+        if queue.pod_class.gang:
+            shortfall = _place_gang(planning, queue.pod_class, entry)
+        else:
+            shortfall = _place(planning, queue.pod_class, entry, entry.pods, pools[i])
         if planning.cut_short:
             return
         if shortfall is not None:
@@ -49,13 +57,39 @@ def _pools(planning: Planning, pod_class: PodClass) -> list[tuple[str, Candidate
     ]
 
 
+def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shortfall | None:
+    """Place a gang whole, or nothing of it; why not."""
+    start, mark, used = len(planning.placed.pods), planning.room.checkpoint(), dict(planning.quota_used)
+    if start and start + len(entry.pods) > planning.max_pods:
+        planning.cut_short = True
+        return None
+    at, planning.in_gang = 0, True
+    for each in pod_class.gang:
+        part, before = pod_class.part(each), len(planning.placed.pods)
+        shortfall = _place(planning, part, entry, entry.pods[at : at + each.pods], _pools(planning, part))
+        if shortfall is not None and len(planning.placed.pods) - before < each.needed:
+            waiting = explain.why_gang(planning, part, shortfall, placed=len(planning.placed.pods) - start, of=entry)
+            planning.room.rollback(mark)
+            planning.placed.forget(start)
+            planning.quota_used, planning.in_gang = used, False
+            return Shortfall(waiting=waiting)
+        at += each.pods
+    planning.in_gang = False
+    planning.placed.whole.add(entry.key)
+    return None
+
+
 def _place(
-    planning: Planning, pod_class: PodClass, entry: Pending, pools: list[tuple[str, Candidates]]
+    planning: Planning,
+    pod_class: PodClass,
+    entry: Pending,
+    pods: Sequence[PodRef],
+    pools: list[tuple[str, Candidates]],
 ) -> Shortfall | None:
-    """Place the pods of one workload; why the first that found no room did not."""
+    """Place pods of one workload; why the first that found no room did not."""
     placed = planning.placed
-    for pod in entry.pods:
-        if len(placed.pods) >= planning.max_pods:
+    for pod in pods:
+        if len(placed.pods) >= planning.max_pods and not planning.in_gang:
             planning.cut_short = True
             return None
         left_milli = quota.left_milli(planning, pod_class)

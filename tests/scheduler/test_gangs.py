@@ -1,0 +1,198 @@
+"""The pods of a distributed training are placed together, or none of them."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from events.ids import workload_key
+from events.phases import Phase
+from events.workload.commands import (
+    CreateWorkload,
+    DeleteWorkload,
+    PodFact,
+    PodFactKind,
+    ReportPods,
+    ResumeWorkload,
+    SuspendWorkload,
+)
+from events.workload.fields.distribution import Distribution
+from events.workload.pod import PodRef
+from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
+from services.scheduler.batches import batches
+from services.scheduler.plan import plan
+from tests.scheduler.world import World
+
+
+def world(*gpus: int, quota: int | None = None) -> World:
+    made = World()
+    made.cluster()
+    made.project(quota=quota)
+    for number, count in enumerate(gpus):
+        made.node(f"n{number}", gpu_count=count)
+    return made
+
+
+def submit(
+    world: World,
+    name: str,
+    *,
+    workers: int,
+    gpus: int = 1,
+    master: int | None = 0,
+    policy: Any = "Running",
+    **spec: Any,
+) -> str:
+    """A gang with so many GPUs for each worker, and for the master; None: without one."""
+    world.now += timedelta(seconds=1)
+    of_master = None if master is None else TrainingSpec(image="m", compute=ComputeSpec(gpu_devices_request=master))
+    distribution = Distribution(distributed_framework="PyTorch", num_workers=workers, clean_pod_policy=policy)
+    command = CreateWorkload(
+        kind="Distributed",
+        name=name,
+        requested_name=name,
+        project_id=world.project_id,
+        cluster_id=world.cluster_id,
+        spec=TrainingSpec(image="w", compute=ComputeSpec(gpu_devices_request=gpus), **spec),
+        distributed=Distributed(distribution=distribution, master=of_master),
+    )
+    key = workload_key(world.project_id, name)
+    world.do("workload", key, command)
+    return key
+
+
+def told(world: World, key: str, pod_set: str, index: int, *kinds: PodFactKind) -> None:
+    pod = world.workload(key).pods[pod_set, index]
+    ref = PodRef(pod_set=pod_set, index=index, attempt=pod.attempt, try_=pod.try_)
+    for kind in kinds:
+        fact = PodFact(pod=ref, kind=kind, at=world.now, exit_code=1 if kind == "failed" else None)
+        world.do("workload", key, ReportPods(workload_id=world.workload(key).workload_id, facts=(fact,)))
+
+
+def test_a_gang_that_fits_is_bound_in_one_batch() -> None:
+    made = world(2, 2)
+    key = submit(made, "fits", workers=4)
+    snapshot = made.fold.snapshot(made.now)
+    (batch,), _ = batches(plan(snapshot), max_messages=2)
+    assert batch.pods == 5, "however small batches are just now"
+    made.cycle()
+    assert sorted(made.workload(key).pods) == [("master", 0), *(("worker", index) for index in range(4))]
+
+
+def test_a_gang_that_does_not_fit_takes_nothing_and_says_how_far_it_came() -> None:
+    made = world(2, 1)
+    key = submit(made, "wide", workers=4)
+    after = submit(made, "narrow", workers=3, master=None)
+    made.cycle()
+    assert not made.workload(key).pods.live.size
+    assert made.workload(key).reason == "insufficient_gpu"
+    assert made.workload(key).message.startswith("its 5 pods start together, and after 4 found a place: 2 nodes of ")
+    assert made.workload(after).pods.live.size == 3, "what it did not take is for others"
+
+
+def test_a_gang_of_which_no_pod_can_ever_fit_says_so_as_any_workload_does() -> None:
+    made = world(2)
+    key = submit(made, "tall", workers=2, gpus=4, master=4)
+    made.cycle()
+    assert made.workload(key).reason == "no_matching_node"
+    assert "start together" not in made.workload(key).message
+
+
+def test_a_gang_waits_until_there_is_room_for_all_of_it() -> None:
+    made = world(2)
+    first = submit(made, "first", workers=2, master=None)
+    second = submit(made, "second", workers=2, master=None)
+    made.cycle()
+    assert (made.workload(first).pods.live.size, made.workload(second).pods.live.size) == (2, 0)
+    told(made, first, "worker", 0, "succeeded")
+    made.cycle()
+    assert not made.workload(second).pods.live.size, "one place is not enough"
+    told(made, first, "worker", 1, "succeeded")
+    assert made.workload(first).phase is Phase.COMPLETED
+    made.cycle()
+    made.cycle()
+    assert made.workload(second).pods.live.size == 2
+
+
+def test_a_pod_that_failed_is_run_again_alone_and_keeps_its_index() -> None:
+    made = world(4)
+    key = submit(made, "again", workers=3)
+    made.cycle()
+    told(made, key, "worker", 1, "running", "failed")
+    made.now += timedelta(seconds=2)
+    made.cycle()
+    pod = made.workload(key).pods["worker", 1]
+    assert (pod.phase, pod.try_) == ("Bound", 1)
+    assert made.workload(key).pods.live.size == 4
+
+
+def test_a_resumed_gang_is_placed_whole_again() -> None:
+    made = world(3)
+    key = submit(made, "resumed", workers=3, master=None)
+    made.cycle()
+    id_ = made.workload(key).workload_id
+    made.do("workload", key, SuspendWorkload(workload_id=id_))
+    for index in range(3):
+        told(made, key, "worker", index, "stopped")
+    made.cycle()
+    other = submit(made, "other", workers=1, master=None, priority_class="high")
+    made.cycle()
+    made.do("workload", key, ResumeWorkload(workload_id=id_))
+    made.cycle()
+    assert not made.workload(key).pods.live.size
+    told(made, other, "worker", 0, "succeeded")
+    made.cycle()
+    made.cycle()
+    assert made.workload(key).pods.live.size == 3
+
+
+@pytest.mark.parametrize("preemptibility", ["preemptible", "non-preemptible"])
+def test_a_quota_bounds_the_whole_gang(preemptibility: str) -> None:
+    made = world(8, quota=3000)
+    key = submit(made, "quota", workers=4, master=None, preemptibility=preemptibility)
+    made.cycle()
+    assert made.workload(key).pods.live.size == (4 if preemptibility == "preemptible" else 0)
+
+
+def test_gangs_leave_room_for_a_plan_that_is_cut_short() -> None:
+    made = world(8)
+    submit(made, "one", workers=2, master=None)
+    submit(made, "two", workers=2, master=None)
+    planned = plan(made.fold.snapshot(made.now), max_pods=3)
+    assert len(planned.bindings) == 2
+    assert planned.more
+
+
+def test_the_masters_end_completes_it_and_stops_the_workers() -> None:
+    made = world(4)
+    key = submit(made, "ends", workers=2)
+    made.cycle()
+    for pod_set, index in (("master", 0), ("worker", 0), ("worker", 1)):
+        told(made, key, pod_set, index, "running")
+    told(made, key, "worker", 0, "succeeded")
+    assert made.workload(key).phase is Phase.RUNNING
+    told(made, key, "master", 0, "succeeded")
+    assert made.workload(key).phase is Phase.COMPLETED
+    assert made.workload(key).pods["worker", 1].phase == "Stopping"
+    told(made, key, "worker", 1, "stopped")
+    assert not made.check().violations
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed", "interrupted"])
+def test_with_the_policy_none_workers_outlive_the_end_and_go_by_themselves(end: PodFactKind) -> None:
+    made = world(4)
+    key = submit(made, "outlived", workers=2, policy="None")
+    made.cycle()
+    for pod_set, index in (("master", 0), ("worker", 0), ("worker", 1)):
+        told(made, key, pod_set, index, "running")
+    told(made, key, "master", 0, "succeeded")
+    assert made.workload(key).phase is Phase.COMPLETED
+    assert [pod.phase for pod in made.workload(key).pods.values()] == ["Running", "Running"]
+    told(made, key, "worker", 0, end)
+    assert made.workload(key).pods.live.size == 1
+    made.do("workload", key, DeleteWorkload(workload_id=made.workload(key).workload_id))
+    assert made.workload(key).pods["worker", 1].phase == "Stopping"
+    told(made, key, "worker", 1, "stopped")
+    assert made.workload(key).deleted_at is not None
+    made.settle()
+    assert not made.check().violations
