@@ -383,7 +383,8 @@ class MusterGroup(TyperGroup):
         from muster.cli.main import command_line
         from muster.cli.mistakes import tree_of, unknown_command
 
-        before = [word for word in ctx.command_path.split() if word != "standard"]
+        # What stands below a noun's verbs has none of its own: `training pytorch`.
+        before = ctx.command_path.split()[:2]
         raise unknown_command(before, args, tree_of(command_line()))
 
     def format_help(self, ctx: "ClickContext", formatter: "HelpFormatter") -> None:

@@ -20,8 +20,9 @@ type Tree = Mapping[str, Sequence[str]]
 
 READS: Final = frozenset(
     {"list", "describe", "logs", "history", "pods", "metrics", "show", "tail", "status", "verify", "agent", "top"}
-    | {"doctor", "version", "completion", "training", "workload", "project", "cluster", "node", "nodepool", "role"}
-    | {"user", "token", "context", "events", "audit", "projections", "log", "usage", "budget", "price"}
+    | {"doctor", "version", "completion", "training", "workload", "workspace", "project", "cluster", "node"}
+    | {"nodepool", "role", "user", "token", "context", "events", "audit", "projections", "log", "usage", "budget"}
+    | {"price"}
 )
 """Words that change nothing by themselves."""
 
@@ -30,9 +31,10 @@ _PLAINLY: Final = 0.75
 """Likeness from which on a word is a typing error, and not another word: `get` is no `set`."""
 _MOST_NEAR: Final = 3
 
-_WORKS_ON: Final = ("workload", "training")
+_WORKS_ON: Final = ("workload", "training", "workspace")
 _USUAL_NOUNS: Final[Mapping[str, str]] = {
     "job": "training",
+    "notebook": "workspace",
     "namespace": "project",
     "ns": "project",
     "queue": "project",

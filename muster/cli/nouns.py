@@ -40,6 +40,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_training",
         summary="Trainings: submit, resubmit, list, inspect, suspend, resume, delete.",
     ),
+    "workspace": Noun(
+        module="workspace",
+        add="add_workspace",
+        summary="Workspaces, in which somebody works: submit, list, inspect, suspend, resume, delete.",
+    ),
     "workload": Noun(
         module="workload",
         add="add_workload",

@@ -80,7 +80,7 @@ def completion_module() -> str:
     from muster.cli.main import command_line
 
     root = command_line()
-    groups = {"": ""} | {name: one.help or "" for name, one in _commands(root).items()}
+    groups = {"": ""} | _groups(root)
     verbs = {path.removeprefix("muster "): found for path, found in leaves(root, "muster")}
     summaries = groups | {path: found.help or "" for path, found in verbs.items()}
     flags = {path: _completed_flags(found) for path, found in {"": root, **verbs}.items()}
@@ -135,6 +135,15 @@ def _source(parameter: "Parameter", found: "Command") -> str:
 
 def _first_sentence(text: str) -> str:
     return " ".join(text.split()).partition(". ")[0].removesuffix(".")
+
+
+def _groups(found: "Command", before: str = "") -> dict[str, str]:
+    """Every word that has words behind it, or is a command by itself, and what it is for."""
+    told: dict[str, str] = {}
+    for name, one in _commands(found).items():
+        if not before or _commands(one):
+            told |= {f"{before}{name}": one.help or ""} | _groups(one, f"{before}{name} ")
+    return told
 
 
 def _commands(found: "Command") -> "dict[str, Command]":

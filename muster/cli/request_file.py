@@ -8,14 +8,15 @@ from typing import Any, Final, override
 import yaml
 
 from events.nearest import did_you_mean
+from events.workload.kinds import KINDS
 from muster.cli.exits import usage
 from muster.cli.values import Json, Row
 
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
-def read_request(file: str) -> Row:
-    """The request that a file holds (`-`: standard input), as POST /workloads/trainings takes it. Raises Problem."""
+def read_request(file: str, kind: str = "Training") -> Row:
+    """The request that a file holds (`-`: standard input), as the API takes one of this kind. Raises Problem."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         document: Json = yaml.load(text, _OnceLoader)  # noqa: S506 - it is a SafeLoader
@@ -30,7 +31,7 @@ def read_request(file: str) -> Row:
             f"--file: {file} does not hold a request",
             todo="it needs the fields name and spec; --dry-run=client prints an example",
         )
-    known = ["name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec"]
+    known = list(KINDS[kind].creation.__struct_encode_fields__)
     for key in document:
         if key not in known:
             # Here: a file with a wrong field is rare, and the fields are many to import.

@@ -71,16 +71,17 @@ def add_resubmit(app: typer.Typer) -> None:
         seconds = timeout_seconds(timeout, waits=wait)
         if name is not None:
             check_new_name(name)
-        before = request_of(session.api.get(f"/workloads/{workload_id(session, workload, project, deleted=True)}"))
+        found = session.api.get(f"/workloads/{workload_id(session, workload, project, deleted=True)}")
+        kind, before = text_of(found, "type") or "Training", request_of(found)
         request: Row = json.loads(json.dumps(before))
         request["name"] = name or text_of(before, "name")
-        set_changes(request, changes or [])
+        set_changes(request, changes or [], kind)
         if code is not None:
             _send_anew(session, request, before, code)
         for told in difference(before, request):
             session.out.talk(told)
         try:
-            return send(session, request, idempotency_key=idempotency_key, waits=wait, timeout_seconds=seconds)
+            return send(session, request, kind, idempotency_key=idempotency_key, waits=wait, timeout_seconds=seconds)
         except Problem as problem:
             raise _name_taken(problem, workload, text_of(request, "name")) from problem
 
@@ -95,11 +96,12 @@ def _send_anew(session: Session, request: Row, before: Row, folder: str) -> None
     set_field(request, _CODE, send_code(session, request, cluster, folder, dry_run=False))
 
 
-def set_changes(request: Row, changes: list[str]) -> None:
-    """Writes each FIELD=VALUE into a request. Raises Problem (usage)."""
-    from muster.cli.training_flags import FLAGS, value_of
+def set_changes(request: Row, changes: list[str], kind: str = "Training") -> None:
+    """Writes each FIELD=VALUE into a request for a workload of this kind. Raises Problem (usage)."""
+    from events.workload.kinds import KINDS
+    from muster.cli.training_flags import flags_of, value_of
 
-    flags = {flag.field: flag for flag in FLAGS}
+    flags = {flag.field: flag for flag in flags_of(KINDS[kind].creation)}
     given: dict[str, list[str]] = {}
     for change in changes:
         path, separator, text = change.partition("=")

@@ -1,8 +1,9 @@
-"""The request of a training: as it is sent, and as a workload that there is was asked for."""
+"""The request of a workload: as it is sent, and as a workload that there is was asked for."""
 
 import shlex
 from typing import Final
 
+from events.workload.kinds import KINDS
 from muster.cli.command import Session
 from muster.cli.output import Column
 from muster.cli.values import Row, row_of, text_of
@@ -18,10 +19,17 @@ SUBMITTED_COLUMNS: Final = (
 
 
 def send(
-    session: Session, request: Row, *, idempotency_key: str | None, waits: bool, timeout_seconds: float | None
+    session: Session,
+    request: Row,
+    kind: str,
+    *,
+    idempotency_key: str | None,
+    waits: bool,
+    timeout_seconds: float | None,
 ) -> int | None:
-    """Submits, says what comes next, and waits for the end where asked. Raises Problem."""
-    answer = session.api.mutate("POST", "/workloads/trainings", request, idempotency_key=idempotency_key).body
+    """Submits one of this kind, says what comes next, and waits for the end where asked. Raises Problem."""
+    path = f"/workloads/{KINDS[kind].collection}"
+    answer = session.api.mutate("POST", path, request, idempotency_key=idempotency_key).body
     identifier = text_of(answer, "workloadId")
     session.out.one(
         answer,
@@ -32,18 +40,24 @@ def send(
         return wait_for_end(session.api, identifier, session.out, timeout_seconds=timeout_seconds)
     called = text_of(answer, "name")
     # One that begins with a hyphen would be taken for an option.
-    session.out.talk(f"next: muster training logs {identifier if called.startswith('-') else shlex.quote(called)} -f")
+    noun = "workspace" if kind == "Workspace" else "training"
+    session.out.talk(f"next: muster {noun} logs {identifier if called.startswith('-') else shlex.quote(called)} -f")
     return None
 
 
 def request_of(row: Row) -> Row:
     """The request that makes this workload again, from what the API says of it: as `submit -f` takes it."""
-    return {
+    request: Row = {
         "name": text_of(row, "name"),
         "projectId": text_of(row, "projectId"),
         "clusterId": text_of(row, "clusterId"),
         "spec": _set(row_of(row, "spec")),
     }
+    if text_of(row, "type") == "Distributed":
+        request["masterSpecSameAsWorker"] = row.get("masterSpecSameAsWorker")
+        if master := row_of(row, "masterSpec"):
+            request["masterSpec"] = _set(master)
+    return request
 
 
 def _set(row: Row) -> Row:

@@ -1,4 +1,4 @@
-"""The flags of `muster training submit`, and the request that they make.
+"""The flags of every `submit`, and the request that they make.
 
 They follow from the declarations of the fields, and are loaded by `submit` alone. What is the command line's own stands
 here: durations, NAME=VALUE, lists. Rules are the API's; here a value only gets its field's type.
@@ -6,6 +6,7 @@ here: durations, NAME=VALUE, lists. Rules are the API's; here a value only gets 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Literal, cast
 
 from typer._coercion import TypeDescriptor
@@ -14,7 +15,9 @@ from typer.models import OptionInfo
 
 from events.fields.node import Node, tree
 from events.fields.texts import help_of
-from events.workload.fields.creation import TrainingCreation
+from events.workload.fields.creation import Creation, DistributedCreation, TrainingCreation
+from events.workload.fields.distribution import Distribution
+from events.workload.kinds import KINDS
 from muster.cli.coercion import TyperParameter, convert_lightly
 from muster.cli.complete import node_pools
 from muster.cli.exits import usage
@@ -22,6 +25,7 @@ from muster.cli.values import (
     Json,
     Row,
     ValueProblem,
+    parse_boolean,
     parse_duration,
     parse_integer,
     parse_number,
@@ -37,8 +41,10 @@ _NOT_FROM_TABLE: Final = frozenset(
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
 
-FlagKind = Literal["text", "integer", "number", "duration", "list", "pairs"]
-"""How a flag's text becomes the field's value. list: comma separated; pairs: NAME=VALUE; both repeatable."""
+FlagKind = Literal["text", "integer", "number", "duration", "list", "pairs", "switch"]
+"""How a flag's text becomes the field's value. list: comma separated; pairs: NAME=VALUE; both repeatable. switch: true
+where it is given.
+"""
 
 _METAVAR: Final[dict[FlagKind, str]] = {
     "text": "TEXT",
@@ -47,6 +53,7 @@ _METAVAR: Final[dict[FlagKind, str]] = {
     "duration": "DURATION",
     "list": "A,B",
     "pairs": "NAME=VALUE",
+    "switch": "",
 }
 _MORE_HELP: Final[dict[FlagKind, str]] = {
     "list": " Comma separated.",
@@ -74,10 +81,14 @@ def flag_of(node: Node) -> Flag:
     """The flag of a field that has one."""
     assert node.about is not None
     kind = _kind(node)
+    names = (node.about.flag, *node.about.aliases)
+    if node.path.startswith("masterSpec."):
+        # As Run:ai calls them, and without short names: those are the workers'.
+        names = (f"--master-{node.about.flag.removeprefix('--')}",)
     metavar = "|".join(node.options) if 0 < len(node.options) <= _SPELLED_OUT else _METAVAR[kind]
     return Flag(
         node=node,
-        names=(node.about.flag, *node.about.aliases),
+        names=names,
         field=node.path,
         kind=kind,
         metavar="SIZE" if node.about.unit == "bytes" else metavar,
@@ -90,21 +101,27 @@ def _kind(node: Node) -> FlagKind:
         return "duration"
     if node.kind == "list":
         return "pairs" if node.about.key else "list"
-    known: dict[str, FlagKind] = {"integer": "integer", "number": "number"}
+    known: dict[str, FlagKind] = {"integer": "integer", "number": "number", "boolean": "switch"}
     return known.get(node.kind, "text")
 
 
 _LIVE: Final[dict[str, Callable[..., Any]]] = {"spec.nodePools": node_pools}
 """Where a shell completes what there is."""
 
-FLAGS: Final = tuple(
-    flag_of(node)
-    for node in tree(TrainingCreation).walk()
-    if node.about is not None and node.about.flag and node.path not in _NOT_FROM_TABLE
-)
 
+@cache
+def flags_of(creation: type[Creation]) -> tuple[Flag, ...]:
+    """The flags by which such a request is made."""
+    return tuple(
+        flag_of(node)
+        for node in tree(creation).walk()
+        if node.about is not None and node.about.flag and node.path not in _NOT_FROM_TABLE
+    )
+
+
+FLAGS: Final = flags_of(TrainingCreation)
 FLAG_OF_FIELD: Final[dict[str, str]] = {
-    **{flag.field: flag.names[0] for flag in FLAGS},
+    **{flag.field: flag.names[0] for kind in KINDS.values() for flag in flags_of(kind.creation)},
     "spec.command": "--command",
     "spec.args": "words after --",
     "spec.code": "--code",
@@ -112,19 +129,37 @@ FLAG_OF_FIELD: Final[dict[str, str]] = {
     "projectId": "--project",
     "clusterId": "--cluster",
     "name": "NAME",
+    "masterSpecSameAsWorker": "--no-master",
 }
 """What to correct on the command line when the API names a field."""
 
 
-def field_options() -> list[TyperOption]:
+def field_options(creation: type[Creation]) -> list[TyperOption]:
     """The flags as options of a command, made without typer's detour over a function's signature."""
-    options = [_option(flag) for flag in FLAGS]
+    options = [_option(flag) for flag in flags_of(creation)]
+    if creation is DistributedCreation:
+        options.append(_switch(["no_master", "--no-master"], "Run workers only, and no master.", Distribution.TITLE))
     for option in options:
         convert_lightly(cast("TyperParameter", option))
     return options
 
 
+def _switch(names: list[str], told: str, section: str) -> TyperOption:
+    return TyperOption(
+        param_decls=names,
+        type_descriptor=TypeDescriptor(annotation=bool, parameter_info=OptionInfo(), file_annotation=None),
+        is_flag=True,
+        default=False,
+        help=told,
+        rich_help_panel=section,
+    )
+
+
 def _option(flag: Flag) -> TyperOption:
+    of_master = "Of the master. " if flag.field.startswith("masterSpec.") else ""
+    section = "Master" if of_master else flag.node.section
+    if flag.kind == "switch":
+        return _switch([flag.parameter, *flag.names], help_of(flag.node), section)
     many = flag.kind in {"list", "pairs"}
     of_type: Any = list[str] if many else str
     # A shell completes from a table that is made of this (muster.cli.reference).
@@ -135,16 +170,24 @@ def _option(flag: Flag) -> TyperOption:
         param_decls=[flag.parameter, *flag.names],
         type_descriptor=TypeDescriptor(annotation=of_type, parameter_info=offered, file_annotation=None),
         multiple=many,
-        help=help_of(flag.node) + _MORE_HELP.get(flag.kind, ""),
+        help=of_master + help_of(flag.node) + _MORE_HELP.get(flag.kind, ""),
         metavar=flag.metavar,
-        rich_help_panel=flag.node.section,
+        rich_help_panel=section,
     )
 
 
-def set_fields(request: Row, given: Mapping[str, str | Sequence[str] | None]) -> None:
+def set_fields(
+    request: Row,
+    given: Mapping[str, str | bool | Sequence[str] | None],
+    creation: type[Creation] = TrainingCreation,
+) -> None:
     """Writes what the flags say into a request; flags win over what a file said. Raises Problem (usage)."""
-    for flag in FLAGS:
+    for flag in flags_of(creation):
         value = given.get(flag.parameter)
+        if isinstance(value, bool):
+            if value:
+                set_field(request, flag.field, value)
+            continue
         texts = [value] if isinstance(value, str) else list(value or ())
         if not texts:
             continue
@@ -168,6 +211,8 @@ def value_of(flag: Flag, texts: list[str]) -> Json:
             return parse_duration(text)
         case "list":
             return [part.strip() for entry in texts for part in entry.split(",") if part.strip()]
+        case "switch":
+            return parse_boolean(text)
         case "pairs":
             return [_pair(flag, entry) for entry in texts]
 

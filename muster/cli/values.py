@@ -59,6 +59,13 @@ def parse_number(text: str) -> float:
     return number
 
 
+def parse_boolean(text: str) -> bool:
+    """Raises ValueProblem."""
+    if text.lower() not in {"true", "false"}:
+        raise ValueProblem(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
 def parse_integer(text: str) -> int:
     try:
         return int(text)

@@ -75,8 +75,8 @@ _SearchOption = Annotated[
 ]
 
 
-def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
-    """Declares `list`; `kind` keeps it to one kind of workload."""
+def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = "") -> None:
+    """Declares `list`; `kind` keeps it to one kind of workload, `framework` to one of distributed trainings."""
 
     @command(
         app,
@@ -122,6 +122,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         scope = None if everything else session.project(project)
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
+        parameters += [("filterBy", f"distributedFramework=={framework}")] if framework else []
         parameters += [("filterBy", f"phase=={_phase(status)}")] if status else []
         parameters += [("filterBy", condition) for condition in conditions or ()]
         parameters += [("labelSelector", selector)] if selector else []
@@ -141,7 +142,8 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None) -> None:
         if not rows:
             _check_project(session, scope)
         chosen = any((status, conditions, selector, search, deleted))
-        empty = "no such workloads" if chosen else "no workloads; `muster training submit` makes one, -A shows all"
+        maker = "training" if noun == "workload" else noun
+        empty = "no such workloads" if chosen else f"no workloads; `muster {maker} submit` makes one, -A shows all"
         session.out.rows(rows, workload_columns(), empty=empty)
         if more:
             session.out.talk(f"there are more than {limit}; --limit 0 shows all")
@@ -480,6 +482,7 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
         [
             ("Name", text_of(row, "name")),
             ("Id", identifier),
+            ("Kind", _kind(row)),
             ("Project", text_of(row, "projectName") or text_of(row, "projectId")),
             ("Cluster", text_of(row, "clusterName") or text_of(row, "clusterId")),
             (
@@ -502,6 +505,9 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
     if spec:
         out.heading("Spec")
         out.pairs([(f"  {path}", value) for path, value in _flat(spec)])
+    if master := row_of(row, "masterSpec"):
+        out.heading("Spec of the master")
+        out.pairs([(f"  {path}", value) for path, value in _flat(master)])
     found = rows_of(session.api.get(f"/workloads/{identifier}/pods"), "pods")
     if found:
         out.heading("Pods")
@@ -510,6 +516,12 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
         older = len(records) - _SHOWN_RECORDS
         out.heading("History" + (f" (the last {_SHOWN_RECORDS} of {len(records)})" if older > 0 else ""))
         out.table(records[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
+
+
+def _kind(row: Row) -> str:
+    """Its kind, and what Run:ai calls it."""
+    kind, elsewhere = text_of(row, "type"), text_of(row, "kubernetesType")
+    return f"{kind} ({elsewhere})" if kind and elsewhere else kind
 
 
 def _differs(row: Row) -> bool:

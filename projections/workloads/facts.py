@@ -46,6 +46,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a spec asks for, in the units of the rows."""
 
     spec: TrainingSpec
+    framework: str
     priority_class: str
     preemptibility: str
     category: str
@@ -84,6 +85,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             memory += at_once * request.memory_bytes
         return cls(
             spec=spec,
+            framework="" if state.distributed is None else state.distributed.distribution.distributed_framework,
             priority_class=spec.priority_class,
             preemptibility=spec.preemptibility or "",
             category=clean(spec.category),

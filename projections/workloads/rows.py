@@ -7,11 +7,12 @@ tens of thousands.
 
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, get_args
 
 import msgspec
 
 from events.phases import PHASE_REASONS, DesiredPhase, Phase
+from events.workload.fields.distribution import DistributedFramework
 from events.workload.kinds import KINDS
 from events.workload.spec import PRIORITY_RANK
 from projections.columns import Column, Public
@@ -61,6 +62,17 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             "Kind of the workload, such as Training.",
             values=tuple(KINDS),
             synonyms={kind.kubernetes_name: kind.name for kind in KINDS.values()},
+        ),
+    ]
+    distributed_framework: Annotated[
+        str,
+        _Column(lambda w: w.asked.framework),
+        Public(
+            "distributedFramework",
+            "FRAMEWORK",
+            "Framework of a distributed training.",
+            empty_is_null=True,
+            values=get_args(DistributedFramework),
         ),
     ]
     project_id: Annotated[

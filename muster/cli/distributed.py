@@ -1,0 +1,59 @@
+"""`muster training pytorch` and its sisters: distributed trainings, by framework."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import typer
+
+from muster.cli.command import MusterGroup
+from muster.cli.exits import usage
+from muster.cli.submit import Submitted, add_submit
+from muster.cli.values import Row, row_of, set_field
+from muster.cli.workload import add_list
+
+FRAMEWORKS: Final = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "xgboost": "XGBoost", "jax": "JAX"}
+"""By the word of the command line. MPI is not built."""
+_EXAMPLES: Final = """
+        muster training {word} submit bert -i {word} -g 8 --workers 3 --command -- python train.py
+        muster training {word} submit small -i {word} --workers 4 --no-master -- train.py
+        muster training {word} submit two -i {word} -g 1 --workers 2 --master-gpu-devices-request 0 -- train.py
+        """
+
+
+def add_frameworks(training: typer.Typer) -> None:
+    """Declares a group for each framework. What is not said by it is said by `muster training` and `workload`."""
+    for word, framework in FRAMEWORKS.items():
+        app = typer.Typer(
+            cls=MusterGroup,
+            help=f"Distributed trainings with {framework}: submit, list.",
+            no_args_is_help=True,
+            rich_markup_mode=None,
+        )
+        submitted = Submitted(
+            noun=f"training {word}",
+            kind="Distributed",
+            summary=f"Submit a distributed training with {framework}: a master and workers that find each other.",
+            examples=_EXAMPLES.format(word=word),
+            framework=framework,
+        )
+        add_submit(app, submitted)
+        add_list(app, f"training {word}", kind="Distributed", framework=framework)
+        training.add_typer(app, name=word)
+
+
+def set_distributed(request: Row, framework: str, given: Mapping[str, Any]) -> None:
+    """The framework, and whether there is a master and how it is made: as the workers, but for what flags say of it.
+    Raises Problem (usage).
+    """
+    from events.workload.spec import MasterSpec
+
+    set_field(request, "spec.distributedFramework", framework)
+    own = row_of(request, "masterSpec")
+    if given.get("no_master"):
+        if own:
+            raise usage("--no-master goes with no other flag or field of a master", todo="leave one of them out")
+        request["masterSpecSameAsWorker"] = False
+    elif own:
+        spec = row_of(request, "spec")
+        inherited = {name: spec[name] for name in MasterSpec.__struct_encode_fields__ if name in spec}
+        request["masterSpec"] = {**inherited, **own, "compute": {**row_of(spec, "compute"), **row_of(own, "compute")}}

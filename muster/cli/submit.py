@@ -1,0 +1,208 @@
+"""`submit`, of every kind of workload that has it."""
+
+import shlex
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from muster.cli.command import Session, command
+from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.here import set_working_dir
+from muster.cli.names import check_new_name, default_cluster, default_project, find_cluster
+from muster.cli.options import (
+    ClusterOption,
+    CodeOption,
+    IdempotencyOption,
+    ProjectOption,
+    TimeoutOption,
+    timeout_seconds,
+)
+from muster.cli.output import Format
+from muster.cli.submission import SUBMITTED_COLUMNS, send
+from muster.cli.values import Row, set_field, text_of
+
+if TYPE_CHECKING:
+    from typer.core import TyperOption
+
+    from events.workload.fields.creation import Creation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """What one `submit` submits."""
+
+    noun: str
+    """The words before `submit`."""
+    kind: str
+    """A kind of workload, such as Training."""
+    summary: str
+    examples: str
+    framework: str = ""
+    """Of a distributed training."""
+
+    @property
+    def creation(self) -> "type[Creation]":
+        from events.workload.kinds import KINDS
+
+        return KINDS[self.kind].creation
+
+
+def _submit(
+    of: Submitted,
+    session: Session,
+    *,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the workload; or give --name-prefix.")
+    ] = None,
+    project: ProjectOption = None,
+    cluster: ClusterOption = None,
+    name_prefix: Annotated[
+        str | None,
+        typer.Option(
+            "--name-prefix", metavar="TEXT", help="Name it with this prefix and a suffix that makes it unique."
+        ),
+    ] = None,
+    code: CodeOption = None,
+    replace_command: Annotated[
+        bool,
+        typer.Option(
+            "--command", "-c", help="The words after -- replace the image's entry point, and not its arguments."
+        ),
+    ] = False,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE|-",
+            help="Read the request from this YAML or JSON file; flags override it.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        str | None,
+        typer.Option("--dry-run", metavar="client", help="Check and print the request, and send nothing."),
+    ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout."),
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Print each phase change until it ends; exits like --wait.")
+    ] = False,
+    timeout: TimeoutOption = None,
+    idempotency_key: IdempotencyOption = None,
+    **fields: Any,
+) -> int | None:
+    from muster.cli.training_flags import set_fields
+
+    words = cast("list[str]", fields.pop("words"))
+    request: Row = {}
+    if file is not None:
+        from muster.cli.request_file import read_request
+
+        request = read_request(file, of.kind)
+    _name(request, name, name_prefix, of.noun)
+    set_fields(request, fields, of.creation)
+    _set_words(request, words, of.noun, replace_command=replace_command)
+    if of.framework:
+        from muster.cli.distributed import set_distributed
+
+        set_distributed(request, of.framework, fields)
+    seconds = timeout_seconds(timeout, waits=wait or watch, flags="--wait or --watch")
+    if project or "projectId" not in request:
+        request["projectId"] = text_of(default_project(session, project), "id")
+    chosen = None
+    if cluster or "clusterId" not in request:
+        chosen = default_cluster(session, cluster)
+        request["clusterId"] = text_of(chosen, "id")
+        set_working_dir(session.api, request, chosen, code=code)
+    if code is not None:
+        from muster.cli.code import send_code
+
+        chosen = chosen or find_cluster(session.api, text_of(request, "clusterId"))
+        set_field(request, "spec.code", send_code(session, request, chosen, code, dry_run=dry_run is not None))
+    if dry_run is not None:
+        return _dry_run(session, request, dry_run, of)
+    return send(
+        session, request, of.kind, idempotency_key=idempotency_key, waits=wait or watch, timeout_seconds=seconds
+    )
+
+
+def add_submit(app: typer.Typer, of: Submitted) -> None:
+    """Declares `submit`."""
+    submit = partial(_submit, of)
+    submit.__name__ = "submit"  # pyright: ignore[reportAttributeAccessIssue]
+    submit.__doc__ = f"{of.summary} The words after -- are what its pods run."
+    command(
+        app,
+        "submit",
+        takes_words=True,
+        columns=SUBMITTED_COLUMNS,
+        more=partial(_field_options, of),
+        examples=of.examples,
+    )(submit)
+
+
+def _set_words(request: Row, words: list[str], noun: str, *, replace_command: bool) -> None:
+    """Raises Problem (usage)."""
+    if words:
+        # One word that holds spaces is a command line already; several are quoted so that they stay what they are.
+        text = words[0] if len(words) == 1 else shlex.join(words)
+        set_field(request, "spec.command" if replace_command else "spec.args", text)
+    elif replace_command:
+        raise usage(
+            "--command needs the words of the command after --",
+            todo=f"muster {noun} submit NAME -i IMAGE --command -- WORDS...",
+        )
+
+
+def _field_options(of: Submitted) -> "list[TyperOption]":
+    from muster.cli.training_flags import field_options
+
+    return field_options(of.creation)
+
+
+def _name(request: Row, name: str | None, prefix: str | None, noun: str) -> None:
+    if name and prefix:
+        raise usage("NAME and --name-prefix cannot be used together", todo="give one of them")
+    if name:
+        request["name"] = name
+    elif prefix:
+        request["name"] = prefix
+        request["useGivenNameAsPrefix"] = True
+    elif not text_of(request, "name"):
+        called = "workspace" if noun == "workspace" else "training"
+        raise usage(f"the {called} needs a name", todo=f"muster {noun} submit NAME ..., or --name-prefix TEXT")
+    if request.get("useGivenNameAsPrefix") is not True:
+        check_new_name(text_of(request, "name"))
+
+
+def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitCode:
+    """Prints the request as it would be sent, after the checks that need no server. Raises Problem (6)."""
+    if where != "client":
+        raise usage(f"--dry-run={where} does not exist", todo="--dry-run=client checks and prints the request")
+    from muster.cli.training_flags import FLAG_OF_FIELD
+    from services.api.check import FaultyCreation, check_creation
+
+    checked = check_creation(of.creation, request)
+    if isinstance(checked, FaultyCreation):
+        why = tuple(
+            f"{issue.field} ({flag}): {issue.details}" if flag else f"{issue.field}: {issue.details}"
+            for issue in checked.issues
+            for flag in [FLAG_OF_FIELD.get(issue.field.split("[")[0])]
+        )
+        raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
+
+    def as_yaml() -> None:
+        import yaml
+
+        session.out.write(yaml.safe_dump(request, sort_keys=False, allow_unicode=True))
+
+    if session.out.style.format in {Format.TABLE, Format.WIDE}:
+        as_yaml()
+    else:
+        session.out.one(request, as_yaml)
+    session.out.talk("dry run: nothing was sent")
+    return ExitCode.OK

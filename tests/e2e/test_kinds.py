@@ -1,0 +1,107 @@
+"""Workspaces and distributed trainings end to end on one machine: real processes that find each other over loopback."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from development.stack import Api, Stack, running, until
+
+pytestmark = pytest.mark.slow
+EXAMPLES = Path("examples")
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with running(tmp_path_factory.mktemp("up"), "--gpus", "2") as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def api(stack: Stack) -> Api:
+    return stack.api()
+
+
+def made(api: Api, name: str) -> dict[str, Any]:
+    """The workload of this name, as any kind is read."""
+    (row,) = api.get("/workloads", filterBy=f"name=={name}")["workloads"]
+    return api.get(f"/workloads/{row['id']}")
+
+
+@pytest.mark.parametrize(
+    ("framework", "more", "ranks"),
+    [
+        ("pytorch", ("--workers", "2"), 3),
+        ("pytorch", ("--workers", "3", "--min-replicas", "2", "--max-replicas", "5", "--no-master"), 2),
+        ("tensorflow", ("--workers", "2"), 3),
+        ("xgboost", ("--workers", "2"), 3),
+        ("jax", ("--workers", "3", "--no-master"), 3),
+    ],
+)
+def test_every_pod_of_a_distributed_training_sums_with_all_others(
+    stack: Stack, api: Api, framework: str, more: tuple[str, ...], ranks: int
+) -> None:
+    name = f"sum-{framework}-{'elastic' if '--min-replicas' in more else ranks}"
+    folder = ("--code", str(EXAMPLES / "all-reduce"))
+    words = ("--command", "--wait", "--timeout", "60s", "--", "python3", "all_reduce.py")
+    told = stack.muster("training", framework, "submit", name, "-i", "python:3.13", *more, *folder, *words)
+    assert told.returncode == 0, told.stderr
+    found = made(api, name)
+    assert (found["type"], found["kubernetesType"]) == ("Distributed", "DistributedWorkload")
+    total = ranks * (ranks + 1) // 2
+    if "--no-master" in more:
+        # All workers end by themselves: with a master, its end may come before they could say theirs.
+        expected = {f"rank {rank} of {ranks}: the sum is {total}" for rank in range(ranks)}
+        assert {line.partition("rank")[1] + line.partition("rank")[2] for line in lines(api, found)} == expected
+    else:
+        assert any(line.endswith(f"rank 0 of {ranks}: the sum is {total}") for line in lines(api, found))
+    assert found["notYetInForce"] == (["spec.numWorkers", "spec.maxReplicas"] if "--min-replicas" in more else [])
+
+
+def lines(api: Api, found: dict[str, Any]) -> list[str]:
+    return api.logs(found["workloadId"]).strip().splitlines()
+
+
+def test_a_rank_that_fails_is_run_again_with_the_same_rank(stack: Stack, api: Api) -> None:
+    script = (
+        "import os; again = int(os.environ['MUSTER_RUN']) > 1; print('rank', os.environ['RANK'], 'again' * again); "
+        "raise SystemExit(0 if again or os.environ['RANK'] != '1' else 3)"
+    )
+    words = ("--command", "--wait", "--timeout", "60s", "--", "python3", "-c", script)
+    told = stack.muster("training", "pytorch", "submit", "again", "-i", "x", "--workers", "2", "--no-master", *words)
+    assert told.returncode == 0, told.stderr
+    found = made(api, "again")
+    assert any(line.endswith("rank 1 again") for line in lines(api, found))
+    assert (found["failedRuns"], found["succeededPods"], found["requestedPods"]) == (1, 2, 2)
+
+
+def test_the_examples_of_each_kind_run_as_they_stand(stack: Stack, api: Api) -> None:
+    told = stack.muster("training", "pytorch", "submit", "-f", str(EXAMPLES / "distributed.yaml"), "--wait")
+    assert told.returncode == 0, told.stderr
+    trio = made(api, "trio")
+    assert trio["masterSpec"]["compute"]["cpuCoreRequest"] == 0.2
+    assert any(line.endswith("master at 127.0.0.1") for line in lines(api, trio))
+    told = stack.muster("workspace", "submit", "-f", str(EXAMPLES / "workspace.yaml"))
+    assert told.returncode == 0, told.stderr
+    desk = made(api, "desk")
+    assert (desk["type"], desk["priorityClassName"], desk["preemptibility"]) == ("Workspace", "high", "non-preemptible")
+    until(lambda: made(api, "desk")["actualPhase"] == "Running" or None, 30)
+    listed = stack.muster("workspace", "list", "-o", "name")
+    assert listed.stdout.split() == ["desk"]
+    assert stack.muster("workspace", "suspend", "desk", "--wait", "--timeout", "30s").returncode == 0
+    assert stack.muster("workspace", "resume", "desk", "--wait", "--timeout", "30s").returncode == 0
+    described = stack.muster("workspace", "describe", "desk")
+    assert "Workspace (InteractiveWorkload)" in described.stdout
+    answer = api.http.get(f"/workloads/trainings/{desk['workloadId']}")
+    assert (answer.status_code, "of kind Workspace" in answer.text) == (404, True)
+    assert stack.muster("workspace", "delete", "desk", "-y", "--wait", "--timeout", "30s").returncode == 0
+    kinds = {row["name"] for row in api.get("/workloads", filterBy="type==DistributedWorkload")["workloads"]}
+    assert "trio" in kinds
+    assert "desk" not in kinds
+
+
+def test_a_distributed_training_is_submitted_again_as_it_was(stack: Stack, api: Api) -> None:
+    told = stack.muster("training", "resubmit", "trio", "--name", "trio-2", "--wait", "--timeout", "60s")
+    assert told.returncode == 0, told.stderr
+    assert made(api, "trio-2")["masterSpec"] == made(api, "trio")["masterSpec"]
