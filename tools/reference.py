@@ -32,8 +32,7 @@ from events.service_accounts import MAX_ACCOUNTS
 from events.subscriptions import MAX_IN_ALL, MAX_OF_PROJECT
 from events.webhooks import MAX_IN_ALL as MAX_WEBHOOKS
 from events.webhooks import MAX_OF_PROJECT as MAX_WEBHOOKS_OF_PROJECT
-from events.workload.fields.creation import TrainingCreation
-from events.workload.spec import TrainingSpec
+from events.workload.fields.creation import DistributedCreation, TrainingCreation, WorkspaceCreation
 from muster.embedded.environment import SET_BY_UP, is_taken
 from projections.filters import FIELDS, MAX_LIMIT, OPERATORS
 from services.api.answers import Error, SubmissionErrorV2
@@ -126,9 +125,10 @@ def structs_in(owner: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
         for argument in get_args(annotation):
             yield from parts(argument)
 
-    for annotation in get_type_hints(owner).values():
-        for part in parts(annotation):
-            if part is not TrainingSpec:
+    hints = get_type_hints(owner)
+    for field in owner.__struct_fields__:
+        for part in parts(hints[field]):
+            if not issubclass(part, Body):
                 yield part
                 yield from structs_in(part)
 
@@ -169,7 +169,8 @@ def events_page() -> str:
     lines += [
         "## Shapes used above",
         "",
-        "`TrainingSpec` holds [the fields of a training](api.md#fields-of-a-training) below `spec`, by the same names.",
+        "`TrainingSpec` holds [the fields of a training](api.md#fields-of-a-training) below `spec`, by the same names,",
+        "and `Distribution` those that only [a distributed training](api.md#fields-of-a-distributed-training) has.",
         "",
     ]
     for name, struct in shared.items():
@@ -414,7 +415,7 @@ def operation_section(op: Operation) -> list[str]:
     lines = [f"### {op.method} {op.shown_path}", ""]
     told = [op.summary + "."]
     if op.body is not None:
-        anchor = "fields-of-a-training" if op.body is TrainingCreation else op.body.__name__.lower()
+        anchor = FIELDS_OF.get(op.body, op.body.__name__).lower().replace(" ", "-")
         told.append(f"Body: [{op.body.__name__}](#{anchor}).")
     answers = f" [{op.answers.__name__}](#{op.answers.__name__.lower()})" if op.answers is not None else ""
     told.append(f"Answers {op.ok}{answers} ({', '.join(op.media)}).")
@@ -436,8 +437,16 @@ def operation_section(op: Operation) -> list[str]:
     return lines
 
 
-def training_section() -> list[str]:
-    rows = [
+FIELDS_OF: Final[dict[type[Body], str]] = {
+    TrainingCreation: "Fields of a training",
+    DistributedCreation: "Fields of a distributed training",
+    WorkspaceCreation: "Fields of a workspace",
+}
+"""Headings of what is submitted."""
+
+
+def field_rows(nodes: Iterable[Node]) -> list[tuple[str, ...]]:
+    return [
         (
             code(node.path),
             "quantity" if node.about.unit == "bytes" else node.kind,
@@ -445,9 +454,43 @@ def training_section() -> list[str]:
             training_help(node),
             node.about.rows,
         )
-        for node in tree(TrainingCreation).walk()
+        for node in nodes
         if node.about is not None
     ]
+
+
+def kind_section(creation: type[Body], *words: str) -> list[str]:
+    """What a kind has that a training does not have. Fields of a master are those of a spec."""
+    known = {node.path for node in tree(TrainingCreation).walk()}
+    own = (node for node in tree(creation).walk() if node.path not in known and not node.path.startswith("masterSpec."))
+    return [
+        f"## {FIELDS_OF[creation]}",
+        "",
+        *words,
+        "",
+        *table("field", "type", "flag", "", "row", rows=field_rows(own)),
+    ]
+
+
+def kinds_section() -> list[str]:
+    return [
+        *kind_section(
+            DistributedCreation,
+            "It has the fields of a training except `spec.completions` and `spec.parallelism`, and these. The flags",
+            "are those of `muster training pytorch submit` and its sisters, which set `spec.distributedFramework`.",
+            "`masterSpec` has the fields of `spec` from `image` to `environmentVariables`, `compute`, `labels` and",
+            "`annotations`; their flags begin with `--master-`. `--no-master` sets `masterSpecSameAsWorker` to false.",
+        ),
+        *kind_section(
+            WorkspaceCreation,
+            "It has the fields of a training except `spec.completions` and `spec.parallelism`, and these. The default",
+            "of `spec.priorityClass` is `high`. The flags are those of `muster workspace submit`.",
+        ),
+    ]
+
+
+def training_section() -> list[str]:
+    rows = field_rows(tree(TrainingCreation).walk())
     unbuilt = [row for parent, fields in UNBUILT_FIELDS.items() for row in unbuilt_rows(parent, fields)]
     return [
         "## Fields of a training",
@@ -482,7 +525,8 @@ def unbuilt_rows(parent: str, fields: Mapping[str, Default]) -> Iterator[tuple[s
 def bodies_section() -> list[str]:
     schemas: dict[str, Schema] = document(OPERATIONS)["components"]["schemas"]
     bodies: dict[str, type[Body]] = {op.body.__name__: op.body for op in OPERATIONS if op.body is not None}
-    del bodies[TrainingCreation.__name__]
+    for submitted in FIELDS_OF:
+        del bodies[submitted.__name__]
     names = [*bodies, "SimulatedNodesFields"]
     lines = ["## Other bodies", ""]
     for name in names:
@@ -526,7 +570,7 @@ def api_page() -> str:
         lines += [f"## {tag}", ""]
         for op in OPERATIONS:
             lines += operation_section(op) if op.tag == tag else []
-    lines += [*training_section(), *bodies_section(), "## Answers", ""]
+    lines += [*training_section(), *kinds_section(), *bodies_section(), "## Answers", ""]
     lines += [
         f"`filterBy` and `sortBy` take the fields of WorkloadRow, and {', '.join(map(code, filters))}. Operators are",
         f"{' '.join(map(code, OPERATORS))}.",

@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     class DistributedSpec(Process, Resources, Scheduling, Lifetime, Metadata, Distribution, frozen=True, kw_only=True):
         """What a request may say of the workers of a distributed training, and of it as a whole."""
 
+    class WorkloadSpec(
+        Process, Resources, Scheduling, OverQuota, Lifetime, Metadata, Distribution, frozen=True, kw_only=True
+    ):
+        """Every field that a spec of some kind has: the form of answers that are of any kind."""
+
     class MasterSpec(Process, Resources, Metadata, frozen=True, kw_only=True):
         """What a request may say of a master that is made otherwise than the workers."""
 else:
@@ -58,6 +63,9 @@ else:
         defaults={"priority_class": DEFAULT_WORKSPACE_PRIORITY},
     )
     DistributedSpec = joined("DistributedSpec", __name__, *_OF_PODS, Distribution, without=_RUNS)
+    WorkloadSpec = joined(
+        "WorkloadSpec", __name__, Process, Resources, Scheduling, OverQuota, Lifetime, Metadata, Distribution
+    )
     MasterSpec = joined("MasterSpec", __name__, Process, Resources, Metadata, without={"category", "code"})
 
 NO_SPEC: Final = TrainingSpec(image="")

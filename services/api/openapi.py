@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from events.workload.spec import TrainingSpec
+from events.workload.spec import TrainingSpec, WorkloadSpec
 from services.api.answers import Error, SubmissionErrorV2
 from services.api.body_schemas import body_schemas
 from services.api.operations import JSON, MAX_BIGINT, Operation, Query
@@ -55,7 +55,7 @@ def document(operations: Sequence[Operation]) -> Schema:
         },
         "paths": paths,
         "components": {
-            "schemas": answer_schemas(answers) | body_schemas((*bodies, TrainingSpec)),
+            "schemas": answer_schemas(answers) | body_schemas((*bodies, TrainingSpec, WorkloadSpec)),
             "securitySchemes": {"bearerAuth": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
         "security": [{"bearerAuth": []}],

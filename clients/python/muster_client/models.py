@@ -63,6 +63,106 @@ class HttpResponse(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """A sentence for people."""
 
 
+class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DistributedCreation."""
+
+    name: str
+    """Name of the workload, unique among the living workloads of the project; at most 253 characters."""
+    use_given_name_as_prefix: bool | None = None
+    """Whether to add a hyphen and six characters to the name, so that it is always free."""
+    project_id: str
+    """Id of the project that the workload belongs to."""
+    cluster_id: str
+    """Id of the cluster that runs the workload."""
+    spec: DistributedSpec | None = None
+    """What is to run in each worker, and how."""
+    master_spec_same_as_worker: bool | None = None
+    """Whether there is a master that is made as the workers are. Default: true, unless masterSpec is given. False
+    without masterSpec: there are workers only.
+    """
+    master_spec: MasterSpec | None = None
+    """What is to run in the master, where that is not what the workers run. It inherits nothing but code."""
+
+
+class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A distributed training."""
+
+    name: str
+    """Unique among the living workloads of its project."""
+    requested_name: str
+    """Name in the request, or the given prefix of the name."""
+    workload_id: str
+    """Id of the workload. A later workload of the same name has another id."""
+    project_id: str
+    """UUID of its project."""
+    department_id: str | None = None
+    """Never given: there are no departments."""
+    cluster_id: str
+    """Cluster that runs it."""
+    created_by: str
+    """Subject of the token that submitted it."""
+    created_at: datetime
+    """When it was submitted."""
+    deleted_at: datetime | None = None
+    """When it was deleted."""
+    desired_phase: DesiredPhase
+    """The phase that its users want."""
+    actual_phase: Phase | None = None
+    """Current phase."""
+    spec: DistributedSpec | None = None
+    """The spec of the workers and of the whole, with defaults filled in."""
+    master_spec_same_as_worker: bool
+    """Whether there is a master that is made as the workers are."""
+    master_spec: MasterSpec | None = None
+    """The spec of a master that is made otherwise; null where there is none."""
+    not_yet_in_force: list[str] | None = None
+    """Fields of the request that are kept, and that nothing acts on yet."""
+
+
+class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkspaceCreation."""
+
+    name: str
+    """Name of the workload, unique among the living workloads of the project; at most 253 characters."""
+    use_given_name_as_prefix: bool | None = None
+    """Whether to add a hyphen and six characters to the name, so that it is always free."""
+    project_id: str
+    """Id of the project that the workload belongs to."""
+    cluster_id: str
+    """Id of the cluster that runs the workload."""
+    spec: WorkspaceSpec | None = None
+    """What is to run, and how."""
+
+
+class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A workspace."""
+
+    name: str
+    """Unique among the living workloads of its project."""
+    requested_name: str
+    """Name in the request, or the given prefix of the name."""
+    workload_id: str
+    """Id of the workload. A later workload of the same name has another id."""
+    project_id: str
+    """UUID of its project."""
+    department_id: str | None = None
+    """Never given: there are no departments."""
+    cluster_id: str
+    """Cluster that runs it."""
+    created_by: str
+    """Subject of the token that submitted it."""
+    created_at: datetime
+    """When it was submitted."""
+    deleted_at: datetime | None = None
+    """When it was deleted."""
+    desired_phase: DesiredPhase
+    """The phase that its users want."""
+    actual_phase: Phase | None = None
+    """Current phase."""
+    spec: WorkspaceSpec | None = None
+    """The spec, with defaults filled in."""
+
+
 class CodeLimits(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Size limits of code."""
 
@@ -112,8 +212,10 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     id: str
     """UUID of this incarnation of the name."""
-    type: str
+    type: WorkloadType
     """Kind of the workload, such as Training."""
+    distributed_framework: WorkloadDistributedFramework | None
+    """Framework of a distributed training."""
     project_name: str | None
     """Name of its project."""
     cluster_name: str | None
@@ -208,8 +310,16 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """The phase that its users want."""
     actual_phase: Phase | None = None
     """Current phase."""
-    spec: TrainingSpec | None = None
-    """The spec, with defaults filled in."""
+    spec: WorkloadSpec | None = None
+    """The spec, with defaults filled in, in the fields of a request for its kind."""
+    kubernetes_type: str
+    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
+    master_spec_same_as_worker: bool | None = None
+    """Of a distributed training: whether there is a master that is made as the workers are."""
+    master_spec: MasterSpec | None = None
+    """Of a distributed training: the spec of a master that is made otherwise; null where there is none."""
+    not_yet_in_force: list[str] | None = None
+    """Of a distributed training: fields of the request that are kept, and that nothing acts on yet."""
 
 
 class WorkloadChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -242,6 +352,13 @@ class Metrics(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
 
     measurements: list[Measurement]
     """A series for each type and pod."""
+
+
+class WorkloadTypes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Every kind of workload."""
+
+    workload_types: list[WorkloadType]
+    """In no order that means anything."""
 
 
 class Clusters(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -964,13 +1081,142 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     priority_class: str | None = None
-    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default for trainings: low."""
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high.
+    """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     completions: int | None = None
     """Number of pods that must succeed. Default: 1."""
     parallelism: int | None = None
     """Number of pods at a time, at most the number of runs. Default: 1."""
+    backoff_limit: int | None = None
+    """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+
+
+class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DistributedSpec."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    code: str | None = None
+    """SHA-256 of an archive that POST /code stored. Each run starts in its own folder with the content; there is
+    no workingDir beside it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    backoff_limit: int | None = None
+    """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    distributed_framework: WorkloadDistributedFramework | None = None
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
+    Mandatory.
+    """
+    num_workers: int | None = None
+    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    min_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    max_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
+    """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
+    they run until they end by themselves, or until it is deleted. Default: Running.
+    """
+
+
+class MasterSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MasterSpec."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+
+
+class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkspaceSpec."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    code: str | None = None
+    """SHA-256 of an archive that POST /code stored. Each run starts in its own folder with the content; there is
+    no workingDir beside it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    allow_over_quota: bool | None = None
+    """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
+    Default: false.
+    """
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
     termination_grace_period_seconds: int | None = None
@@ -994,8 +1240,10 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Unique among the living workloads of its project."""
     requested_name: str
     """Name in the request, or the given prefix of the name."""
-    type: str
+    type: WorkloadType
     """Kind of the workload, such as Training."""
+    distributed_framework: WorkloadDistributedFramework | None
+    """Framework of a distributed training."""
     project_id: str
     """UUID of its project."""
     project_name: str | None
@@ -1078,6 +1326,71 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """When it will be deleted, once it has ended."""
     version: int
     """Rises with every change. `If-Match` is compared with it."""
+
+
+class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkloadSpec."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    code: str | None = None
+    """SHA-256 of an archive that POST /code stored. Each run starts in its own folder with the content; there is
+    no workingDir beside it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    allow_over_quota: bool | None = None
+    """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
+    Default: false.
+    """
+    completions: int | None = None
+    """Number of pods that must succeed. Default: 1."""
+    parallelism: int | None = None
+    """Number of pods at a time, at most the number of runs. Default: 1."""
+    backoff_limit: int | None = None
+    """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    distributed_framework: WorkloadDistributedFramework | None = None
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
+    Mandatory.
+    """
+    num_workers: int | None = None
+    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    min_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    max_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
+    """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
+    they run until they end by themselves, or until it is deleted. Default: Running.
+    """
 
 
 class WorkloadCreatedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1548,6 +1861,21 @@ class Measurement(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Its name."""
     values: list[MetricValue]
     """Oldest first."""
+
+
+class WorkloadType(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A kind of workload, and what one gets that asks for nothing else (S045)."""
+
+    name: str
+    """As lists and filters call it, such as Training."""
+    kubernetes_type: str
+    """What Run:ai calls it, such as TrainingWorkload; filters take it, too."""
+    path: str
+    """Where one is submitted."""
+    priority_class: str
+    """Priority of one that names none."""
+    preemptibility: TrainingSpecPreemptibility
+    """Whether the scheduler may preempt one that names neither a priority nor this."""
 
 
 class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2598,7 +2926,9 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     at: datetime
     """When it was decided."""
     spec: TrainingSpecData
-    """The spec, with every default filled in."""
+    """The spec, with every default filled in. Of a distributed training, that of its workers."""
+    distributed: DistributedData | None = None
+    """What a distributed training has beside that; absent for every other kind."""
 
 
 class WorkloadQueuedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3647,6 +3977,15 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     category: str | None = None
 
 
+class DistributedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a distributed training stores beside the spec of its workers."""
+
+    distribution: DistributionData
+    """Every field with its value."""
+    master: TrainingSpecData | None
+    """The spec of its master, every field with its value; null where it has workers only."""
+
+
 class PlacementData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The node and the devices of a pod."""
 
@@ -3731,6 +4070,25 @@ class Run(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Counts the runs of this pod in the attempt, from 1."""
 
 
+class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Framework, workers, what becomes of pods at the end."""
+
+    distributed_framework: WorkloadDistributedFramework
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
+    Mandatory.
+    """
+    num_workers: int | None = None
+    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    min_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    max_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
+    """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
+    they run until they end by themselves, or until it is deleted. Default: Running.
+    """
+
+
 class DeviceShareData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: DeviceShareData."""
 
@@ -3794,6 +4152,7 @@ if TYPE_CHECKING:
     ]
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
+    type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
     type MeasurementType = Literal[
@@ -3913,6 +4272,8 @@ if TYPE_CHECKING:
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
+    type WorkloadDistributedFramework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
+    type WorkloadType = Literal["Distributed", "Training", "Workspace"]
 else:
     AccessRuleRoleName = str
     AccessRuleScopeType = str
@@ -3927,6 +4288,7 @@ else:
     CommandName = str
     ComputeSpecGpuRequestType = str
     DesiredPhase = str
+    DistributedSpecCleanPodPolicy = str
     HealthStatus = str
     HistoryLostCause = str
     MeasurementType = str
@@ -4010,3 +4372,5 @@ else:
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadDiffDifference = str
+    WorkloadDistributedFramework = str
+    WorkloadType = str

@@ -84,6 +84,162 @@ def resume_training(
     )
 
 
+def create_distributed(
+    body: models.DistributedCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DistributedTraining]:
+    """Submit a distributed training. The answer is 202 once it is stored.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/workloads/distributed",
+        models.DistributedTraining,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_distributed(workload_id: str) -> Request[models.DistributedTraining]:
+    """Get a distributed training in its newest state."""
+    return Request("GET", path("/api/v1/workloads/distributed/{}", workload_id), models.DistributedTraining)
+
+
+def delete_distributed(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a distributed training. Its record stays.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/workloads/distributed/{}", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def suspend_distributed(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Stop a distributed training's pods and keep it.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/distributed/{}/suspend", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def resume_distributed(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Run a suspended training again.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/distributed/{}/resume", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def create_workspace(
+    body: models.WorkspaceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Workspace]:
+    """Submit a workspace. The answer is 202 once it is stored.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/workloads/workspaces",
+        models.Workspace,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_workspace(workload_id: str) -> Request[models.Workspace]:
+    """Get a workspace in its newest state."""
+    return Request("GET", path("/api/v1/workloads/workspaces/{}", workload_id), models.Workspace)
+
+
+def delete_workspace(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a workspace. Its record stays.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/workloads/workspaces/{}", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def suspend_workspace(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Stop a workspace's pods and keep it.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/workspaces/{}/suspend", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def resume_workspace(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Run a suspended training again.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/workspaces/{}/resume", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def code_limits(
     *, project_id: str | None = None, cluster_id: str | None = None, digest: str | None = None
 ) -> Request[models.CodeLimits]:
@@ -273,6 +429,11 @@ def workload_metrics(
         models.Metrics,
         query=[("metricType", metric_type), ("start", start), ("end", end), ("numberOfSamples", number_of_samples)],
     )
+
+
+def list_workload_types() -> Request[models.WorkloadTypes]:
+    """List the kinds of workloads, each with its default priority."""
+    return Request("GET", "/api/v1/workload-types", models.WorkloadTypes)
 
 
 def export_workloads(

@@ -20,9 +20,6 @@ def spec_schema(name: str) -> Meta:
     return Meta(extra_json_schema={"allOf": [{"$ref": f"#/components/schemas/{name}"}], "nullable": True})
 
 
-_SPECS: Final = [
-    {"$ref": f"#/components/schemas/{name}"} for name in ("TrainingSpec", "DistributedSpec", "WorkspaceSpec")
-]
 EffectiveSpec = Annotated[object, spec_schema("TrainingSpec")]
 """The effective spec, in the fields of the request."""
 MetricType = Literal["CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES"]
@@ -85,7 +82,7 @@ class DistributedTraining(Training1, frozen=True, kw_only=True):
 class AnyWorkload(Training1, frozen=True, kw_only=True):
     """A workload of any kind."""
 
-    spec: Annotated[object, Meta(extra_json_schema={"oneOf": _SPECS, "nullable": True})] = None
+    spec: Annotated[object, spec_schema("WorkloadSpec")] = None
     """The spec, with defaults filled in, in the fields of a request for its kind."""
     kubernetes_type: str
     """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
