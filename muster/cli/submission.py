@@ -3,7 +3,6 @@
 import shlex
 from typing import Final
 
-from events.workload.kinds import KINDS
 from muster.cli.command import Session
 from muster.cli.output import Column
 from muster.cli.values import Row, row_of, text_of
@@ -28,6 +27,8 @@ def send(
     timeout_seconds: float | None,
 ) -> int | None:
     """Submits one of this kind, says what comes next, and waits for the end where asked. Raises Problem."""
+    from events.workload.kinds import KINDS
+
     path = f"/workloads/{KINDS[kind].collection}"
     answer = session.api.mutate("POST", path, request, idempotency_key=idempotency_key).body
     identifier = text_of(answer, "workloadId")

@@ -1,8 +1,14 @@
 """What is refused of a workload's environment is what the agents would set in its place."""
 
 from pathlib import Path
+from typing import get_args
+
+import pytest
 
 from events.cluster_protocol import DeviceShare
+from events.workload import rendezvous
+from events.workload.fields.distribution import DistributedFramework
+from events.workload.rendezvous import Peers
 from services.agent.backends.kubernetes.act.manifests import pod_manifest
 from services.agent.backends.local.environment import pod_environment
 from services.agent.backends.local.gpus import Gpu
@@ -25,3 +31,21 @@ def test_on_kubernetes_every_variable_that_is_refused_is_set_and_no_other() -> N
     said = {one["name"]: one.get("value") for one in made["spec"]["containers"][0]["env"]}
     assert "forged" not in said.values()
     assert said.keys() == FORGED.keys()
+
+
+@pytest.mark.parametrize("framework", get_args(DistributedFramework))
+def test_what_is_refused_for_a_framework_is_what_its_pods_get(framework: DistributedFramework, tmp_path: Path) -> None:
+    names = rendezvous.names(framework)
+    said: set[str] = set()
+    for elastic in (None, (1, 2)):
+        peers = Peers(framework=framework, sets=(("master", 1), ("worker", 1)), first_rank=0, elastic=elastic)
+        forged = dict.fromkeys(names, "forged")
+        pod = run_pod(environment=forged, rendezvous=rendezvous.variables(peers, 0))
+        local = pod_environment(pod, machine(tmp_path), [])
+        made = pod_manifest(pod, cluster_id="c", namespace="n", service="s")
+        remote = {one["name"]: one.get("value") for one in made["spec"]["containers"][0]["env"]}
+        for environment in (local, remote):
+            assert all("<" not in str(environment[name]) for name in pod.rendezvous), "no marker is left"
+            assert all(environment[name] != "forged" for name in pod.rendezvous)
+        said |= pod.rendezvous.keys()
+    assert said == names

@@ -169,7 +169,7 @@ def test_a_shell_completes_commands_flags_values_and_live_names(api: ShapeServer
     assert complete("muster", "top", "") == ["projects", "users", "pools", "nodes", "workloads"]
     assert complete("muster", "top", "pools", "--sort-by", "free.g") == ["free.gpus"]
     assert complete("muster", "top", "-p", "de") == ["default"]
-    assert complete("muster", "-q", "wor") == ["workload"]
+    assert complete("muster", "-q", "workl") == ["workload"]
     assert complete("muster", "training", "--") == ["--help"]
     assert complete("muster", "workload", "lsit", "") == []
     assert complete("muster", "training", "submit", "x", "--", "--pri") == []

@@ -23,17 +23,28 @@ from muster_client.errors import (
     WaitTimeoutError,
     WorkloadEnded,
 )
-from muster_client.models import TrainingCreation, TrainingSpec
+from muster_client.models import (
+    DistributedCreation,
+    DistributedSpec,
+    MasterSpec,
+    TrainingCreation,
+    TrainingSpec,
+    WorkspaceCreation,
+    WorkspaceSpec,
+)
 from muster_client.request import Told
 from muster_client.sync import Muster
 
 __all__ = [
     "AsyncMuster",
     "Conflict",
+    "DistributedCreation",
+    "DistributedSpec",
     "EventsLost",
     "Gone",
     "InvalidRequest",
     "LogsCut",
+    "MasterSpec",
     "Muster",
     "MusterError",
     "NotAuthenticated",
@@ -48,6 +59,8 @@ __all__ = [
     "VersionMoved",
     "WaitTimeoutError",
     "WorkloadEnded",
+    "WorkspaceCreation",
+    "WorkspaceSpec",
     "models",
     "operations",
 ]

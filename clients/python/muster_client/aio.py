@@ -166,9 +166,17 @@ class AsyncMuster:
 
     # -- Workloads -----------------------------------------------------------------------------------------------------
 
-    async def submit(self, workload: models.TrainingCreation) -> models.Workload:
-        """Submit a workload. Once this returns, it is stored."""
-        made = await self.send(operations.create_training1(workload))
+    async def submit(
+        self, workload: models.TrainingCreation | models.DistributedCreation | models.WorkspaceCreation
+    ) -> models.Workload:
+        """Submit a workload of any kind. Once this returns, it is stored."""
+        match workload:
+            case models.TrainingCreation():
+                made = await self.send(operations.create_training1(workload))
+            case models.DistributedCreation():
+                made = await self.send(operations.create_distributed(workload))
+            case models.WorkspaceCreation():
+                made = await self.send(operations.create_workspace(workload))
         return await self.get(made.workload_id)
 
     async def get(self, workload_id: str) -> models.Workload:

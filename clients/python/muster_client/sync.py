@@ -165,9 +165,17 @@ class Muster:
 
     # -- Workloads -----------------------------------------------------------------------------------------------------
 
-    def submit(self, workload: models.TrainingCreation) -> models.Workload:
-        """Submit a workload. Once this returns, it is stored."""
-        made = self.send(operations.create_training1(workload))
+    def submit(
+        self, workload: models.TrainingCreation | models.DistributedCreation | models.WorkspaceCreation
+    ) -> models.Workload:
+        """Submit a workload of any kind. Once this returns, it is stored."""
+        match workload:
+            case models.TrainingCreation():
+                made = self.send(operations.create_training1(workload))
+            case models.DistributedCreation():
+                made = self.send(operations.create_distributed(workload))
+            case models.WorkspaceCreation():
+                made = self.send(operations.create_workspace(workload))
         return self.get(made.workload_id)
 
     def get(self, workload_id: str) -> models.Workload:

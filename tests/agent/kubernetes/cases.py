@@ -10,7 +10,10 @@ from typing import Any
 import yaml
 
 from events.cluster_protocol import EnvironmentSource, RunPod
+from events.workload import rendezvous
+from events.workload.fields.distribution import DistributedFramework
 from events.workload.pod import DeviceShare, PodRef
+from events.workload.rendezvous import Peers
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act import manifests
 from services.agent.backends.kubernetes.act.code_manifests import code_map_manifest
@@ -57,6 +60,20 @@ def rank(index: int) -> RunPod:
         pods=2,
         devices=whole(1),
     )
+
+
+def peer(framework: DistributedFramework, **more: Any) -> Manifest:
+    """The second worker of a master and two workers."""
+    peers = Peers(framework=framework, sets=(("master", 1), ("worker", 2)), first_rank=1, **more)
+    made = run(
+        workload_name="bert",
+        pod_key="cdefghijklmn-worker-1",
+        pod=PodRef(pod_set="worker", index=1, attempt=1, try_=0),
+        pods=3,
+        rendezvous=rendezvous.variables(peers, 1),
+        devices=whole(1),
+    )
+    return pod(made, service=names.service_name(made))
 
 
 def full() -> RunPod:
@@ -125,6 +142,11 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-gpu-memory": by_memory,
     "pod-limit-without-request": lambda: pod(run(cpu_limit_milli=1500, memory_limit_bytes=GIB)),
     "pod-rank-1": lambda: pod(rank(1), service="two-ranks-bcdefghijklm"),
+    "pod-pytorch": lambda: peer("PyTorch"),
+    "pod-pytorch-elastic": lambda: peer("PyTorch", elastic=(3, 5), processes=8),
+    "pod-tensorflow": lambda: peer("TensorFlow"),
+    "pod-xgboost": lambda: peer("XGBoost"),
+    "pod-jax": lambda: peer("JAX"),
     "pod-restricted": lambda: pod(run(pod_security="restricted"), namespace=STRICT, security="restricted"),
     "pod-restricted-by-project": lambda: pod(run(pod_security="restricted")),
     "pod-privileged": lambda: pod(run(), namespace=RELAXED, security="privileged"),

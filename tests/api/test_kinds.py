@@ -1,0 +1,146 @@
+"""Distributed trainings and workspaces as they are asked for: what is refused, and what is stored of the rest. Pure."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from events.cluster import Cluster, ClusterKind
+from events.workload.fields.creation import Creation, DistributedCreation, WorkspaceCreation
+from events.workload.kinds import KINDS
+from events.workload.kinds.distributed import shown_master
+from services.api.check import FaultyCreation, check_creation
+from services.api.rules import check_placed
+
+
+def body(*, spec: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    given = {"image": "i", **(spec or {})}
+    return {"name": "n", "projectId": "p", "clusterId": "c", "spec": given, **more}
+
+
+def distributed(*, framework: str = "PyTorch", spec: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return body(spec={"distributedFramework": framework, **(spec or {})}, **more)
+
+
+def faults(creation: type[Creation], data: dict[str, Any]) -> list[tuple[str, str | None]]:
+    checked = check_creation(creation, data)
+    assert isinstance(checked, FaultyCreation), f"taken: {checked}"
+    return [(issue.field, issue.rule) for issue in checked.issues]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (body(), [("spec.distributedFramework", "required")]),
+        (distributed(framework="MPI"), [("spec.distributedFramework", "options")]),
+        (distributed(spec={"completions": 2}), [("spec.completions", None)]),
+        (distributed(spec={"slotsPerWorker": 8}), [("spec.slotsPerWorker", None)]),
+        (distributed(spec={"numWorkers": 0}), [("spec.numWorkers", "min")]),
+        (distributed(spec={"numWorkers": 500}), [("spec.numWorkers", "max")]),
+        (distributed(spec={"numWorkers": 2, "minReplicas": 3}), [("spec.minReplicas", "max")]),
+        (distributed(spec={"numWorkers": 3, "maxReplicas": 2}), [("spec.maxReplicas", "min")]),
+        (
+            distributed(framework="JAX", spec={"numWorkers": 2, "minReplicas": 1, "maxReplicas": 2}),
+            [("spec.minReplicas", "canAdd"), ("spec.maxReplicas", "canAdd")],
+        ),
+        (distributed(masterSpecSameAsWorker=True, masterSpec={"image": "m"}), [("masterSpec", "canAdd")]),
+        (distributed(masterSpec={}), [("masterSpec.image", "required")]),
+        (distributed(masterSpec={"image": "m", "backoffLimit": 1}), [("masterSpec.backoffLimit", None)]),
+        (distributed(masterSpec={"image": "m", "command": "'"}), [("masterSpec.command", None)]),
+        (
+            distributed(masterSpec={"image": "m", "compute": {"gpuRequestType": "portion"}}),
+            [("masterSpec.compute.gpuPortionRequest", "required")],
+        ),
+        (
+            distributed(masterSpec={"image": "m", "compute": {"gpuDevicesRequest": 0, "gpuRequestType": "memory"}}),
+            [
+                ("masterSpec.compute.gpuDevicesRequest", "min"),
+                ("masterSpec.compute.gpuMemoryRequest", "required"),
+            ],
+        ),
+    ],
+)
+def test_a_distributed_training_that_cannot_be_is_refused_by_field_and_rule(
+    data: dict[str, Any], expected: list[tuple[str, str | None]]
+) -> None:
+    assert sorted(faults(DistributedCreation, data)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "master"),
+    [
+        ({}, "i"),
+        ({"masterSpecSameAsWorker": True}, "i"),
+        ({"masterSpecSameAsWorker": False}, None),
+        ({"masterSpec": {"image": "m"}}, "m"),
+        ({"masterSpecSameAsWorker": False, "masterSpec": {"image": "m"}}, "m"),
+    ],
+)
+def test_a_master_is_as_the_workers_unless_something_else_is_said(given: dict[str, Any], master: str | None) -> None:
+    checked = check_creation(DistributedCreation, distributed(**given))
+    assert isinstance(checked, DistributedCreation)
+    spec, found = checked.order()
+    assert (found.master and found.master.image) == master
+    same, own = shown_master(spec, found)
+    assert (same, own and own.image) == (master == "i", "m" if master == "m" else None)
+
+
+def test_what_is_shown_of_a_distributed_training_is_what_was_asked_for() -> None:
+    checked = check_creation(DistributedCreation, distributed(spec={"numWorkers": 3, "category": "Train"}))
+    assert isinstance(checked, DistributedCreation)
+    kind = KINDS["Distributed"]
+    spec, found = checked.order()
+    assert kind.shown(spec, found) == checked.spec
+    again = check_creation(DistributedCreation, body(spec=msgspec.to_builtins(kind.shown(spec, found))))
+    assert isinstance(again, DistributedCreation)
+    assert again.spec == checked.spec
+
+
+@pytest.mark.parametrize("kind", ["local", "kubernetes", "simulated"])
+def test_variables_by_which_pods_find_each_other_are_not_the_workloads_to_set(kind: ClusterKind) -> None:
+    variables = [{"name": "RANK", "value": "7"}, {"name": "TF_CONFIG", "value": "{}"}]
+    master = {"image": "m", "environmentVariables": variables}
+    checked = check_creation(
+        DistributedCreation, distributed(spec={"environmentVariables": variables}, masterSpec=master)
+    )
+    assert isinstance(checked, DistributedCreation)
+    fields = {issue.field for issue in check_placed(checked, Cluster(name="c", kind=kind))}
+    assert fields == (
+        set()
+        if kind == "simulated"
+        else {"spec.environmentVariables[0].name", "masterSpec.environmentVariables[0].name"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, ("high", "non-preemptible", False)),
+        ({"allowOverQuota": True}, ("high", "preemptible", True)),
+        ({"preemptibility": "preemptible"}, ("high", "preemptible", True)),
+        ({"priorityClass": "low"}, ("low", "preemptible", True)),
+    ],
+)
+def test_a_workspace_is_kept_from_preemption_unless_it_may_go_beyond_the_quota(
+    spec: dict[str, Any], expected: tuple[str, str, bool]
+) -> None:
+    checked = check_creation(WorkspaceCreation, body(spec=spec))
+    assert isinstance(checked, WorkspaceCreation)
+    kind = KINDS["Workspace"]
+    stored, _ = checked.order()
+    shown: Any = kind.shown(kind.with_defaults(stored), None)
+    assert (shown.priority_class, shown.preemptibility, shown.allow_over_quota) == expected
+    assert "completions" not in shown.__struct_fields__
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"completions": 1}, [("spec.completions", None)]),
+        ({"parallelism": 1}, [("spec.parallelism", None)]),
+        ({"allowOverQuota": True, "preemptibility": "non-preemptible"}, [("spec.allowOverQuota", "options")]),
+        ({"allowOverQuota": "yes"}, [("spec.allowOverQuota", None)]),
+    ],
+)
+def test_a_workspace_that_cannot_be_is_refused(spec: dict[str, Any], expected: list[tuple[str, str | None]]) -> None:
+    assert faults(WorkspaceCreation, body(spec=spec)) == expected

@@ -1,0 +1,124 @@
+"""`muster workspace`, `muster training pytorch` and its sisters: flags and files become the request of their kind."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.cli.distributed import FRAMEWORKS
+from muster.cli.exits import ExitCode
+from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer, workload_row
+
+MADE = Reply(202, {"workloadId": WORKLOAD_ID, "name": "hello", "actualPhase": "Creating"})
+
+
+@pytest.fixture
+def distributed(api: ShapeServer) -> ShapeServer:
+    api.on("POST", "/workloads/distributed", MADE)
+    return api
+
+
+def sent(api: ShapeServer, collection: str) -> Any:
+    return api.asked("POST", f"/workloads/{collection}")[-1].body
+
+
+@pytest.mark.parametrize(("word", "framework"), FRAMEWORKS.items())
+def test_each_framework_has_a_submit_of_its_own(
+    distributed: ShapeServer, muster: Any, *, word: str, framework: str
+) -> None:
+    ran = muster("training", word, "submit", "hello", "-i", "a", "--workers", "3", "--command", "--", "run", "me")
+    assert ran.code == 0, ran.err
+    spec = sent(distributed, "distributed")["spec"]
+    assert (spec["distributedFramework"], spec["numWorkers"], spec["command"]) == (framework, 3, "run me")
+    assert "masterSpec" not in sent(distributed, "distributed")
+
+
+def test_a_masters_flags_say_only_what_is_otherwise(distributed: ShapeServer, muster: Any) -> None:
+    flags = ("--master-gpu-devices-request", "0", "--master-image", "m", "--master-environment", "A=1")
+    ran = muster("training", "pytorch", "submit", "hello", "-i", "a", "-g", "8", *flags, "--", "x")
+    assert ran.code == 0, ran.err
+    assert sent(distributed, "distributed")["masterSpec"] == {
+        "image": "m",
+        "args": "x",
+        "compute": {"gpuDevicesRequest": 0},
+        "environmentVariables": [{"name": "A", "value": "1"}],
+    }
+
+
+def test_no_master_means_workers_only_and_goes_with_no_masters_flag(distributed: ShapeServer, muster: Any) -> None:
+    assert muster("training", "jax", "submit", "hello", "-i", "a", "--no-master").code == 0
+    assert sent(distributed, "distributed")["masterSpecSameAsWorker"] is False
+    ran = muster("training", "jax", "submit", "hello", "-i", "a", "--no-master", "--master-image", "m")
+    assert ran.code == ExitCode.USAGE
+    assert "--no-master goes with no other flag" in ran.err
+
+
+def test_a_file_of_a_distributed_training_may_have_a_master(
+    distributed: ShapeServer, muster: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "request.yaml"
+    file.write_text("name: hello\nspec: {image: w}\nmasterSpec: {image: m}\n")
+    ran = muster("training", "pytorch", "submit", "-f", str(file))
+    assert ran.code == 0, ran.err
+    assert sent(distributed, "distributed")["masterSpec"]["image"] == "m"
+    ran = muster("training", "submit", "-f", str(file))
+    assert (ran.code, "unknown field 'masterSpec'" in ran.err) == (ExitCode.USAGE, True)
+
+
+def test_a_dry_run_names_the_flag_of_what_is_wrong(muster: Any, distributed: ShapeServer) -> None:
+    words = ("submit", "hello", "-i", "a", "--workers", "0", "--dry-run=client")
+    ran = muster("training", "pytorch", *words)
+    assert ran.code == ExitCode.REJECTED
+    assert "spec.numWorkers (--workers): lies between 1 and 499, got 0" in ran.err
+    assert not distributed.asked("POST", "/workloads/distributed")
+
+
+def test_lists_are_of_one_kind_and_one_framework(api: ShapeServer, muster: Any) -> None:
+    muster("training", "xgboost", "list")
+    asked = api.asked("GET", "/workloads")[-1].query["filterBy"]
+    assert asked[-2:] == ["type==Distributed", "distributedFramework==XGBoost"]
+    muster("workspace", "list")
+    assert api.asked("GET", "/workloads")[-1].query["filterBy"][-1] == "type==Workspace"
+
+
+def test_a_workspace_has_its_flags_and_says_what_comes_next(api: ShapeServer, muster: Any) -> None:
+    api.on("POST", "/workloads/workspaces", MADE)
+    ran = muster("workspace", "submit", "hello", "-i", "a", "--allow-over-quota", "--command", "--", "jupyter", "lab")
+    assert ran.code == 0, ran.err
+    assert sent(api, "workspaces")["spec"] == {
+        "image": "a",
+        "allowOverQuota": True,
+        "command": "jupyter lab",
+    }
+    assert "next: muster workspace logs hello -f" in ran.err
+    assert muster("workspace", "submit", "hello", "-i", "a", "--runs", "2").code == ExitCode.USAGE
+
+
+def test_describe_shows_the_kind_by_both_names_and_the_master(api: ShapeServer, muster: Any) -> None:
+    row = workload_row(
+        type="Distributed",
+        kubernetesType="DistributedWorkload",
+        spec={"image": "w"},
+        masterSpec={"image": "m"},
+    )
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/history", Reply(body={"records": [], "next": None}))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": []}))
+    ran = muster("workload", "describe", "hello")
+    assert ran.code == 0, ran.err
+    assert "Distributed (DistributedWorkload)" in ran.out
+    assert "Spec of the master" in ran.out
+
+
+def test_a_distributed_training_is_submitted_again_with_its_master(distributed: ShapeServer, muster: Any) -> None:
+    row = workload_row(
+        type="Distributed",
+        spec={"image": "w", "distributedFramework": "JAX", "numWorkers": 2},
+        masterSpec={"image": "m"},
+        masterSpecSameAsWorker=False,
+    )
+    distributed.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
+    ran = muster("training", "resubmit", "hello", "--name", "again", "--set", "spec.numWorkers=4")
+    assert ran.code == 0, ran.err
+    request = sent(distributed, "distributed")
+    assert (request["spec"]["numWorkers"], request["masterSpec"]) == (4, {"image": "m"})

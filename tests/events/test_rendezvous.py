@@ -1,0 +1,112 @@
+"""What pods of a distributed training find in their environment, framework by framework."""
+
+import json
+from typing import Any
+
+import pytest
+
+from events.workload.fields.distribution import DistributedFramework, Distribution
+from events.workload.kinds import KINDS
+from events.workload.kinds.distributed import not_yet_in_force
+from events.workload.pod_sets import PodSet
+from events.workload.rendezvous import variables, with_addresses
+from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
+
+
+def sets_of(framework: DistributedFramework, *, master: bool = True, gpus: int = 0, **more: Any) -> tuple[PodSet, ...]:
+    spec = TrainingSpec(image="w", compute=ComputeSpec(gpu_devices_request=gpus))
+    distribution = Distribution(distributed_framework=framework, **({"num_workers": 2} | more))
+    distributed = Distributed(distribution=distribution, master=TrainingSpec(image="m") if master else None)
+    return KINDS["Distributed"].pod_sets(spec, distributed)
+
+
+def found(pod_set: PodSet, index: int) -> dict[str, str]:
+    assert pod_set.peers is not None
+    values = variables(pod_set.peers, index)
+    return with_addresses(values, host=lambda name, at: f"{name}-{at}.s", port=lambda _, usual: usual)
+
+
+def test_every_pod_of_pytorch_knows_the_master_and_its_own_rank() -> None:
+    master, worker = sets_of("PyTorch", gpus=4)
+    assert found(master, 0) == {
+        "MASTER_ADDR": "master-0.s",
+        "MASTER_PORT": "23456",
+        "WORLD_SIZE": "3",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_NODE_RANK": "0",
+        "PET_NNODES": "3",
+        "PET_MASTER_ADDR": "master-0.s",
+        "PET_MASTER_PORT": "23456",
+    }
+    assert [found(worker, index)["RANK"] for index in range(2)] == ["1", "2"]
+    assert found(worker, 0)["PET_NPROC_PER_NODE"] == "4"
+
+
+def test_without_a_master_worker_0_is_rank_0() -> None:
+    (worker,) = sets_of("PyTorch", master=False)
+    assert [found(worker, index)["RANK"] for index in range(2)] == ["0", "1"]
+    assert found(worker, 1)["MASTER_ADDR"] == "worker-0.s"
+
+
+def test_elastic_pytorch_meets_by_torchruns_rendezvous_with_least_and_most() -> None:
+    (worker,) = sets_of("PyTorch", master=False, num_workers=4, min_replicas=2, max_replicas=6)
+    assert worker.count == worker.minimum == 2
+    said = found(worker, 1)
+    assert (said["PET_NNODES"], said["PET_RDZV_BACKEND"], said["PET_RDZV_ENDPOINT"]) == (
+        "2:6",
+        "c10d",
+        "worker-0.s:23456",
+    )
+    assert "PET_MASTER_ADDR" not in said
+
+
+@pytest.mark.parametrize(
+    ("given", "ahead"),
+    [
+        ({"num_workers": 2}, ()),
+        ({"num_workers": 2, "min_replicas": 2}, ()),
+        ({"num_workers": 3, "min_replicas": 2}, ("spec.numWorkers",)),
+        ({"num_workers": 2, "max_replicas": 4}, ("spec.maxReplicas",)),
+        ({"num_workers": 3, "min_replicas": 1, "max_replicas": 4}, ("spec.numWorkers", "spec.maxReplicas")),
+    ],
+)
+def test_growth_beyond_what_runs_is_not_yet_in_force(given: dict[str, int], ahead: tuple[str, ...]) -> None:
+    assert not_yet_in_force(Distribution(distributed_framework="PyTorch", **given)) == ahead
+
+
+def test_tensorflow_reads_one_variable_with_the_cluster_and_its_task() -> None:
+    master, worker = sets_of("TensorFlow")
+    cluster = {"chief": ["master-0.s:2222"], "worker": ["worker-0.s:2222", "worker-1.s:2222"]}
+    for pod_set, index, task in (
+        (master, 0, {"type": "chief", "index": 0}),
+        (worker, 1, {"type": "worker", "index": 1}),
+    ):
+        assert json.loads(found(pod_set, index)["TF_CONFIG"]) == {
+            "cluster": cluster,
+            "task": task,
+            "environment": "cloud",
+        }
+
+
+def test_xgboost_finds_its_tracker_at_rank_0() -> None:
+    _, worker = sets_of("XGBoost")
+    said = found(worker, 0)
+    assert {name: said[name] for name in said if name.startswith("DMLC")} == {
+        "DMLC_TRACKER_URI": "master-0.s",
+        "DMLC_TRACKER_PORT": "9999",
+        "DMLC_NUM_WORKER": "3",
+        "DMLC_TASK_ID": "1",
+    }
+    assert (said["RANK"], said["WORLD_SIZE"]) == ("1", "3")
+
+
+def test_jax_finds_its_coordinator() -> None:
+    (worker,) = sets_of("JAX", master=False)
+    said = found(worker, 1)
+    assert {name: said[name] for name in said if name.startswith("JAX")} == {
+        "JAX_COORDINATOR_ADDRESS": "worker-0.s:6666",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": "1",
+    }
