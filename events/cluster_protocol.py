@@ -17,6 +17,7 @@ from events.node import NodeFacts
 from events.project import PodSecurity
 from events.workload.commands import PodFactKind, PodWarning
 from events.workload.pod import DeviceShare, PodRef
+from events.workload.pod_sets import Container
 
 
 def pod_key(workload_key: str, pod_set: str, index: int) -> str:
@@ -102,6 +103,7 @@ class RunPod(_Message, frozen=True, kw_only=True):
     cpu_limit_milli: int = 0
     """0: no limit; likewise memory."""
     memory_limit_bytes: int = 0
+    container: Container = Container()
     grace_seconds: int = 30
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}

@@ -27,6 +27,8 @@ class Limits:
     """What the pattern says, after the value's name; without them the pattern is only shown, and a rule checks it."""
     or_null: bool = False
     """Whether null stands for the default where the type itself has no null."""
+    not_null: bool = False
+    """Whether a request may not say null, though it may of the other fields of the section."""
     hides_options: bool = False
     """Whether OpenAPI leaves out which words are possible, as the contract does."""
 

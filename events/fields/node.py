@@ -114,7 +114,7 @@ def _node(
         options=options,
         default=default,
         mandatory=mandatory,
-        nullable=null or nullable or limits.or_null,
+        nullable=(null or nullable or limits.or_null) and not limits.not_null,
         fields=fields,
         item=item,
         by_name={one.name: one for one in fields},

@@ -1,5 +1,6 @@
 """The types that many fields share, with what a request may give for them."""
 
+from dataclasses import replace
 from typing import Annotated, Final
 
 from events.fields.declare import Limits
@@ -19,19 +20,18 @@ NonEmpty = Annotated[str, Limits(shortest=1)]
 ItemName = Annotated[str, Limits(shortest=1, longest=63)]
 ShortText = Annotated[str, Limits(longest=250)]
 LongText = Annotated[str, Limits(longest=10_000)]
+LongUrl = Annotated[str, Limits(shortest=1, longest=2048)]
 Words = Annotated[str, Limits(shortest=1, longest=10_000)]
 ImageName = Annotated[str, Limits(shortest=1, longest=253)]
 FilePath = Annotated[str, Limits(shortest=1, longest=4096)]
 PoolWord = Annotated[str, Limits(longest=63)]
-ObjectName = Annotated[
-    str,
-    Limits(
-        shortest=1,
-        longest=253,
-        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
-        words="must be small letters, digits and `-`, with a letter or digit at both ends",
-    ),
-]
+_OBJECT_NAME: Final = Limits(
+    longest=253,
+    pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+    words="must be small letters, digits and `-`, with a letter or digit at both ends",
+)
+ObjectName = Annotated[str, replace(_OBJECT_NAME, shortest=1)]
+PullSecretName = Annotated[str, replace(_OBJECT_NAME, not_null=True)]
 Digest = Annotated[
     str, Limits(pattern=r"^[0-9a-f]{64}$", words="must be a SHA-256 in 64 hexadecimal digits, 0 to 9 and a to f")
 ]

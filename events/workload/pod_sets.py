@@ -26,6 +26,30 @@ class PodLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of each device."""
 
 
+class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a run's container is made, where images are run. Its defaults ask for nothing."""
+
+    pull_policy: str = ""
+    """As Kubernetes names it; empty: by the image's tag."""
+    pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets in the project's namespace."""
+    stdin: bool = False
+    tty: bool = False
+    home: bool = False
+    """Whether it has an empty home folder of its own."""
+    large_shm: bool = False
+    user: int | None = None
+    group: int | None = None
+    groups: tuple[int, ...] = ()
+    non_root: bool = False
+    escalation: bool | None = None
+    """Whether a process may gain rights; None: as the namespace's level has it."""
+    capabilities: tuple[str, ...] = ()
+    """To be added."""
+    read_only: bool = False
+    """The image's files."""
+
+
 class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What each pod of a set is made of."""
 
@@ -39,6 +63,7 @@ class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     environment: tuple[EnvironmentVariable, ...] = ()
     request: PodRequest = PodRequest()
     limits: PodLimits = PodLimits()
+    container: Container = Container()
     grace_seconds: int = 0
     """Between being told to go and being killed."""
     labels: dict[str, str] = {}

@@ -105,6 +105,8 @@ def shown[S: Section](form: type[S], *parts: Section) -> S:
     )
 
 
+MOST_GROUP_ID: Final = 2**31 - 1
+"""Of users and groups, as Kubernetes takes them."""
 MOST_ASKED: Final = 2**62
 MOST_DEVICES_ASKED: Final = 2**20
 """Of one pod."""
@@ -164,6 +166,14 @@ def pod_request(compute: ComputeSpec) -> PodRequest:
     )
 
 
+def group_ids(text: str) -> tuple[int, ...]:
+    """The groups that a comma separated text names. Raises ValueError where it names something else."""
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if any(not (word.isascii() and word.isdecimal()) or int(word) > MOST_GROUP_ID for word in words):
+        raise ValueError(f"group ids are whole numbers from 0 to {MOST_GROUP_ID}, comma separated")
+    return tuple(int(word) for word in words)
+
+
 def check_quantities(spec: TrainingSpec) -> None:
     """Raises ValueError where a quantity of the spec is none, or quotes of its command do not close."""
     compute = spec.compute
@@ -171,6 +181,7 @@ def check_quantities(spec: TrainingSpec) -> None:
     for quantity in (compute.cpu_memory_limit, compute.gpu_memory_request, compute.gpu_memory_limit):
         if quantity is not None:
             parse_bytes(quantity)
+    group_ids(spec.security.supplemental_groups)
     if any(character in text for text in (spec.command, spec.args) if text for character in "'\"\\"):
         shlex.split(spec.command or "")
         shlex.split(spec.args or "")

@@ -33,7 +33,7 @@ def body_schemas(bodies: Iterable[type[Body]]) -> dict[str, Schema]:
 
 def _object(node: Node) -> Schema:
     schema: Schema = {"type": "object", "properties": {one.name: _field(one) for one in node.fields}}
-    if required := [one.name for one in node.fields if one.mandatory and not one.nullable]:
+    if required := [one.name for one in node.fields if one.mandatory and not one.nullable and not one.limits.not_null]:
         schema["required"] = required
     return schema | {"additionalProperties": False}
 

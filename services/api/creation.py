@@ -11,7 +11,7 @@ from services.api.code import is_kept
 from services.api.context import Call
 from services.api.issues import Issue, shown
 from services.api.places import find_cluster, find_project
-from services.api.rules import check_placed
+from services.api.rules import check_placed, check_within
 from services.runtime.code.kept import Code
 
 
@@ -22,7 +22,7 @@ async def misfits(call: Call, asked: Creation, command_id: str, *, faulty: bool)
         asked: an empty text in it stands for a field that is missing or wrong; nothing is said of those.
         faulty: whether it is wrong in itself. Then a taken name is told beside that; alone, the decider tells it.
     """
-    issues = [*await _of_project(call, asked.project_id), *await _of_cluster(call, asked)]
+    issues = [*await _of_project(call, asked), *await _of_cluster(call, asked)]
     issues += await _of_code(call, asked)
     if not (issues or faulty) or not asked.name or not call.may_read(asked.project_id):
         return issues
@@ -37,11 +37,15 @@ async def misfits(call: Call, asked: Creation, command_id: str, *, faulty: bool)
     return issues
 
 
-async def _of_project(call: Call, project_id: str) -> list[Issue]:
-    """C21."""
-    if not project_id or await find_project(call, project_id) is not None:
+async def _of_project(call: Call, asked: Creation) -> list[Issue]:
+    """C21, and what this project does not allow. Whoever may not submit there learns nothing of it."""
+    project_id = asked.project_id
+    if not project_id:
         return []
-    return [Issue(field="projectId", details=f"there is no project {shown(project_id)}")]
+    project = await find_project(call, project_id)
+    if project is None:
+        return [Issue(field="projectId", details=f"there is no project {shown(project_id)}")]
+    return [*check_within(asked, project)] if call.may_submit(project_id) else []
 
 
 def code_of(asked: Creation) -> Code | None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from events.cluster import Cluster, ClusterKind, pool_names
 from events.labels import LABEL_KEY, LABEL_VALUE
+from events.project import Project
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes
 from events.workload import rendezvous
 from events.workload.fields.compute import ComputeSpec
@@ -18,6 +19,15 @@ from events.workload.fields.creation import Creation, DistributedCreation, Works
 from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS, TrainingSpec, WorkspaceSpec
+from services.api.container_rules import (
+    check_container,
+    check_home,
+    check_pull_secrets,
+    check_related_urls,
+    check_restricted,
+    check_security,
+    check_terminal,
+)
 from services.api.issues import Issue, PolicyRule, shown
 
 MAX_NAME_CHARACTERS: Final = 253
@@ -259,6 +269,16 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
         yield from _of_master(_set_by_framework(distributed.master, framework, cluster.kind))
 
 
+def check_within(creation: Creation, project: Project) -> Iterator[Issue]:
+    """What its project does not let a creation have."""
+    if project.pod_security != "restricted":
+        return
+    spec, distributed = creation.order()
+    yield from check_restricted(spec)
+    if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed:
+        yield from _of_master(check_restricted(distributed.master) if distributed.master else ())
+
+
 def _set_by_framework(spec: TrainingSpec, framework: DistributedFramework, kind: ClusterKind) -> Iterator[Issue]:
     """As `_set_by_muster`, of the variables by which its pods find each other."""
     if kind == "simulated":
@@ -291,6 +311,7 @@ def listed_pools(pools: Sequence[str]) -> str:
 def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     """What a cluster of this kind does not have, or does itself, whatever its state."""
     yield from _set_by_muster(spec, kind)
+    yield from check_container(spec, kind)
     if kind == "kubernetes":
         return
     for index, variable in enumerate(spec.environment_variables):
@@ -340,6 +361,8 @@ def _free_texts(spec: TrainingSpec) -> Iterator[tuple[str, str | None]]:
                 yield f"spec.environmentVariables[{index}].{name}.key", source.key
     for index, annotation in enumerate(spec.annotations):
         yield f"spec.annotations[{index}].value", annotation.value
+    for index, related in enumerate(spec.related_urls):
+        yield f"spec.relatedUrls[{index}].url", related.url
 
 
 def _compute(spec: TrainingSpec) -> Iterator[Issue]:
@@ -540,5 +563,10 @@ _CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (
     _scheduling,
     _lifetime,
     _metadata,
+    check_home,
+    check_pull_secrets,
+    check_related_urls,
+    check_security,
+    check_terminal,
 )
 """The registry of rules: a new one is a function and a line here."""

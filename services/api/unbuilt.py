@@ -25,30 +25,12 @@ _STORAGE: Final[dict[str, Default]] = {
     "s3": [],
     "secretVolume": [],
 }
-_SECURITY: Final[dict[str, Default]] = {
-    # What leaving it out means depends on what the project's namespace allows.
-    "allowPrivilegeEscalation": None,
-    "capabilities": [],
-    "hostIpc": False,
-    "hostNetwork": False,
-    "readOnlyRootFilesystem": False,
-    "runAsGid": None,
-    "runAsNonRoot": False,
-    "runAsUid": None,
-    "seccompProfileType": None,
-    # S022: the image's own groups.
-    "supplementalGroups": "",
-    "uidGidSource": "fromTheImage",
-}
+_SECURITY: Final[dict[str, Default]] = {"hostIpc": False, "hostNetwork": False}
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "": {"templateId": None},
     "spec": {
-        "createHomeDir": False,
         "exposedUrls": [],
-        # Kubernetes' own depends on the image's tag.
-        "imagePullPolicy": None,
-        "imagePullSecrets": [],
         # An empty list of terms would match no node (R15).
         "nodeAffinityRequired": {"nodeSelectorTerms": None},
         "nodeType": None,
@@ -56,16 +38,15 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
         "ports": [],
         # A readiness probe without a handler is none (R21).
         "probes": {"readiness": None},
-        "relatedUrls": [],
         "restartPolicy": None,
-        "security": _SECURITY,
-        "stdin": False,
         "storage": _STORAGE,
         "terminateAfterPreemption": False,
         "tolerations": [],
-        "tty": False,
     },
-    "spec.compute": {"extendedResources": [], "largeShmRequest": False},
+    "spec.compute": {"extendedResources": []},
+    "spec.security": _SECURITY,
+    "spec.imagePullSecrets[]": {"userCredential": False, "exclude": False},
+    "spec.relatedUrls[]": {"exclude": False},
     "spec.environmentVariables[]": {"userCredential": None, "exclude": False},
     "spec.labels[]": {"exclude": False},
     "spec.annotations[]": {"exclude": False},

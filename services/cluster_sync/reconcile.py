@@ -119,6 +119,7 @@ def run_pod(desired: Desired) -> RunPod:
         memory_bytes=request.memory_bytes,
         cpu_limit_milli=limits.cpu_milli,
         memory_limit_bytes=limits.memory_bytes,
+        container=template.container,
         grace_seconds=template.grace_seconds,
         labels=template.labels,
         annotations=template.annotations,

@@ -84,7 +84,6 @@ BAD_COMPUTE: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         {(f"{COMPUTE}.cpuMemoryLimit", "min")},
     ),
     ("memory of a wrong type", {"cpuMemoryRequest": 5}, {(f"{COMPUTE}.cpuMemoryRequest", None)}),
-    ("not built", {"largeShmRequest": True}, {(f"{COMPUTE}.largeShmRequest", None)}),
 ]
 
 

@@ -59,13 +59,20 @@ def sample(schema: Schema, default: Default) -> Any:
             return next(word for word in schema.get("enum", ["x"]) if word != default)
 
 
+ITEMS: dict[str, dict[str, Any]] = {
+    "imagePullSecrets[]": {"name": "a"},
+    "relatedUrls[]": {"url": "https://a.example", "type": "wandb"},
+}
+"""With what their rules want."""
+
+
 def creation(path: str, value: Any) -> dict[str, Any]:
     body: dict[str, Any] = {"name": "n", "projectId": "p", "clusterId": "c", "spec": {"image": "python:3.13"}}
     holder = body
     *parents, last = path.split(".")
     for part in parents:
         if part.endswith("[]"):
-            item: dict[str, Any] = {"name": "A"}
+            item = dict(ITEMS.get(part, {"name": "A"}))
             holder[part.removesuffix("[]")] = [item]
             holder = item
         else:

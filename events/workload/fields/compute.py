@@ -47,6 +47,8 @@ class ComputeSpec(Section, frozen=True, kw_only=True):
     """GPU memory that the pod may grow to. The pod reads it in GPU_MEMORY_LIMIT_BYTES; Muster does not enforce it.
     Default: the request.
     """
+    large_shm_request: Annotated[bool, About(rows="S038", flag="--large-shm")] = False
+    """Give each pod a /dev/shm as large as its memory allows. On the cluster local, pods share that of the machine."""
 
 
 class Resources(Section, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar
 
 from events.fields.declare import About, Item, Section
-from events.fields.values import ItemName, Items, LongText
+from events.fields.values import ItemName, Items, LongText, LongUrl, PoolWord
 
 
 class Label(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,6 +24,17 @@ class Annotation(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Any text. Default: empty."""
 
 
+class RelatedUrl(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """An address elsewhere that belongs to the workload, such as that of its experiment."""
+
+    url: Annotated[LongUrl, About(rows="S032 R13")]
+    """Address, with http or https. Mandatory."""
+    type: Annotated[ItemName, About(rows="S032 R13")]
+    """What is found there, such as wandb. Mandatory."""
+    name: Annotated[PoolWord, About(rows="S032")] = ""
+    """Name for people. Default: the type."""
+
+
 class Metadata(Section, frozen=True, kw_only=True):
     """Labels, annotations, category."""
 
@@ -35,3 +46,5 @@ class Metadata(Section, frozen=True, kw_only=True):
     """Annotations of the workload; at most 1000, each name once."""
     category: Annotated[str, About(rows="S051", flag="--category")] = ""
     """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: Annotated[Items[RelatedUrl], About(rows="S032")] = ()
+    """Addresses elsewhere that are shown with the workload; at most 1000."""

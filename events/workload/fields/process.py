@@ -1,9 +1,21 @@
 """The image, and the process that runs in it."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from events.fields.declare import About, Item, Section
-from events.fields.values import Digest, FilePath, ImageName, ItemName, Items, LongText, ObjectName, ShortText, Words
+from events.fields.values import (
+    Digest,
+    FilePath,
+    ImageName,
+    ItemName,
+    Items,
+    LongText,
+    ObjectName,
+    PullSecretName,
+    ShortText,
+    Words,
+)
+from events.workload.fields.security import SecuritySpec
 
 
 class SecretKey(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,6 +60,13 @@ class EnvironmentVariable(Item, frozen=True, kw_only=True, omit_defaults=True):
     """A note for people; the process does not see it."""
 
 
+class ImagePullSecret(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """A Secret with which the cluster pulls the image."""
+
+    name: Annotated[PullSecretName, About(rows="S018")]
+    """Name of a Secret in the project's namespace. Mandatory."""
+
+
 class Process(Section, frozen=True, kw_only=True):
     """What runs."""
 
@@ -55,6 +74,16 @@ class Process(Section, frozen=True, kw_only=True):
 
     image: Annotated[ImageName, About(rows="S016 R7", flag="--image", aliases=("-i",), example="python:3.13")]
     """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: Annotated[
+        Literal["Always", "Never", "IfNotPresent"] | None, About(rows="S017", flag="--image-pull-policy")
+    ] = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: Annotated[
+        Items[ImagePullSecret], About(rows="S018", flag="--image-pull-secret", key="name")
+    ] = ()
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: Annotated[Words | None, About(rows="S019", flag="--command")] = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: Annotated[Words | None, About(rows="S019", flag="--args")] = None
@@ -72,3 +101,11 @@ class Process(Section, frozen=True, kw_only=True):
         About(rows="S020", flag="--environment", aliases=("-e", "--env"), key="name"),
     ] = ()
     """Environment variables of each pod; at most 1000."""
+    create_home_dir: Annotated[bool, About(rows="S025", flag="--create-home-dir")] = False
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: Annotated[bool, About(rows="S024", flag="--stdin")] = False
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: Annotated[bool, About(rows="S024 R20", flag="--tty")] = False
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: Annotated[SecuritySpec, About(rows="S022 S023")] = SecuritySpec()
+    """User, groups and rights of the process."""

@@ -7,8 +7,8 @@ from events.quantities import cores_to_milli, parse_bytes
 from events.workload.fields.creation import TrainingCreation
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
-from events.workload.pod_sets import PodLimits, PodSet, PodTemplate
-from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, pod_request, with_defaults
+from events.workload.pod_sets import Container, PodLimits, PodSet, PodTemplate
+from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, group_ids, pod_request, with_defaults
 
 
 def pod_sets(spec: TrainingSpec, _: Distributed | None = None) -> tuple[PodSet, ...]:
@@ -34,9 +34,29 @@ def template(spec: TrainingSpec) -> PodTemplate:
         environment=spec.environment_variables,
         request=pod_request(spec.compute),
         limits=_limits(spec.compute),
+        container=_container(spec),
         grace_seconds=spec.termination_grace_period_seconds,
         labels={label.name: label.value for label in spec.labels},
         annotations={annotation.name: annotation.value for annotation in spec.annotations},
+    )
+
+
+def _container(spec: TrainingSpec) -> Container:
+    security = spec.security
+    return Container(
+        pull_policy=spec.image_pull_policy or "",
+        pull_secrets=tuple(secret.name for secret in spec.image_pull_secrets),
+        stdin=spec.stdin,
+        tty=spec.tty,
+        home=spec.create_home_dir,
+        large_shm=spec.compute.large_shm_request,
+        user=security.run_as_uid,
+        group=security.run_as_gid,
+        groups=group_ids(security.supplemental_groups),
+        non_root=security.run_as_non_root,
+        escalation=security.allow_privilege_escalation,
+        capabilities=security.capabilities,
+        read_only=security.read_only_root_filesystem,
     )
 
 

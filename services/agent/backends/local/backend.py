@@ -75,6 +75,9 @@ CLEAN_SECONDS: Final = 3600.0
 END_MARGIN_SECONDS: Final = 1.0
 """Of the time for an interruption: what is kept back for killing and for writing down the ends."""
 DEVICE_LOST: Final = "device_lost"
+WORK: Final = "work"
+HOME: Final = "home"
+"""Folders of a run."""
 
 log = structlog.get_logger(__name__)
 
@@ -203,8 +206,9 @@ class LocalBackend:
         run = _Run(pod=pod, folder=folder, seen=seen)
         try:
             self._fences.raise_to(pod.pod_key, pod.token)
-            (folder.path / "work").mkdir(parents=True, exist_ok=True)
-            problem = await self._code.bring(self._machine.cluster_id, pod, folder.path / "work") if pod.code else ""
+            for name in _own_folders(pod):
+                (folder.path / name).mkdir(parents=True, exist_ok=True)
+            problem = await self._code.bring(self._machine.cluster_id, pod, folder.path / WORK) if pod.code else ""
             refusal = self._refusal(run)
             if problem and refusal is None:
                 refusal = ExitFile(ended_at=_now().timestamp(), kind="failed", reason=BAD_CODE, message=problem)
@@ -239,13 +243,19 @@ class LocalBackend:
 
     def _write_run(self, run: _Run) -> None:
         pod, gpus = run.pod, {gpu.name: gpu for gpu in self._gpus.devices}
-        work, isolation = str(run.folder.path / "work"), self._machine.isolation
+        work, isolation = str(run.folder.path / WORK), self._machine.isolation
+        own = tuple(str(run.folder.path / name) for name in _own_folders(pod))
         if isolation is not None:
             hidden = with_copies(isolation.hidden)
-            isolation = msgspec.structs.replace(isolation, hidden=hidden, kept=(work,))
+            isolation = msgspec.structs.replace(isolation, hidden=hidden, kept=own)
         what = ShimRun(
             arguments=pod.arguments,
-            environment=pod_environment(pod, self._machine, [gpus[name] for name in run.devices.values()]),
+            environment=pod_environment(
+                pod,
+                self._machine,
+                [gpus[name] for name in run.devices.values()],
+                home=str(run.folder.path / HOME) if pod.container.home else "",
+            ),
             working_dir=work if pod.code else pod.working_dir or work,
             log_max_bytes=self._machine.log_max_bytes,
             isolation=isolation,
@@ -533,8 +543,9 @@ class LocalBackend:
             del self._runs[pod_key, run.pod.token]
             with contextlib.suppress(OSError):
                 (self._root / "pods" / pod_key).rmdir()
-            # A pod's scratch folder goes with the pod, as a container's files do.
-            self._spawn(asyncio.to_thread(shutil.rmtree, target / "work", ignore_errors=True))
+            # A pod's own folders go with the pod, as a container's files do.
+            for name in _own_folders(run.pod):
+                self._spawn(asyncio.to_thread(shutil.rmtree, target / name, ignore_errors=True))
 
     def _raise_fence(self, pod_key: str, token: int) -> None:
         try:
@@ -618,6 +629,11 @@ class LocalBackend:
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _own_folders(pod: RunPod) -> tuple[str, ...]:
+    """Of a run: where it starts, and its home where it has one of its own."""
+    return (WORK, HOME) if pod.container.home else (WORK,)
 
 
 def _now() -> datetime:

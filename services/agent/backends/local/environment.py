@@ -44,10 +44,11 @@ def run_mark(machine: LocalMachine, pod_key: str, token: int | str) -> str:
     return f"MUSTER_RUN_ID={machine.cluster_id}/{pod_key}/{token}"
 
 
-def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu]) -> dict[str, str]:
+def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu], *, home: str = "") -> dict[str, str]:
     """A clean base, then the workload's own, then what Muster says, which nobody may change.
 
-    `devices`: those that stand behind the pod's shares, in their order; empty where it cannot be started.
+    `devices`: those that stand behind the pod's shares, in their order; empty where it cannot be started. `home`: the
+    run's own home folder; empty: it has that of this machine's user.
     """
     key, _, value = run_mark(machine, pod.pod_key, pod.token).partition("=")
     return {
@@ -57,6 +58,7 @@ def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu]) 
         # What a Python program wrote is in its log at once, and is not lost when the program is killed.
         "PYTHONUNBUFFERED": "1",
         **pod.environment,
+        **({"HOME": home} if home else {}),
         **with_addresses(pod.rendezvous, host=lambda *_: LOOPBACK, port=lambda rank, _: _port(pod.workload_id, rank)),
         "MUSTER_WORKLOAD_ID": pod.workload_id,
         "MUSTER_WORKLOAD_NAME": pod.workload_name,

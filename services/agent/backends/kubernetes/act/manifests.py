@@ -11,15 +11,19 @@ from functools import partial
 from typing import Any, Final, assert_never
 
 from events.cluster_protocol import EnvironmentSource, RunPod
+from events.workload.pod_sets import Container
 from events.workload.rendezvous import with_addresses
 from events.workload.spec import WHOLE_GPU_MILLI
 from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.kubernetes import names
-from services.agent.backends.kubernetes.act.code_manifests import (
-    CODE_FOLDER,
-    code_container,
-    code_mount,
-    code_volumes,
+from services.agent.backends.kubernetes.act.code_manifests import CODE_FOLDER, code_container
+from services.agent.backends.kubernetes.act.container_manifests import (
+    HOME_FOLDER,
+    container_security,
+    folders,
+    image_and_terminal,
+    pod_security,
+    pull_secrets,
 )
 from services.agent.backends.kubernetes.act.objects import MAIN
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
@@ -72,15 +76,17 @@ def pod_manifest(
         raise ValueError(f"{run.pod_key}: a run that shares devices needs to know which devices they are")
     level = with_project(security, run.pod_security)
     working_dir = CODE_FOLDER if run.code else run.working_dir
+    mounts, volumes = folders(run, cluster_id, code_maps)
     container = {
         "name": MAIN,
         "image": run.image,
+        **image_and_terminal(run.container),
         "env": list(_environment(run, cluster_id, devices, device_memory_bytes, service)),
         "resources": _resources(run),
         **({"args" if run.keeps_entry_point else "command": list(run.arguments)} if run.arguments else {}),
         **({"workingDir": working_dir} if working_dir else {}),
-        **({"volumeMounts": [code_mount()]} if run.code else {}),
-        **_container_security(level),
+        **({"volumeMounts": mounts} if mounts else {}),
+        **container_security(level, run.container),
     }
     return {
         "apiVersion": "v1",
@@ -100,9 +106,11 @@ def pod_manifest(
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": run.grace_seconds,
             "tolerations": _tolerations(),
-            "securityContext": _pod_security(level),
+            "securityContext": pod_security(level, run.container),
+            **pull_secrets(run.container),
             **({"hostname": names.hostname(run), "subdomain": service} if service else {}),
-            **(_code(run, cluster_id, code_maps, level) if run.code else {}),
+            **({"volumes": volumes} if volumes else {}),
+            **({"initContainers": [_unpacking(run, level)]} if run.code else {}),
             "containers": [container],
         },
     }
@@ -157,7 +165,7 @@ def reservation_manifest(
             "requests": {"cpu": "0", "memory": "0", GPU: "1"},
             "limits": {GPU: "1"},
         },
-        **_container_security("restricted"),
+        **container_security("restricted"),
     }
     return {
         "apiVersion": "v1",
@@ -178,7 +186,7 @@ def reservation_manifest(
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": RESERVATION_GRACE_SECONDS,
             "tolerations": _tolerations(),
-            "securityContext": {**_pod_security("restricted"), "runAsUser": RESERVATION_USER},
+            "securityContext": {**pod_security("restricted"), "runAsUser": RESERVATION_USER},
             "containers": [container],
         },
     }
@@ -273,6 +281,7 @@ def _environment(
         "JOB_COMPLETION_INDEX": str(run.pod.index),
         "MUSTER_RUN_ID": f"{cluster_id}/{run.pod_key}/{run.token}",
         **({"MUSTER_SERVICE": service} if service else {}),
+        **({"HOME": HOME_FOLDER} if run.container.home else {}),
         **_devices(run, devices, device_memory_bytes),
         **with_addresses(run.rendezvous, host=partial(_address, service), port=lambda _, usual: usual),
     }
@@ -316,18 +325,16 @@ def _field(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _code(run: RunPod, cluster_id: str, code_maps: int, level: Security) -> Manifest:
-    """Of the pod's spec: its code's volumes, and the container that unpacks it. It needs no device, and gets none."""
+def _unpacking(run: RunPod, level: Security) -> Manifest:
+    """The container that unpacks the run's code, as the same user. It needs no device, and gets none."""
     unpacks = code_container(
         image=run.image,
         digest=run.code,
         environment=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": NO_DEVICES}],
         resources=_resources(run, devices=False),
     )
-    return {
-        "volumes": code_volumes(cluster_id, run.code, code_maps),
-        "initContainers": [{**unpacks, **_container_security(level)}],
-    }
+    pulls = image_and_terminal(Container(pull_policy=run.container.pull_policy))
+    return {**unpacks, **pulls, **container_security(level, run.container)}
 
 
 def _resources(run: RunPod, *, devices: bool = True) -> Manifest:
@@ -356,21 +363,3 @@ def _tolerations() -> list[Manifest]:
         *({"key": key, "operator": "Exists", "effect": "NoExecute"} for key in silent),
         {"key": GPU, "operator": "Exists"},
     ]
-
-
-def _pod_security(security: Security) -> Manifest:
-    seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
-    return {"runAsNonRoot": True, **seccomp} if security == "restricted" else seccomp
-
-
-def _container_security(security: Security) -> Manifest:
-    """The strictest that the level's own pods can be expected to bear: root's usual rights where root is allowed."""
-    match security:
-        case "restricted":
-            return {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
-        case "baseline":
-            return {"securityContext": {"allowPrivilegeEscalation": False}}
-        case "privileged":
-            return {}
-        case _:
-            assert_never(security)

@@ -1,0 +1,79 @@
+"""How a run's container is made: user and rights, image and terminal, and the folders that it brings along. Pure."""
+
+from typing import Any, Final, assert_never
+
+from events.cluster_protocol import RunPod
+from events.workload.pod_sets import Container
+from services.agent.backends.kubernetes.act.code_manifests import code_mount, code_volumes
+from services.agent.backends.kubernetes.act.security import Security
+
+type Manifest = dict[str, Any]
+
+HOME_FOLDER: Final = "/muster/home"
+"""No image has anything there."""
+_HOME_VOLUME, _SHM_VOLUME = "home", "shm"
+_NOTHING: Final = Container()
+
+
+def image_and_terminal(container: Container) -> Manifest:
+    return {
+        **({"imagePullPolicy": container.pull_policy} if container.pull_policy else {}),
+        **({"stdin": True} if container.stdin else {}),
+        **({"tty": True} if container.tty else {}),
+    }
+
+
+def pull_secrets(container: Container) -> Manifest:
+    named = [{"name": name} for name in container.pull_secrets]
+    return {"imagePullSecrets": named} if named else {}
+
+
+def folders(run: RunPod, cluster_id: str, code_maps: int) -> tuple[list[Manifest], list[Manifest]]:
+    """(mounts of the run's own container, volumes of its pod). All are empty at first but that of the code, and gone
+    with the pod. Memory that is written to /dev/shm counts for the container's limit.
+    """
+    mounts: list[Manifest] = []
+    volumes: list[Manifest] = []
+    if run.code:
+        mounts.append(code_mount())
+        volumes += code_volumes(cluster_id, run.code, code_maps)
+    if run.container.home:
+        mounts.append({"name": _HOME_VOLUME, "mountPath": HOME_FOLDER})
+        volumes.append({"name": _HOME_VOLUME, "emptyDir": {}})
+    if run.container.large_shm:
+        mounts.append({"name": _SHM_VOLUME, "mountPath": "/dev/shm"})  # noqa: S108 (of the container)
+        volumes.append({"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory"}})
+    return mounts, volumes
+
+
+def pod_security(level: Security, container: Container = _NOTHING) -> Manifest:
+    seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
+    groups = {"supplementalGroups": list(container.groups)} if container.groups else {}
+    return {"runAsNonRoot": True, **seccomp, **groups} if level == "restricted" else {**seccomp, **groups}
+
+
+def container_security(level: Security, container: Container = _NOTHING) -> Manifest:
+    """What was asked for; of the rest, the strictest that the level's own pods can be expected to bear: root's usual
+    rights where root is allowed. What the namespace does not let through, its API server refuses by name.
+    """
+    asked: Manifest = {}
+    match level:
+        case "restricted":
+            asked = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        case "baseline":
+            asked = {"allowPrivilegeEscalation": False}
+        case "privileged":
+            pass
+        case _:
+            assert_never(level)
+    if container.escalation is not None:
+        asked["allowPrivilegeEscalation"] = container.escalation
+    if container.capabilities:
+        asked["capabilities"] = {**asked.get("capabilities", {}), "add": list(container.capabilities)}
+    asked |= {
+        **({} if container.user is None else {"runAsUser": container.user}),
+        **({} if container.group is None else {"runAsGroup": container.group}),
+        **({"runAsNonRoot": True} if container.non_root else {}),
+        **({"readOnlyRootFilesystem": True} if container.read_only else {}),
+    }
+    return {"securityContext": asked} if asked else {}
