@@ -544,11 +544,18 @@ def _flat(value: Row, prefix: str = "") -> list[tuple[str, str]]:
             case dict():
                 lines += _flat(below, f"{prefix}{key}.")
             case list() if below and isinstance(below[0], dict):
-                pairs = [f"{text_of(entry, 'name')}={text_of(entry, 'value')}" for entry in rows_of(value, key)]
-                lines.append((f"{prefix}{key}", ", ".join(pairs)))
+                lines.append((f"{prefix}{key}", ", ".join(map(_item, rows_of(value, key)))))
             case _:
                 lines.append((f"{prefix}{key}", plain_text(below)))
     return lines
+
+
+def _item(entry: Row) -> str:
+    """One object of a list: `NAME=VALUE`, or its name with whatever else it has."""
+    rest = [plain_text(inner) for name, inner in entry.items() if name != "name" and not isinstance(inner, dict)]
+    told = " ".join(filter(None, rest))
+    name = text_of(entry, "name")
+    return f"{name}={told}" if name and ("value" in entry or told) else name or told
 
 
 def _when(session: Session, row: Row, key: str) -> str:

@@ -108,6 +108,8 @@ def check_related_urls(spec: TrainingSpec) -> Iterator[Issue]:
             fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
         except ValueError:
             fit = False
+        if not related.type.strip():
+            yield _issue(f"spec.relatedUrls[{index}].type", "is empty; say what is found there, such as wandb", "min")
         if not fit or not related.url.isprintable() or " " in related.url:
             yield _issue(field, f"{shown(related.url)} is no address; write it as https://host/path")
 

@@ -17,6 +17,7 @@ import pytest
 
 from events.cluster_protocol import LogsRequest
 from events.workload.pod import DeviceShare
+from events.workload.pod_sets import Container
 from services.agent.backends.interface import BackendError
 from services.agent.backends.local import shim
 from services.agent.backends.local.backend import LocalBackend
@@ -261,6 +262,18 @@ async def test_the_environment_is_clean_and_says_who_the_pod_is(local: Watched, 
     ):
         assert expected in text
     assert "MUSTER_TEST_SECRET" not in text
+
+
+async def test_a_home_of_its_own_is_empty_named_and_gone_with_the_run(local: Watched, data: Path) -> None:
+    """S025; also where the run sees nothing of other runs."""
+    home = data / "pods" / KEY / "1" / "home"
+    pod = shell(
+        local, 'cd && pwd && ls -A | wc -l && echo kept > mine && cat "$HOME/mine"', container=Container(home=True)
+    )
+    await ended(local, pod)
+    assert [line.strip() for line in await log_text(local.backend)] == [str(home), "0", "kept"]
+    await local.backend.forget(KEY, 1)
+    await eventually(lambda: not list(data.glob("**/home")))
 
 
 @pytest.mark.parametrize(("environment", "at_once"), [({}, True), ({"PYTHONUNBUFFERED": ""}, False)])

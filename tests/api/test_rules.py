@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events.cluster import Cluster, NodePool
+from events.project import Project
 from events.quantities import MAX_QUANTITY
 from events.workload.fields.process import ConfigMapKey, EnvironmentVariable, PodFieldReference, SecretKey
 from events.workload.kinds.training import template
 from events.workload.spec import TrainingSpec, pod_request
 from services.api.check import FaultyCreation, check_training
 from services.api.issues import MAX_ISSUES
-from services.api.rules import check_cluster, check_kind
+from services.api.rules import check_cluster, check_kind, check_within
 
 JWT = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLWl0"
 
@@ -222,7 +223,101 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
     ("S039 a pool twice", {"nodePools": ["a", "a"]}, {("spec.nodePools[1]", None)}),
     ("a pool of a wrong type", {"nodePools": [1]}, {("spec.nodePools[0]", None)}),
     ("a category that no index holds", {"category": "x" * 254}, {("spec.category", "max")}),
-    ("not built", {"tty": True}, {("spec.tty", None)}),
+    ("not built", {"restartPolicy": "Never"}, {("spec.restartPolicy", None)}),
+    ("S023 what only a privileged pod has", {"security": {"hostNetwork": True}}, {("spec.security.hostNetwork", None)}),
+    (
+        "S023 a capability beyond baseline",
+        {"security": {"capabilities": ["CHOWN", "SYS_ADMIN"]}},
+        {("spec.security.capabilities[1]", "options")},
+    ),
+    (
+        "S023 a capability of nobody",
+        {"security": {"capabilities": ["ALL"]}},
+        {("spec.security.capabilities[0]", "options")},
+    ),
+    (
+        "S023 a capability twice",
+        {"security": {"capabilities": ["KILL", "KILL"]}},
+        {("spec.security.capabilities[1]", None)},
+    ),
+    ("R20", {"tty": True}, {("spec.tty", "canAdd")}),
+    ("R20 said", {"tty": True, "stdin": False}, {("spec.tty", "canAdd")}),
+    (
+        "R22",
+        {"security": {"runAsUid": 1000, "runAsGid": 0, "supplementalGroups": "1,2"}},
+        {(f"spec.security.{name}", "canAdd") for name in ("runAsUid", "runAsGid", "supplementalGroups")},
+    ),
+    ("R22 no user", {"security": {"uidGidSource": "custom", "runAsUid": -1}}, {("spec.security.runAsUid", "min")}),
+    ("R22 no group", {"security": {"uidGidSource": "custom", "runAsGid": 2**31}}, {("spec.security.runAsGid", "max")}),
+    (
+        "R22 no groups",
+        {"security": {"uidGidSource": "custom", "supplementalGroups": "1, wheel"}},
+        {("spec.security.supplementalGroups", None)},
+    ),
+    (
+        "R22 a group beyond all",
+        {"security": {"uidGidSource": "custom", "supplementalGroups": "2147483648"}},
+        {("spec.security.supplementalGroups", None)},
+    ),
+    (
+        "R22 very many groups",
+        {"security": {"uidGidSource": "custom", "supplementalGroups": "1," * 600 + "1"}},
+        {("spec.security.supplementalGroups", "max")},
+    ),
+    ("R23", {"security": {"uidGidSource": "fromIdpToken"}}, {("spec.security.uidGidSource", "options")}),
+    ("R24", {"security": {"seccompProfileType": "Localhost"}}, {("spec.security.seccompProfileType", "options")}),
+    (
+        "R24 unfiltered",
+        {"security": {"seccompProfileType": "Unconfined"}},
+        {("spec.security.seccompProfileType", "options")},
+    ),
+    (
+        "S023 root that is not",
+        {"security": {"uidGidSource": "custom", "runAsUid": 0, "runAsNonRoot": True}},
+        {("spec.security.runAsUid", "min")},
+    ),
+    ("S018 twice", {"imagePullSecrets": [{"name": "a"}, {"name": "a"}]}, {("spec.imagePullSecrets[1].name", None)}),
+    (
+        "S018 no name",
+        {"imagePullSecrets": [{"name": "A_b"}, {"name": None}, {}]},
+        {
+            ("spec.imagePullSecrets[0].name", None),
+            ("spec.imagePullSecrets[1].name", "required"),
+            ("spec.imagePullSecrets[2].name", "required"),
+        },
+    ),
+    (
+        "S018 whose",
+        {"imagePullSecrets": [{"name": "a", "userCredential": True}]},
+        {("spec.imagePullSecrets[0].userCredential", None)},
+    ),
+    (
+        "S025 two homes",
+        {"createHomeDir": True, "environmentVariables": [{"name": "HOME", "value": "/x"}]},
+        {("spec.createHomeDir", "canAdd")},
+    ),
+    (
+        "R13",
+        {"relatedUrls": [{"url": "https://a.example"}, {"type": "wandb"}]},
+        {("spec.relatedUrls[0].type", "required"), ("spec.relatedUrls[1].url", "required")},
+    ),
+    (
+        "R13 no address",
+        {
+            "relatedUrls": [
+                {"url": url, "type": "x"}
+                for url in (
+                    "a.example",
+                    "javascript:alert(1)",
+                    "https://",
+                    "https://a.example:99999",
+                    "https://a b",
+                    "http://[x",
+                )
+            ]
+        },
+        {(f"spec.relatedUrls[{index}].url", None) for index in range(6)},
+    ),
     ("not built, deep", {"storage": {"pvc": [{}]}}, {("spec.storage.pvc", None)}),
     ("unknown", {"imagee": "x"}, {("spec.imagee", None)}),
     ("no object", {"compute": 5}, {("spec.compute", None)}),
@@ -305,7 +400,53 @@ def test_a_variable_takes_its_value_from_where_only_the_cluster_can_read(
         assert (issue.field, issue.rule) == (f"spec.environmentVariables[0].{next(iter(source))}", "canAdd")
 
 
-@pytest.mark.parametrize("field", ["tty", "storage", "security", "templateId"])
+OF_CONTAINERS: dict[str, dict[str, Any]] = {
+    "imagePullPolicy": {"imagePullPolicy": "Always"},
+    "imagePullSecrets": {"imagePullSecrets": [{"name": "registry"}]},
+    "stdin": {"stdin": True},
+    "security": {"security": {"uidGidSource": "custom", "runAsUid": 1000, "capabilities": ["CHOWN"]}},
+}
+
+
+@pytest.mark.parametrize("field", OF_CONTAINERS)
+def test_what_is_said_of_a_container_is_for_clusters_that_run_images(field: str) -> None:
+    """S017, S018, S023, S024."""
+    checked = check_training(request(**OF_CONTAINERS[field]))
+    assert not isinstance(checked, FaultyCreation)
+    assert list(check_kind(checked.spec, "kubernetes")) == []
+    for kind in ("local", "simulated"):
+        (issue,) = check_kind(checked.spec, kind)
+        assert (issue.field, issue.rule) == (f"spec.{field}", "canAdd")
+
+
+def test_what_asks_for_nothing_of_a_container_is_taken_everywhere() -> None:
+    nothing = {"imagePullSecrets": [], "stdin": False, "tty": False, "security": {"runAsUid": None, "capabilities": []}}
+    checked = check_training(request(**nothing, createHomeDir=True, compute={"largeShmRequest": True}))
+    assert not isinstance(checked, FaultyCreation)
+    for kind in ("local", "simulated", "kubernetes"):
+        assert list(check_kind(checked.spec, kind)) == []
+
+
+@pytest.mark.parametrize(
+    ("security", "field"),
+    [
+        ({"allowPrivilegeEscalation": True}, "allowPrivilegeEscalation"),
+        ({"capabilities": ["NET_BIND_SERVICE", "CHOWN"]}, "capabilities[1]"),
+        ({"uidGidSource": "custom", "runAsUid": 0}, "runAsUid"),
+    ],
+)
+def test_a_restricted_project_lets_a_container_have_less(security: dict[str, Any], field: str) -> None:
+    """S023."""
+    checked = check_training(request(security=security))
+    assert not isinstance(checked, FaultyCreation)
+    for level in (None, "baseline"):
+        assert list(check_within(checked, Project(pod_security=level))) == []
+    (issue,) = check_within(checked, Project(pod_security="restricted"))
+    assert (issue.field, issue.rule) == (f"spec.security.{field}", "blocked")
+    assert "podSecurity is restricted" in issue.details
+
+
+@pytest.mark.parametrize("field", ["storage", "probes", "templateId"])
 def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None:
     def with_field(value: Any) -> dict[str, Any]:
         return request() | {field: value} if field == "templateId" else request(**{field: value})
@@ -367,7 +508,7 @@ def test_everything_wrong_comes_back_in_one_answer() -> None:
         ("name", None),
         ("projectId", "required"),
         ("bogus", None),
-        ("spec.tty", None),
+        ("spec.tty", "canAdd"),
         ("spec.image", "required"),
         ("spec.backoffLimit", "max"),
         ("spec.command", None),

@@ -106,10 +106,10 @@ def test_the_contracts_own_defaults_are_those_that_are_taken() -> None:
 @pytest.mark.parametrize(
     ("spec", "fields"),
     [
-        ({"stdin": False, "tty": False, "ports": [], "storage": {}}, set()),
+        ({"restartPolicy": None, "terminateAfterPreemption": False, "ports": [], "storage": {}}, set()),
         ({"ports": [None], "storage": {"pvc": [], "git": None}, "security": {}, "probes": {}}, set()),
-        ({"stdin": 0}, {"spec.stdin"}),
-        ({"stdin": "false"}, {"spec.stdin"}),
+        ({"terminateAfterPreemption": 0}, {"spec.terminateAfterPreemption"}),
+        ({"terminateAfterPreemption": "false"}, {"spec.terminateAfterPreemption"}),
         ({"ports": {}}, {"spec.ports"}),
         ({"storage": []}, {"spec.storage"}),
         ({"security": True}, {"spec.security"}),

@@ -29,7 +29,7 @@ class RelatedUrl(Item, frozen=True, kw_only=True, omit_defaults=True):
 
     url: Annotated[LongUrl, About(rows="S032 R13")]
     """Address, with http or https. Mandatory."""
-    type: Annotated[ItemName, About(rows="S032 R13")]
+    type: Annotated[PoolWord, About(rows="S032 R13")]
     """What is found there, such as wandb. Mandatory."""
     name: Annotated[PoolWord, About(rows="S032")] = ""
     """Name for people. Default: the type."""

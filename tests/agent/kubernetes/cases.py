@@ -13,6 +13,7 @@ from events.cluster_protocol import EnvironmentSource, RunPod
 from events.workload import rendezvous
 from events.workload.fields.distribution import DistributedFramework
 from events.workload.pod import DeviceShare, PodRef
+from events.workload.pod_sets import Container
 from events.workload.rendezvous import Peers
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act import manifests
@@ -134,6 +135,29 @@ def coded(**more: Any) -> RunPod:
     return run(**({"arguments": ("python3", "train.py"), "code": "0123456789abcdef" * 4} | more))
 
 
+def contained(**more: Any) -> RunPod:
+    """With all that may be said of its container. What `restricted` does not allow is another's to refuse."""
+    strict = more.get("pod_security") == "restricted"
+    return run(
+        container=Container(
+            pull_policy="Always",
+            pull_secrets=("registry", "mirror"),
+            stdin=True,
+            tty=True,
+            home=True,
+            large_shm=True,
+            user=1000,
+            group=2000,
+            groups=(3000, 4000),
+            non_root=True,
+            escalation=None if strict else True,
+            capabilities=("NET_BIND_SERVICE",) if strict else ("CHOWN", "SYS_CHROOT"),
+            read_only=True,
+        ),
+        **more,
+    )
+
+
 CASES: dict[str, Callable[[], Manifest]] = {
     "pod": lambda: pod(run()),
     "pod-full": lambda: pod(full()),
@@ -149,6 +173,13 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-jax": lambda: peer("JAX"),
     "pod-restricted": lambda: pod(run(pod_security="restricted"), namespace=STRICT, security="restricted"),
     "pod-restricted-by-project": lambda: pod(run(pod_security="restricted")),
+    "pod-container": lambda: pod(contained()),
+    "pod-container-restricted": lambda: pod(
+        contained(pod_security="restricted"), namespace=STRICT, security="restricted"
+    ),
+    "pod-container-code": lambda: pod(
+        coded(container=Container(user=1000, group=1000, home=True, pull_policy="Never")), code_maps=1
+    ),
     "pod-privileged": lambda: pod(run(), namespace=RELAXED, security="privileged"),
     "pod-code": lambda: pod(coded(cpu_milli=500, memory_bytes=GIB, memory_limit_bytes=2 * GIB), code_maps=2),
     "pod-code-restricted": lambda: pod(
