@@ -29,6 +29,34 @@ if TYPE_CHECKING:
     from events.workload.fields.creation import Creation
 
 
+_NameArgument = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="Name of the workload; or give --name-prefix.")
+]
+_PrefixOption = Annotated[
+    str | None,
+    typer.Option("--name-prefix", metavar="TEXT", help="Name it with this prefix and a suffix that makes it unique."),
+]
+_CommandOption = Annotated[
+    bool,
+    typer.Option("--command", "-c", help="The words after -- replace the image's entry point, and not its arguments."),
+]
+_FileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--file", "-f", metavar="FILE|-", help="Read the request from this YAML or JSON file; flags override it."
+    ),
+]
+_DryRunOption = Annotated[
+    str | None, typer.Option("--dry-run", metavar="client", help="Check and print the request, and send nothing.")
+]
+_WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout.")
+]
+_WatchOption = Annotated[
+    bool, typer.Option("--watch", "-w", help="Print each phase change until it ends; exits like --wait.")
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
     """What one `submit` submits."""
@@ -53,44 +81,16 @@ def _submit(
     of: Submitted,
     session: Session,
     *,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name of the workload; or give --name-prefix.")
-    ] = None,
+    name: _NameArgument = None,
     project: ProjectOption = None,
     cluster: ClusterOption = None,
-    name_prefix: Annotated[
-        str | None,
-        typer.Option(
-            "--name-prefix", metavar="TEXT", help="Name it with this prefix and a suffix that makes it unique."
-        ),
-    ] = None,
+    name_prefix: _PrefixOption = None,
     code: CodeOption = None,
-    replace_command: Annotated[
-        bool,
-        typer.Option(
-            "--command", "-c", help="The words after -- replace the image's entry point, and not its arguments."
-        ),
-    ] = False,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            "--file",
-            "-f",
-            metavar="FILE|-",
-            help="Read the request from this YAML or JSON file; flags override it.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        str | None,
-        typer.Option("--dry-run", metavar="client", help="Check and print the request, and send nothing."),
-    ] = None,
-    wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout."),
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Print each phase change until it ends; exits like --wait.")
-    ] = False,
+    replace_command: _CommandOption = False,
+    file: _FileOption = None,
+    dry_run: _DryRunOption = None,
+    wait: _WaitOption = False,
+    watch: _WatchOption = False,
     timeout: TimeoutOption = None,
     idempotency_key: IdempotencyOption = None,
     **fields: Any,

@@ -67,6 +67,7 @@ _SelectorOption = Annotated[
         autocompletion=labels,
     ),
 ]
+_EverythingOption = Annotated[bool, typer.Option("--all", "-A", help="List those of all projects you may see.")]
 _SearchOption = Annotated[
     str | None,
     typer.Option(
@@ -96,9 +97,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         session: Session,
         *,
         project: ProjectOption = None,
-        everything: Annotated[
-            bool, typer.Option("--all", "-A", help="List those of all projects you may see.")
-        ] = False,
+        everything: _EverythingOption = False,
         status: _StatusOption = None,
         conditions: _FilterOption = None,
         selector: _SelectorOption = None,
