@@ -182,6 +182,13 @@ def workload(served: Served, admin: httpx.Client, path: str, project: str) -> st
     return identifier
 
 
+def code_part(fresh: str) -> dict[str, Any]:
+    """The only part of an archive."""
+    data = fresh.encode()
+    digest, text = hashlib.sha256(data).hexdigest(), base64.b64encode(data).decode()
+    return {"digest": digest, "part": 0, "parts": 1, "data": text}
+
+
 def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> str:
     """The path of a fresh cluster, or of a pool or node of it."""
     made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", "kind": "kubernetes"}).json()["id"]
@@ -226,14 +233,7 @@ def aimed(
         "create_training1": served.training(projectId=project),
         "create_distributed": gang(served, project),
         "create_workspace": served.training(projectId=project),
-        "put_code": {
-            "projectId": project,
-            "clusterId": served.cluster,
-            "digest": hashlib.sha256(fresh.encode()).hexdigest(),
-            "part": 0,
-            "parts": 1,
-            "data": base64.b64encode(fresh.encode()).decode(),
-        },
+        "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
