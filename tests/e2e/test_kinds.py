@@ -101,6 +101,16 @@ def test_the_examples_of_each_kind_run_as_they_stand(stack: Stack, api: Api) -> 
     assert "desk" not in kinds
 
 
+def test_the_kinds_are_listed_with_what_one_gets_that_asks_for_nothing(api: Api) -> None:
+    kinds = {kind["name"]: kind for kind in api.get("/workload-types")["workloadTypes"]}
+    assert {name: (kind["kubernetesType"], kind["priorityClass"]) for name, kind in kinds.items()} == {
+        "Training": ("TrainingWorkload", "low"),
+        "Distributed": ("DistributedWorkload", "low"),
+        "Workspace": ("InteractiveWorkload", "high"),
+    }
+    assert [kind["preemptibility"] for kind in kinds.values()].count("non-preemptible") == 1
+
+
 def test_a_distributed_training_is_submitted_again_as_it_was(stack: Stack, api: Api) -> None:
     told = stack.muster("training", "resubmit", "trio", "--name", "trio-2", "--wait", "--timeout", "60s")
     assert told.returncode == 0, told.stderr

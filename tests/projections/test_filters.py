@@ -64,6 +64,8 @@ EARLY = (BEGIN + timedelta(seconds=1)).isoformat()
         ("projectId", "==", PROJECTS["other"], "gamma_50%"),
         ("submittedBy", "==", "alice", "alpha beta gamma_50%"),
         ("type", "==", "Training", "alpha beta gamma_50%"),
+        ("type", "==", "trainingworkload", "alpha beta gamma_50%"),
+        ("type", "!=", "InteractiveWorkload", "alpha beta gamma_50%"),
         ("phase", "==", "Running", "alpha"),
         ("phase", "==", "Completed", "beta"),
         ("phase", "==", "cOMPLETED", "beta"),
