@@ -68,7 +68,8 @@ class Served:
     def client(self, subject: str | None = "admin", **options: Any) -> httpx.Client:
         headers = {} if subject is None else {"Authorization": f"Bearer {self.token(subject)}"}
         options["verify"] = NO_TLS if self.ca_file is None else ssl.create_default_context(cafile=self.ca_file)
-        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, **{"timeout": 20, **options})
+        options = {"timeout": 20, **options}
+        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, **options)
 
     @property
     def project(self) -> str:
