@@ -113,7 +113,7 @@ async def test_without_the_service_users_and_open_connections_go_on(given: Given
 
 @pytest.mark.parametrize("instances", [1, 2])
 async def test_a_program_that_was_killed_goes_on_in_the_order_of_the_log(given: Given, instances: int) -> None:
-    """What it had taken and not acknowledged comes first, and at once. NATS alone gives it 30 s later, behind all else."""
+    """What it had taken and not acknowledged comes first, and at once. NATS alone gives it 30 s later, at the end."""
     project = await given.project("one")
     credential = await given.subscription("one")
     bodies = [f"{number:02}" for number in range(20)]
