@@ -174,8 +174,12 @@ def _start(session: Session, data_dir: Path | None, wanted: "Wanted", address: t
                 _write_context(session, wanted.name, url)
                 session.out.talk(f"{wanted.name} is served at {url}: muster --context {wanted.name} workload list")
                 removed = asyncio.create_task(until_removed(playing, stop))
-                with told.shown(session, "replay"):
-                    done = await playing.play(stop)
+                try:
+                    with told.shown(session, "replay"):
+                        done = await playing.play(stop)
+                finally:
+                    if removed.done():
+                        await removed  # why it played no further
                 _say_where(session, playing, done=done, ends=ends)
                 if ends:
                     stop.set()
