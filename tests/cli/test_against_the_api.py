@@ -455,6 +455,9 @@ def test_a_replay_is_looked_at_with_the_same_commands_and_removed_by_one(
         assert "give the command without `--context`" in refused.stderr
         (row,) = json.loads(call("replay", "list", "-o", "json").stdout)
         assert (row["name"], row["state"], row["from"]) == ("then", "served", "0")
+        taken = call("replay", "--into", "other", "--port", row["url"].rpartition(":")[2])
+        assert (taken.returncode, "cannot listen at 127.0.0.1" in taken.stderr) == (2, True), taken.stderr
+        assert len(json.loads(call("replay", "list", "-o", "json").stdout)) == 1, "nothing was made"
         gone = call("replay", "rm", "then")
         assert gone.returncode == 0, gone.stderr
         assert it.wait(30) == 1

@@ -22,6 +22,7 @@ import uvloop
 from development.commands import introduce
 from development.limits import UNLIMITED
 from development.ports import free_port
+from development.recording import NO_TLS
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from development.streams import recreate_streams
 from events.aggregate import NODE, TENANT, draft
@@ -66,9 +67,9 @@ class Served:
 
     def client(self, subject: str | None = "admin", **options: Any) -> httpx.Client:
         headers = {} if subject is None else {"Authorization": f"Bearer {self.token(subject)}"}
-        if self.ca_file is not None:
-            options["verify"] = ssl.create_default_context(cafile=self.ca_file)
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False, **options)
+        options["verify"] = NO_TLS if self.ca_file is None else ssl.create_default_context(cafile=self.ca_file)
+        options = {"timeout": 20, **options}
+        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, **options)
 
     @property
     def project(self) -> str:
