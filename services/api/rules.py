@@ -17,7 +17,7 @@ from events.workload.fields.compute import ComputeSpec
 from events.workload.fields.creation import Creation, DistributedCreation, WorkspaceCreation
 from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
 from events.workload.fields.process import EnvironmentVariable
-from events.workload.spec import MAX_AUTO_DELETION_SECONDS, TrainingSpec, WorkspaceSpec
+from events.workload.spec import MAX_AUTO_DELETION_SECONDS, MasterSpec, TrainingSpec, WorkspaceSpec
 from services.api.issues import Issue, PolicyRule, shown
 
 MAX_NAME_CHARACTERS: Final = 253
@@ -57,6 +57,7 @@ _POD_FIELDS: Final = (
     "status.podIPs",
 )
 """What Kubernetes' downward API gives to variables, beside single labels and annotations."""
+_STEP: Final = re.compile(r"[.\[]")
 _POD_LABEL_OR_ANNOTATION: Final = re.compile(r"^metadata\.(?:labels|annotations)\['([^']{1,317})'\]\Z")
 _SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("a signed token (JWT)", re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")),
@@ -146,8 +147,10 @@ def _master(creation: DistributedCreation, master: TrainingSpec | None) -> Itera
 
 
 def _of_master(issues: Iterable[Issue]) -> Iterator[Issue]:
-    """What is wrong with a spec, said of the master's. The folder that was sent is the workers'."""
+    """What is wrong with a spec, said of the master's; nothing of what it has from the workers."""
     for issue in issues:
+        if _STEP.split(issue.field.removeprefix("spec."), maxsplit=1)[0] not in MasterSpec.__struct_encode_fields__:
+            continue
         fields = {field: _master_field(field) for field in issue.involves | {issue.field}}
         yield replace(issue, field=fields[issue.field], involves=frozenset(fields.values()))
 
