@@ -81,8 +81,8 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     without masterSpec: there are workers only.
     """
     master_spec: MasterSpec | None = None
-    """What is to run in the master, where that is not what the workers run. It inherits nothing of those fields
-    but code.
+    """What is to run in the master, where that is not what the workers run. Of these fields it takes nothing over
+    from spec; code and everything else holds for both.
     """
 
 

@@ -71,8 +71,9 @@ class DistributedCreation(Creation, frozen=True, kw_only=True):
     without masterSpec: there are workers only.
     """
     master_spec: Annotated[MasterSpec | None, About(rows="S066")] = None
-    """What is to run in the master, where that is not what the workers run. It inherits nothing of
-    those fields but code."""
+    """What is to run in the master, where that is not what the workers run. Of these fields it takes nothing over from
+    spec; code and everything else holds for both.
+    """
 
     def order(self) -> tuple[TrainingSpec, Distributed]:
         workers = stored(self.spec)
