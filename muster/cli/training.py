@@ -30,6 +30,32 @@ if TYPE_CHECKING:
     from typer.core import TyperOption
 
 
+_RequiredKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--required-pod-topology-key",
+        metavar="KEY",
+        help="Place its pods only on nodes with the same value of this label; one that has no room there waits.",
+        rich_help_panel="Scheduling",
+    ),
+]
+_PreferredKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--preferred-pod-topology-key",
+        metavar="KEY",
+        help="Place its pods on nodes with the same value of this label where there is room, else elsewhere.",
+        rich_help_panel="Scheduling",
+    ),
+]
+_FileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--file", "-f", metavar="FILE|-", help="Read the request from this YAML or JSON file; flags override it."
+    ),
+]
+
+
 class TrainingGroup(MusterGroup):
     """`muster training standard VERB` is `muster training VERB`: Run:ai has both, and standard is the one kind here."""
 
@@ -68,6 +94,8 @@ def submit(
             "--name-prefix", metavar="TEXT", help="Name it with this prefix and a suffix that makes it unique."
         ),
     ] = None,
+    required_pod_topology_key: _RequiredKeyOption = None,
+    preferred_pod_topology_key: _PreferredKeyOption = None,
     code: CodeOption = None,
     replace_command: Annotated[
         bool,
@@ -75,12 +103,7 @@ def submit(
             "--command", "-c", help="The words after -- replace the image's entry point, and not its arguments."
         ),
     ] = False,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            "--file", "-f", metavar="FILE|-", help="Read the request from this YAML or JSON file; flags override it."
-        ),
-    ] = None,
+    file: _FileOption = None,
     dry_run: Annotated[
         str | None,
         typer.Option("--dry-run", metavar="client", help="Check and print the request, and send nothing."),
@@ -106,6 +129,7 @@ def submit(
         request = read_request(file)
     _name(request, name, name_prefix)
     set_fields(request, fields)
+    _set_topology(request, required_pod_topology_key, preferred_pod_topology_key)
     _set_words(request, words, replace_command=replace_command)
     seconds = timeout_seconds(timeout, waits=wait or watch, flags="--wait or --watch")
     if project or "projectId" not in request:
@@ -123,6 +147,17 @@ def submit(
     if dry_run is not None:
         return _dry_run(session, request, dry_run)
     return send(session, request, idempotency_key=idempotency_key, waits=wait or watch, timeout_seconds=seconds)
+
+
+def _set_topology(request: Row, required: str | None, preferred: str | None) -> None:
+    """Raises Problem (usage)."""
+    if required is not None and preferred is not None:
+        raise usage(
+            "--required-pod-topology-key and --preferred-pod-topology-key exclude each other", todo="give one of them"
+        )
+    for kind, key in (("Required", required), ("Preferred", preferred)):
+        if key is not None:
+            set_field(request, "spec.podAffinity", {"type": kind, "key": key})
 
 
 def _set_words(request: Row, words: list[str], *, replace_command: bool) -> None:

@@ -37,20 +37,25 @@ _NOT_FROM_TABLE: Final = frozenset(
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
 
-FlagKind = Literal["text", "integer", "number", "duration", "list", "pairs"]
-"""How a flag's text becomes the field's value. list: comma separated; pairs: NAME=VALUE; both repeatable."""
+FlagKind = Literal["text", "integer", "number", "duration", "switch", "list", "pairs", "items"]
+"""How a flag's text becomes the field's value. list: comma separated; pairs: NAME=VALUE; items: FIELD=VALUE,…;
+these three repeatable. switch: no value.
+"""
 
 _METAVAR: Final[dict[FlagKind, str]] = {
     "text": "TEXT",
     "integer": "N",
     "number": "X",
     "duration": "DURATION",
+    "switch": "",
     "list": "A,B",
     "pairs": "NAME=VALUE",
+    "items": "FIELD=VALUE,…",
 }
 _MORE_HELP: Final[dict[FlagKind, str]] = {
     "list": " Comma separated.",
     "pairs": " Repeatable.",
+    "items": " Repeatable.",
     "duration": " Write 30s, 5m, 2h or 7d.",
 }
 
@@ -89,9 +94,16 @@ def _kind(node: Node) -> FlagKind:
     if node.about.unit == "seconds":
         return "duration"
     if node.kind == "list":
-        return "pairs" if node.about.key else "list"
-    known: dict[str, FlagKind] = {"integer": "integer", "number": "number"}
+        return ("pairs" if _is_pair(node) else "items") if node.about.key else "list"
+    known: dict[str, FlagKind] = {"integer": "integer", "number": "number", "boolean": "switch"}
     return known.get(node.kind, "text")
+
+
+def _is_pair(node: Node) -> bool:
+    """Whether its items are told by their key and one more text."""
+    assert node.item is not None
+    assert node.about is not None
+    return node.item.fields[0].name == node.about.key and node.item.fields[1].kind == "text"
 
 
 _LIVE: Final[dict[str, Callable[..., Any]]] = {"spec.nodePools": node_pools}
@@ -108,6 +120,7 @@ FLAG_OF_FIELD: Final[dict[str, str]] = {
     "spec.command": "--command",
     "spec.args": "words after --",
     "spec.code": "--code",
+    "spec.podAffinity": "--required-pod-topology-key or --preferred-pod-topology-key",
     "useGivenNameAsPrefix": "--name-prefix",
     "projectId": "--project",
     "clusterId": "--cluster",
@@ -125,8 +138,8 @@ def field_options() -> list[TyperOption]:
 
 
 def _option(flag: Flag) -> TyperOption:
-    many = flag.kind in {"list", "pairs"}
-    of_type: Any = list[str] if many else str
+    many = flag.kind in {"list", "pairs", "items"}
+    of_type: Any = list[str] if many else bool if flag.kind == "switch" else str
     # A shell completes from a table that is made of this (muster.cli.reference).
     offered = OptionInfo(
         autocompletion=_LIVE.get(flag.field) or (_offer(flag.node.options) if flag.node.options else None)
@@ -135,16 +148,29 @@ def _option(flag: Flag) -> TyperOption:
         param_decls=[flag.parameter, *flag.names],
         type_descriptor=TypeDescriptor(annotation=of_type, parameter_info=offered, file_annotation=None),
         multiple=many,
-        help=help_of(flag.node) + _MORE_HELP.get(flag.kind, ""),
-        metavar=flag.metavar,
+        help=help_of(flag.node) + _more_help(flag),
+        metavar=flag.metavar or None,
+        is_flag=True if flag.kind == "switch" else None,
         rich_help_panel=flag.node.section,
     )
 
 
-def set_fields(request: Row, given: Mapping[str, str | Sequence[str] | None]) -> None:
+def _more_help(flag: Flag) -> str:
+    if flag.kind != "items":
+        return _MORE_HELP.get(flag.kind, "")
+    assert flag.node.item is not None
+    fields = ", ".join(field.name for field in flag.node.item.fields if field.kind != "boolean")
+    return f" Fields: {fields}.{_MORE_HELP['items']}"
+
+
+def set_fields(request: Row, given: Mapping[str, str | bool | Sequence[str] | None]) -> None:
     """Writes what the flags say into a request; flags win over what a file said. Raises Problem (usage)."""
     for flag in FLAGS:
         value = given.get(flag.parameter)
+        if isinstance(value, bool):
+            if value:
+                set_field(request, flag.field, value)
+            continue
         texts = [value] if isinstance(value, str) else list(value or ())
         if not texts:
             continue
@@ -170,6 +196,10 @@ def value_of(flag: Flag, texts: list[str]) -> Json:
             return [part.strip() for entry in texts for part in entry.split(",") if part.strip()]
         case "pairs":
             return [_pair(flag, entry) for entry in texts]
+        case "items":
+            return [_item(flag, entry) for entry in texts]
+        case "switch":
+            return True
 
 
 def _pair(flag: Flag, text: str) -> Row:
@@ -180,7 +210,36 @@ def _pair(flag: Flag, text: str) -> Row:
             "environment: those do not exist here, give --image"
         )
     name, value = parse_pair(text, flag.names[0].removeprefix("--"))
-    return {"name": name, "value": value}
+    assert flag.node.item is not None
+    key, of_value = flag.node.item.fields[:2]
+    return {key.name: name, of_value.name: value}
+
+
+def _item(flag: Flag, text: str) -> Row:
+    """An item in the key=value language. Raises ValueProblem."""
+    assert flag.node.item is not None
+    fields = flag.node.item.by_name
+    found: Row = {}
+    for part in text.split(","):
+        name, value = parse_pair(part, f"part of {flag.names[0]}", form="FIELD=VALUE,FIELD=VALUE")
+        field = fields.get(name)
+        if field is None:
+            raise ValueProblem(f"{name!r} is no field; those are {', '.join(fields)}")
+        if name in found:
+            raise ValueProblem(f"{name!r} is given twice in {text!r}")
+        found[name] = _typed(field, value)
+    return found
+
+
+def _typed(field: Node, text: str) -> Json:
+    if field.kind == "boolean":
+        if text not in _BOOLEANS:
+            raise ValueProblem(f"{field.name} is true or false, not {text!r}")
+        return _BOOLEANS[text]
+    return parse_integer(text) if field.kind == "integer" else text
+
+
+_BOOLEANS: Final[dict[str, bool]] = {"true": True, "false": False}
 
 
 def _offer(options: tuple[str, ...]) -> Callable[[str], list[str]]:

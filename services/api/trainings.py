@@ -20,6 +20,7 @@ from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, rfc3339,
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
 from services.api.issues import MAX_ISSUES
+from services.api.not_yet import not_yet_in_force
 from services.api.operations import Answer, changes, reads
 from services.api.paths import TRAINING, TRAININGS
 from services.runtime.log.chains import READ_SECONDS
@@ -155,12 +156,14 @@ async def training_answer(call: Look, state: Workload) -> Training1:
         desired_phase=state.desired,
         actual_phase=state.phase,
         spec=state.spec,
+        not_yet_in_force=not_yet_in_force(state.spec),
     )
 
 
 def _created(call: Call, request: TrainingCreation, command: CreateWorkload, reply: Accepted) -> Answer[Training1]:
     """The new workload as the event has it, without reading it back: the same whenever the request is repeated."""
     assert reply.at is not None, "a creation is answered with its time"
+    spec = with_defaults(command.spec)
     body = Training1(
         name=command.name,
         requested_name=request.name,
@@ -171,7 +174,8 @@ def _created(call: Call, request: TrainingCreation, command: CreateWorkload, rep
         created_at=reply.at,
         desired_phase=DesiredPhase.RUNNING,
         actual_phase=Phase.CREATING,
-        spec=with_defaults(command.spec),
+        spec=spec,
+        not_yet_in_force=not_yet_in_force(spec),
     )
     return Answer(body, status=202, headers=sequence_headers(reply.seq))
 

@@ -20,6 +20,7 @@ from events.ids import key_of_id
 from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, WaitingReason
+from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import LIVE_POD_PHASES, PodRef, pod_id
 from events.workload.pods import changed
@@ -44,6 +45,7 @@ from services.scheduler.snapshot import (
     ProjectView,
     Release,
     Snapshot,
+    Together,
     Waiting,
 )
 
@@ -259,6 +261,7 @@ class SchedulingState(LogFold):
                 pools=pod_set.node_pools,
                 request=pod_set.template.request,
                 preemptible=state.preemptible,
+                together=_together(key, pod_set.pod_affinity),
             )
             entry = Pending(
                 order=(order, key, number),
@@ -269,6 +272,8 @@ class SchedulingState(LogFold):
                 queued=state.queued,
                 idle=idle,
                 reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
+                # All of them stand where the first stands.
+                beside=_a_node(state) if pod_class.together is not None else "",
             )
             queue = self._queues.get(pod_class)
             if queue is None:
@@ -365,6 +370,17 @@ class SchedulingState(LogFold):
             quota_milli=chain.state.gpu_quota_milli,
             used_milli=self._quota_used[project_id],
         )
+
+
+def _together(workload_key: str, affinity: PodAffinity | None) -> Together | None:
+    if affinity is None:
+        return None
+    return Together(workload_key=workload_key, label=affinity.key, required=affinity.type == "Required")
+
+
+def _a_node(state: Workload) -> str:
+    """Key of one that holds a pod of the workload; empty where none does."""
+    return next((pod.node_key for pod in state.pods.live.values()), "")
 
 
 def _stands_alike(before: Workload, after: Workload) -> bool:

@@ -6,7 +6,7 @@ from typing import Final
 from events.quantities import cores_to_milli, parse_bytes
 from events.workload.kinds.kind import Kind
 from events.workload.pod_sets import PodLimits, PodSet, PodTemplate
-from events.workload.spec import ComputeSpec, TrainingSpec, pod_request, with_defaults
+from events.workload.spec import ComputeSpec, TrainingSpec, pod_needs, with_defaults
 
 
 def pod_sets(spec: TrainingSpec) -> tuple[PodSet, ...]:
@@ -17,6 +17,7 @@ def pod_sets(spec: TrainingSpec) -> tuple[PodSet, ...]:
             parallelism=spec.parallelism,
             template=template(spec),
             node_pools=spec.node_pools,
+            pod_affinity=spec.pod_affinity,
         ),
     )
 
@@ -30,8 +31,9 @@ def template(spec: TrainingSpec) -> PodTemplate:
         working_dir=spec.working_dir or "",
         code=spec.code or "",
         environment=spec.environment_variables,
-        request=pod_request(spec.compute),
+        request=pod_needs(spec),
         limits=_limits(spec.compute),
+        tolerations=spec.tolerations,
         grace_seconds=spec.termination_grace_period_seconds,
         labels={label.name: label.value for label in spec.labels},
         annotations={annotation.name: annotation.value for annotation in spec.annotations},

@@ -53,6 +53,8 @@ class Training1(Form, frozen=True, kw_only=True):
     """Current phase."""
     spec: EffectiveSpec = None
     """The spec, with defaults filled in."""
+    not_yet_in_force: tuple[str, ...] = ()
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
 
 
 _TYPES: Final[dict[str, Any]] = {
