@@ -328,6 +328,9 @@ class LogChecker:
         got = (reservation.get("cpu_milli", 0), reservation.get("memory_bytes", 0))
         if got != (asked.cpu_milli, asked.memory_bytes):
             self._wrong("asked", f"{id_} holds CPU and memory {got}, asked was {asked}")
+        pieces = {each["resource"]: each["amount"] for each in reservation.get("extended", [])}
+        if pieces != asked.extended:
+            self._wrong("asked", f"{id_} holds {pieces} of extended resources, asked was {asked.extended}")
         shares = sorted(share["milli"] for share in reservation.get("devices", []))
         if shares != asked.shares(node.facts.get("gpu_memory_bytes", 0)):
             self._wrong("asked", f"{id_} holds {shares} of devices ({milli(reservation)} together), asked was {asked}")
