@@ -490,7 +490,7 @@ def _extended_resources(spec: TrainingSpec) -> Iterator[Issue]:
 def check_extended(field: str, name: str) -> Iterator[Issue]:
     """The name of an extended resource."""
     if name == GPU:
-        yield _issue(field, f"GPUs are fields of their own, not {GPU}")
+        yield _issue(field, f"GPUs have fields of their own; leave {GPU} out of the extended resources")
     elif not LABEL_KEY.match(name) or not is_extended(name):
         details = f"{shown(name)} is no extended resource; those are named by a domain and a word, such as rdma/hca"
         yield _issue(field, details)

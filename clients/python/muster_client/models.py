@@ -2915,6 +2915,8 @@ class NodeCapacity(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Memory of one GPU; 0 if it is not known."""
     pods: int
     """Number of pods that it can hold."""
+    extended_resources: dict[str, int]
+    """Extended resources beside `nvidia.com/gpu`, by name."""
 
 
 class NodeUse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2928,6 +2930,8 @@ class NodeUse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """GPUs, with shares of them as fractions."""
     pods: int
     """Number of pods."""
+    extended_resources: dict[str, int]
+    """Extended resources, by name."""
 
 
 class NodeDevice(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

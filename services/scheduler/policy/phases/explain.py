@@ -75,7 +75,7 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
             message=f"{_all_without_labels(len(every.rows), where)}: {', '.join(_labels_lacking(every, filters))}",
         )
     view = every.at(~barred)
-    if waiting := _by_nodes(view, filters, f"{where} with the labels that it needs" if barred.any() else where):
+    if waiting := _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where):
         return waiting
     if shortfall.quota_need_milli:
         return _quota_used(snapshot, pod_class, shortfall, view, where)
