@@ -119,6 +119,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             working = [
                 tasks.create_task(reader.run(health, stop), name="webhook events"),
+                tasks.create_task(reader.keep(stop), name="webhook standing"),
                 tasks.create_task(dispatcher.run(health, stop), name="webhook deliveries"),
                 tasks.create_task(dispatcher.tidy(stop), name="webhook tidying"),
             ]

@@ -53,7 +53,7 @@ async def test_the_log_comes_back_as_it_was_and_says_that_it_was_restored(
     async with given.connected(empty) as there:
         await create_streams(there, 1)  # as setup does
         await assert_streams(there, replicas=1)
-        for stream in ("ACTORS", "AUDIT", "KEYS"):
+        for stream in ("ACTORS", "AUDIT", "KEYS", "WEBHOOKS"):
             assert (await there.jetstream().stream_info(stream)).state.messages == 5
         message = await there.request(
             "$JS.store.API.STREAM.MSG.GET.ACTORS", b'{"last_by_subj":"actor.k3.a3"}', timeout=5
@@ -81,6 +81,7 @@ async def test_each_restore_raises_the_incarnation_and_its_log_can_be_backed_up_
             "ACTORS",
             "CODE",
             "FEED",
+            "WEBHOOKS",
         ):
             await nc.request(f"$JS.store.API.STREAM.DELETE.{stream}", b"", timeout=5)
     assert (await given.restored(fresh_log, tmp_path / "second")).incarnation == 2
