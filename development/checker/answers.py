@@ -42,6 +42,7 @@ def items(log: LogChecker, whole: LogChecker) -> Iterator[tuple[str, Answer | No
         workload = log.workloads.get(id_)
         path = f"/workloads/{id_}"
         yield path, workload and _row(log, workload) | {"actualPhase": workload.phase}
+        yield f"/workloads/trainings/{id_}", workload and _training(workload)
         told = [{"sequence": seq, "index": at, "type": type_} for seq, at, type_ in workload.told] if workload else []
         yield f"{path}/history?limit=500", {"records": told, "next": None} if workload else None
         yield f"{path}/pods", {"pods": list(_runs(workload))} if workload else None
@@ -108,6 +109,19 @@ def _row(log: LogChecker, workload: Workload) -> Answer:
         "exitCode": workload.exit_code,
         "totalPendingTimeSeconds": _spent(log, workload, WAITS),
         "totalRunningTimeSeconds": _spent(log, workload, frozenset({"Running"})),
+    }
+
+
+def _training(workload: Workload) -> Answer:
+    return {
+        "workloadId": workload.id,
+        "name": workload.name,
+        "projectId": workload.project_id,
+        "clusterId": workload.cluster_id,
+        "createdBy": workload.owner,
+        "createdAt": workload.created_at,
+        "desiredPhase": workload.desired,
+        "actualPhase": workload.phase,
     }
 
 

@@ -25,9 +25,15 @@ def create_training1(
     )
 
 
-def get_training(workload_id: str) -> Request[models.Training1]:
-    """Get a training in its newest state."""
-    return Request("GET", path("/api/v1/workloads/trainings/{}", workload_id), models.Training1)
+def get_training(workload_id: str, *, as_of: str | None = None) -> Request[models.Training1]:
+    """Get a training in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/workloads/trainings/{}", workload_id), models.Training1, query=[("as_of", as_of)]
+    )
 
 
 def delete_training(
