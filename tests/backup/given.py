@@ -114,7 +114,7 @@ def files_of(folder: Path, manifest: Manifest) -> set[str]:
     return {segment.file for segment in manifest.segments} | {part.file for part in manifest.kept}
 
 
-async def compared(server: NatsServer, folder: Path) -> int:
+async def compared(server: NatsServer, folder: Path | str) -> int:
     user = await connect(server.settings("backup"), "backup")
     try:
         place = Place(str(folder))
@@ -132,7 +132,7 @@ async def connected(server: NatsServer, user: str = EVERYTHING) -> AsyncGenerato
         await nc.close()
 
 
-async def restored(server: NatsServer, folder: Path, put: dict[str, bytes] | None = None) -> Restored:
+async def restored(server: NatsServer, folder: Path | str, put: dict[str, bytes] | None = None) -> Restored:
     """As `muster restore` does it, with its own user."""
     files: dict[str, bytes] = {} if put is None else put
     nc = await connect(server.settings("restore"), "restore")
