@@ -218,16 +218,20 @@ class Reader:
         """Write how far all was delivered, for backups, until `stop`. What is away only delays."""
         while not stop.is_set():
             await asyncio.sleep(WRITE_SECONDS * random.uniform(1.0, 1.2))  # noqa: S311 (jitter)
-            if not self._place or self._before is not None:
-                continue
-            try:
-                known = list(self._directory.webhooks)
-                most = max(1, min(LISTED, LISTED_IN_ALL // max(1, len(known))))
-                stand = await self._table.undelivered(known, most)
-                if stand is not None:
-                    await self._standings.write(standing_of(stand, known, most))
-            except AWAY as error:
-                log.warning("webhooks_standing_not_written", error=str(error) or type(error).__name__)
+            await self.write_standing()
+
+    async def write_standing(self) -> None:
+        """Once; not while events are taken in that the newest one speaks of."""
+        if not self._place or self._before is not None:
+            return
+        try:
+            known = list(self._directory.webhooks)
+            most = max(1, min(LISTED, LISTED_IN_ALL // max(1, len(known))))
+            stand = await self._table.undelivered(known, most)
+            if stand is not None:
+                await self._standings.write(standing_of(stand, known, most))
+        except AWAY as error:
+            log.warning("webhooks_standing_not_written", error=str(error) or type(error).__name__)
 
     # -- FEED ---------------------------------------------------------------------------------------------------------
 
