@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
@@ -36,7 +36,7 @@ def second(server_folder: Path) -> Iterator[Stack]:
 
 
 @contextlib.contextmanager
-def listening(port: int, told: Queue[bytes]) -> Iterator[None]:
+def listening(port: int, told: Queue[bytes]) -> Generator[None]:
     """A receiver of webhooks there, which takes everything."""
 
     class Receiver(BaseHTTPRequestHandler):
