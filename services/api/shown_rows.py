@@ -85,8 +85,9 @@ def pod_answer(row: Row) -> Pod:
 
 def node_answer(row: Row, person: Callable[[str], Person]) -> Node:
     milli: list[int] = list(row["used_device_milli"])
-    devices = max(row["gpu_count"], len(milli))
-    milli.extend([0] * (devices - len(milli)))
+    milli.extend([0] * (row["gpu_count"] - len(milli)))
+    while len(milli) > row["gpu_count"] and not milli[-1]:
+        milli.pop()  # a device that was lost, and of which nothing is held any more
     return Node(
         name=row["name"],
         cluster_id=row["cluster_id"],

@@ -20,6 +20,7 @@ from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, rfc3339,
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
 from services.api.issues import MAX_ISSUES
+from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of
 from services.api.not_yet import not_yet_in_force
 from services.api.operations import Answer, changes, reads
 from services.api.paths import TRAINING, TRAININGS
@@ -68,9 +69,20 @@ async def create_training(call: Call) -> Answer[Training1]:
     return _created(call, checked, command, reply)
 
 
-@reads(TRAINING, tag="Trainings", summary="Get a training in its newest state", query=(MIN_SEQ,), errors=(403, 404))
+@reads(
+    TRAINING,
+    tag="Trainings",
+    summary="Get a training in its newest state, or as of a moment",
+    query=(AS_OF, MIN_SEQ),
+    errors=(403, 404),
+    headers=MOMENT_HEADERS,
+)
 async def get_training(call: Look) -> Answer[Training1]:
-    chain, headers = await newest_workload(call)
+    moment = await moment_of(call)
+    if moment is None:
+        chain, headers = await newest_workload(call)
+    else:
+        chain, headers = await workload_at(call, moment), moment_headers(moment)
     return Answer(await training_answer(call, chain.state), headers=sequence_headers(chain.version) | headers)
 
 

@@ -138,7 +138,8 @@ def test_the_head_of_a_second_request_has_the_same_time(served: Served) -> None:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
         connection.sendall(b"GET /healthz HT")
-        assert everything(connection).startswith(b"HTTP/1.1 408 ")
+        # Behind what may still come of the first answer.
+        assert b"HTTP/1.1 408 " in everything(connection)
 
 
 ENDLESS_HEADS = {

@@ -45,12 +45,14 @@ def test_operations_have_the_contracts_names(operations: tuple[Schema, Schema]) 
 
 
 def test_path_parameters_are_the_contracts(operations: tuple[Schema, Schema]) -> None:
-    """S091. Beside them, only what can be left out: the extensions that make repeats and order safe."""
+    """S091. Beside them, only what can be left out: the extensions that make repeats and order safe, and that
+    ask for the past.
+    """
     contract, served = operations
     wanted = [resolved(parameter, CONTRACT) for parameter in contract.get("parameters", [])]
     assert [p for p in served.get("parameters", []) if p["in"] == "path"] == wanted
     more = [p for p in served.get("parameters", []) if p["in"] != "path"]
-    assert {p["name"] for p in more} <= {"Idempotency-Key", "If-Match", "X-Log-Sequence", "min_seq"}
+    assert {p["name"] for p in more} <= {"Idempotency-Key", "If-Match", "X-Log-Sequence", "min_seq", "as_of"}
     assert not any(p.get("required") for p in more)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from development.stack import Stack, running
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 

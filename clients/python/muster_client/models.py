@@ -546,7 +546,7 @@ class Diff(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     nodes: list[NodeDiff]
     """Nodes that differ, by cluster and name."""
     events: list[Happening]
-    """What happened to workloads, the oldest first."""
+    """What happened to workloads, to quotas and budgets of projects, to clusters and to nodes, the oldest first."""
     more_workloads: bool
     """Whether there are more workloads that changed than were looked at."""
     more_events: bool
@@ -1880,16 +1880,18 @@ class NodeDiff(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
 
 class Happening(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One thing that happened to a workload between the moments."""
+    """One thing that happened between the moments."""
 
     sequence: int
     """Sequence of its commit in the log."""
     at: datetime
     """When it was decided."""
-    workload_id: str
-    """Id of the workload."""
-    workload_name: str
-    """Its name."""
+    about: HappeningAbout
+    """What it happened to."""
+    id: str | None
+    """Id of that workload, project or cluster. Null for a node."""
+    name: str
+    """Name of that workload, project, cluster or node."""
     type: str
     """Name of the event."""
     message: str
@@ -3922,6 +3924,7 @@ if TYPE_CHECKING:
     ]
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
+    type HappeningAbout = Literal["cluster", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
@@ -4060,6 +4063,7 @@ else:
     CommandName = str
     ComputeSpecGpuRequestType = str
     DesiredPhase = str
+    HappeningAbout = str
     HealthStatus = str
     HistoryLostCause = str
     MatchExpressionOperator = str
