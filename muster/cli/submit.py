@@ -57,6 +57,26 @@ _WatchOption = Annotated[
 ]
 
 
+_RequiredKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--required-pod-topology-key",
+        metavar="KEY",
+        help="Place its pods only on nodes with the same value of this label; one that has no room there waits.",
+        rich_help_panel="Scheduling",
+    ),
+]
+_PreferredKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--preferred-pod-topology-key",
+        metavar="KEY",
+        help="Place its pods on nodes with the same value of this label where there is room, else elsewhere.",
+        rich_help_panel="Scheduling",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
     """What one `submit` submits."""
@@ -85,6 +105,8 @@ def _submit(
     project: ProjectOption = None,
     cluster: ClusterOption = None,
     name_prefix: _PrefixOption = None,
+    required_pod_topology_key: _RequiredKeyOption = None,
+    preferred_pod_topology_key: _PreferredKeyOption = None,
     code: CodeOption = None,
     replace_command: _CommandOption = False,
     file: _FileOption = None,
@@ -105,6 +127,7 @@ def _submit(
         request = read_request(file, of.kind)
     _name(request, name, name_prefix, of.noun)
     set_fields(request, fields, of.creation)
+    _set_topology(request, required_pod_topology_key, preferred_pod_topology_key)
     _set_words(request, words, of.noun, replace_command=replace_command)
     if of.framework:
         from muster.cli.distributed import set_distributed
@@ -143,6 +166,17 @@ def add_submit(app: typer.Typer, of: Submitted) -> None:
         more=partial(_field_options, of),
         examples=of.examples,
     )(submit)
+
+
+def _set_topology(request: Row, required: str | None, preferred: str | None) -> None:
+    """Raises Problem (usage)."""
+    if required is not None and preferred is not None:
+        raise usage(
+            "--required-pod-topology-key and --preferred-pod-topology-key exclude each other", todo="give one of them"
+        )
+    for kind, key in (("Required", required), ("Preferred", preferred)):
+        if key is not None:
+            set_field(request, "spec.podAffinity", {"type": kind, "key": key})
 
 
 def _set_words(request: Row, words: list[str], noun: str, *, replace_command: bool) -> None:

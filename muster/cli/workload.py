@@ -536,18 +536,33 @@ def _deleted_by(records: list[Row]) -> str:
 
 
 def _flat(value: Row, prefix: str = "") -> list[tuple[str, str]]:
-    """Leaves of the spec by their paths; names and values of lists as NAME=VALUE."""
+    """Leaves of the spec by their paths; items of lists in short."""
     lines: list[tuple[str, str]] = []
     for key, below in value.items():
         match below:
             case dict():
                 lines += _flat(below, f"{prefix}{key}.")
             case list() if below and isinstance(below[0], dict):
-                pairs = [f"{text_of(entry, 'name')}={text_of(entry, 'value')}" for entry in rows_of(value, key)]
-                lines.append((f"{prefix}{key}", ", ".join(pairs)))
+                joint = " or " if key == "nodeSelectorTerms" else ", "
+                lines.append((f"{prefix}{key}", joint.join(map(_item, rows_of(value, key)))))
             case _:
                 lines.append((f"{prefix}{key}", plain_text(below)))
     return lines
+
+
+def _item(entry: Row) -> str:
+    """NAME=VALUE, and other items as the flags of submit take them."""
+    if "matchExpressions" in entry:
+        return " and ".join(map(_item, rows_of(entry, "matchExpressions"))) or "(no expression)"
+    if "operator" in entry and "effect" not in entry:
+        values = entry.get("values")
+        told = " " + ",".join(map(plain_text, values)) if isinstance(values, list) and values else ""
+        return f"{text_of(entry, 'key')} {text_of(entry, 'operator')}{told}"
+    if "operator" in entry:
+        return ",".join(f"{name}={plain_text(value)}" for name, value in entry.items() if value not in (None, False))
+    if "resource" in entry:
+        return f"{text_of(entry, 'resource')}={text_of(entry, 'quantity')}"
+    return f"{text_of(entry, 'name')}={text_of(entry, 'value')}"
 
 
 def _when(session: Session, row: Row, key: str) -> str:

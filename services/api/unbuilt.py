@@ -49,10 +49,6 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
         # Kubernetes' own depends on the image's tag.
         "imagePullPolicy": None,
         "imagePullSecrets": [],
-        # An empty list of terms would match no node (R15).
-        "nodeAffinityRequired": {"nodeSelectorTerms": None},
-        "nodeType": None,
-        "podAffinity": {"key": None, "type": None},
         "ports": [],
         # A readiness probe without a handler is none (R21).
         "probes": {"readiness": None},
@@ -61,11 +57,9 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
         "security": _SECURITY,
         "stdin": False,
         "storage": _STORAGE,
-        "terminateAfterPreemption": False,
-        "tolerations": [],
         "tty": False,
     },
-    "spec.compute": {"extendedResources": [], "largeShmRequest": False},
+    "spec.compute": {"largeShmRequest": False},
     "spec.environmentVariables[]": {"userCredential": None, "exclude": False},
     "spec.labels[]": {"exclude": False},
     "spec.annotations[]": {"exclude": False},

@@ -120,6 +120,7 @@ def test_the_past_is_shown_as_of_a_sequence_a_time_and_a_time_ago(admin: Served,
     assert "elder" in muster("workload", "list", "-A", "-o", "name", "--as-of", at).out.split()
     then = muster("workload", "describe", "elder", "--as-of", at, "-o", "json").json()
     assert (then["id"], then["version"], then["deletedAt"]) == (made["id"], made["version"], None)
+    assert muster("training", "describe", "elder", "--as-of", at, "-o", "json").json() == then
     told = muster("workload", "history", "elder", "--as-of", at).out
     assert "submitted by admin" in told
     assert "delet" not in told

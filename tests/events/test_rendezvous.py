@@ -7,7 +7,7 @@ import pytest
 
 from events.workload.fields.distribution import DistributedFramework, Distribution
 from events.workload.kinds import KINDS
-from events.workload.kinds.distributed import not_yet_in_force
+from events.workload.kinds.distributed import growth_ahead
 from events.workload.pod_sets import PodSet
 from events.workload.rendezvous import variables, with_addresses
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
@@ -73,7 +73,7 @@ def test_elastic_pytorch_meets_by_torchruns_rendezvous_with_least_and_most() -> 
     ],
 )
 def test_growth_beyond_what_runs_is_not_yet_in_force(given: dict[str, Any], ahead: tuple[str, ...]) -> None:
-    assert not_yet_in_force(Distribution(distributed_framework="PyTorch", **given)) == ahead
+    assert growth_ahead(Distribution(distributed_framework="PyTorch", **given)) == ahead
 
 
 def test_tensorflow_reads_one_variable_with_the_cluster_and_its_task() -> None:

@@ -52,6 +52,8 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Current phase."""
     spec: TrainingSpec | None = None
     """The spec, with defaults filled in."""
+    not_yet_in_force: list[str] | None = None
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
 
 
 class HttpResponse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -113,12 +115,12 @@ class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit
     """Current phase."""
     spec: DistributedSpec | None = None
     """The spec of the workers and of the whole, with defaults filled in."""
+    not_yet_in_force: list[str] | None = None
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
     master_spec_same_as_worker: bool
     """Whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
     """The spec of a master that is made otherwise; null where there is none."""
-    not_yet_in_force: list[str] | None = None
-    """Fields of the request that are kept, and that nothing acts on yet."""
 
 
 class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -163,6 +165,8 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Current phase."""
     spec: WorkspaceSpec | None = None
     """The spec, with defaults filled in."""
+    not_yet_in_force: list[str] | None = None
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
 
 
 class CodeLimits(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -314,14 +318,14 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Current phase."""
     spec: WorkloadSpec | None = None
     """The spec, with defaults filled in, in the fields of a request for its kind."""
+    not_yet_in_force: list[str] | None = None
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
     kubernetes_type: str
     """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
     master_spec_same_as_worker: bool | None = None
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
     """Of a distributed training: the spec of a master that is made otherwise; null where there is none."""
-    not_yet_in_force: list[str] | None = None
-    """Of a distributed training: fields of the request that are kept, and that nothing acts on yet."""
 
 
 class WorkloadChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -661,7 +665,7 @@ class Diff(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     nodes: list[NodeDiff]
     """Nodes that differ, by cluster and name."""
     events: list[Happening]
-    """What happened to workloads, the oldest first."""
+    """What happened to workloads, to quotas and budgets of projects, to clusters and to nodes, the oldest first."""
     more_workloads: bool
     """Whether there are more workloads that changed than were looked at."""
     more_events: bool
@@ -1082,12 +1086,22 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Requests and limits of one pod."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
     high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
     completions: int | None = None
     """Number of pods that must succeed. Default: 1."""
     parallelism: int | None = None
@@ -1129,12 +1143,22 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Requests and limits of one pod."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
     high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
     termination_grace_period_seconds: int | None = None
@@ -1209,12 +1233,22 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Requests and limits of one pod."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
     high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
     allow_over_quota: bool | None = None
     """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
     Default: false.
@@ -1353,12 +1387,22 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Requests and limits of one pod."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
     high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
     allow_over_quota: bool | None = None
     """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
     Default: false.
@@ -1901,6 +1945,12 @@ class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omi
     """
     gpu_memory_bytes: int | None = None
     """Memory of one GPU; 0 if it is not known."""
+    labels: list[NodeLabelFields] | None = None
+    """Labels of each node, beside its host name and GPU model."""
+    taints: list[NodeTaintFields] | None = None
+    """Taints of each node."""
+    extended_resources: list[NodeResourceFields] | None = None
+    """Extended resources of each node."""
 
 
 class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2190,16 +2240,18 @@ class NodeDiff(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
 
 class Happening(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One thing that happened to a workload between the moments."""
+    """One thing that happened between the moments."""
 
     sequence: int
     """Sequence of its commit in the log."""
     at: datetime
     """When it was decided."""
-    workload_id: str
-    """Id of the workload."""
-    workload_name: str
-    """Its name."""
+    about: HappeningAbout
+    """What it happened to."""
+    id: str | None
+    """Id of that workload, project or cluster. Null for a node."""
+    name: str
+    """Name of that workload, project, cluster or node."""
     type: str
     """Name of the event."""
     message: str
@@ -2888,6 +2940,45 @@ class ComputeSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """GPU memory that the pod may grow to. The pod reads it in GPU_MEMORY_LIMIT_BYTES; Muster does not enforce it.
     Default: the request.
     """
+    extended_resources: list[ExtendedResource] | None = None
+    """Other resources of nodes that each pod gets; at most 1000, each once."""
+
+
+class NodeAffinityRequired(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeAffinityRequired."""
+
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+    """Terms of which at least one must match."""
+
+
+class PodAffinity(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PodAffinity."""
+
+    type: PodAffinityType | None = None
+    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory."""
+    key: str | None = None
+    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory."""
+
+
+class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Toleration."""
+
+    name: str | None = None
+    """Name of this item, by which exclude finds it."""
+    operator: TolerationOperator | None = None
+    """Exists: any value of the taint. Equal: the one in value. Mandatory."""
+    key: str | None = None
+    """Key of the taint. Mandatory."""
+    value: str | None = None
+    """Value of the taint. Only with operator Equal."""
+    effect: TolerationEffect | None = None
+    """Effect of the taint. Any: every one. Mandatory."""
+    seconds: int | None = None
+    """How long a pod stays on a node that gets the taint, in seconds. Only with effect NoExecute. Muster itself
+    evicts no pod for it yet; a Kubernetes cluster does.
+    """
+    exclude: bool | None = None
+    """Whether to drop the item of this name that a default sets."""
 
 
 class Label(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3144,6 +3235,35 @@ class MetricValue(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """The average over the interval."""
 
 
+class NodeLabelFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeLabelFields."""
+
+    name: str
+    """Key of the label."""
+    value: str | None = None
+    """Value of the label."""
+
+
+class NodeTaintFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeTaintFields."""
+
+    key: str
+    """Key of the taint."""
+    value: str | None = None
+    """Value of the taint."""
+    effect: NodeTaintFieldsEffect
+    """What it does to pods that do not tolerate it."""
+
+
+class NodeResourceFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeResourceFields."""
+
+    resource: str
+    """Name of the resource, such as rdma/hca."""
+    amount: int
+    """How many each node has."""
+
+
 class NodeCapacity(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a node has."""
 
@@ -3159,6 +3279,8 @@ class NodeCapacity(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Memory of one GPU; 0 if it is not known."""
     pods: int
     """Number of pods that it can hold."""
+    extended_resources: dict[str, int]
+    """Extended resources beside `nvidia.com/gpu`, by name."""
 
 
 class NodeUse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3172,6 +3294,8 @@ class NodeUse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """GPUs, with shares of them as fractions."""
     pods: int
     """Number of pods."""
+    extended_resources: dict[str, int]
+    """Extended resources, by name."""
 
 
 class NodeDevice(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3956,6 +4080,24 @@ class PodFieldReference(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """A path such as status.podIP or metadata.labels['team']. Mandatory within podFieldRef."""
 
 
+class ExtendedResource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ExtendedResource."""
+
+    resource: str | None = None
+    """Name of the resource, such as rdma/hca. Mandatory."""
+    quantity: str | None = None
+    """How many each pod gets: a whole number. Mandatory."""
+    exclude: bool | None = None
+    """Whether to drop the item of this resource that a default sets."""
+
+
+class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeSelectorTerm."""
+
+    match_expressions: list[MatchExpression] | None = None
+    """Expressions that must all match. A term without any matches no node."""
+
+
 class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: TrainingSpecData."""
 
@@ -3967,8 +4109,13 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     environment_variables: list[EnvironmentVariable] | None = None
     compute: ComputeSpec | None = None
     node_pools: list[str] | None = None
+    node_type: str | None = None
+    node_affinity_required: NodeAffinityRequired | None = None
+    pod_affinity: PodAffinity | None = None
+    tolerations: list[Toleration] | None = None
     priority_class: Priority | None = None
     preemptibility: TrainingSpecPreemptibility | None = None
+    terminate_after_preemption: bool | None = None
     completions: int | None = None
     parallelism: int | None = None
     backoff_limit: int | None = None
@@ -4072,6 +4219,19 @@ class Run(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Counts the runs of this pod in the attempt, from 1."""
 
 
+class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MatchExpression."""
+
+    key: str
+    """Key of the label. Mandatory."""
+    operator: MatchExpressionOperator
+    """In and NotIn compare with values, Exists and DoesNotExist with none, Gt and Lt with one whole number.
+    Mandatory.
+    """
+    values: list[str] | None = None
+    """Values of the label, as the operator takes them."""
+
+
 class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Framework, workers, what becomes of pods at the end."""
 
@@ -4155,11 +4315,14 @@ if TYPE_CHECKING:
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
+    type HappeningAbout = Literal["cluster", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
+    type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
     ]
+    type NodeTaintFieldsEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
     type Phase = Literal[
         "Completed",
         "Creating",
@@ -4193,6 +4356,7 @@ if TYPE_CHECKING:
         "quota_too_small",
         "quota_used",
     ]
+    type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
     type ProjectCreationPodSecurity = Literal["baseline", "restricted"]
@@ -4270,6 +4434,8 @@ if TYPE_CHECKING:
         "Unknown",
     ]
     type ServiceAccountCreationRoleName = Literal["researcher", "viewer"]
+    type TolerationEffect = Literal["Any", "NoExecute", "NoSchedule", "PreferNoSchedule"]
+    type TolerationOperator = Literal["Equal", "Exists"]
     type TrainingSpecPreemptibility = Literal["non-preemptible", "preemptible"]
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
@@ -4291,11 +4457,15 @@ else:
     ComputeSpecGpuRequestType = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
+    HappeningAbout = str
     HealthStatus = str
     HistoryLostCause = str
+    MatchExpressionOperator = str
     MeasurementType = str
+    NodeTaintFieldsEffect = str
     Phase = str
     PhaseReason = str
+    PodAffinityType = str
     PodEndedOutcome = str
     Priority = str
     ProjectCreationPodSecurity = str
@@ -4370,6 +4540,8 @@ else:
     RefusedReportAbout = str
     RunPhase = str
     ServiceAccountCreationRoleName = str
+    TolerationEffect = str
+    TolerationOperator = str
     TrainingSpecPreemptibility = str
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
