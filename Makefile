@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 ARGS ?=
-.PHONY: help venv up up-kubernetes kube-tools test test-faults test-kubernetes test-kubernetes-faults mutants nightly lint fmt types contracts bench bench-short docs check lock clean
+.PHONY: help venv up up-kubernetes kube-tools test test-e2e test-faults test-kubernetes test-kubernetes-faults mutants nightly lint fmt types contracts bench bench-short docs check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -13,8 +13,10 @@ up: venv ## run everything on this machine (Ctrl-C stops it)
 	@exec .venv/bin/muster up $(ARGS)
 up-kubernetes: venv kube-tools ## the same, with a Kubernetes cluster of simulated nodes (ARGS='--nodes 8': eight)
 	@exec $(PY) -m development.kubernetes.up $(ARGS)
-test: venv ## all tests but the long fault runs and those on Kubernetes
-	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest -n auto --dist worksteal --ignore tests/faults --ignore tests/kubernetes -m "not faults and not kubernetes and not kubernetes_faults" $(ARGS)
+test: venv ## the tests of the parts, on real servers
+	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest -n auto --dist worksteal --ignore tests/faults --ignore tests/kubernetes -m "not e2e and not faults and not kubernetes and not kubernetes_faults" $(ARGS)
+test-e2e: venv ## the tests that start all of Muster and use it as people do
+	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest tests/e2e tests/embedded -n auto --dist worksteal -m e2e $(ARGS)
 test-faults: venv ## the long runs: real processes killed under load, requests at every edge (ARGS=--short: short forms)
 	@exec $(PY) -m pytest tests/faults -m faults --timeout 3600 $(ARGS)
 kube-tools: ## build a Kubernetes control plane for tests (once per machine, some ten minutes; needs Go)

@@ -19,6 +19,7 @@ from events.subjects import (
     REFUSALS_STREAM,
     SNAPSHOTS_STREAM,
     WANTED_STREAM,
+    WEBHOOKS_STREAM,
 )
 from services.runtime.nats.calls import call
 from services.runtime.nats.connection import connect
@@ -37,6 +38,7 @@ STREAMS = (
     ACTORS_STREAM,
     CODE_STREAM,
     FEED_STREAM,
+    WEBHOOKS_STREAM,
 )
 RECREATE_SECONDS: Final = 20.0
 ANSWER_SECONDS: Final = 5.0

@@ -25,6 +25,10 @@ MAX_NODES: Final = 20_000
 MAX_CPU_MILLI: Final = 100_000_000
 MAX_BYTES: Final = 2**60
 MAX_GPUS: Final = MOST_DEVICES
+MAX_EXTENDED: Final = 100
+"""Extended resources of one node."""
+MAX_PIECES: Final = 2**50
+"""Of one extended resource of one node; some count in bytes."""
 MAX_PODS: Final = 10_000
 """Of one node, each of these; what an administrator may have simulated is held to the same."""
 SHOWN_CHARACTERS: Final = 80
@@ -85,7 +89,7 @@ class Many:
 
     most: int
     why: str
-    of: Text | None = None
+    of: Text | Number | None = None
     """Bound of each entry (of each value); entries that are messages have bounds of their own."""
     keys: Text | None = None
 
@@ -109,6 +113,8 @@ _CPU: Final = Number(most=MAX_CPU_MILLI, why="100,000 cores; the largest machine
 _BYTES: Final = Number(most=MAX_BYTES, why="1 EiB; the largest machines have some 64 TiB")
 _GPUS: Final = Number(most=MAX_GPUS, why="the scheduler keeps a column for each; the largest machines have 16 to 72")
 _PODS: Final = Number(most=MAX_PODS, why="kubelets take 110 by default, large machines some 1,000")
+_RESOURCE: Final = Text(least=1, most=317, why="Kubernetes: a prefix of 253 characters, a slash, a name of 63")
+_PIECES: Final = Number(most=MAX_PIECES, why="far above any number of pieces, and sums of it fit 64 bits")
 _RUN: Final = Number(most=2**31 - 1, why="attempts and tries rise by one")
 _MOMENT: Final = Moment(why="times are compared and subtracted; a clock that was never set shows 1970")
 
@@ -150,6 +156,8 @@ BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
         "foreign_memory_bytes": _BYTES,
         "foreign_gpus": _GPUS,
         "foreign_pods": _PODS,
+        "extended": Many(most=MAX_EXTENDED, keys=_RESOURCE, of=_PIECES, why="device plugins offer a few"),
+        "foreign_extended": Many(most=MAX_EXTENDED, keys=_RESOURCE, of=_PIECES, why="like those of the node"),
     },
     ObservedNode: {"name": _NAME},
     ObservedCluster: {
@@ -210,7 +218,7 @@ def _refused_value(value: Any, path: str, bound: Bound | None) -> Iterator[Refus
             yield from _refused_value(entry, f"{path}[{number}]", of)
     elif isinstance(value, dict) and isinstance(bound, Many):
         # Labels are many, and paths are made only where they are needed.
-        for key, entry in cast("dict[str, str]", value).items():
+        for key, entry in cast("dict[str, Any]", value).items():
             if bound.keys is not None and bound.keys.wrong(key):
                 yield Refused(field=path, rule=bound.keys.rule, value=shown(key))
             if bound.of is not None and bound.of.wrong(entry):

@@ -27,6 +27,11 @@ WARN_PERCENT: Final = 80
 CLOCKS_DIFFER: Final = timedelta(minutes=1)
 """Between services. What was measured further ahead is not believed."""
 
+BELIEVED: Final = timedelta(minutes=5)
+"""How old a measurement may be that opens what is exhausted. One takes two minutes at most; one that stood still since
+then knows less than what exhausted it.
+"""
+
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +239,9 @@ def decide_on_budget(
             if budget is None or command.in_money != (budget.micros is not None):
                 return ()  # measured for the budget before this one
             if period_of(context.now) != command.period or command.until > context.now + CLOCKS_DIFFER:
+                return ()
+            opens = budget.is_exhausted(context.now) and not budget.stops_at(command.used)
+            if opens and command.until < context.now - BELIEVED:
                 return ()
             return measured(budget, command.period, command.used, context.now)
         case _:

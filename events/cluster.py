@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.ids import cluster_key, incarnation_id, key_of_id
+from events.node import Taint
 from events.refusal import Refusal
 
 ClusterKind = Literal["local", "simulated", "kubernetes"]
@@ -44,6 +45,12 @@ class SimulatedNodes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     labels cannot hold."""
     gpu_memory_bytes: int = 0
     """Memory of one device; 0 if unknown."""
+    labels: dict[str, str] = {}
+    """Labels of each node, beside its host name and GPU model."""
+    taints: tuple[Taint, ...] = ()
+    """Taints of each node."""
+    extended: dict[str, int] = {}
+    """Extended resources of each node, by name."""
 
 
 class NodePool(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,8 @@ from events.cluster import ClusterKind, SimulatedNodes
 from events.node import NodeFacts
 from events.project import PodSecurity
 from events.workload.commands import PodFactKind, PodWarning
+from events.workload.fields.scheduling import NodeSelectorTerm, PodAffinity, Toleration
+from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
 from events.workload.pod_sets import Container
 
@@ -104,6 +106,13 @@ class RunPod(_Message, frozen=True, kw_only=True):
     """0: no limit; likewise memory."""
     memory_limit_bytes: int = 0
     container: Container = Container()
+    extended: tuple[ExtendedAmount, ...] = ()
+    node_type: str = ""
+    """Of its node, empty: any. This and the next three: what the pod says of its node, where pods say that."""
+    node_terms: tuple[NodeSelectorTerm, ...] | None = None
+    """None: any node."""
+    tolerations: tuple[Toleration, ...] = ()
+    pod_affinity: PodAffinity | None = None
     grace_seconds: int = 30
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}

@@ -6,6 +6,7 @@ comes late, or a second time, changes nothing, however many measure.
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +17,8 @@ from events.prices import HOUR, is_full_hour
 from events.refusal import Refusal
 
 MOST_ROWS: Final = 500
-"""Of one project in an hour: some 200 KB at most."""
+MOST_BYTES: Final = 300_000
+"""Of one project in an hour, as JSON: NATS takes 1 MB, and an agent may call GPUs what it likes."""
 OLDEST: Final = timedelta(days=31)
 """How long after it an hour may be measured; samples are kept for less."""
 MILLI_SECONDS_PER_HOUR: Final = 3_600_000
@@ -85,9 +87,10 @@ class NoteHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 def hours_key(project_id: str, hour: datetime) -> str | None:
-    """None where the id is none of ours."""
-    key = key_of_id(project_id)
-    return None if key is None else f"{key}-{hour.astimezone(UTC):%Y%m}"
+    """None where the id is none of ours. Of the id, and not of the name: one that was deleted and one that is called so
+    now may both have used the same hour.
+    """
+    return None if key_of_id(project_id) is None else f"{UUID(project_id).hex}-{hour.astimezone(UTC):%Y%m}"
 
 
 def decide(command: NoteHours, state: Hours, context: Context) -> Decision[HoursMeasured]:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.refusal import Refusal
+from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI
 
@@ -73,6 +74,10 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Devices that pods of other programs request."""
     foreign_pods: int = 0
     """Number of pods of other programs."""
+    extended: dict[str, int] = {}
+    """Allocatable extended resources beside `nvidia.com/gpu`, by name."""
+    foreign_extended: dict[str, int] = {}
+    """Those that pods of other programs request."""
     stand_in: bool = False
     """Whether its GPUs are declared and not real (`--gpus N`, or a simulated node)."""
 
@@ -92,6 +97,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Memory of the node."""
     devices: tuple[DeviceShare, ...] = ()
     """Which devices, and how much of each."""
+    extended: tuple[ExtendedAmount, ...] = ()
+    """Extended resources, each once."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -170,6 +177,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     used_memory_bytes: int = 0
     used_device_milli: tuple[int, ...] = ()
     """Reserved share of each device; may be longer than facts.gpu_count where devices were lost."""
+    used_extended: dict[str, int] = {}
+    """Reserved amounts, by name; none is 0."""
 
     @property
     def schedulable(self) -> bool:
@@ -197,6 +206,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """How many devices that none of ours touches may still be; negative where others' came, or some died."""
         touched = sum(1 for milli in self.used_device_milli if milli)
         return self.facts.gpu_count - self.facts.foreign_gpus - touched
+
+    def free_extended(self, resource: str) -> int:
+        """What is left of an extended resource; 0 where the node has none."""
+        has, others = self.facts.extended.get(resource, 0), self.facts.foreign_extended.get(resource, 0)
+        return has - others - self.used_extended.get(resource, 0)
 
     @property
     def free_device_milli(self) -> tuple[int, ...]:
@@ -228,7 +242,7 @@ def run_of(reservation_id_: str, workload_id: str) -> PodRef | None:
 
 def holdable(reservation: Reservation) -> bool:
     """Whether its amounts can be those of a reservation at all."""
-    sizes = (reservation.cpu_milli, reservation.memory_bytes)
+    sizes = (reservation.cpu_milli, reservation.memory_bytes, *(each.amount for each in reservation.extended))
     return all(0 <= size <= MOST_RESERVED for size in sizes) and all(
         0 <= share.device < MOST_DEVICES and 0 < share.milli <= WHOLE_GPU_MILLI for share in reservation.devices
     )
@@ -264,10 +278,12 @@ def _evolve(state: Node, event: NodeEvent) -> Node:
 def _with(state: Node, changed: tuple[Reservation, ...], sign: int) -> Node:
     held = dict(state.reservations)
     cpu, memory = state.used_cpu_milli, state.used_memory_bytes
-    milli = list(state.used_device_milli)
+    milli, extended = list(state.used_device_milli), state.used_extended
     for reservation in changed:
         if sign > 0:
             more = max(cpu + reservation.cpu_milli, memory + reservation.memory_bytes)
+            if reservation.extended:
+                more = max(more, *(extended.get(each.resource, 0) + each.amount for each in reservation.extended))
             if reservation.id in held or more > MOST_RESERVED or not holdable(reservation):
                 continue
             held[reservation.id] = reservation
@@ -278,9 +294,23 @@ def _with(state: Node, changed: tuple[Reservation, ...], sign: int) -> Node:
         for share in reservation.devices:
             milli.extend([0] * (share.device + 1 - len(milli)))
             milli[share.device] += sign * share.milli
+        if reservation.extended:
+            extended = _extended_with(extended, reservation.extended, sign)
     return replace(
-        state, reservations=held, used_cpu_milli=cpu, used_memory_bytes=memory, used_device_milli=tuple(milli)
+        state,
+        reservations=held,
+        used_cpu_milli=cpu,
+        used_memory_bytes=memory,
+        used_device_milli=tuple(milli),
+        used_extended=extended,
     )
+
+
+def _extended_with(used: dict[str, int], amounts: tuple[ExtendedAmount, ...], sign: int) -> dict[str, int]:
+    found = dict(used)
+    for each in amounts:
+        found[each.resource] = found.get(each.resource, 0) + sign * each.amount
+    return {name: amount for name, amount in found.items() if amount}
 
 
 # -- commands and decide ---------------------------------------------------------------------------------------------
@@ -392,6 +422,9 @@ def _shortage(before: Node, reserve: tuple[Reservation, ...]) -> str | None:
         return f"lacks {-after.free_cpu_milli} milli of CPU"
     if after.free_memory_bytes < 0 and any(r.memory_bytes for r in reserve):
         return f"lacks {-after.free_memory_bytes} bytes of memory"
+    for name in sorted({each.resource for r in reserve for each in r.extended if each.amount}):
+        if (free := after.free_extended(name)) < 0:
+            return f"lacks {-free} of {name}"
     if after.free_pods < 0:
         return f"takes at most {after.facts.max_pods} pods"
     return _shortage_of_devices(after, shares)

@@ -135,7 +135,7 @@ class WaitingReason(StrEnum):
     NO_SUCH_NODE_POOL = "no_such_node_pool"
     """None of the node pools that it may use exists."""
     NO_MATCHING_NODE = "no_matching_node"
-    """No node is large enough, even when it is empty."""
+    """No node has the labels that it needs, or none of those that have is large enough, even when it is empty."""
     QUOTA_TOO_SMALL = "quota_too_small"
     """It is non-preemptible and needs more than the whole quota of its project."""
     PROJECT_DELETED = "project_deleted"
@@ -143,7 +143,9 @@ class WaitingReason(StrEnum):
     CLUSTER_DISCONNECTED = "cluster_disconnected"
     """The agent of its cluster does not report, or the cluster was removed."""
     NO_NODES = "no_nodes"
-    """The node pools have no nodes, or every node that is large enough accepts no new pods."""
+    """The node pools have no nodes, or every node that is large enough accepts no new pods or has a taint that the
+    workload does not tolerate.
+    """
     QUOTA_USED = "quota_used"
     """It is non-preemptible, and other workloads of the project leave too little of the quota."""
     INSUFFICIENT_GPU = "insufficient_gpu"

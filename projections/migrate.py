@@ -140,6 +140,8 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """,
     # A restored log gives places out again that the one before it had.
     "ALTER TABLE muster.webhook_position ADD COLUMN incarnation integer NOT NULL DEFAULT 0",
+    # Those that wait longest, tried or not: what a backup holds of them is read every few seconds.
+    "CREATE INDEX webhook_deliveries_open ON muster.webhook_deliveries (webhook_id, place) WHERE state = 'waiting'",
 )
 """Each is applied once, in this order; never change one that was shipped, add another."""
 

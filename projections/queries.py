@@ -400,7 +400,7 @@ class Queries:
             select(nodes, clusters.c.name.label("cluster_name"))
             .select_from(nodes.outerjoin(clusters, clusters.c.id == nodes.c.cluster_id))
             .where(nodes.c.present)
-            .order_by(clusters.c.name, nodes.c.name)
+            .order_by(clusters.c.name, nodes.c.name, nodes.c.cluster_id)
         )
         if cluster_id is not None:
             statement = statement.where(nodes.c.cluster_id == cluster_id)

@@ -6,10 +6,11 @@ A violation begins with its place in the log and the name of the invariant; docs
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from development.checker.nodes import Node, Nodes, milli
+from development.checker.places import Places
 from development.checker.records import Fields, RawMessage, Record, parse, run_name
 from development.checker.workloads import Model, Workload, Wrong, created
 
@@ -109,6 +110,7 @@ class LogChecker:
     def __init__(self, *, stand_ins: bool = False) -> None:
         self.report = Report()
         self.nodes = Nodes()
+        self.places = Places()
         self.workloads: dict[str, Workload] = {}
         """Every incarnation, by id."""
         self.newest: dict[str, Workload] = {}
@@ -116,10 +118,9 @@ class LogChecker:
         self.commits: dict[int, CommitSeen] = {}
         self.seq = 0
         self.last_commit_id = ""
+        self.now = datetime.min.replace(tzinfo=UTC)
+        """The greatest time that a commit names."""
         self._stand_ins = stand_ins
-        self._projects: dict[str, str] = {}
-        """Id of the living one, by key; empty where it was deleted."""
-        self._gone_projects: set[str] = set()
         self._last_seq: dict[str, int] = {}
         self._commands: set[tuple[str, str]] = set()
         self._tokens: dict[str, int] = {}
@@ -142,6 +143,7 @@ class LogChecker:
             self._last_seq[message.subject] = message.seq
             return
         self.last_commit_id = record.fields["commit_id"]
+        self.now = max(self.now, record.at)
         self._chain(record)
         self._part(record)
         self._person(record)
@@ -206,7 +208,7 @@ class LogChecker:
 
     def _events(self, record: Record) -> None:
         model: Model | None = None
-        for event in record.fields["events"]:
+        for index, event in enumerate(record.fields["events"]):
             type_, data = event["type"], event["data"]
             self._author(record, type_)
             if type_ == "MessageVoided":
@@ -215,7 +217,9 @@ class LogChecker:
             elif type_ == "LogRestored":
                 self._restored(record, data)
             elif record.kind == "project":
-                self._project(record.key, type_, data)
+                self._all_wrong(self.places.take_project(record, type_, data))
+            elif record.kind == "cluster":
+                self._all_wrong(self.places.take_cluster(record, type_, data))
             elif record.kind == "node":
                 self._all_wrong(self.nodes.take(record.key, type_, data, record.seq))
             elif record.kind == "workload":
@@ -227,10 +231,10 @@ class LogChecker:
                     self._wrong("name", f"{type_} on {record.subject}, where nothing was created")
                     continue
                 model = model or self._model(workload, record)
+                workload.told.append((record.seq, index, type_))
                 if type_ == "WorkloadCreated":
-                    workload.events += 1
                     continue
-                gone = workload.project_id in self._gone_projects
+                gone = self.places.is_gone(workload.project_id)
                 if type_ == "WorkloadDeletionRequested" and data["reason"] == "project_deleted" and not gone:
                     self._wrong("project", f"{workload.name} is deleted with its project, which is there")
                 self._all_wrong(model.take(type_, data))
@@ -238,17 +242,6 @@ class LogChecker:
         if model is not None:
             self._all_wrong(model.settle())
         self._remember(record, model.workload.id if model else "")
-
-    def _project(self, key: str, type_: str, data: Fields) -> None:
-        if type_ == "ProjectCreated":
-            if self._projects.get(key):
-                self._wrong("project", f"{data['name']} is made a second time")
-            self._projects[key] = data["project_id"]
-        elif self._projects.get(key) == "":
-            self._wrong("project", f"{type_} on ev.project.{key}, which is deleted")
-        elif type_ == "ProjectDeleted":
-            self._gone_projects.add(self._projects.get(key, ""))
-            self._projects[key] = ""
 
     def _restored(self, record: Record, data: Fields) -> None:
         if data["incarnation"] != self._incarnation + 1:
@@ -328,6 +321,9 @@ class LogChecker:
         got = (reservation.get("cpu_milli", 0), reservation.get("memory_bytes", 0))
         if got != (asked.cpu_milli, asked.memory_bytes):
             self._wrong("asked", f"{id_} holds CPU and memory {got}, asked was {asked}")
+        pieces = {each["resource"]: each["amount"] for each in reservation.get("extended", [])}
+        if pieces != asked.extended:
+            self._wrong("asked", f"{id_} holds {pieces} of extended resources, asked was {asked.extended}")
         shares = sorted(share["milli"] for share in reservation.get("devices", []))
         if shares != asked.shares(node.facts.get("gpu_memory_bytes", 0)):
             self._wrong("asked", f"{id_} holds {shares} of devices ({milli(reservation)} together), asked was {asked}")

@@ -25,6 +25,8 @@ class Node:
     """Sum of what is held; likewise the two below."""
     memory_bytes: int = 0
     device_milli: Counter[int] = field(default_factory=Counter[int])
+    extended: Counter[str] = field(default_factory=Counter[str])
+    """By name of the resource."""
     version: int = 0
 
     @property
@@ -37,6 +39,8 @@ class Node:
         self.memory_bytes += sign * reservation.get("memory_bytes", 0)
         for share in reservation.get("devices", []):
             self.device_milli[share["device"]] += sign * share["milli"]
+        for each in reservation.get("extended", []):
+            self.extended[each["resource"]] += sign * each["amount"]
 
 
 class Nodes:
@@ -120,6 +124,10 @@ def _room(node: Node, new: Fields) -> Iterator[Wrong]:
         used = held + facts.get(f"foreign_{name}", 0)
         if new.get(name, 0) and used > facts.get(name, 0):
             yield "room", f"{node.name} has {name} {facts.get(name, 0)}, and {used} are held"
+    for name in (each["resource"] for each in new.get("extended", []) if each["amount"]):
+        used = node.extended[name] + facts.get("foreign_extended", {}).get(name, 0)
+        if used > facts.get("extended", {}).get(name, 0):
+            yield "room", f"{node.name} has {facts.get('extended', {}).get(name, 0)} of {name}, and {used} are held"
     pods, most = len(node.held) + facts.get("foreign_pods", 0), facts.get("max_pods", 110)
     if pods > most:
         yield "room", f"{node.name} takes {most} pods, and has {pods}"

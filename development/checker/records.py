@@ -94,6 +94,8 @@ class Asked:
     """Of each device; 0 where memory decides."""
     gpu_memory_bytes: int
     """Of each device; 0 where the share decides."""
+    extended: dict[str, int]
+    """Extended resources by name."""
 
     def shares(self, device_memory_bytes: int) -> list[int]:
         """Thousandths of each device, on a node whose devices have so much memory; empty where it is not known."""
@@ -120,4 +122,8 @@ def asked(spec: Fields) -> Asked:
         devices=count,
         milli=milli,
         gpu_memory_bytes=memory,
+        extended={
+            each["resource"]: int(quantity(each.get("quantity") or "0"))
+            for each in compute.get("extendedResources") or []
+        },
     )

@@ -52,7 +52,7 @@ def _expected(log: LogChecker) -> dict[str, dict[str, Row]]:
             for node in log.nodes.by_key.values()
             for id_, held in node.held.items()
         },
-        "history": {workload.id: {"count": workload.events} for workload in log.workloads.values()},
+        "history": {workload.id: {"count": len(workload.told)} for workload in log.workloads.values()},
     }
 
 

@@ -117,11 +117,14 @@ class Workload:
     exits: dict[str, int] = field(default_factory=dict[str, int])
     """Exit code of each failed run whose process ended of itself, not by a signal."""
     tokens: dict[str, int] = field(default_factory=dict[str, int])
-    """Of every run; likewise the one below."""
+    """Of every run; likewise the two below."""
     nodes: dict[str, str] = field(default_factory=dict[str, str])
     """Name of the node that it was given."""
+    devices: dict[str, list[Fields]] = field(default_factory=dict[str, list[Fields]])
+    """Shares of devices that it was given."""
     moments: list[Moment] = field(default_factory=list[Moment])
-    events: int = 0
+    told: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """Every event: sequence and place of it in the commit, and its type."""
 
     distributed: Fields = field(default_factory=dict[str, Any])
     """What a distributed training has beside its spec; empty for every other kind."""
@@ -216,7 +219,6 @@ class Model:
 
     def take(self, type_: str, data: Fields) -> Iterator[Wrong]:
         """Take one event over; what is wrong about it."""
-        self.workload.events += 1
         if self.workload.deleted:
             yield "deleted", f"{type_} after {self.workload.name} was deleted"
         if type_ in FACTS:
@@ -334,6 +336,7 @@ class Model:
         )
         workload.tokens[name] = token
         workload.nodes[name] = placement["node_name"]
+        workload.devices[name] = placement.get("devices", [])
 
     def _may_run(self, what: str) -> Iterator[Wrong]:
         workload = self.workload

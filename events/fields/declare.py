@@ -31,6 +31,8 @@ class Limits:
     """Whether a request may not say null, though it may of the other fields of the section."""
     hides_options: bool = False
     """Whether OpenAPI leaves out which words are possible, as the contract does."""
+    hides_default: bool = False
+    """Whether OpenAPI leaves out the default, as the contract does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class About:
     """Of a list: the field of an item that no two items may share."""
     later: bool = False
     """Whether it may be changed after submission."""
+    in_force: bool = True
+    """Whether anything of Muster acts on it yet. Where not, answers list it in `notYetInForce` if it is given."""
     example: str = ""
     """Given to who left out a mandatory field."""
 

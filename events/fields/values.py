@@ -15,9 +15,13 @@ NaturalInt64 = Annotated[int, Limits(format="int64", least=0)]
 NaturalNumber = Annotated[float, Limits(format="double", least=0)]
 Quantity = Annotated[str, Limits(longest=63, pattern=r"^([+]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")]
 """The pattern is the contract's; the real parser is stricter where this lets nonsense through (C9)."""
+SomeQuantity = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^([+]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")]
 Uuid = Annotated[str, Limits(format="uuid")]
 NonEmpty = Annotated[str, Limits(shortest=1)]
 ItemName = Annotated[str, Limits(shortest=1, longest=63)]
+LabelName = Annotated[str, Limits(longest=63)]
+"""Key of a label as the contract bounds it; rules see to the rest."""
+LongName = Annotated[str, Limits(shortest=1, longest=253)]
 ShortText = Annotated[str, Limits(longest=250)]
 LongText = Annotated[str, Limits(longest=10_000)]
 LongUrl = Annotated[str, Limits(longest=2048)]

@@ -5,6 +5,7 @@ are `sequence` (one of its documented extensions) and `previous`: the places of 
 before it, in the log. Who gets an event whose `previous` is not the last that they got has missed some.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -23,6 +24,7 @@ _SEQUENCE_DIGITS: Final = 16
 _NUMBER_DIGITS: Final = 6
 _UNENCODED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 """All others are percent-encoded in a header."""
+_ENCODED: Final = re.compile(f"[^{re.escape(_UNENCODED)}]")
 
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -67,29 +69,38 @@ def time_text(time: datetime) -> str:
 
 
 def binary(
-    event: PublicEvent, *, id_: str, project_id: str, about: str, time: datetime, place: Place, previous: str
+    event: PublicEvent, *, id_: str, project_id: str, about: str, time: datetime, sequence: str, previous: str
 ) -> tuple[dict[str, str], bytes]:
     """(headers, payload) of a message in binary mode.
 
     Args:
         about: what the event is about within the project, such as a workload's id; may be empty.
+        sequence: the text of its place.
         previous: `sequence` of the project's event before it; empty where there was none.
     """
     kind = type(event)
-    attributes = {
-        "specversion": SPEC_VERSION,
-        "id": id_,
-        "source": source_of(project_id),
-        "type": type_of(kind),
-        "subject": about,
-        "time": time_text(time),
-        "datacontenttype": CONTENT_TYPE,
-        "dataschema": schema_of(kind),
-        "sequence": place.text(),
-        "previous": previous,
+    headers = {
+        "ce-specversion": SPEC_VERSION,
+        "ce-id": _encoded(id_),
+        "ce-source": _encoded(source_of(project_id)),
+        "ce-type": type_of(kind),
+        "ce-subject": _encoded(about),
+        "ce-time": time_text(time),
+        "ce-datacontenttype": CONTENT_TYPE,
+        "ce-dataschema": schema_of(kind),
+        "ce-sequence": sequence,
+        "ce-previous": previous,
     }
-    headers = {f"{PREFIX}{name}": quote(value, safe=_UNENCODED) for name, value in attributes.items() if value}
+    if not about:
+        del headers["ce-subject"]
+    if not previous:
+        del headers["ce-previous"]
     return headers, _ENCODER.encode(event)
+
+
+def _encoded(value: str) -> str:
+    """As it stands in a header. Nearly all are fit as they are, and to see that is cheaper."""
+    return value if _ENCODED.search(value) is None else quote(value, safe=_UNENCODED)
 
 
 def attributes_of(headers: Mapping[str, str]) -> dict[str, str]:

@@ -49,9 +49,10 @@ def messages(
         # Of a project without a possible id nobody can be a member.
         if token(told.project_id):
             place = Place(commit.seq, number)
+            sequence = place.text()
             if written is None or place > written:
-                found.append(_message(commit, told, place, previous.get(told.project_id, "")))
-            previous[told.project_id] = place.text()
+                found.append(_message(commit, told, place, sequence, previous.get(told.project_id, "")))
+            previous[told.project_id] = sequence
             number += 1
     return found
 
@@ -63,7 +64,7 @@ def event_id(commit: Commit, told: Told) -> str:
     return ".".join((*parts, *part, *((told.project_id,) if told.shared else ())))
 
 
-def _message(commit: Commit, told: Told, place: Place, previous: str) -> FeedMessage:
+def _message(commit: Commit, told: Told, place: Place, sequence: str, previous: str) -> FeedMessage:
     workload_id = told.workload_id if token(told.workload_id) else ""
     headers, payload = binary(
         told.event,
@@ -71,7 +72,7 @@ def _message(commit: Commit, told: Told, place: Place, previous: str) -> FeedMes
         project_id=told.project_id,
         about=workload_id,
         time=commit.record.occurred_at,
-        place=place,
+        sequence=sequence,
         previous=previous,
     )
     subject = feed_subject(told.project_id, workload_id, type(told.event).__name__)

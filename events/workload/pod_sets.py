@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from events.workload.fields.process import EnvironmentVariable
+from events.workload.fields.scheduling import PodAffinity, Toleration
 from events.workload.rendezvous import Peers
 from events.workload.spec import PodRequest
 
@@ -64,6 +65,8 @@ class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     request: PodRequest = PodRequest()
     limits: PodLimits = PodLimits()
     container: Container = Container()
+    tolerations: tuple[Toleration, ...] = ()
+    """As they were written; the scheduler reads what the request has of them."""
     grace_seconds: int = 0
     """Between being told to go and being killed."""
     labels: dict[str, str] = {}
@@ -94,6 +97,8 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     """Whether pods of it that live when the workload completes or fails are left to end by themselves."""
     node_pools: tuple[str, ...] = ()
     """Its pods may be placed in these alone, in this order; empty: in those of the project."""
+    pod_affinity: PodAffinity | None = None
+    """How its pods, and all others of the workload, stay together."""
 
     @property
     def at_once(self) -> int:

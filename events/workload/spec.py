@@ -13,13 +13,19 @@ from msgspec.structs import replace
 
 from events.fields.declare import Section, joined
 from events.quantities import cores_to_milli, parse_bytes
-from events.workload.fields.compute import ComputeSpec, Resources
+from events.workload.fields.compute import ComputeSpec, ExtendedResource, Resources
 from events.workload.fields.distribution import Distribution
 from events.workload.fields.lifetime import Lifetime
 from events.workload.fields.metadata import Metadata
 from events.workload.fields.process import Process
-from events.workload.fields.scheduling import DEFAULT_WORKSPACE_PRIORITY, PriorityClass, Scheduling
+from events.workload.fields.scheduling import (
+    DEFAULT_WORKSPACE_PRIORITY,
+    NodeSelectorTerm,
+    PriorityClass,
+    Scheduling,
+)
 from events.workload.fields.workspace import OverQuota
+from events.workload.needs import ExtendedAmount, Tolerated, tolerated
 
 MAX_AUTO_DELETION_SECONDS: Final = 100 * 365 * 24 * 3600
 """A hundred years: longer cannot be a wish, and a larger number would leave the calendar."""
@@ -113,7 +119,7 @@ MOST_DEVICES_ASKED: Final = 2**20
 
 
 class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one pod takes from its node. Everything in whole units, so sums are exact."""
+    """What one pod takes from its node, in whole units, so sums are exact; and what the node must be like."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
@@ -122,18 +128,36 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Share of each device, in thousandths; WHOLE_GPU_MILLI for whole ones; 0 where memory decides."""
     gpu_memory_bytes: int = 0
     """Share of each device by memory; the node's device size turns it into thousandths."""
+    extended: tuple[ExtendedAmount, ...] = ()
+    """By name, each once."""
+    node_type: str = ""
+    """Value of the node's label for it; empty: any."""
+    node_terms: tuple[NodeSelectorTerm, ...] | None = None
+    """At least one must match the node's labels; None: any node will do."""
+    tolerated: tuple[Tolerated, ...] = ()
+    """Taints that do not keep it away, beside those of what it asks for."""
+    topology_key: str = ""
+    """Label that the node must have, whatever its value; empty: none."""
 
 
 def with_defaults(spec: TrainingSpec) -> TrainingSpec:
-    """The spec with the defaults that depend on other fields (R19, C4); every other is the field's own.
+    """The spec with the defaults that depend on other fields (R19, C4); every other is the field's own. An item that
+    says exclude is left out, with what it excludes (R37).
 
     Done once, when the creation is decided: a later change of a default changes no stored workload.
     """
     compute = spec.compute
     if compute.gpu_request_type is not None and not compute.gpu_devices_request:
         compute = replace(compute, gpu_devices_request=1)
-    preemptibility = spec.preemptibility or preemptibility_of(spec.priority_class)
-    return replace(spec, compute=compute, preemptibility=preemptibility)
+    asked = tuple(item for item in compute.extended_resources if not item.exclude)
+    if len(asked) < len(compute.extended_resources):
+        compute = replace(compute, extended_resources=asked)
+    return replace(
+        spec,
+        compute=compute,
+        preemptibility=spec.preemptibility or preemptibility_of(spec.priority_class),
+        tolerations=tuple(item for item in spec.tolerations if not item.exclude),
+    )
 
 
 def preemptibility_of(priority: PriorityClass) -> Literal["preemptible", "non-preemptible"]:
@@ -163,6 +187,7 @@ def pod_request(compute: ComputeSpec) -> PodRequest:
         gpu_devices=_at_most(MOST_DEVICES_ASKED, devices),
         gpu_milli=_at_most(WHOLE_GPU_MILLI, milli),
         gpu_memory_bytes=_at_most(MOST_ASKED, memory),
+        extended=_extended(compute.extended_resources),
     )
 
 
@@ -174,11 +199,31 @@ def group_ids(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
+def pod_needs(spec: TrainingSpec) -> PodRequest:
+    """`pod_request`, and what the node must be like (S040–S044)."""
+    affinity, together = spec.node_affinity_required, spec.pod_affinity
+    return replace(
+        pod_request(spec.compute),
+        node_type=spec.node_type or "",
+        node_terms=None if affinity is None else affinity.node_selector_terms,
+        tolerated=tolerated(spec.tolerations),
+        topology_key=together.key if together is not None and together.type == "Required" else "",
+    )
+
+
+def _extended(resources: tuple[ExtendedResource, ...]) -> tuple[ExtendedAmount, ...]:
+    amounts = {
+        item.resource: _at_most(MOST_ASKED, parse_bytes(item.quantity or "0")) for item in resources if not item.exclude
+    }
+    return tuple(ExtendedAmount(resource=name, amount=amount) for name, amount in sorted(amounts.items()) if amount)
+
+
 def check_quantities(spec: TrainingSpec) -> None:
     """Raises ValueError where a quantity of the spec is none, or quotes of its command do not close."""
     compute = spec.compute
     parse_bytes(compute.cpu_memory_request)
-    for quantity in (compute.cpu_memory_limit, compute.gpu_memory_request, compute.gpu_memory_limit):
+    extended = (item.quantity for item in compute.extended_resources)
+    for quantity in (compute.cpu_memory_limit, compute.gpu_memory_request, compute.gpu_memory_limit, *extended):
         if quantity is not None:
             parse_bytes(quantity)
     group_ids(spec.security.supplemental_groups)

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 from muster_client import Muster, Told, models
 
-CHAT_URL = os.environ["CHAT_URL"]
+CHAT_URL = os.environ.get("CHAT_URL") or sys.exit("CHAT_URL is not set: the address of an incoming webhook of the chat")
 WAIT_SECONDS = float(os.environ.get("WAIT_SECONDS", "3600"))
 LONGEST_PAUSE_SECONDS = 60.0
 GIVE_UP_SECONDS = 3_600.0

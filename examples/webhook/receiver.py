@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
-WEBHOOK = Webhook(os.environ["WEBHOOK_SECRET"])
+SECRET = os.environ.get("WEBHOOK_SECRET") or sys.exit("WEBHOOK_SECRET is not set: `muster webhook create` prints it")
+WEBHOOK = Webhook(SECRET)
 SEEN: set[str] = set()  # a real one keeps these as long as what it does with the events
 MAX_BYTES = 1_000_000
 

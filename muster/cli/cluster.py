@@ -34,6 +34,8 @@ DEFAULT_MEMORY: Final = "512Gi"
 DEFAULT_GPU_MEMORY: Final = "80Gi"
 DEFAULT_GPU_MODEL: Final = "simulated"
 _CSV_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+"""Mandatory. Beside them there may be labels, taints and extended_resources, whose entries are separated by `;`."""
+_TAINT: Final = re.compile(r"([^=:]+)(?:=([^:]*))?:(.+)")
 
 
 CLUSTER_COLUMNS: Final = (
@@ -61,6 +63,10 @@ class _NodeKind:
     gpus: int
     model: str
     gpu_memory_bytes: int
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[tuple[str, str, str], ...] = ()
+    """Key, value and effect of each."""
+    extended: tuple[tuple[str, int], ...] = ()
 
     def group(self, names: list[str]) -> Row:
         listed: list[Json] = [*names]
@@ -71,6 +77,9 @@ class _NodeKind:
             "gpus": self.gpus,
             "gpuModel": self.model,
             "gpuMemoryBytes": self.gpu_memory_bytes,
+            "labels": [{"name": name, "value": value} for name, value in self.labels],
+            "taints": [{"key": key, "value": value, "effect": effect} for key, value, effect in self.taints],
+            "extendedResources": [{"resource": name, "amount": amount} for name, amount in self.extended],
         }
 
 
@@ -168,7 +177,8 @@ _NodesCsvOption = Annotated[
     typer.Option(
         "--nodes-csv",
         metavar="FILE",
-        help="Add simulated nodes from a CSV file with columns sn, cpu_milli, memory_mib, gpu, model.",
+        help="Add simulated nodes from a CSV file with columns sn, cpu_milli, memory_mib, gpu, model, and perhaps "
+        "labels (KEY=VALUE;…), taints (KEY=VALUE:EFFECT;…), extended_resources (NAME=N;…).",
     ),
 ]
 _CoresOption = Annotated[
@@ -388,6 +398,9 @@ def _grouped(lines: "DictReader[str]", file: Path, gpu_memory_bytes: int) -> lis
             gpus=gpus,
             model=(line["model"] or "") if gpus else "",
             gpu_memory_bytes=gpu_memory_bytes if gpus else 0,
+            labels=tuple(cells.pair("labels", entry) for entry in cells.entries("labels")),
+            taints=tuple(cells.taint(entry) for entry in cells.entries("taints")),
+            extended=tuple(cells.extended(entry) for entry in cells.entries("extended_resources")),
         )
         names.setdefault(kind, []).append(name)
     if not names:
@@ -417,6 +430,29 @@ class _Cells:
             return parse_integer(given)
         except ValueProblem as error:
             raise self.wrong(column, str(error)) from error
+
+    def entries(self, column: str) -> list[str]:
+        """Of a column that need not be there."""
+        return [entry for part in (self.line.get(column) or "").split(";") if (entry := part.strip())]
+
+    def pair(self, column: str, entry: str) -> tuple[str, str]:
+        name, separator, value = entry.partition("=")
+        if not (name and separator):
+            raise self.wrong(column, f"{entry!r} is not KEY=VALUE")
+        return name, value
+
+    def taint(self, entry: str) -> tuple[str, str, str]:
+        found = _TAINT.fullmatch(entry)
+        if found is None:
+            raise self.wrong("taints", f"{entry!r} is not KEY=VALUE:EFFECT or KEY:EFFECT, such as team=a:NoSchedule")
+        return found[1], found[2] or "", found[3]
+
+    def extended(self, entry: str) -> tuple[str, int]:
+        name, amount = self.pair("extended_resources", entry)
+        try:
+            return name, parse_integer(amount)
+        except ValueProblem as error:
+            raise self.wrong("extended_resources", str(error)) from error
 
     def wrong(self, column: str, told: str) -> Problem:
         return usage(f"{self.where}, column {column}: {told}")

@@ -9,7 +9,7 @@ from muster.cli.command import Session, command
 from muster.cli.complete import project_names
 from muster.cli.names import project_id
 from muster.cli.options import moment_option
-from muster.cli.output import Column
+from muster.cli.output import Column, Format
 from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
 
 _NAME: Final = Column("NAME", "name")
@@ -58,9 +58,36 @@ SECTIONS: Final = (
     (
         "Events",
         "events",
-        (Column("AT", "at", time=True), Column("WORKLOAD", "workloadName"), Column("WHAT", "message", rest=True)),
+        (Column("AT", "at", time=True), Column("OF", "about"), _NAME, Column("WHAT", "message", rest=True)),
     ),
 )
+
+
+FLAT: Final = tuple(
+    Column(key.upper(), key) for key in ("section", "name", "of", "difference", "before", "after", "at", "message")
+)
+"""In CSV all sections are one table."""
+_IN: Final = {"workloads": ("projectName", _workload), "quotas": ("", _quota), "nodes": ("clusterName", _node)}
+"""By section: the field with what a thing is in, and how it is told."""
+
+
+def flat_rows(found: Row) -> list[Row]:
+    rows: list[Row] = [
+        {
+            "section": section,
+            "name": text_of(row, "name"),
+            "of": text_of(row, within),
+            "difference": text_of(row, "difference"),
+            "before": told(row_of(row, "before")),
+            "after": told(row_of(row, "after")),
+        }
+        for section, (within, told) in _IN.items()
+        for row in rows_of(found, section)
+    ]
+    for row in rows_of(found, "events"):
+        event: Row = {"section": "events", "of": text_of(row, "about")}
+        rows.append(event | {key: text_of(row, key) for key in ("name", "at", "message")})
+    return rows
 
 
 def add_diff(root: typer.Typer) -> None:
@@ -93,13 +120,17 @@ def add_diff(root: typer.Typer) -> None:
         """Compare two moments: workloads, quotas and nodes, and what happened between them.
 
         It lists what is not the same at both moments. A workload that came and went between them is among the events
-        only. At most 500 changed workloads and 500 events are looked at.
+        only. At most 500 changed workloads and 500 events are shown, the oldest first.
         """
         parameters: list[tuple[str, str | int]] = [("from", moment_option("--from", from_))]
         parameters += [("to", moment_option("--to", to))] if to else []
         parameters += [("projectId", project_id(session.api, project))] if project else []
         found = session.api.get("/diff", parameters)
-        session.out.one(found, lambda: show(session, found))
+        if session.out.style.format in {Format.CSV, Format.NAME}:
+            session.out.rows(flat_rows(found), FLAT)
+            tell_more(session, found)
+        else:
+            session.out.one(found, lambda: show(session, found))
 
 
 def show(session: Session, found: Row) -> None:
@@ -116,9 +147,14 @@ def show(session: Session, found: Row) -> None:
             out.table(rows, columns)
     if not shown:
         out.talk("no difference")
+    tell_more(session, found)
+
+
+def tell_more(session: Session, found: Row) -> None:
+    """On stderr, where not all is shown."""
     for key, what in (("moreWorkloads", "workloads changed"), ("moreEvents", "events happened")):
         if found.get(key) is True:
-            out.talk(f"more {what} than are shown; ask for a shorter time, or for one project")
+            session.out.talk(f"more {what} than are shown; ask for a shorter time, or for one project")
 
 
 def _number(moment: Row) -> str:

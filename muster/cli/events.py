@@ -75,7 +75,7 @@ TypeFilter = Annotated[
     typer.Option(
         "--type",
         metavar="TYPE",
-        help="Only events of this type, such as WorkloadSubmitted. Repeatable.",
+        help="Only events of this type, such as WorkloadSubmitted or 'Workload*'. Repeatable.",
         autocompletion=type_names,
     ),
 ]

@@ -157,6 +157,12 @@ def _find_node(session: Session, name: str, cluster: str | None) -> Row:
     )
 
 
+def _extended(row: Row) -> list[tuple[str, float, float]]:
+    """Name, reserved amount and capacity of each extended resource."""
+    there, reserved = (row_of(row_of(row, kind), "extendedResources") for kind in ("capacity", "reserved"))
+    return [(name, number_of(reserved, name), number_of(there, name)) for name in sorted(there)]
+
+
 def _describe(session: Session, row: Row) -> None:
     out = session.out
     labels = ", ".join(f"{key}={plain_text(value)}" for key, value in row_of(row, "labels").items())
@@ -176,6 +182,7 @@ def _describe(session: Session, row: Row) -> None:
             ("CPU cores", _used(row, "cpuCores")),
             ("Memory", _used_memory(row)),
             ("Pods", _used(row, "pods")),
+            *((name, f"{format_number(used)}/{format_number(there)}") for name, used, there in _extended(row)),
             ("Labels", labels),
             ("Taints", taints),
         ]

@@ -169,24 +169,32 @@ def _start(session: Session, data_dir: Path | None, wanted: "Wanted", address: t
         async with player(store, postgres_url, wanted, told) as playing:
             with told.shown(session, "to the beginning"):
                 await playing.prepare(stop)
-            with listening(*address) as at:
-                url = f"http://{address[0]}:{at.getsockname()[1]}"
-                await playing.say(url)
-                async with serving(
-                    settings, store, actors, playing.played, name=wanted.name, schema=playing.schema, at=at
-                ):
-                    _write_context(session, wanted.name, url)
-                    session.out.talk(f"{wanted.name} is served at {url}: muster --context {wanted.name} workload list")
-                    removed = asyncio.create_task(until_removed(playing, stop))
+            await playing.say(url)
+            async with serving(settings, store, actors, playing.played, name=wanted.name, schema=playing.schema, at=at):
+                _write_context(session, wanted.name, url)
+                session.out.talk(f"{wanted.name} is served at {url}: muster --context {wanted.name} workload list")
+                removed = asyncio.create_task(until_removed(playing, stop))
+                try:
                     with told.shown(session, "replay"):
                         done = await playing.play(stop)
-                    _say_where(session, playing, done=done, ends=ends)
-                    if ends:
-                        stop.set()
-                    await removed
+                finally:
+                    if removed.done():
+                        await removed  # why it played no further
+                _say_where(session, playing, done=done, ends=ends)
+                if ends:
+                    stop.set()
+                await removed
         code = ExitCode.OK if done else ExitCode.INTERRUPTED
 
-    _on_sandbox(session, data_dir, work)
+    host, port = address
+    try:
+        # First of all: where it cannot be served, nothing is made.
+        at = listening(host, port)
+    except OSError as error:
+        raise usage(f"--host and --port: the sandbox's API cannot listen at {host} port {port}: {error}") from error
+    with at:
+        url = f"http://{f'[{host}]' if ':' in host else host}:{at.getsockname()[1]}"
+        _on_sandbox(session, data_dir, work)
     return code
 
 

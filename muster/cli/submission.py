@@ -4,7 +4,7 @@ import shlex
 from typing import Final
 
 from muster.cli.command import Session
-from muster.cli.output import Column
+from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, row_of, text_of
 from muster.cli.watch import wait_for_end
 
@@ -37,6 +37,9 @@ def send(
         lambda: session.out.table([answer], SUBMITTED_COLUMNS),
         columns=SUBMITTED_COLUMNS,
     )
+    waiting = answer.get("notYetInForce")
+    if isinstance(waiting, list) and waiting:
+        session.out.talk(f"nothing acts yet on {', '.join(map(plain_text, waiting))}")
     if waits:
         return wait_for_end(session.api, identifier, session.out, timeout_seconds=timeout_seconds)
     called = text_of(answer, "name")

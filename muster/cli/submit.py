@@ -29,6 +29,54 @@ if TYPE_CHECKING:
     from events.workload.fields.creation import Creation
 
 
+_NameArgument = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="Name of the workload; or give --name-prefix.")
+]
+_PrefixOption = Annotated[
+    str | None,
+    typer.Option("--name-prefix", metavar="TEXT", help="Name it with this prefix and a suffix that makes it unique."),
+]
+_CommandOption = Annotated[
+    bool,
+    typer.Option("--command", "-c", help="The words after -- replace the image's entry point, and not its arguments."),
+]
+_FileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--file", "-f", metavar="FILE|-", help="Read the request from this YAML or JSON file; flags override it."
+    ),
+]
+_DryRunOption = Annotated[
+    str | None, typer.Option("--dry-run", metavar="client", help="Check and print the request, and send nothing.")
+]
+_WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout.")
+]
+_WatchOption = Annotated[
+    bool, typer.Option("--watch", "-w", help="Print each phase change until it ends; exits like --wait.")
+]
+
+
+_RequiredKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--required-pod-topology-key",
+        metavar="KEY",
+        help="Place its pods only on nodes with the same value of this label; one that has no room there waits.",
+        rich_help_panel="Scheduling",
+    ),
+]
+_PreferredKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--preferred-pod-topology-key",
+        metavar="KEY",
+        help="Place its pods on nodes with the same value of this label where there is room, else elsewhere.",
+        rich_help_panel="Scheduling",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
     """What one `submit` submits."""
@@ -53,44 +101,18 @@ def _submit(
     of: Submitted,
     session: Session,
     *,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name of the workload; or give --name-prefix.")
-    ] = None,
+    name: _NameArgument = None,
     project: ProjectOption = None,
     cluster: ClusterOption = None,
-    name_prefix: Annotated[
-        str | None,
-        typer.Option(
-            "--name-prefix", metavar="TEXT", help="Name it with this prefix and a suffix that makes it unique."
-        ),
-    ] = None,
+    name_prefix: _PrefixOption = None,
+    required_pod_topology_key: _RequiredKeyOption = None,
+    preferred_pod_topology_key: _PreferredKeyOption = None,
     code: CodeOption = None,
-    replace_command: Annotated[
-        bool,
-        typer.Option(
-            "--command", "-c", help="The words after -- replace the image's entry point, and not its arguments."
-        ),
-    ] = False,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            "--file",
-            "-f",
-            metavar="FILE|-",
-            help="Read the request from this YAML or JSON file; flags override it.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        str | None,
-        typer.Option("--dry-run", metavar="client", help="Check and print the request, and send nothing."),
-    ] = None,
-    wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout."),
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Print each phase change until it ends; exits like --wait.")
-    ] = False,
+    replace_command: _CommandOption = False,
+    file: _FileOption = None,
+    dry_run: _DryRunOption = None,
+    wait: _WaitOption = False,
+    watch: _WatchOption = False,
     timeout: TimeoutOption = None,
     idempotency_key: IdempotencyOption = None,
     **fields: Any,
@@ -105,6 +127,7 @@ def _submit(
         request = read_request(file, of.kind)
     _name(request, name, name_prefix, of.noun)
     set_fields(request, fields, of.creation)
+    _set_topology(request, required_pod_topology_key, preferred_pod_topology_key)
     _set_words(request, words, of.noun, replace_command=replace_command)
     if of.framework:
         from muster.cli.distributed import set_distributed
@@ -143,6 +166,17 @@ def add_submit(app: typer.Typer, of: Submitted) -> None:
         more=partial(_field_options, of),
         examples=of.examples,
     )(submit)
+
+
+def _set_topology(request: Row, required: str | None, preferred: str | None) -> None:
+    """Raises Problem (usage)."""
+    if required is not None and preferred is not None:
+        raise usage(
+            "--required-pod-topology-key and --preferred-pod-topology-key exclude each other", todo="give one of them"
+        )
+    for kind, key in (("Required", required), ("Preferred", preferred)):
+        if key is not None:
+            set_field(request, "spec.podAffinity", {"type": kind, "key": key})
 
 
 def _set_words(request: Row, words: list[str], noun: str, *, replace_command: bool) -> None:

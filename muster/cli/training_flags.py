@@ -41,9 +41,9 @@ _NOT_FROM_TABLE: Final = frozenset(
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
 
-FlagKind = Literal["text", "integer", "number", "duration", "list", "pairs", "switch"]
-"""How a flag's text becomes the field's value. list: comma separated; pairs: NAME=VALUE; both repeatable. switch: true
-where it is given.
+FlagKind = Literal["text", "integer", "number", "duration", "switch", "list", "names", "pairs", "items"]
+"""How a flag's text becomes the field's value. list: comma separated; names: the same, of items that have only a name;
+pairs: NAME=VALUE; items: FIELD=VALUE,…; these four repeatable. switch: true where it is given.
 """
 
 _METAVAR: Final[dict[FlagKind, str]] = {
@@ -51,13 +51,17 @@ _METAVAR: Final[dict[FlagKind, str]] = {
     "integer": "N",
     "number": "X",
     "duration": "DURATION",
-    "list": "A,B",
-    "pairs": "NAME=VALUE",
     "switch": "",
+    "list": "A,B",
+    "names": "A,B",
+    "pairs": "NAME=VALUE",
+    "items": "FIELD=VALUE,…",
 }
 _MORE_HELP: Final[dict[FlagKind, str]] = {
     "list": " Comma separated.",
+    "names": " Comma separated.",
     "pairs": " Repeatable.",
+    "items": " Repeatable.",
     "duration": " Write 30s, 5m, 2h or 7d.",
 }
 
@@ -100,9 +104,19 @@ def _kind(node: Node) -> FlagKind:
     if node.about.unit == "seconds":
         return "duration"
     if node.kind == "list":
-        return "pairs" if node.about.key else "list"
+        return _kind_of_items(node) if node.about.key else "list"
     known: dict[str, FlagKind] = {"integer": "integer", "number": "number", "boolean": "switch"}
     return known.get(node.kind, "text")
+
+
+def _kind_of_items(node: Node) -> FlagKind:
+    """By whether its items are told by their key alone, by it and one more text, or by more."""
+    assert node.item is not None
+    assert node.about is not None
+    first, *more = node.item.fields
+    if first.name != node.about.key:
+        return "items"
+    return "names" if not more else "pairs" if more[0].kind == "text" else "items"
 
 
 _LIVE: Final[dict[str, Callable[..., Any]]] = {"spec.nodePools": node_pools}
@@ -125,6 +139,7 @@ FLAG_OF_FIELD: Final[dict[str, str]] = {
     "spec.command": "--command",
     "spec.args": "words after --",
     "spec.code": "--code",
+    "spec.podAffinity": "--required-pod-topology-key or --preferred-pod-topology-key",
     "useGivenNameAsPrefix": "--name-prefix",
     "projectId": "--project",
     "clusterId": "--cluster",
@@ -160,7 +175,7 @@ def _option(flag: Flag) -> TyperOption:
     section = "Master" if of_master else flag.node.section
     if flag.kind == "switch":
         return _switch([flag.parameter, *flag.names], help_of(flag.node), section)
-    many = flag.kind in {"list", "pairs"}
+    many = flag.kind in {"list", "names", "pairs", "items"}
     of_type: Any = list[str] if many else str
     # A shell completes from a table that is made of this (muster.cli.reference).
     offered = OptionInfo(
@@ -170,10 +185,18 @@ def _option(flag: Flag) -> TyperOption:
         param_decls=[flag.parameter, *flag.names],
         type_descriptor=TypeDescriptor(annotation=of_type, parameter_info=offered, file_annotation=None),
         multiple=many,
-        help=of_master + help_of(flag.node) + _MORE_HELP.get(flag.kind, ""),
+        help=of_master + help_of(flag.node) + _more_help(flag),
         metavar=flag.metavar,
         rich_help_panel=section,
     )
+
+
+def _more_help(flag: Flag) -> str:
+    if flag.kind != "items":
+        return _MORE_HELP.get(flag.kind, "")
+    assert flag.node.item is not None
+    fields = ", ".join(field.name for field in flag.node.item.fields if field.kind != "boolean")
+    return f" Fields: {fields}.{_MORE_HELP['items']}"
 
 
 def set_fields(
@@ -210,11 +233,20 @@ def value_of(flag: Flag, texts: list[str]) -> Json:
         case "duration":
             return parse_duration(text)
         case "list":
-            return [part.strip() for entry in texts for part in entry.split(",") if part.strip()]
+            return _parts(texts)
+        case "names":
+            assert flag.node.item is not None
+            return [{flag.node.item.fields[0].name: part} for part in _parts(texts)]
         case "switch":
             return parse_boolean(text)
         case "pairs":
             return [_pair(flag, entry) for entry in texts]
+        case "items":
+            return [_item(flag, entry) for entry in texts]
+
+
+def _parts(texts: list[str]) -> list[Json]:
+    return [part.strip() for entry in texts for part in entry.split(",") if part.strip()]
 
 
 def _pair(flag: Flag, text: str) -> Row:
@@ -225,7 +257,36 @@ def _pair(flag: Flag, text: str) -> Row:
             "environment: those do not exist here, give --image"
         )
     name, value = parse_pair(text, flag.names[0].removeprefix("--"))
-    return {"name": name, "value": value}
+    assert flag.node.item is not None
+    key, of_value = flag.node.item.fields[:2]
+    return {key.name: name, of_value.name: value}
+
+
+def _item(flag: Flag, text: str) -> Row:
+    """An item in the key=value language. Raises ValueProblem."""
+    assert flag.node.item is not None
+    fields = flag.node.item.by_name
+    found: Row = {}
+    for part in text.split(","):
+        name, value = parse_pair(part, f"part of {flag.names[0]}", form="FIELD=VALUE,FIELD=VALUE")
+        field = fields.get(name)
+        if field is None:
+            raise ValueProblem(f"{name!r} is no field; those are {', '.join(fields)}")
+        if name in found:
+            raise ValueProblem(f"{name!r} is given twice in {text!r}")
+        found[name] = _typed(field, value)
+    return found
+
+
+def _typed(field: Node, text: str) -> Json:
+    if field.kind == "boolean":
+        if text not in _BOOLEANS:
+            raise ValueProblem(f"{field.name} is true or false, not {text!r}")
+        return _BOOLEANS[text]
+    return parse_integer(text) if field.kind == "integer" else text
+
+
+_BOOLEANS: Final[dict[str, bool]] = {"true": True, "false": False}
 
 
 def _offer(options: tuple[str, ...]) -> Callable[[str], list[str]]:

@@ -40,11 +40,11 @@ def parse_ago(text: str) -> int:
     return parse_duration(text)
 
 
-def parse_pair(text: str, what: str) -> tuple[str, str]:
+def parse_pair(text: str, what: str, *, form: str = "NAME=VALUE") -> tuple[str, str]:
     """Name and value of `NAME=VALUE`; the value may hold further '='."""
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise ValueProblem(f"{text!r} is no {what}; write NAME=VALUE")
+        raise ValueProblem(f"{text!r} is no {what}; write {form}")
     return name, value
 
 

@@ -67,6 +67,7 @@ _SelectorOption = Annotated[
         autocompletion=labels,
     ),
 ]
+_EverythingOption = Annotated[bool, typer.Option("--all", "-A", help="List those of all projects you may see.")]
 _SearchOption = Annotated[
     str | None,
     typer.Option(
@@ -96,9 +97,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         session: Session,
         *,
         project: ProjectOption = None,
-        everything: Annotated[
-            bool, typer.Option("--all", "-A", help="List those of all projects you may see.")
-        ] = False,
+        everything: _EverythingOption = False,
         status: _StatusOption = None,
         conditions: _FilterOption = None,
         selector: _SelectorOption = None,
@@ -537,25 +536,37 @@ def _deleted_by(records: list[Row]) -> str:
 
 
 def _flat(value: Row, prefix: str = "") -> list[tuple[str, str]]:
-    """Leaves of the spec by their paths; names and values of lists as NAME=VALUE."""
+    """Leaves of the spec by their paths; items of lists in short."""
     lines: list[tuple[str, str]] = []
     for key, below in value.items():
         match below:
             case dict():
                 lines += _flat(below, f"{prefix}{key}.")
             case list() if below and isinstance(below[0], dict):
-                lines.append((f"{prefix}{key}", ", ".join(map(_item, rows_of(value, key)))))
+                joint = " or " if key == "nodeSelectorTerms" else ", "
+                lines.append((f"{prefix}{key}", joint.join(map(_item, rows_of(value, key)))))
             case _:
                 lines.append((f"{prefix}{key}", plain_text(below)))
     return lines
 
 
 def _item(entry: Row) -> str:
-    """One object of a list: `NAME=VALUE`, or its name with whatever else it has."""
-    rest = [plain_text(inner) for name, inner in entry.items() if name != "name" and not isinstance(inner, dict)]
-    told = " ".join(filter(None, rest))
-    name = text_of(entry, "name")
-    return f"{name}={told}" if name and ("value" in entry or told) else name or told
+    """NAME=VALUE, and other items as the flags of submit take them."""
+    if "matchExpressions" in entry:
+        return " and ".join(map(_item, rows_of(entry, "matchExpressions"))) or "(no expression)"
+    if "operator" in entry and "effect" not in entry:
+        values = entry.get("values")
+        told = " " + ",".join(map(plain_text, values)) if isinstance(values, list) and values else ""
+        return f"{text_of(entry, 'key')} {text_of(entry, 'operator')}{told}"
+    if "operator" in entry:
+        return ",".join(f"{name}={plain_text(value)}" for name, value in entry.items() if value not in (None, False))
+    if "resource" in entry:
+        return f"{text_of(entry, 'resource')}={text_of(entry, 'quantity')}"
+    if "url" in entry:
+        return f"{text_of(entry, 'name') or text_of(entry, 'type')}={text_of(entry, 'url')}"
+    if entry.keys() == {"name"}:
+        return text_of(entry, "name")
+    return f"{text_of(entry, 'name')}={text_of(entry, 'value')}"
 
 
 def _when(session: Session, row: Row, key: str) -> str:

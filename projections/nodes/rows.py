@@ -41,6 +41,10 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """JSON object."""
     taints: Annotated[str, _Column(lambda node: to_json(node.state.facts.taints), type="json")]
     """JSON: [{"key", "value", "effect"}]."""
+    extended: Annotated[str, _Column(lambda node: to_json(node.state.facts.extended), type="json")]
+    """JSON object: extended resources by name; likewise the two others."""
+    foreign_extended: Annotated[str, _Column(lambda node: to_json(node.state.facts.foreign_extended), type="json")]
+    used_extended: Annotated[str, _Column(lambda node: to_json(node.state.used_extended), type="json", often=True)]
     used_cpu_milli: Annotated[int, _Column(lambda node: node.state.used_cpu_milli, often=True)]
     used_memory_bytes: Annotated[int, _Column(lambda node: node.state.used_memory_bytes, often=True)]
     used_device_milli: Annotated[tuple[int, ...], _Column(lambda node: node.state.used_device_milli, often=True)]

@@ -161,6 +161,7 @@ def _request(request: PodRequest) -> str:
         parts.append(f"{request.cpu_milli / 1000:g} CPU {'core' if request.cpu_milli == 1000 else 'cores'}")  # noqa: PLR2004
     if request.memory_bytes:
         parts.append(f"{format_bytes(request.memory_bytes)} memory")
+    parts += [f"{each.amount} {each.resource}" for each in request.extended]
     return _listed(parts) if parts else "no resource requests"
 
 

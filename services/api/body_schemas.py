@@ -50,7 +50,7 @@ def _field(node: Node) -> Schema:
         }
         schema["title"] = label_of(node)
         schema["x-muster"] = {key: value for key, value in marks.items() if value}
-    if not node.mandatory and not node.nullable:
+    if not node.mandatory and not node.nullable and not node.limits.hides_default:
         schema["default"] = list(node.default) if node.kind == "list" else node.default
     return schema
 

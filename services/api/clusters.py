@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_GPUS
+from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_EXTENDED, MAX_GPUS, MAX_PIECES
 from events.aggregate import Chain
 from events.authorize import Permission
 from events.cluster import (
@@ -23,7 +23,7 @@ from events.cluster import (
 )
 from events.fields.declare import Body, Limits
 from events.fields.values import NonEmpty, PoolWord
-from events.node import CordonNode, UncordonNode
+from events.node import CordonNode, Taint, UncordonNode
 from events.quantities import cores_to_milli
 from projections.queries import Moment
 from services.api import answers
@@ -34,11 +34,14 @@ from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_o
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import CLUSTER, CLUSTERS, NODE, NODE_POOLS, NODES
 from services.api.places import cluster_at, cluster_chain, clusters_at, directory_caught_up, directory_fresh
-from services.api.rules import check_label_key, check_label_value, check_name
+from services.api.rules import check_extended, check_label_key, check_label_value, check_name
 from services.api.shown_rows import node_answer
 
 MAX_SIMULATED_NODES: Final = 5000
 """Of one cluster: their names stand in one record of the log."""
+MAX_NODE_LABELS: Final = 100
+"""Of a simulated node; likewise taints."""
+MAX_NODE_TAINTS: Final = 20
 MAX_NODE_CPU_CORES: Final = MAX_CPU_MILLI // 1000
 REMOVED: Final = Query(
     name="removed",
@@ -62,6 +65,36 @@ NodePrefix = Annotated[
     ),
 ]
 Bytes = Annotated[int, Limits(least=0, most=MAX_BYTES)]
+LabelKey = Annotated[str, Limits(shortest=1, longest=253)]
+
+
+class NodeLabelFields(Body, frozen=True, kw_only=True):
+    """One label of nodes."""
+
+    name: LabelKey
+    """Key of the label."""
+    value: PoolWord = ""
+    """Value of the label."""
+
+
+class NodeTaintFields(Body, frozen=True, kw_only=True):
+    """One taint of nodes."""
+
+    key: LabelKey
+    """Key of the taint."""
+    value: PoolWord = ""
+    """Value of the taint."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    """What it does to pods that do not tolerate it."""
+
+
+class NodeResourceFields(Body, frozen=True, kw_only=True):
+    """An extended resource of nodes."""
+
+    resource: LabelKey
+    """Name of the resource, such as rdma/hca."""
+    amount: Annotated[int, Limits(least=1, most=MAX_PIECES)]
+    """How many each node has."""
 
 
 class SimulatedNodesFields(Body, frozen=True, kw_only=True):
@@ -85,6 +118,12 @@ class SimulatedNodesFields(Body, frozen=True, kw_only=True):
     """
     gpu_memory_bytes: Bytes = 0
     """Memory of one GPU; 0 if it is not known."""
+    labels: Annotated[tuple[NodeLabelFields, ...], Limits(longest=MAX_NODE_LABELS)] = ()
+    """Labels of each node, beside its host name and GPU model."""
+    taints: Annotated[tuple[NodeTaintFields, ...], Limits(longest=MAX_NODE_TAINTS)] = ()
+    """Taints of each node."""
+    extended_resources: Annotated[tuple[NodeResourceFields, ...], Limits(longest=MAX_EXTENDED)] = ()
+    """Extended resources of each node."""
 
 
 class ClusterCreation(Body, frozen=True, kw_only=True):
@@ -370,12 +409,33 @@ def _simulated(groups: tuple[SimulatedNodesFields, ...]) -> tuple[tuple[Simulate
                 gpu_count=group.gpus,
                 gpu_model=group.gpu_model,
                 gpu_memory_bytes=group.gpu_memory_bytes,
+                labels={label.name: label.value for label in group.labels},
+                taints=tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in group.taints),
+                extended={each.resource: each.amount for each in group.extended_resources},
             )
         )
+        issues += _issues_of_simulated(field, group)
     if len(seen) > MAX_SIMULATED_NODES:
         details = f"{len(seen)} nodes are too many; at most {MAX_SIMULATED_NODES} are simulated in one cluster"
         issues.append(Issue(field="simulatedNodes", details=details, rule="max"))
     return tuple(nodes), issues
+
+
+def _issues_of_simulated(field: str, group: SimulatedNodesFields) -> Iterator[Issue]:
+    """Labels, taints and resources as Kubernetes has them."""
+    for index, label in enumerate(group.labels):
+        yield from check_label_key(f"{field}.labels[{index}].name", label.name)
+        yield from check_label_value(f"{field}.labels[{index}].value", label.value)
+    for index, taint in enumerate(group.taints):
+        yield from check_label_key(f"{field}.taints[{index}].key", taint.key)
+        yield from check_label_value(f"{field}.taints[{index}].value", taint.value)
+    for index, each in enumerate(group.extended_resources):
+        yield from check_extended(f"{field}.extendedResources[{index}].resource", each.resource)
+    names = {"labels": [label.name for label in group.labels]}
+    names["extendedResources"] = [each.resource for each in group.extended_resources]
+    for name, given in names.items():
+        if twice := next((one for at, one in enumerate(given) if one in given[:at]), None):
+            yield Issue(field=f"{field}.{name}", details=f"{shown(twice)} stands there twice; leave one out")
 
 
 def require_some_role(call: Look) -> None:

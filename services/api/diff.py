@@ -13,6 +13,7 @@ from services.api.answers.diff import Difference
 from services.api.clusters import require_some_role
 from services.api.context import Look, read_answer
 from services.api.errors import bad_request
+from services.api.happenings import happenings
 from services.api.issues import Issue, shown
 from services.api.moments import moment_of, parse_as_of
 from services.api.operations import Answer, Query, reads
@@ -45,17 +46,22 @@ async def get_diff(call: Look) -> Answer[answers.Diff]:
     ids = await queries.changed_workloads(*span, project_id=project_id, limit=MOST_WORKLOADS + 1)
     told = (await queries.happened(*span, project_id=project_id, limit=MOST_EVENTS + 1)).rows
     workloads = await _workloads(call, earlier, later, ids[:MOST_WORKLOADS])
+    others = await happenings(call, *span, project_id=project_id, most=MOST_EVENTS + 1)
     people = set[str]().union(*(mentioned(row["message"]) | {row["actor_id"]} for row in told))
     subjects = await call.api.actors.subjects_of(people)
+    # A prefix of all that happened: where the search ended early, what comes later is left out altogether.
+    of_workloads = (_happening(row, subjects) for row in told)
+    events = [one for one in (*of_workloads, *others.happenings) if one.sequence <= others.upto]
+    events.sort(key=lambda one: one.sequence)
     diff = answers.Diff(
         earlier=answers.DiffMoment(sequence=earlier.seq, at=earlier.at),
         later=answers.DiffMoment(sequence=later.seq, at=later.at),
         workloads=workloads,
         quotas=list(_quotas(await projects_at(call, earlier), await projects_at(call, later), project_id)),
         nodes=[] if project_id is not None else await _nodes(call, earlier, later),
-        events=[_happening(row, subjects) for row in told[:MOST_EVENTS]],
+        events=events[:MOST_EVENTS],
         more_workloads=len(ids) > MOST_WORKLOADS,
-        more_events=len(told) > MOST_EVENTS,
+        more_events=len(events) > MOST_EVENTS or others.upto < later.seq,
     )
     return read_answer(diff, later.seq, {})
 
@@ -180,8 +186,9 @@ def _happening(row: Mapping[Any, Any], subjects: Mapping[str, str]) -> answers.H
     return answers.Happening(
         sequence=row["seq"],
         at=row["at"],
-        workload_id=row["workload_id"],
-        workload_name=row["workload_name"],
+        about="workload",
+        id=row["workload_id"],
+        name=row["workload_name"],
         type=row["type"],
         message=with_names(message, lambda id_: subjects.get(id_, id_)),
     )

@@ -9,6 +9,7 @@ from events.actors import SERVICE_PREFIX
 from events.public.cloudevents import Place
 from events.public.registry import PUBLIC_EVENTS
 from events.subjects import EVENTS_STREAM, feed_filter
+from events.webhooks import fits
 from services.api.context import Call, Look
 from services.api.errors import bad_request, not_found
 from services.api.feed_frames import LAST_NUMBER, NO_MARK, Position, Takes, mark_in, read_position
@@ -25,8 +26,8 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def read_type(given: str) -> str:
-    """Raises BadValueError."""
-    if given not in PUBLIC_EVENTS:
+    """A type, or what stands for several, as webhooks take it. Raises BadValueError."""
+    if not any(fits(name, given) for name in EVENT_TYPES):
         raise BadValueError(none_of(given, EVENT_TYPES), "options")
     return given
 
@@ -38,10 +39,11 @@ def read_uuid(given: str) -> str:
     return given
 
 
+TYPE_HELP: Final = "Only of this type, such as WorkloadSubmitted; `*` and `?` stand for any characters. Repeatable."
 FILTERS: Final = (
     Query(name="projectId", read=read_uuid, help="Only of this project. Default: of all that you may read."),
     Query(name="workloadId", read=read_uuid, help="Only about this workload."),
-    Query(name="type", type="texts", read=read_type, help="Only of this type, such as WorkloadSubmitted. Repeatable."),
+    Query(name="type", type="texts", read=read_type, help=TYPE_HELP),
 )
 FROM: Final = Query(
     name="from",
@@ -97,7 +99,8 @@ async def asked(call: Call, project_id: str, workload_id: str, types: tuple[str,
     """Raises 404 of a project that is not there, or that the caller may not read."""
     if project_id and (not call.may_read(project_id) or await find_project(call, project_id) is None):
         raise not_found("there is no such project")
-    return Asked(project_id, Wanted(workload_id, frozenset(types)))
+    named = frozenset(name for name in EVENT_TYPES if any(fits(name, pattern) for pattern in types))
+    return Asked(project_id, Wanted(workload_id, named))
 
 
 async def position_now(call: Call) -> Position:

@@ -12,7 +12,7 @@ from events.phases import DesiredPhase, Phase
 from events.workload.commands import CreateWorkload
 from events.workload.decide import final_name
 from events.workload.kinds import KINDS
-from events.workload.kinds.distributed import not_yet_in_force, shown_master
+from events.workload.kinds.distributed import shown_master
 from events.workload.kinds.kind import Kind
 from events.workload.spec import Distributed, TrainingSpec, with_master_defaults
 from events.workload.state import Workload
@@ -24,6 +24,8 @@ from services.api.context import MAX_WAIT_SECONDS, Call, Look, rfc3339, sequence
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
 from services.api.issues import MAX_ISSUES
+from services.api.moments import moment_headers, moment_of
+from services.api.not_yet import not_yet_in_force
 from services.api.operations import Answer
 from services.runtime.log.chains import READ_SECONDS
 from services.runtime.log.floors import StaleLogError
@@ -45,8 +47,7 @@ class Shown:
         if self.distributed is None:
             return {}
         same, master = shown_master(self.spec, self.distributed)
-        ahead = not_yet_in_force(self.distributed.distribution)
-        return {"master_spec_same_as_worker": same, "master_spec": master, "not_yet_in_force": ahead}
+        return {"master_spec_same_as_worker": same, "master_spec": master}
 
 
 async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
@@ -90,13 +91,20 @@ def _created(call: Call, kind: Kind, command: CreateWorkload, reply: Accepted) -
         "desired_phase": DesiredPhase.RUNNING,
         "actual_phase": Phase.CREATING,
         "spec": kind.shown(spec, distributed),
+        "not_yet_in_force": not_yet_in_force(spec, distributed),
     }
     return Shown(fields=fields, spec=spec, distributed=distributed)
 
 
 async def read(call: Look, kind: Kind) -> tuple[Shown, dict[str, str]]:
-    """(the newest state of a workload of this kind, headers). Raises 404, also where it is of another kind."""
-    chain, headers = await newest_workload(call)
+    """(a workload of this kind, in its newest state or as of a moment, headers). Raises 404, also where it is of
+    another kind.
+    """
+    moment = await moment_of(call)
+    if moment is None:
+        chain, headers = await newest_workload(call)
+    else:
+        chain, headers = await workload_at(call, moment), moment_headers(moment)
     if chain.state.kind != kind.name:
         where = KINDS[chain.state.kind].collection
         raise not_found(f"workload {call.id} is of kind {chain.state.kind}: ask for /workloads/{where}/{call.id}")
@@ -124,6 +132,7 @@ async def _shown(call: Look, state: Workload) -> Shown:
         "desired_phase": state.desired,
         "actual_phase": state.phase,
         "spec": KINDS[state.kind].shown(state.spec, state.distributed),
+        "not_yet_in_force": not_yet_in_force(state.spec, state.distributed),
     }
     return Shown(fields=fields, spec=state.spec, distributed=state.distributed)
 

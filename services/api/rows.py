@@ -102,16 +102,15 @@ class LoggedRows:
         known, key = self._directory.project(project_id), key_of_id(project_id)
         if known is not None or key is None:
             return None if known is None else known.name
-        state = (await self._store.load(PROJECT, key)).state
-        return state.name if state.project_id == project_id else None
+        # Whatever was made on one chain has one name, also where another one has it now.
+        return (await self._store.load(PROJECT, key)).state.name or None
 
     async def _cluster_name(self, cluster_id: str) -> str | None:
         known, key = self._directory.cluster(cluster_id), key_of_id(cluster_id)
         if known is not None or key is None:
             return None if known is None else known.name
         # A removed cluster keeps its name here, as in the tables.
-        state = (await self._store.load(CLUSTER, key)).state
-        return state.name if state.cluster_id == cluster_id else None
+        return (await self._store.load(CLUSTER, key)).state.name or None
 
 
 def _totals(row: WorkloadRow, now: datetime) -> dict[str, float]:

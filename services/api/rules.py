@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from events.agent_bounds import MAX_PIECES
 from events.cluster import Cluster, ClusterKind, pool_names
 from events.labels import LABEL_KEY, LABEL_VALUE
 from events.project import Project
-from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes
+from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes, parse_quantity
 from events.workload import rendezvous
 from events.workload.fields.compute import ComputeSpec
 from events.workload.fields.creation import Creation, DistributedCreation, WorkspaceCreation
 from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
 from events.workload.fields.process import EnvironmentVariable
-from events.workload.spec import MAX_AUTO_DELETION_SECONDS, TrainingSpec, WorkspaceSpec
+from events.workload.fields.scheduling import MatchExpression, Toleration
+from events.workload.needs import GPU, is_extended, whole_number
+from events.workload.spec import MAX_AUTO_DELETION_SECONDS, MasterSpec, TrainingSpec, WorkspaceSpec
 from services.api.container_rules import (
     check_container,
     check_home,
@@ -48,6 +51,8 @@ MAX_GPU_DEVICES: Final = 1_000_000
 """As MAX_CPU_CORES."""
 MAX_GRACE_SECONDS: Final = MAX_AUTO_DELETION_SECONDS
 """A longer one cannot be a wish; timers and calendars overflow beyond it."""
+MAX_EXPRESSIONS: Final = 1_000
+"""Of all terms together: the scheduler compares each with the labels of every node."""
 MAX_SHOWN_POOLS: Final = 20
 """In one sentence."""
 
@@ -67,6 +72,7 @@ _POD_FIELDS: Final = (
     "status.podIPs",
 )
 """What Kubernetes' downward API gives to variables, beside single labels and annotations."""
+_STEP: Final = re.compile(r"[.\[]")
 _POD_LABEL_OR_ANNOTATION: Final = re.compile(r"^metadata\.(?:labels|annotations)\['([^']{1,317})'\]\Z")
 _SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("a signed token (JWT)", re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")),
@@ -156,8 +162,10 @@ def _master(creation: DistributedCreation, master: TrainingSpec | None) -> Itera
 
 
 def _of_master(issues: Iterable[Issue]) -> Iterator[Issue]:
-    """What is wrong with a spec, said of the master's. The folder that was sent is the workers'."""
+    """What is wrong with a spec, said of the master's; nothing of what it has from the workers."""
     for issue in issues:
+        if _STEP.split(issue.field.removeprefix("spec."), maxsplit=1)[0] not in MasterSpec.__struct_encode_fields__:
+            continue
         fields = {field: _master_field(field) for field in issue.involves | {issue.field}}
         yield replace(issue, field=fields[issue.field], involves=frozenset(fields.values()))
 
@@ -487,6 +495,135 @@ def _scheduling(spec: TrainingSpec) -> Iterator[Issue]:
             yield _issue(f"spec.nodePools[{index}]", f"{shown(pool)} is given twice; leave one out")
 
 
+def _node_type(spec: TrainingSpec) -> Iterator[Issue]:
+    """S040."""
+    if spec.node_type is not None:
+        yield from check_label_value("spec.nodeType", spec.node_type)
+
+
+def _node_affinity(spec: TrainingSpec) -> Iterator[Issue]:
+    """R14, R15."""
+    if spec.node_affinity_required is None:
+        return
+    terms, field = spec.node_affinity_required.node_selector_terms, "spec.nodeAffinityRequired.nodeSelectorTerms"
+    if not any(term.match_expressions for term in terms):
+        details = "no term has an expression, and so none matches any node; give one, or leave nodeAffinityRequired out"
+        yield _issue(field, details, "required")
+    if (count := sum(len(term.match_expressions) for term in terms)) > MAX_EXPRESSIONS:
+        yield _issue(field, f"has {count} expressions in all; at most {MAX_EXPRESSIONS} are possible", "max")
+        return
+    for at, term in enumerate(terms):
+        for number, expression in enumerate(term.match_expressions):
+            yield from _expression(f"{field}[{at}].matchExpressions[{number}]", expression)
+
+
+def _expression(path: str, expression: MatchExpression) -> Iterator[Issue]:
+    """R14."""
+    yield from check_label_key(f"{path}.key", expression.key)
+    field, operator, values = f"{path}.values", expression.operator, expression.values
+    match operator:
+        case "In" | "NotIn":
+            if not values:
+                yield _issue(field, f"operator {operator} needs at least one value", "required", f"{path}.operator")
+            for number, value in enumerate(values):
+                yield from check_label_value(f"{field}[{number}]", value)
+        case "Exists" | "DoesNotExist":
+            if values:
+                details = f"operator {operator} takes no values, got {len(values)}; leave them out"
+                yield _issue(field, details, "canAdd", f"{path}.operator")
+        case "Gt" | "Lt":
+            if len(values) != 1 or whole_number(values[0]) is None:
+                given = shown(values[0]) if len(values) == 1 else f"{len(values)} values"
+                details = f"operator {operator} needs one whole number, such as 4, got {given}"
+                yield _issue(field, details, "required", f"{path}.operator")
+
+
+def _pod_affinity(spec: TrainingSpec) -> Iterator[Issue]:
+    """R16: that both are there, the declaration says."""
+    if spec.pod_affinity is not None:
+        yield from check_label_key("spec.podAffinity.key", spec.pod_affinity.key)
+
+
+def _tolerations(spec: TrainingSpec) -> Iterator[Issue]:
+    """R17, R37."""
+    seen: set[str] = set()
+    for index, toleration in enumerate(spec.tolerations):
+        path, name = f"spec.tolerations[{index}]", toleration.name
+        if name is not None and name in seen:
+            yield _issue(f"{path}.name", f"{shown(name)} is given twice; leave one out")
+        seen |= set() if name is None else {name}
+        if not toleration.exclude:
+            yield from _toleration(path, toleration)
+        elif name is None:
+            details = "is required where exclude is true: the name of the item to leave out"
+            yield _issue(f"{path}.name", details, "required", f"{path}.exclude")
+
+
+def _toleration(path: str, toleration: Toleration) -> Iterator[Issue]:
+    """R17; value goes with Equal (C6: the contract's own text says Exists, which Kubernetes refuses)."""
+    examples = {"key": "dedicated", "operator": "Exists or Equal", "effect": "NoSchedule or Any"}
+    given = {"key": toleration.key, "operator": toleration.operator, "effect": toleration.effect}
+    for name, value in given.items():
+        if not value:
+            yield _issue(f"{path}.{name}", f"is required, such as {examples[name]}", "required")
+    if toleration.key:
+        yield from check_label_key(f"{path}.key", toleration.key)
+    operator = f"{path}.operator"
+    if toleration.operator == "Equal" and toleration.value is None:
+        details = "is required with operator Equal; with operator Exists every value of the taint is tolerated"
+        yield _issue(f"{path}.value", details, "required", operator)
+    elif toleration.operator == "Exists" and toleration.value is not None:
+        details = (
+            f"goes with operator Equal only, got {shown(toleration.value)} with Exists; leave it out, or give Equal"
+        )
+        yield _issue(f"{path}.value", details, "canAdd", operator)
+    elif toleration.value is not None:
+        yield from check_label_value(f"{path}.value", toleration.value)
+    if toleration.seconds is not None and toleration.effect != "NoExecute":
+        details = "goes with effect NoExecute only: no other effect takes a pod off its node; leave it out"
+        yield _issue(f"{path}.seconds", details, "canAdd", f"{path}.effect")
+    elif toleration.seconds is not None and toleration.seconds > MAX_GRACE_SECONDS:
+        yield _issue(f"{path}.seconds", f"is at most {MAX_GRACE_SECONDS}, got {shown(toleration.seconds)}", "max")
+
+
+def _extended_resources(spec: TrainingSpec) -> Iterator[Issue]:
+    """R36, R37."""
+    seen: set[str] = set()
+    for index, item in enumerate(spec.compute.extended_resources):
+        path, name = f"spec.compute.extendedResources[{index}]", item.resource
+        if name in seen:
+            yield _issue(f"{path}.resource", f"{shown(name)} is given twice; leave one out")
+        else:
+            yield from check_extended(f"{path}.resource", name)
+        seen.add(name)
+        if not item.exclude:
+            yield from _pieces(f"{path}.quantity", item.quantity)
+
+
+def check_extended(field: str, name: str) -> Iterator[Issue]:
+    """The name of an extended resource."""
+    if name == GPU:
+        yield _issue(field, f"GPUs have fields of their own; leave {GPU} out of the extended resources")
+    elif not LABEL_KEY.match(name) or not is_extended(name):
+        details = f"{shown(name)} is no extended resource; those are named by a domain and a word, such as rdma/hca"
+        yield _issue(field, details)
+
+
+def _pieces(field: str, text: str | None) -> Iterator[Issue]:
+    if text is None:
+        yield _issue(field, "is required: a whole number, such as 1", "required")
+        return
+    try:
+        amount = parse_quantity(text)
+    except QuantityError as error:
+        yield _issue(field, str(error))
+        return
+    if amount < 1 or amount % 1:
+        yield _issue(field, f"is a whole number of at least 1, got {shown(text)}", "min" if amount < 1 else "step")
+    elif amount > MAX_PIECES:
+        yield _issue(field, f"is at most {MAX_PIECES}, got {shown(text)}", "max")
+
+
 def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
     bounds = (
         ("completions", spec.completions, 1, MAX_COMPLETIONS),
@@ -560,7 +697,12 @@ _CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (
     _environment,
     _secrets,
     _compute,
+    _extended_resources,
     _scheduling,
+    _node_type,
+    _node_affinity,
+    _pod_affinity,
+    _tolerations,
     _lifetime,
     _metadata,
     check_home,

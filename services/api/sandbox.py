@@ -141,7 +141,7 @@ async def serving(
 
 def listening(host: str, port: int) -> socket.socket:
     """A socket for the API; port 0: any that is free. Raises OSError."""
-    found = socket.socket()
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))

@@ -85,8 +85,9 @@ def pod_answer(row: Row) -> Pod:
 
 def node_answer(row: Row, person: Callable[[str], Person]) -> Node:
     milli: list[int] = list(row["used_device_milli"])
-    devices = max(row["gpu_count"], len(milli))
-    milli.extend([0] * (devices - len(milli)))
+    milli.extend([0] * (row["gpu_count"] - len(milli)))
+    while len(milli) > row["gpu_count"] and not milli[-1]:
+        milli.pop()  # a device that was lost, and of which nothing is held any more
     return Node(
         name=row["name"],
         cluster_id=row["cluster_id"],
@@ -104,18 +105,21 @@ def node_answer(row: Row, person: Callable[[str], Person]) -> Node:
             gpu_model=row["gpu_model"],
             gpu_memory_bytes=row["gpu_memory_bytes"],
             pods=row["max_pods"],
+            extended_resources=row["extended"],
         ),
         foreign=NodeUse(
             cpu_cores=row["foreign_cpu_milli"] / 1000,
             memory_bytes=row["foreign_memory_bytes"],
             gpus=row["foreign_gpus"],
             pods=row["foreign_pods"],
+            extended_resources=row["foreign_extended"],
         ),
         reserved=NodeUse(
             cpu_cores=row["used_cpu_milli"] / 1000,
             memory_bytes=row["used_memory_bytes"],
             gpus=sum(milli) / 1000,
             pods=row["reserved_pods"],
+            extended_resources=row["used_extended"],
         ),
         devices=[NodeDevice(device=device, reserved_milli=held) for device, held in enumerate(milli)],
         stand_in_gpus=row["stand_in"],

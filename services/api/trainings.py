@@ -6,6 +6,7 @@ from events.workload.kinds.training import TRAINING as KIND
 from services.api.answers import HttpResponse, Training1
 from services.api.context import MIN_SEQ, Call, Look
 from services.api.kinds import act, read, submit
+from services.api.moments import AS_OF, MOMENT_HEADERS
 from services.api.operations import Answer, changes, reads
 from services.api.paths import TRAINING, TRAININGS
 
@@ -34,7 +35,14 @@ async def create_training(call: Call) -> Answer[Training1]:
     return Answer(Training1(**made.fields), status=202, headers=headers)
 
 
-@reads(TRAINING, tag="Trainings", summary="Get a training in its newest state", query=(MIN_SEQ,), errors=(403, 404))
+@reads(
+    TRAINING,
+    tag="Trainings",
+    summary="Get a training in its newest state, or as of a moment",
+    query=(AS_OF, MIN_SEQ),
+    errors=(403, 404),
+    headers=MOMENT_HEADERS,
+)
 async def get_training(call: Look) -> Answer[Training1]:
     found, headers = await read(call, KIND)
     return Answer(Training1(**found.fields), headers=headers)

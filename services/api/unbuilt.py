@@ -31,19 +31,12 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "": {"templateId": None},
     "spec": {
         "exposedUrls": [],
-        # An empty list of terms would match no node (R15).
-        "nodeAffinityRequired": {"nodeSelectorTerms": None},
-        "nodeType": None,
-        "podAffinity": {"key": None, "type": None},
         "ports": [],
         # A readiness probe without a handler is none (R21).
         "probes": {"readiness": None},
         "restartPolicy": None,
         "storage": _STORAGE,
-        "terminateAfterPreemption": False,
-        "tolerations": [],
     },
-    "spec.compute": {"extendedResources": []},
     "spec.security": _SECURITY,
     "spec.imagePullSecrets[]": {"userCredential": False, "exclude": False},
     "spec.relatedUrls[]": {"exclude": False},

@@ -6,6 +6,7 @@ from events.workload.kinds.workspace import WORKSPACE as KIND
 from services.api.answers import HttpResponse, Workspace
 from services.api.context import MIN_SEQ, Call, Look
 from services.api.kinds import act, read, submit
+from services.api.moments import AS_OF, MOMENT_HEADERS
 from services.api.operations import Answer, changes, reads
 from services.api.paths import WORKSPACE, WORKSPACES
 
@@ -32,7 +33,14 @@ async def create_workspace(call: Call) -> Answer[Workspace]:
     return Answer(Workspace(**made.fields), status=202, headers=headers)
 
 
-@reads(WORKSPACE, tag="Workspaces", summary="Get a workspace in its newest state", query=(MIN_SEQ,), errors=(403, 404))
+@reads(
+    WORKSPACE,
+    tag="Workspaces",
+    summary="Get a workspace in its newest state, or as of a moment",
+    query=(AS_OF, MIN_SEQ),
+    errors=(403, 404),
+    headers=MOMENT_HEADERS,
+)
 async def get_workspace(call: Look) -> Answer[Workspace]:
     found, headers = await read(call, KIND)
     return Answer(Workspace(**found.fields), headers=headers)

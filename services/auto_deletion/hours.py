@@ -10,15 +10,17 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any, Final
 
 import asyncpg
+import msgspec
 import structlog
 from prometheus_client import Counter
 
 from events.commit import service_actor
 from events.envelope import Accepted, AdmittedCommand
-from events.hours import MOST_ROWS, Measured, NoteHours, hours_key
+from events.hours import MOST_BYTES, MOST_ROWS, Measured, NoteHours, hours_key
 from events.ids import derived_command_id
 from events.prices import HOUR, full_hour
 from projections.postgres import CUT_OFF, Pool
@@ -48,7 +50,7 @@ log = structlog.get_logger(__name__)
 def to_tell(hour: datetime, rows: Iterable[Mapping[str, Any]]) -> list[AdmittedCommand]:
     """The commands of an hour's rows, by project. Pure. Two who measure give commands of the same ids.
 
-    Of a project with more than MOST_ROWS the smallest are left out, so they count as not measured.
+    Of a project with more than MOST_ROWS or MOST_BYTES the smallest are left out, so they count as not measured.
     """
     by_project: dict[str, list[Measured]] = {}
     for row in rows:
@@ -73,11 +75,18 @@ def to_tell(hour: datetime, rows: Iterable[Mapping[str, Any]]) -> list[AdmittedC
             command=NoteHours(
                 project_id=project_id,
                 hour=hour,
-                rows=tuple(sorted(found, key=lambda one: -one.measured)[:MOST_ROWS]),
+                rows=_largest(found),
             ),
         )
         for project_id, found in sorted(by_project.items())
     ]
+
+
+def _largest(found: Iterable[Measured]) -> tuple[Measured, ...]:
+    """At least one: none is larger than the bounds of its texts."""
+    rows = sorted(found, key=lambda one: -one.measured)[:MOST_ROWS]
+    sizes = accumulate(len(msgspec.json.encode(one)) for one in rows)
+    return tuple(one for one, size in zip(rows, sizes, strict=True) if size <= MOST_BYTES)
 
 
 class SampleRows:
@@ -86,10 +95,10 @@ class SampleRows:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def newest(self, since: datetime) -> datetime:
-        """The last hour of which anything is noted; where there is none after `since`, that."""
+    async def newest(self, since: datetime, until: datetime) -> datetime:
+        """The last hour in this span of which anything is noted; where there is none, `since`."""
         statement = _NEWEST.format(schema=await self._schema())
-        return await self._pool.fetchval(statement, since, timeout=STATEMENT_SECONDS) or since
+        return await self._pool.fetchval(statement, since, until, timeout=STATEMENT_SECONDS) or since
 
     async def of_hour(self, hour: datetime) -> list[Mapping[str, Any]]:
         """By project, owner, cluster, pool, priority and model, thousandths of a GPU times seconds."""
@@ -106,7 +115,9 @@ class SampleRows:
         return await self._pool.fetchval("SELECT schema_name FROM muster.current_projection")
 
 
-_NEWEST: Final = 'SELECT hour FROM "{schema}".use_hours WHERE hour >= $1 AND measured > 0 ORDER BY hour DESC LIMIT 1'
+_NEWEST: Final = """
+SELECT hour FROM "{schema}".use_hours WHERE hour BETWEEN $1 AND $2 AND measured > 0 ORDER BY hour DESC LIMIT 1
+"""
 _CLUSTERS: Final = """
 SELECT DISTINCT cluster_id FROM muster.usage_samples
 WHERE at >= $1::timestamptz - $3::interval AND at < $2::timestamptz ORDER BY 1
@@ -152,9 +163,10 @@ class Hours:
         asyncpg raises, TimeoutError and GateAwayError: then it comes again.
         """
         oldest = full_hour(now - SAMPLES_KEPT)
-        if self._next is None:
-            # Who was killed there may have told only some of its projects.
-            self._next = await self._rows.newest(oldest)
+        if self._next is None or self._next > now:
+            # Who was killed there may have told only some of its projects. And what a clock that was ahead for a
+            # moment went on by, or even had noted, holds up no hour before it.
+            self._next = await self._rows.newest(oldest, now)
         hour = self._next = max(self._next, oldest)
         if hour + HOUR + AFTER > now:
             return False

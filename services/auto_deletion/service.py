@@ -171,11 +171,14 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
                 budgets = Budgets(BudgetRows(pool), last_seq_of(requests), send)
-                measuring = tasks.create_task(budgets.run(stop), name="budgets")
-                tasks.create_task(Hours(SampleRows(pool), send).run(stop), name="hours")
+                measuring = [
+                    tasks.create_task(budgets.run(stop), name="budgets"),
+                    tasks.create_task(Hours(SampleRows(pool), send).run(stop), name="hours"),
+                ]
                 await AutoDeletion(DueRows(pool), send).run(health, stop)
                 # It may wait for tables that are behind, or for a long statement; the next one measures again.
-                measuring.cancel()
+                for task in measuring:
+                    task.cancel()
         finally:
             pool.terminate()
     finally:

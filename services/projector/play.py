@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -34,6 +34,7 @@ TICK_SECONDS: Final = 0.2
 """How often what has become due is played, where a speed is kept."""
 ALIVE_SECONDS: Final = 1.0
 """How often it is looked whether the sandbox was removed."""
+ANSWER_SECONDS: Final = 10.0
 FASTEST: Final = 100_000.0
 MAX: Final = "max"
 ORIGINAL: Final = "original"
@@ -90,6 +91,8 @@ class Player:
     progress: Progress
     _taken: tuple[int, datetime | None, dict[str, int]]
     """The end of what was taken in, of which the last batch may not be written yet: as `PlayedLog.move` takes it."""
+    turns: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of `connection`, which does one thing at a time."""
 
     async def prepare(self, stop: asyncio.Event) -> None:
         """Make it as the log stood at its beginning, where it is not yet."""
@@ -101,7 +104,8 @@ class Player:
         if not stop.is_set():
             reached("replay_prepared")
             self.replay = msgspec.structs.replace(self.replay, indexed=True)
-            await sandboxes.index(self.connection, self.name, self._noted())
+            async with self.turns:
+                await sandboxes.index(self.connection, self.name, self._noted())
 
     async def play(self, stop: asyncio.Event) -> bool:
         """Play on to the end, or until `stop`; whether the end was reached. What was taken in is written whole."""
@@ -111,13 +115,17 @@ class Player:
         await self._written()
         if done and self.note.ready_at is None:
             self.note = msgspec.structs.replace(self.note, ready_at=datetime.now(UTC), seq=self.engine.seq)
-            await write_note(self.connection, self.schema, self._noted())
+            await self._write_note()
         return done
 
     async def say(self, url: str) -> None:
         """Keep where it is served."""
         self.replay = msgspec.structs.replace(self.replay, url=url)
-        await write_note(self.connection, self.schema, self._noted())
+        await self._write_note()
+
+    async def _write_note(self) -> None:
+        async with self.turns:
+            await write_note(self.connection, self.schema, self._noted())
 
     def _noted(self) -> Note:
         return msgspec.structs.replace(self.note, replay=self.replay)
@@ -245,11 +253,15 @@ async def _new(log: EventReader, wanted: Wanted, speed: str) -> Replay:
 
 
 async def until_removed(player: Player, stop: asyncio.Event) -> None:
-    """Wait for `stop`. Raises RemovedError where the sandbox is no longer ours."""
+    """Wait for `stop`. Where the sandbox is no longer ours, it sets that, so that nobody plays on, and raises
+    RemovedError.
+    """
     while not stop.is_set():
         try:
-            await player.connection.fetchval("SELECT 1", timeout=ALIVE_SECONDS * 10)
+            async with player.turns:
+                await player.connection.fetchval("SELECT 1", timeout=ANSWER_SECONDS)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            stop.set()
             raise RemovedError(f"the sandbox {player.name!r} was removed, or Postgres went away") from error
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ALIVE_SECONDS):

@@ -37,6 +37,8 @@ from events.subjects import (
     SERVER_HEALTH,
     WANTED_STREAM,
     WEBHOOKS_ASKED,
+    WEBHOOKS_STAND,
+    WEBHOOKS_STREAM,
     chain_snapshots_filter,
     fold_snapshots_filter,
 )
@@ -274,6 +276,8 @@ SERVICES: Final[dict[str, Service]] = {
         rights=log_follower(
             "webhooks",
             *read(FEED_STREAM),
+            WEBHOOKS_STAND,
+            call("STREAM.MSG.GET", WEBHOOKS_STREAM),
             *(f"cmd.system.webhooks.{c.type.__name__}" for c in COMMANDS.values() if c.service == "webhooks"),
             *answer("api"),
             subscribe=(f"{WEBHOOKS_ASKED}.*",),
@@ -322,6 +326,7 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_AUDIT,
             ALL_CODE,
             ALL_KEYS,
+            WEBHOOKS_STAND,
             *(call("STREAM.CREATE", stream) for stream in (EVENTS_STREAM, *_KEPT_STREAMS)),
             call("STREAM.UPDATE", EVENTS_STREAM),
         ),

@@ -37,7 +37,8 @@ class Candidates:
         self._full = [each.full for each in asked if each.full is not None]
         rows = np.flatnonzero(room.nodes.pool == pool)
         view = View(room, request, rows)
-        refused = refused_by([each.closed for each in asked if each.closed is not None], view)
+        lasting = [check for each in asked for check in (each.barred, each.closed) if check is not None]
+        refused = refused_by(lasting, view)
         self.rows: Integers = rows[~refused]
         self._share_milli: Integers = view.share_milli[~refused]
         self.gpu_milli: Integers = request.gpu_devices * self._share_milli
@@ -45,14 +46,20 @@ class Candidates:
         self._keys = self._keyed(View(room, request, self.rows, self._share_milli))
         self._seen = len(room.changed)
 
-    def best(self, *, most_gpu_milli: int | None = None) -> int | None:
-        """Index among `rows` of the best node that takes at most so much of GPUs; None where none has room."""
+    def best(self, *, most_gpu_milli: int | None = None, within: Booleans | None = None) -> int | None:
+        """Index among `rows` of the best node that takes at most so much of GPUs; None where none has room.
+
+        Args:
+            within: which of the rows are looked at; all where it is not given.
+        """
         self._update()
         if not len(self.rows):
             return None
         keys = self._keys[0]
         if most_gpu_milli is not None:
             keys = np.where(self.gpu_milli > most_gpu_milli, NO_ROOM, keys)
+        if within is not None:
+            keys = np.where(within, keys, NO_ROOM)
         best = int(keys.argmin())
         least = keys[best]
         if least == NO_ROOM:
@@ -68,6 +75,21 @@ class Candidates:
         """The least of GPUs that a node which has room would give in all; None where none has room."""
         self._update()
         return min(map(int, self.gpu_milli[self._keys[0] != NO_ROOM]), default=None)
+
+    def fitting(self) -> Integers:
+        """About how many such pods each node has room for now; at least 1 where it has room for one."""
+        self._update()
+        room, request, rows = self._room, self._request, self.rows
+        counts = room.pods[rows].copy()
+        amounts = [(room.cpu, request.cpu_milli), (room.memory, request.memory_bytes)]
+        amounts += [(room.extended[each.resource], each.amount) for each in request.extended if len(rows)]
+        for free, amount in amounts:
+            if amount:
+                counts = np.minimum(counts, free[rows] // amount)
+        if request.gpu_devices:
+            shares = np.maximum(room.devices[rows], 0) // self._share_milli[:, None]
+            counts = np.minimum(counts, shares.sum(axis=1) // request.gpu_devices)
+        return np.where(self._keys[0] == NO_ROOM, 0, np.maximum(counts, 1))
 
     def devices(self, index: int) -> tuple[DeviceShare, ...]:
         """The devices that a pod gets on this node: those with the least free, then the lowest."""

@@ -1,23 +1,20 @@
 """Nodes as columns of numbers, kept row by row as the log moves on. No decisions."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
-from events.node import Node
-from services.scheduler.snapshot import Cordon, NodeTable
+from events.node import Node, Taint
+from services.scheduler.node_labels import NodeLabels
+from services.scheduler.snapshot import Cordon, Integers, NodeTable
 
 FIRST_ROWS: Final = 64
 """Columns double from here, so that a thousand nodes cost five copies."""
 FIRST_DEVICES: Final = 8
 """The usual most GPUs of a node; more widen the column."""
 REFUSING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
-"""Taints that keep a pod away which tolerates nothing."""
-GPU_TAINT: Final = "nvidia.com/gpu"
-"""Taint that keeps nodes for pods that ask for GPUs: those tolerate it, as Kubernetes' ExtendedResourceToleration has
-it.
-"""
-
+"""Taints that keep a pod away which tolerates nothing. PreferNoSchedule keeps none away."""
 LARGEST: Final = 2**62
 """What is more, or less than its negative, counts as this: sums and differences of two still fit 64 bits."""
 
@@ -27,6 +24,7 @@ _NUMBERS: Final = (
     "free_memory_bytes",
     "free_pods",
     "free_devices",
+    "taints",
     "gpu_memory_bytes",
     "capacity_cpu_milli",
     "capacity_memory_bytes",
@@ -47,18 +45,26 @@ class Columns:
         self._numbers = {name: np.zeros(FIRST_ROWS, dtype=np.int64) for name in _NUMBERS}
         self._present = np.zeros(FIRST_ROWS, dtype=np.bool_)
         self._usable = np.zeros(FIRST_ROWS, dtype=np.bool_)
-        self._gpu_usable = np.zeros(FIRST_ROWS, dtype=np.bool_)
         self._cordoned = np.zeros(FIRST_ROWS, dtype=np.bool_)
         self._cordons: dict[int, Cordon] = {}
         self._devices = np.full((FIRST_ROWS, FIRST_DEVICES), -1, dtype=np.int64)
+        self._labels: list[Mapping[str, str]] = []
+        self._labels_frozen: NodeLabels | None = None
+        """Made anew once a label changed or a node came: what was found out about them is kept until then."""
+        self._taint_sets: dict[tuple[Taint, ...], int] = {}
+        """Numbers of the sets of refusing taints that were seen; they are few."""
+        self._free_extended: dict[str, Integers] = {}
+        self._capacity_extended: dict[str, Integers] = {}
 
     def set(self, key: str, node: Node, *, reachable: bool) -> None:
         """Write a node's row; `reachable`: whether its cluster takes new pods."""
         row = self._row(key)
         self.names[row], self.gpu_models[row] = node.name, node.facts.gpu_model
         facts, numbers = node.facts, self._numbers
-        refusing = {taint.key for taint in facts.taints if taint.effect in REFUSING_EFFECTS}
-        takes_pods = node.schedulable and reachable
+        refusing = tuple(taint for taint in facts.taints if taint.effect in REFUSING_EFFECTS)
+        numbers["taints"][row] = self._taint_sets.setdefault(refusing, len(self._taint_sets))
+        if facts.labels is not self._labels[row] and facts.labels != self._labels[row]:
+            self._labels[row], self._labels_frozen = facts.labels, None
         numbers["pool"][row] = self.pool_numbers.setdefault((node.cluster_id, facts.pool), len(self.pool_numbers))
         numbers["free_cpu_milli"][row] = clipped(node.free_cpu_milli)
         numbers["free_memory_bytes"][row] = clipped(node.free_memory_bytes)
@@ -70,8 +76,8 @@ class Columns:
         numbers["capacity_pods"][row] = clipped(facts.max_pods)
         numbers["capacity_devices"][row] = clipped(facts.gpu_count)
         self._present[row] = node.present
-        self._usable[row] = takes_pods and not refusing
-        self._gpu_usable[row] = takes_pods and refusing <= {GPU_TAINT}
+        self._set_extended(row, node)
+        self._usable[row] = node.schedulable and reachable
         self._cordoned[row] = node.cordoned
         self._cordons.pop(row, None)
         if node.cordoned_at is not None:
@@ -86,6 +92,8 @@ class Columns:
 
     def frozen(self) -> NodeTable:
         count = len(self.keys)
+        if self._labels_frozen is None:
+            self._labels_frozen = NodeLabels(tuple(self._labels))
         return NodeTable(
             keys=tuple(self.keys),
             names=tuple(self.names),
@@ -93,7 +101,10 @@ class Columns:
             pool_numbers=dict(self.pool_numbers),
             present=self._present[:count].copy(),
             usable=self._usable[:count].copy(),
-            gpu_usable=self._gpu_usable[:count].copy(),
+            taint_sets=tuple(self._taint_sets),
+            labels=self._labels_frozen,
+            free_extended={name: column[:count].copy() for name, column in self._free_extended.items()},
+            capacity_extended={name: column[:count].copy() for name, column in self._capacity_extended.items()},
             cordoned=self._cordoned[:count].copy(),
             cordons=dict(self._cordons),
             free_device_milli=self._devices[:count].copy(),
@@ -108,14 +119,26 @@ class Columns:
         self.keys.append(key)
         self.names.append("")
         self.gpu_models.append("")
+        self._labels.append({})
+        self._labels_frozen = None
         if row == len(self._present):
             self._numbers = {name: np.concatenate((column, column)) for name, column in self._numbers.items()}
             self._present = np.concatenate((self._present, self._present))
             self._usable = np.concatenate((self._usable, self._usable))
-            self._gpu_usable = np.concatenate((self._gpu_usable, self._gpu_usable))
             self._cordoned = np.concatenate((self._cordoned, np.zeros_like(self._cordoned)))
             self._devices = np.concatenate((self._devices, self._devices))
+            for columns in (self._free_extended, self._capacity_extended):
+                columns |= {name: np.concatenate((column, np.zeros_like(column))) for name, column in columns.items()}
         return row
+
+    def _set_extended(self, row: int, node: Node) -> None:
+        """A resource that no node has any more keeps its column, of zeros."""
+        for name in node.facts.extended.keys() - self._free_extended.keys():
+            self._free_extended[name] = np.zeros(len(self._present), dtype=np.int64)
+            self._capacity_extended[name] = np.zeros(len(self._present), dtype=np.int64)
+        for name, free in self._free_extended.items():
+            free[row] = clipped(node.free_extended(name))
+            self._capacity_extended[name][row] = clipped(node.facts.extended.get(name, 0))
 
 
 def clipped(number: int) -> int:

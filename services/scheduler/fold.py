@@ -20,6 +20,7 @@ from events.ids import key_of_id
 from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, WaitingReason
+from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import LIVE_POD_PHASES, PodRef, pod_id
 from events.workload.pod_sets import PodSet
@@ -47,6 +48,7 @@ from services.scheduler.snapshot import (
     ProjectView,
     Release,
     Snapshot,
+    Together,
     Waiting,
 )
 
@@ -253,7 +255,7 @@ class SchedulingState(LogFold):
             self._nothing_to_bind(key, state, retry_at if idle else None)
             return
         order = tuple(each.value(state) for each in self._orders)
-        for number, (pod_class, pods) in enumerate(_classes(state, ready)):
+        for number, (pod_class, pods) in enumerate(_classes(key, state, ready)):
             entry = Pending(
                 order=(order, key, number),
                 key=key,
@@ -263,6 +265,8 @@ class SchedulingState(LogFold):
                 queued=state.queued,
                 idle=idle,
                 reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
+                # All of them stand where the first stands.
+                beside=_a_node(state) if pod_class.together is not None else "",
             )
             queue = self._queues.get(pod_class)
             if queue is None:
@@ -361,7 +365,9 @@ class SchedulingState(LogFold):
         )
 
 
-def _classes(state: Workload, ready: Mapping[str, Sequence[PodRef]]) -> list[tuple[PodClass, tuple[PodRef, ...]]]:
+def _classes(
+    key: str, state: Workload, ready: Mapping[str, Sequence[PodRef]]
+) -> list[tuple[PodClass, tuple[PodRef, ...]]]:
     """The classes of a workload's pods that may be bound now: one for each pod set, or one for a whole gang."""
     sets = [pod_set for pod_set in state.pod_sets if pod_set.name in ready]
     classes = [
@@ -371,6 +377,7 @@ def _classes(state: Workload, ready: Mapping[str, Sequence[PodRef]]) -> list[tup
             pools=pod_set.node_pools,
             request=pod_set.template.request,
             preemptible=state.preemptible,
+            together=_together(key, pod_set.pod_affinity),
         )
         for pod_set in sets
     ]
@@ -392,6 +399,17 @@ def _placed_of(state: Workload, pod_set: PodSet) -> int:
     """Pods of the set that hold a node, or have succeeded."""
     succeeded = state.progress.get(pod_set.name, SetProgress()).succeeded
     return state.pods.live.of_set(pod_set.name) + succeeded
+
+
+def _together(workload_key: str, affinity: PodAffinity | None) -> Together | None:
+    if affinity is None:
+        return None
+    return Together(workload_key=workload_key, label=affinity.key, required=affinity.type == "Required")
+
+
+def _a_node(state: Workload) -> str:
+    """Key of one that holds a pod of the workload; empty where none does."""
+    return next((pod.node_key for pod in state.pods.live.values()), "")
 
 
 def _stands_alike(before: Workload, after: Workload) -> bool:

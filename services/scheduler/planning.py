@@ -9,7 +9,17 @@ from events.workload.spec import PodRequest
 from services.scheduler.candidates import Candidates, packed
 from services.scheduler.policy.rules import Filter, Order, Score
 from services.scheduler.room import Room
-from services.scheduler.snapshot import Binding, Pending, Plan, PodClass, Release, Snapshot, StatusUpdate, Waiting
+from services.scheduler.snapshot import (
+    Binding,
+    Pending,
+    Plan,
+    PodClass,
+    Release,
+    Snapshot,
+    StatusUpdate,
+    Together,
+    Waiting,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +93,8 @@ class Planning:
         self.blocked: dict[int, Waiting] = {}
         """By index of the queue: why it waits."""
         self.updates: list[StatusUpdate] = []
+        self.values: dict[Together, int] = {}
+        """Of workloads whose pods stay together: the number of the label's value where some of them are."""
         self._packed = packed(policy.scores)
         self._candidates: dict[tuple[PodRequest, int], Candidates] = {}
 
@@ -124,6 +136,7 @@ class Planning:
                 cpu_milli=pod_class.request.cpu_milli,
                 memory_bytes=pod_class.request.memory_bytes,
                 devices=devices,
+                extended=pod_class.request.extended,
             )
             yield Binding(
                 key=entry.key,

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from services.scheduler.columns import clipped
@@ -16,8 +17,10 @@ from services.scheduler.snapshot import Booleans, Integers, NodeTable
 NO_SUCH_SHARE_MILLI: Final = 2 * WHOLE_GPU_MILLI
 """Stands for a share that the node's devices cannot give, however much of them is free."""
 
-type _Before = tuple[int, int, int, int, int, list[tuple[int, int]]]
-"""What a change overwrote: row, CPU, memory, pods, free devices, and (device, milli) each."""
+type _Before = tuple[int, int, int, int, int, list[tuple[int, int]], list[tuple[str, int]]]
+"""What a change overwrote: row, CPU, memory, pods, free devices, (device, milli) each, (extended resource,
+amount) each.
+"""
 
 
 class Room:
@@ -30,6 +33,7 @@ class Room:
         self.pods = nodes.free_pods.copy()
         self.devices = nodes.free_device_milli.copy()
         self.free_devices = nodes.free_devices.copy()
+        self.extended = {name: column.copy() for name, column in nodes.free_extended.items()}
         self.withheld = (self.devices == WHOLE_GPU_MILLI).sum(axis=1) - self.free_devices
         """How many of the untouched devices cannot be had, because others have as many. No pod of ours changes that."""
         self.changed: list[int] = []
@@ -38,11 +42,18 @@ class Room:
 
     def take(self, row: int, request: PodRequest, devices: tuple[DeviceShare, ...]) -> None:
         """Put a pod on a node."""
-        self._move(row, request.cpu_milli, request.memory_bytes, devices, sign=-1)
+        self._move(row, request.cpu_milli, request.memory_bytes, devices, request.extended, sign=-1)
 
-    def give_back(self, row: int, cpu_milli: int, memory_bytes: int, devices: tuple[DeviceShare, ...]) -> None:
+    def give_back(
+        self,
+        row: int,
+        cpu_milli: int,
+        memory_bytes: int,
+        devices: tuple[DeviceShare, ...],
+        extended: tuple[ExtendedAmount, ...] = (),
+    ) -> None:
         """Take a pod off a node."""
-        self._move(row, cpu_milli, memory_bytes, devices, sign=+1)
+        self._move(row, cpu_milli, memory_bytes, devices, extended, sign=+1)
 
     def checkpoint(self) -> int:
         """A mark to roll back to. Marks may be nested; rolling back to one ends those made after it."""
@@ -51,13 +62,24 @@ class Room:
     def rollback(self, mark: int) -> None:
         """Restore what was there at the mark."""
         while len(self._undo) > mark:
-            row, cpu, memory, pods, free_devices, devices = self._undo.pop()
+            row, cpu, memory, pods, free_devices, devices, extended = self._undo.pop()
             self.cpu[row], self.memory[row], self.pods[row], self.free_devices[row] = cpu, memory, pods, free_devices
             for device, milli in devices:
                 self.devices[row, device] = milli
+            for name, amount in extended:
+                self.extended[name][row] = amount
             self.changed.append(row)
 
-    def _move(self, row: int, cpu: int, memory: int, devices: tuple[DeviceShare, ...], *, sign: int) -> None:
+    def _move(
+        self,
+        row: int,
+        cpu: int,
+        memory: int,
+        devices: tuple[DeviceShare, ...],
+        extended: tuple[ExtendedAmount, ...],
+        *,
+        sign: int,
+    ) -> None:
         cpu_before, memory_before, pods_before = int(self.cpu[row]), int(self.memory[row]), int(self.pods[row])
         free_before = int(self.free_devices[row])
         shares_before: list[tuple[int, int]] = []
@@ -73,8 +95,16 @@ class Room:
             after = self.devices[row, share.device] = before + sign * share.milli
             if WHOLE_GPU_MILLI in (before, after):
                 self.free_devices[row] += sign
+        extended_before: list[tuple[str, int]] = []
+        for each in extended:
+            # As with devices: a resource that the node has lost gives nothing back before the next plan.
+            if (column := self.extended.get(each.resource)) is not None:
+                extended_before.append((each.resource, int(column[row])))
+                column[row] = clipped(int(column[row]) + sign * each.amount)
         # Values, not differences: a number that was clipped does not come back by the reverse sum.
-        self._undo.append((row, cpu_before, memory_before, pods_before, free_before, shares_before[::-1]))
+        self._undo.append(
+            (row, cpu_before, memory_before, pods_before, free_before, shares_before[::-1], extended_before)
+        )
         self.changed.append(row)
 
 

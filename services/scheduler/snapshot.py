@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from events.node import Reservation
+from events.node import Reservation, Taint
 from events.phases import WaitingReason
 from events.quantities import format_bytes
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
+from services.scheduler.node_labels import NodeLabels
 
 type Integers = NDArray[np.int64]
 type Booleans = NDArray[np.bool_]
@@ -42,6 +43,15 @@ class GangPart(NamedTuple):
     """So many of them must find a place, or none of the gang gets one."""
 
 
+class Together(NamedTuple):
+    """That a workload's pods go to nodes with the same value of a label."""
+
+    workload_key: str
+    label: str
+    required: bool
+    """Whether a pod waits that has no room there; otherwise it goes elsewhere."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClass:
     """Pods that the planner cannot tell apart, or gangs of pods that it cannot."""
@@ -52,6 +62,8 @@ class PodClass:
     """Those the workload names, in its order; empty: the project's, else all."""
     request: PodRequest
     preemptible: bool
+    together: Together | None = None
+    """Of a workload whose pods stay together: its pods are a class of their own."""
     gang: tuple[GangPart, ...] = ()
     """Of pods that are placed together; pools and request are then those of the first part."""
 
@@ -76,6 +88,8 @@ class Pending:
     """Whether no pod of the workload holds a node: only then does the log say why it waits."""
     reported: str
     """The reason that the log gives, empty where it gives none."""
+    beside: str = ""
+    """Key of a node that holds a pod of the workload, where those stay together; empty: none does, or they need not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +158,12 @@ class NodeTable:
     """The number of its pool."""
     present: Booleans
     usable: Booleans
-    """Its cluster lets new pods on it: present, ready, not cordoned there, no refusing taint, cluster connected."""
-    gpu_usable: Booleans
-    """Takes new pods that ask for GPUs: as `usable`, or its only refusing taint is the one that keeps it for them."""
+    """Its cluster lets new pods on it: present, ready, not cordoned there, cluster connected. Taints are apart."""
+    taints: Integers
+    """The number of its set of taints that refuse pods."""
+    taint_sets: tuple[tuple[Taint, ...], ...]
+    """By number."""
+    labels: NodeLabels
     cordoned: Booleans
     """Somebody keeps new pods away with Muster's own mark."""
     cordons: dict[int, Cordon]
@@ -164,6 +181,9 @@ class NodeTable:
     capacity_memory_bytes: Integers
     capacity_pods: Integers
     capacity_devices: Integers
+    free_extended: dict[str, Integers]
+    """By resource; those that no node ever had are not there."""
+    capacity_extended: dict[str, Integers]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,4 +270,5 @@ def _amounts(held: Reservation) -> str:
     ]
     parts += [f"{held.cpu_milli / 1000:g} CPU"] if held.cpu_milli else []
     parts += [format_bytes(held.memory_bytes)] if held.memory_bytes else []
+    parts += [f"{each.amount} {each.resource}" for each in held.extended]
     return ", ".join(parts) or "one pod"

@@ -14,7 +14,9 @@ from prometheus_client import Counter
 
 from events.subscriptions import Subscription
 from services.runtime.identity.directory import Directory
+from services.runtime.nats.jetstream_api import JetStreamError
 from services.runtime.nats.nkeys import KeyPair
+from services.runtime.nats.requests import UnansweredError
 from services.runtime.process.buckets import Buckets
 from services.subscriptions.admit import (
     SignIn,
@@ -25,6 +27,7 @@ from services.subscriptions.admit import (
     subscriber_of,
 )
 from services.subscriptions.connections import Connection, Connections
+from services.subscriptions.feed import Feed
 
 ASKED_ON: Final = "$SYS.REQ.USER.AUTH"
 REFUSE_SECONDS: Final = 0.3
@@ -48,23 +51,26 @@ log = structlog.get_logger(__name__)
 class Callout:
     """Answers on its own connection, once started."""
 
-    def __init__(self, nc: Client, issuer: KeyPair, directory: Directory, connections: Connections) -> None:
+    def __init__(self, nc: Client, issuer: KeyPair, directory: Directory, connections: Connections, feed: Feed) -> None:
         self._nc = nc
         self._issuer = issuer
         self._directory = directory
         self._connections = connections
+        self._feed = feed
         self._knocks = Buckets(size=KNOCKS, per_second=KNOCKS_PER_SECOND)
         self._sign_ins = Buckets(size=SIGN_INS, per_second=SIGN_INS_PER_SECOND)
         self._refusals: set[asyncio.Task[None]] = set()
+        self._admissions: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         await self._nc.subscribe(ASKED_ON, cb=self._on_message)  # pyright: ignore[reportUnknownMemberType]
         await self._nc.flush()
 
     async def close(self) -> None:
-        for task in self._refusals:
+        under_way = [*self._refusals, *self._admissions]
+        for task in under_way:
             task.cancel()
-        await asyncio.gather(*self._refusals, return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
         await self._nc.close()
 
     async def _on_message(self, message: Msg) -> None:
@@ -75,7 +81,7 @@ class Callout:
             return
         subscription = subscriber_of(sign_in, self._directory.subscriber)
         if subscription is not None:
-            await self._let_in(message, sign_in, subscription)
+            self._let_in(message, sign_in, subscription)
         elif self._knocks.wait_seconds(sign_in.who, time.monotonic()) or len(self._refusals) >= MAX_REFUSALS:
             _SIGN_INS.labels("ignored").inc()
         else:
@@ -84,7 +90,7 @@ class Callout:
             self._refusals.add(task)
             task.add_done_callback(self._refusals.discard)
 
-    async def _let_in(self, message: Msg, sign_in: SignIn, subscription: Subscription) -> None:
+    def _let_in(self, message: Msg, sign_in: SignIn, subscription: Subscription) -> None:
         now = time.monotonic()
         busy = self._connections.count(subscription.id) >= MAX_CONNECTIONS
         if busy or self._sign_ins.wait_seconds(subscription.id, now):
@@ -93,6 +99,19 @@ class Callout:
             return  # the server keeps it waiting, and then says no
         self._sign_ins.take(subscription.id, 1, now)
         self._connections.admitted(subscription.id, Connection(sign_in.server_id, sign_in.connection_id))
+        task = asyncio.create_task(self._admit(message, sign_in, subscription))
+        self._admissions.add(task)
+        task.add_done_callback(self._admissions.discard)
+
+    async def _admit(self, message: Msg, sign_in: SignIn, subscription: Subscription) -> None:
+        """What it was told before, and has not acknowledged, comes first, and not after 30 s behind what is newer: a
+        program that was killed goes on in the order of the log.
+        """
+        try:
+            await self._feed.rewind(subscription.id)
+        except (UnansweredError, JetStreamError) as error:
+            # It is there to be made yet, or away for a moment: nobody is kept out for that.
+            log.warning("subscription_not_rewound", subscription_id=subscription.id, error=str(error))
         await self._nc.publish(message.reply, admission(sign_in, subscription, self._issuer, int(time.time())))
         _SIGN_INS.labels("admitted").inc()
 
@@ -101,7 +120,7 @@ class Callout:
             await asyncio.sleep(REFUSE_SECONDS)
             subscription = subscriber_of(sign_in, self._directory.subscriber)
             if subscription is not None:
-                return await self._let_in(message, sign_in, subscription)
+                self._let_in(message, sign_in, subscription)
+                return
         await self._nc.publish(message.reply, refusal(sign_in, self._issuer, int(time.time())))
         _SIGN_INS.labels("refused").inc()
-        return None

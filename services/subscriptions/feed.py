@@ -27,6 +27,8 @@ ACK_SECONDS: Final = 30
 MAX_WAITING: Final = 16
 """Pulls that may wait at once."""
 REQUEST_SECONDS: Final = 3.0
+REWIND_SECONDS: Final = 1.0
+"""The server waits 2 s for the answer to a sign-in."""
 CONSUMER_NOT_FOUND: Final = 10014
 
 
@@ -105,17 +107,24 @@ class Feed:
         """Have its consumer go on with this sequence."""
         _raise(await self._do(call("CONSUMER.RESET", FEED_STREAM, subscription_id), {"seq": seq}))
 
+    async def rewind(self, subscription_id: str) -> None:
+        """Have its consumer go on behind what was acknowledged, with all before it. Where there is no consumer, nobody
+        answers.
+        """
+        subject = call("CONSUMER.RESET", FEED_STREAM, subscription_id)
+        _raise(await self._do(subject, None, seconds=REWIND_SECONDS))
+
     async def delete(self, subscription_id: str) -> None:
         """Delete its consumer, if there is one."""
         error = await self._do(call("CONSUMER.DELETE", FEED_STREAM, subscription_id), None)
         if error is None or error.err_code != CONSUMER_NOT_FOUND:
             _raise(error)
 
-    async def _do(self, subject: str, request: Mapping[str, Any] | None) -> ApiError | None:
+    async def _do(
+        self, subject: str, request: Mapping[str, Any] | None, *, seconds: float = REQUEST_SECONDS
+    ) -> ApiError | None:
         payload = b"" if request is None else msgspec.json.encode(request)
-        return msgspec.json.decode(
-            await self._requests.ask(subject, payload, seconds=REQUEST_SECONDS), type=_Done
-        ).error
+        return msgspec.json.decode(await self._requests.ask(subject, payload, seconds=seconds), type=_Done).error
 
 
 def _raise(error: ApiError | None) -> None:

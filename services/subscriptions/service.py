@@ -201,7 +201,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         await directory.start()
         await positions.load()
         asked = await connect(settings, SERVICE, suffix="callout", key=responder)
-        callout = Callout(asked, issuer, directory, connections)
+        callout = Callout(asked, issuer, directory, connections, feed)
         await callout.start()
         health.ready()
         work = Subscriptions(store, directory, feed, positions, connections)

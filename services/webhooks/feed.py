@@ -18,6 +18,7 @@ from events.aggregate import LOG
 from events.installation import LOG_KEY
 from events.public.cloudevents import PREFIX, Place, as_json, attributes_of, place_of
 from events.subjects import ALL_FEED, EVENTS_STREAM, FEED_STREAM, NO_WORKLOAD, split_feed_subject
+from events.webhooks import Webhook
 from projections.postgres import CUT_OFF
 from services.runtime.identity.directory import KINDS, Directory, KnownWebhook
 from services.runtime.log.store import EventStore
@@ -27,6 +28,8 @@ from services.runtime.nats.requests import Requests, UnansweredError
 from services.runtime.nats.wire import headers_of
 from services.runtime.process import failpoints
 from services.runtime.process.host import Health
+from services.runtime.webhooks.protocol import State
+from services.webhooks.standing import LAST_NUMBER, LISTED, LISTED_IN_ALL, Standing, Standings, standing_of
 from services.webhooks.table import Row, Table
 
 AT_ONCE: Final = 200
@@ -56,8 +59,8 @@ AWAY: Final = (
     OSError,
     TimeoutError,
 )
-_LAST_NUMBER: Final = 999_999
-"""Greater than that of any event of a commit."""
+WRITE_SECONDS: Final = 5.0
+"""Between two standings at least."""
 _TROUBLE: Final = "webhooks"
 
 log = structlog.get_logger(__name__)
@@ -95,6 +98,9 @@ class Reader:
         self._store = store
         self._directory = directory
         self._wake = wake
+        self._standings = Standings(requests)
+        self._before: Standing | None = None
+        """What was delivered of the events that are taken in once more, since the tables are older than it."""
         self._place = ""
         """Up to here FEED was taken in."""
         self._created = ""
@@ -126,18 +132,27 @@ class Reader:
         """Find the place in FEED that was come to."""
         chain = await self._store.load(LOG, LOG_KEY)
         restored = chain.state
-        up_to = Place(restored.restored_seq, _LAST_NUMBER).text()
+        up_to = Place(restored.restored_seq, LAST_NUMBER).text()
         if restored.incarnation:
             # Tables of before may be there still. What came after the backup came to nothing, and its places are given
             # out again.
             await self._table.go_back(up_to, restored.incarnation)
+        standing, _ = await self._standings.newest()
+        if standing is not None:
+            standing = standing.in_log(restored.incarnation, up_to)
         place = await self._table.place()
         if place is None:
-            new = restored.incarnation and await self._is_new(chain.version)
-            begin = up_to if new else Place(await self._store.last_seq(), _LAST_NUMBER).text()
+            if standing is not None:
+                await catch_up(self._store, self._directory)
+                begin = standing.begin(self._directory.webhooks.values())
+            elif restored.incarnation and await self._is_new(chain.version):
+                begin = up_to
+            else:
+                begin = Place(await self._store.last_seq(), LAST_NUMBER).text()
             await self._table.begin(begin, restored.incarnation)
             place = await self._table.place()
         assert place is not None, "it was begun just now"
+        self._before = standing if standing is not None and place < standing.place else None
         self._place = place
         info = await self._info()
         self._created = info.created
@@ -187,15 +202,36 @@ class Reader:
         await catch_up(self._store, self._directory)
         by_project: dict[str, list[KnownWebhook]] = {}
         for known in self._directory.webhooks.values():
-            if known.webhook.disabled is None:
+            if known.webhook.disabled is None or self._before is not None:
                 by_project.setdefault(known.project_id, []).append(known)
         new = (message for message in messages if message.place > self._place)
-        for rows, place in taken_in_at_once(new, by_project):
+        for rows, place in taken_in_at_once(new, by_project, self._before):
             await self._table.take_in(rows, place)
             failpoints.reached("webhook_taken_in")
             self._place = place
             if rows:
                 self._wake()
+        if self._before is not None and self._place >= self._before.place:
+            self._before = None
+
+    async def keep(self, stop: asyncio.Event) -> None:
+        """Write how far all was delivered, for backups, until `stop`. What is away only delays."""
+        while not stop.is_set():
+            await asyncio.sleep(WRITE_SECONDS * random.uniform(1.0, 1.2))  # noqa: S311 (jitter)
+            await self.write_standing()
+
+    async def write_standing(self) -> None:
+        """Once; not while events are taken in that the newest one speaks of."""
+        if not self._place or self._before is not None:
+            return
+        try:
+            known = list(self._directory.webhooks)
+            most = max(1, min(LISTED, LISTED_IN_ALL // max(1, len(known))))
+            stand = await self._table.undelivered(known, most)
+            if stand is not None:
+                await self._standings.write(standing_of(stand, known, most))
+        except AWAY as error:
+            log.warning("webhooks_standing_not_written", error=str(error) or type(error).__name__)
 
     # -- FEED ---------------------------------------------------------------------------------------------------------
 
@@ -276,13 +312,13 @@ def _place_in(headers: Mapping[str, str]) -> str:
 
 
 def taken_in_at_once(
-    messages: Iterable[Message], by_project: dict[str, list[KnownWebhook]]
+    messages: Iterable[Message], by_project: dict[str, list[KnownWebhook]], before: Standing | None = None
 ) -> Iterator[tuple[list[Row], str]]:
     """The deliveries that follow, as many at once as Postgres stores in a moment, and up to which place they go."""
     rows: list[Row] = []
     place, size = "", 0
     for message in messages:
-        due = rows_of(message, by_project)
+        due = rows_of(message, by_project, before)
         rows += due
         place, size = message.place, size + sum(len(row.body) for row in due)
         if len(rows) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
@@ -292,12 +328,18 @@ def taken_in_at_once(
         yield rows, place
 
 
-def rows_of(message: Message, by_project: dict[str, list[KnownWebhook]]) -> list[Row]:
-    """The deliveries that follow: for each webhook of an event's project that takes its type and was there before."""
-    due = [
-        known.webhook.id
+def rows_of(message: Message, by_project: dict[str, list[KnownWebhook]], before: Standing | None = None) -> list[Row]:
+    """The deliveries that follow: for each webhook of an event's project that takes its type and was there before.
+
+    Args:
+        before: what was delivered already of the events up to its place.
+    """
+    due: list[tuple[str, State]] = [
+        (known.webhook.id, state)
         for known in by_project.get(message.project_id, ())
-        if place_of(message.place).seq > known.since and known.webhook.takes(message.type)
+        if place_of(message.place).seq > known.since
+        and known.webhook.takes(message.type)
+        and (state := _state_of(known.webhook, message.place, before)) is not None
     ]
     if not due:
         return []
@@ -310,6 +352,14 @@ def rows_of(message: Message, by_project: dict[str, list[KnownWebhook]]) -> list
             place=message.place,
             about=message.about,
             body=body,
+            state=state,
         )
-        for webhook_id in due
+        for webhook_id, state in due
     ]
+
+
+def _state_of(webhook: Webhook, place: str, before: Standing | None) -> State | None:
+    """As what an event is taken in for it; None: not at all."""
+    if before is not None and place <= before.place:
+        return before.due(webhook.id, place)
+    return "waiting" if webhook.disabled is None else None

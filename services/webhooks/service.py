@@ -5,6 +5,7 @@ outcome nobody learnt is made again: a receiver drops an id that it has seen.
 """
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -39,6 +40,8 @@ COMMAND_SECONDS: Final = 5.0
 QUERY_SECONDS: Final = 5.0
 CONNECTIONS: Final = 4
 """To Postgres."""
+LAST_STANDING_SECONDS: Final = 2.0
+"""That a stop waits for it."""
 QUESTIONS: Final = 64
 """Of the api at once."""
 
@@ -119,12 +122,17 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             working = [
                 tasks.create_task(reader.run(health, stop), name="webhook events"),
+                tasks.create_task(reader.keep(stop), name="webhook standing"),
                 tasks.create_task(dispatcher.run(health, stop), name="webhook deliveries"),
                 tasks.create_task(dispatcher.tidy(stop), name="webhook tidying"),
             ]
             await directory.until(stop)
             for task in working:
                 task.cancel()
+        # For a backup of what is stopped. Without it, the one before has some events posted again.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_STANDING_SECONDS):
+                await reader.write_standing()
     finally:
         health.not_ready("stopping")
         await server.stop()

@@ -8,7 +8,7 @@ is free again after that.
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -71,6 +71,17 @@ then on they go their own ways. Only the oldest of each webhook are looked at, s
 workload costs no more than a short one."""
 
 
+_UNDELIVERED: Final = """
+SELECT w.id, o.place, o.state FROM unnest($1::text[]) w (id) CROSS JOIN LATERAL (
+    (SELECT place, state FROM muster.webhook_deliveries WHERE webhook_id = w.id AND state = 'waiting' AND NOT is_test
+    ORDER BY place LIMIT $2 + 1)
+    UNION ALL
+    (SELECT place, state FROM muster.webhook_deliveries WHERE webhook_id = w.id AND state = 'parked' AND NOT is_test
+    ORDER BY id DESC LIMIT $2)
+) o
+"""
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A new delivery."""
 
@@ -81,6 +92,25 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     body: str
     """A CloudEvent in JSON."""
+    state: State = "waiting"
+
+
+class Undelivered(NamedTuple):
+    """An event that was not delivered to a webhook, by its place."""
+
+    webhook_id: str
+    place: str
+    state: State
+    """`waiting` or `parked`."""
+
+
+class Stand(NamedTuple):
+    """How far all was delivered, at one moment."""
+
+    incarnation: int
+    place: str
+    """Up to here FEED was taken in."""
+    events: list[Undelivered]
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,15 +165,30 @@ class Table:
             if new:
                 await connection.execute(
                     # The clock, and not when the transaction began: another may have begun before it, and came later.
-                    "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body, due_at) "
-                    "SELECT *, clock_timestamp() "
-                    "FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) "
-                    "ON CONFLICT DO NOTHING",
+                    "INSERT INTO muster.webhook_deliveries "
+                    "(webhook_id, event_id, type, place, about, body, state, due_at, ended_at) "
+                    "SELECT *, clock_timestamp(), CASE WHEN state = 'parked' THEN clock_timestamp() END FROM unnest("
+                    "$1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]"
+                    ") AS new (webhook_id, event_id, type, place, about, body, state) ON CONFLICT DO NOTHING",
                     *([getattr(row, field) for row in new] for field in Row.__struct_fields__),
                 )
             if place > before:
                 await connection.execute("UPDATE muster.webhook_position SET place = $1", place)
             return before
+
+    async def undelivered(self, known: Sequence[str], most: int) -> Stand | None:
+        """What was not delivered to these webhooks: of each the first `most` + 1 that wait, by place, and the newest
+        `most` that are parked; None where nothing was taken in yet.
+        """
+        async with (
+            self._pool.acquire() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            position = await connection.fetchrow("SELECT place, incarnation FROM muster.webhook_position")
+            found = await connection.fetch(_UNDELIVERED, list(known), most)
+        if position is None:
+            return None
+        return Stand(position["incarnation"], position["place"], [Undelivered(*record) for record in found])
 
     # -- what goes out ------------------------------------------------------------------------------------------------
 
@@ -233,8 +278,8 @@ class Table:
         """Store a test, and hold it; None where it was stored before."""
         post_by = time.monotonic() + CLAIM_SECONDS / 2
         made = await self._pool.fetchrow(
-            "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body, is_test, claim, "
-            "claimed_until) VALUES ($1, $2, $3, $4, $5, $6, true, 1, now() + make_interval(secs => $7)) "
+            "INSERT INTO muster.webhook_deliveries (webhook_id, event_id, type, place, about, body, state, is_test, "
+            "claim, claimed_until) VALUES ($1, $2, $3, $4, $5, $6, $7, true, 1, now() + make_interval(secs => $8)) "
             "ON CONFLICT DO NOTHING RETURNING *",
             *(getattr(row, field) for field in Row.__struct_fields__),
             float(CLAIM_SECONDS),

@@ -282,7 +282,6 @@ async def test_a_removed_cluster_is_left_and_an_unreadable_word_harms_nobody(pla
     assert len(plane.heartbeats) == count
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("agent")
 async def test_two_thousand_pods_on_1213_nodes_all_end(plane: ControlPlane) -> None:
     nodes = SimulatedNodes(

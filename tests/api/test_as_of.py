@@ -96,7 +96,8 @@ def past(served: Served) -> Past:
             seq, _ = past.change("POST", "/workloads/trainings", json=body)
             found = admin.get(f"{V1}/workloads?search=was-{number}", headers={"X-Log-Sequence": str(seq)}).json()
             path = f"/workloads/{found['workloads'][0]['id']}"
-            items += [path, f"{path}/history", f"{path}/pods"]
+            of_contract = path.replace("/workloads/", "/workloads/trainings/")
+            items += [path, of_contract, f"{path}/history", f"{path}/pods"]
             past.look(seq, *lists, *items)
         one = items[2]
         training = one.replace("/workloads/", "/workloads/trainings/")
@@ -110,7 +111,7 @@ def past(served: Served) -> Past:
         ):
             seq, _ = past.change(method, path, json=body) if body else past.change(method, path)
             past.look(seq, *lists, *items)
-        for item in items[5::3]:
+        for item in items[6::4]:
             past.change("DELETE", item.replace("/workloads/", "/workloads/trainings/"))
         past.items = items
         past.change("DELETE", items[1])

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.api import happenings
 from tests.support.api import Served, report_node
 
 V1 = "/api/v1"
@@ -62,8 +63,11 @@ def test_what_differs_is_shown_as_it_was_and_as_it_is(served: Served, story: dic
     assert (quota["name"], quota["before"]["gpuQuota"], quota["after"]["gpuQuota"]) == ("default", None, 3)
     (node,) = diff["nodes"]
     assert (node["name"], node["difference"], node["after"]["gpus"]) == ("a-node", "appeared", 2)
-    told = [(event["workloadName"], event["type"]) for event in diff["events"]]
-    assert ("flies", "WorkloadCreated") in told
+    told = {(event["about"], event["name"], event["type"]): event["message"] for event in diff["events"]}
+    assert ("workload", "flies", "WorkloadCreated") in told
+    assert told["project", "default", "ProjectChanged"] == "set with a quota of 3 GPU by admin"
+    assert told["node", "a-node", "NodeRegistered"] == "registered: 4 cores, 2 GPU, pool default, ready"
+    assert [event["sequence"] for event in diff["events"]] == sorted(event["sequence"] for event in diff["events"])
     assert all(story["start"] < event["sequence"] <= story["end"] for event in diff["events"])
     assert any("admin" in event["message"] for event in diff["events"])
     assert not diff["moreWorkloads"]
@@ -85,7 +89,10 @@ def test_a_project_is_told_of_alone_and_only_to_who_may_read_it(served: Served, 
     diff = ask(served, f"{of}&projectId={served.made['other']}").json()
     assert [diff[key] for key in ("workloads", "quotas", "nodes", "events")] == [[], [], [], []]
     theirs = ask(served, of, "stranger").json()
-    assert (theirs["workloads"], theirs["quotas"], theirs["events"]) == ([], [], [])
+    assert (theirs["workloads"], theirs["quotas"]) == ([], [])
+    assert {event["about"] for event in theirs["events"]} == {"node"}
+    own = ask(served, f"{of}&projectId={served.project}").json()
+    assert {event["about"] for event in own["events"]} == {"workload", "project"}
     assert ask(served, f"{of}&projectId={served.project}", "stranger").status_code == 400
     assert ask(served, of, "nobody").status_code == 403
 
@@ -104,3 +111,14 @@ def test_what_cannot_be_compared_is_refused_by_name(served: Served, query: str, 
     answer = ask(served, query)
     assert answer.status_code == 400, answer.text
     assert [(i["field"], said in i["details"]) for i in answer.json()["complianceIssues"]] == [(field, True)]
+
+
+def test_where_much_happened_to_nodes_the_rest_is_left_out_and_the_answer_says_so(
+    served: Served, story: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(happenings, "MOST_SEARCHED", 1)
+    diff = ask(served, f"from={story['start']}&to={story['end']}").json()
+    others = [event for event in diff["events"] if event["about"] != "workload"]
+    assert [event["name"] for event in others] == ["a-node"]
+    assert diff["events"][-1] == others[0], "nothing is told of what came after it"
+    assert diff["moreEvents"]

@@ -386,7 +386,14 @@ def test_variables_from_the_cluster_are_taken_for_kubernetes_only(
 
 
 def test_clusters_pools_projects_and_roles_are_made_seen_and_taken_away(served: Served, admin: httpx.Client) -> None:
-    nodes = [{"count": 32, "prefix": "gpu", "cpuCores": 64, "memoryBytes": 2**38, "gpus": 8, "gpuModel": "H100"}]
+    nodes: list[dict[str, Any]] = [
+        {"count": 32, "prefix": "gpu", "cpuCores": 64, "memoryBytes": 2**38, "gpus": 8, "gpuModel": "H100"}
+    ]
+    nodes[0] |= {
+        "labels": [{"name": "zone", "value": "a"}],
+        "taints": [{"key": "t", "effect": "NoSchedule"}],
+        "extendedResources": [{"resource": "rdma/hca", "amount": 2}],
+    }
     cluster = admin.post(f"{V1}/clusters", json={"name": "sim", "kind": "simulated", "simulatedNodes": nodes})
     assert cluster.status_code == 202, cluster.text
     path = f"{V1}/clusters/{cluster.json()['id']}"
@@ -427,6 +434,12 @@ def test_clusters_pools_projects_and_roles_are_made_seen_and_taken_away(served: 
 
 NODES = {"count": 1, "cpuCores": 1, "memoryBytes": 1}
 MANY_NODES = {"names": [f"n-{number}" for number in range(5001)], "cpuCores": 1, "memoryBytes": 1}
+ODD_NODES = NODES | {
+    "labels": [{"name": "a b"}, {"name": "z", "value": "no value!"}],
+    "taints": [{"key": "-", "effect": "NoSchedule"}, {"key": "t", "effect": "Any"}],
+    "extendedResources": [{"resource": "memory", "amount": 1}, {"resource": "a/b", "amount": 0}],
+}
+TWICE = NODES | {"labels": [{"name": "a"}] * 2, "extendedResources": [{"resource": "a/b", "amount": 1}] * 2}
 COUNTLESS = NODES | {"count": None}
 RULE = {"subjectId": "x", "roleName": "viewer", "scopeType": "tenant"}
 
@@ -437,6 +450,23 @@ RULE = {"subjectId": "x", "roleName": "viewer", "scopeType": "tenant"}
         ("/clusters", {"name": "x", "kind": "cloud"}, {"kind"}),
         ("/clusters", {"name": "x", "kind": "kubernetes", "simulatedNodes": [NODES]}, {"simulatedNodes"}),
         ("/clusters", {"name": "x", "kind": "simulated", "simulatedNodes": [COUNTLESS]}, {"simulatedNodes[0]"}),
+        (
+            "/clusters",
+            {"name": "x", "kind": "simulated", "simulatedNodes": [ODD_NODES]},
+            {
+                "simulatedNodes[0].labels[0].name",
+                "simulatedNodes[0].labels[1].value",
+                "simulatedNodes[0].taints[0].key",
+                "simulatedNodes[0].taints[1].effect",
+                "simulatedNodes[0].extendedResources[0].resource",
+                "simulatedNodes[0].extendedResources[1].amount",
+            },
+        ),
+        (
+            "/clusters",
+            {"name": "x", "kind": "simulated", "simulatedNodes": [TWICE]},
+            {"simulatedNodes[0].labels", "simulatedNodes[0].extendedResources"},
+        ),
         (
             "/clusters",
             {"name": "x", "kind": "simulated", "simulatedNodes": [MANY_NODES]},

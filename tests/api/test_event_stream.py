@@ -125,7 +125,7 @@ def test_what_happens_is_told_as_cloudevents_from_now_on(served: Served) -> None
 
 def test_last_event_id_goes_on_exactly_behind_an_event(served: Served) -> None:
     """By header and by query; where both are given, the header counts, as a browser that connects again sends both."""
-    with listening(served, projectId=served.project, type="WorkloadSubmitted") as stream:
+    with listening(served, projectId=served.project, type="WorkloadSub*") as stream:
         begin = stream.position()
         made = [submit(served) for _ in range(4)]
         told = stream.read(4)
@@ -183,6 +183,7 @@ def test_an_unknown_type_is_refused_with_what_was_probably_meant(served: Served)
     assert field == "type"
     assert "WorkloadSubmitted" in details.rpartition(";")[2]
     assert all(name in details for name in PUBLIC_EVENTS)
+    assert fault(served, type="Job*")[0] == "type"
 
 
 def test_filters_are_by_project_workload_and_type(served: Served) -> None:
@@ -413,6 +414,10 @@ def test_a_list_is_by_project_workload_type_and_actor_and_holds_what_one_may_rea
     assert listed(served, "admin", projectId=served.project, **query) == ids(mine)[::-1]
     assert listed(served, "admin", workloadId=mine[0].data["subject"], **query) == ids(mine[:2])[::-1]
     assert listed(served, "admin", type="WorkloadSubmitted", actor="alice", **query) == ids(mine[::2])[::-1]
+    submitted = [message for message in told if message.data["type"] == "muster.WorkloadSubmitted.v1"]
+    assert listed(served, "admin", type="Workload?ubm*", **query) == ids(submitted)[::-1]
+    assert listed(served, "admin", type=["Node*", "WorkloadSub*"], **query) == ids(submitted)[::-1]
+    assert listed(served, "admin", type="*", **query) == ids(told)[::-1]
     assert listed(served, "admin", actor="nobody", **query) == []
     with served.client("stranger") as stranger:
         assert stranger.get(PUBLIC, params={"projectId": served.project}).status_code == 404

@@ -33,7 +33,7 @@ def served(
 def following(served: Served, path: str, subject: str, token: str | None = None) -> Generator[httpx.Response]:
     headers = {"Authorization": f"Bearer {token or served.token(subject)}"}
     with (
-        httpx.Client(base_url=served.url, trust_env=False, timeout=PATIENCE_SECONDS) as client,
+        served.client(None, timeout=PATIENCE_SECONDS) as client,
         client.stream("GET", f"{V1}{path}", params={"follow": "true"}, headers=headers) as response,
     ):
         yield response

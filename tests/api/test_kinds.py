@@ -47,6 +47,7 @@ def faults(creation: type[Creation], data: dict[str, Any]) -> list[tuple[str, st
         (distributed(masterSpec={}), [("masterSpec.image", "required")]),
         (distributed(masterSpec={"image": "m", "backoffLimit": 1}), [("masterSpec.backoffLimit", None)]),
         (distributed(masterSpec={"image": "m", "command": "'"}), [("masterSpec.command", None)]),
+        (distributed(spec={"nodePools": ["a", "a"]}, masterSpec={"image": "m"}), [("spec.nodePools[1]", None)]),
         (
             distributed(masterSpec={"image": "m", "compute": {"gpuRequestType": "portion"}}),
             [("masterSpec.compute.gpuPortionRequest", "required")],

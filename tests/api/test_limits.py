@@ -21,7 +21,7 @@ from projections.tables import workloads
 from services.api.connections import address_of
 from services.api.context import Call
 from services.api.errors import ApiError
-from services.api.trainings import load_workload
+from services.api.kinds import load_workload
 from services.runtime.log.memory import MemoryEventStore
 from tests.support.api import Served, serving
 
@@ -138,7 +138,8 @@ def test_the_head_of_a_second_request_has_the_same_time(served: Served) -> None:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
         connection.sendall(b"GET /healthz HT")
-        assert everything(connection).startswith(b"HTTP/1.1 408 ")
+        # Behind what may still come of the first answer.
+        assert b"HTTP/1.1 408 " in everything(connection)
 
 
 ENDLESS_HEADS = {

@@ -32,6 +32,17 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "delete_training": OPERATE,
     "suspend_training": OPERATE,
     "resume_training": OPERATE,
+    "create_distributed": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "get_distributed": READ,
+    "delete_distributed": OPERATE,
+    "suspend_distributed": OPERATE,
+    "resume_distributed": OPERATE,
+    "create_workspace": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "get_workspace": READ,
+    "delete_workspace": OPERATE,
+    "suspend_workspace": OPERATE,
+    "resume_workspace": OPERATE,
+    "list_workload_types": EVERYBODY,
     "list_workloads": EVERYBODY,
     "count_workloads": EVERYBODY,
     "export_workloads": EVERYBODY,
@@ -158,6 +169,26 @@ def price_of(admin: httpx.Client, model: str, *, there: bool) -> dict[str, str]:
     return price
 
 
+def gang(served: Served, project: str) -> dict[str, Any]:
+    """The body of a distributed training."""
+    return served.training(projectId=project, spec={"distributedFramework": "JAX"})
+
+
+def workload(served: Served, admin: httpx.Client, path: str, project: str) -> str:
+    """Id of a fresh workload, of the kind that the path is of."""
+    kind = next((word for word in ("distributed", "workspaces") if f"/{word}/" in path), "trainings")
+    body = gang(served, project) if kind == "distributed" else served.training(projectId=project)
+    identifier: str = admin.post(f"/api/v1/workloads/{kind}", json=body).json()["workloadId"]
+    return identifier
+
+
+def code_part(fresh: str) -> dict[str, Any]:
+    """The only part of an archive."""
+    data = fresh.encode()
+    digest, text = hashlib.sha256(data).hexdigest(), base64.b64encode(data).decode()
+    return {"digest": digest, "part": 0, "parts": 1, "data": text}
+
+
 def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> str:
     """The path of a fresh cluster, or of a pool or node of it."""
     made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", "kind": "kubernetes"}).json()["id"]
@@ -176,8 +207,7 @@ def aimed(
     fresh = secrets.token_hex(6)
     options: dict[str, Any] = {}
     if "{workloadId}" in path:
-        made = admin.post("/api/v1/workloads/trainings", json=served.training(projectId=project))
-        path = path.replace("{workloadId}", made.json()["workloadId"])
+        path = path.replace("{workloadId}", workload(served, admin, path, project))
     if name == "delete_project":  # the others need theirs
         project = admin.post("/api/v1/org-unit/projects", json={"name": f"gone-{fresh}"}).json()["id"]
     account = {"name": f"a-{fresh}", "projectId": project, "roleName": "viewer"}
@@ -201,14 +231,9 @@ def aimed(
         assert admin.post("/api/v1/authorization/access-rules", json=rule).status_code == 202
     bodies: dict[str, Any] = {
         "create_training1": served.training(projectId=project),
-        "put_code": {
-            "projectId": project,
-            "clusterId": served.cluster,
-            "digest": hashlib.sha256(fresh.encode()).hexdigest(),
-            "part": 0,
-            "parts": 1,
-            "data": base64.b64encode(fresh.encode()).decode(),
-        },
+        "create_distributed": gang(served, project),
+        "create_workspace": served.training(projectId=project),
+        "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},

@@ -9,6 +9,8 @@ import pytest
 
 from events.aggregate import Aggregate
 from events.commit import Commit
+from events.ids import project_key
+from events.project import DeleteProject
 from events.workload.commands import PlacePods, PodFact, ReportPods
 from events.workload.pod import Placement
 from events.workload.spec import TrainingSpec
@@ -106,3 +108,14 @@ async def test_who_asks_again_goes_on_where_the_one_before_gave_up(world: tuple[
     assert row["runningPods"] == PODS
     first, second = store.asked_after
     assert first == 0 < second
+
+
+async def test_what_stood_in_a_project_that_was_made_anew_keeps_its_name() -> None:
+    world, store = World(), MemoryEventStore()
+    project = world.project("vision")
+    key = world.training("old", project, world.cluster())
+    world.do("project", project_key("vision"), DeleteProject(project_id=project))
+    assert world.project("vision") != project
+    feed(store, world.commits)
+    row = await LoggedRows(store, Directory(store)).of(world.chain("workload", key))
+    assert row["projectName"] == "vision"

@@ -27,7 +27,9 @@ def made(admin: httpx.Client, served: Served, name: str, **more: Any) -> dict[st
 
 
 def with_token(served: Served, token: str) -> httpx.Client:
-    return httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {token}"}, timeout=20, trust_env=False)
+    client = served.client(None)
+    client.headers["Authorization"] = f"Bearer {token}"
+    return client
 
 
 def test_a_token_is_shown_once_and_listed_by_the_day_of_its_use_alone(served: Served, admin: httpx.Client) -> None:

@@ -14,8 +14,9 @@ from events.cluster_protocol import UsageReport, UsageSample
 from events.commands import target
 from events.commit import service_actor
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown
-from events.hours import MOST_ROWS, HoursMeasured, NoteHours
+from events.hours import MOST_BYTES, MOST_ROWS, HoursMeasured, NoteHours
 from events.ids import incarnation_id, project_key
+from events.project import DeleteProject
 from projections.migrate import prepare
 from projections.postgres import Pool
 from projections.queries import Queries
@@ -55,6 +56,16 @@ def test_what_is_beyond_the_bound_of_a_project_counts_as_not_measured() -> None:
     (one,) = to_tell(BEGIN, [sampled(owner=f"o{n}", measured=1000 + n) for n in range(MOST_ROWS + 9)])
     assert isinstance(one.command, NoteHours)
     assert [len(one.command.rows), min(row.measured for row in one.command.rows)] == [MOST_ROWS, 1009]
+
+
+def test_names_of_gpus_that_fill_a_message_leave_out_the_smallest() -> None:
+    rows = [sampled(owner=f"o{n}", measured=1000 + n, gpu_model="\x01" * 253) for n in range(MOST_ROWS)]
+    (one,) = to_tell(BEGIN, [*rows, sampled(measured=9999)])
+    assert isinstance(one.command, NoteHours)
+    told = [row.measured for row in one.command.rows]
+    assert len(msgspec.json.encode(one)) < 1.1 * MOST_BYTES
+    assert 100 < len(told) < MOST_ROWS
+    assert told == [9999, *range(999 + MOST_ROWS, 1000 + MOST_ROWS - len(told), -1)]
 
 
 class Plane:
@@ -139,6 +150,11 @@ async def sums(queries: Queries, by: By, *borders: datetime) -> list[Amount]:
     return [amount for _, amount in sorted(found.items())]
 
 
+async def sums_of(queries: Queries, project: str, *borders: datetime) -> list[tuple[float, float, float]]:
+    query = HoursQuery(by=By.PROJECT, borders=borders, projects=None, project_id=project)
+    return told(list((await queries.within(None).use_hours(query)).amounts.values()))
+
+
 def told(amounts: list[Amount]) -> list[tuple[float, float, float]]:
     """Minutes of a GPU that were reserved, measured and used."""
     return [(one.reserved / 60e9, one.measured / 60e3, one.used / 60e3) for one in amounts]
@@ -211,3 +227,65 @@ async def test_one_that_ends_within_an_hour_is_followed_by_one_that_tells_the_re
         assert await measure_all(pool, plane.send, world.now) == 2
         told_of = [(event.hour, event.project_id) for event in plane.measured()]
         assert len(told_of) == len(set(told_of)) == 6
+
+
+@pytest.mark.anyio
+async def test_a_project_that_was_deleted_and_one_of_its_name_have_hours_of_their_own(postgres_database: str) -> None:
+    plane = Plane()
+    world = plane.world
+    async with projected(plane, postgres_database) as (pool, queries):
+        cluster = world.cluster()
+        node = world.node(cluster, "n")
+
+        async def run(device: int, minutes: range) -> str:
+            project = world.project()
+            key = world.training("w", project, cluster)
+            world.place([(key, FIRST, node, device)])
+            world.report(key, FIRST, "running")
+            plane.feed()
+            assert await queries.wait_for(plane.fed, 20)
+            await take(pool, cluster, world.state("workload", key).workload_id, minutes)
+            world.now = BEGIN + minutes.stop * MINUTE
+            world.report(key, FIRST, "succeeded", exit_code=0)
+            return project
+
+        first = await run(0, range(20))
+        assert world.do("project", project_key("default"), DeleteProject(project_id=first)) is None
+        second = await run(1, range(20, 90))
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        world.later(3600)
+        await measure_all(pool, plane.send, world.now)
+        assert await queries.wait_for(plane.fed, 20)
+        found = [await sums_of(queries, one, BEGIN, BEGIN + 2 * HOUR) for one in (first, second)]
+        assert found == [[(20, 20, 10)], [(70, 60, 30.5)]]
+
+
+@pytest.mark.anyio
+async def test_a_clock_that_was_ahead_for_a_moment_leaves_no_hour_out(postgres_database: str) -> None:
+    plane = Plane()
+    world = plane.world
+    async with projected(plane, postgres_database) as (pool, queries):
+        cluster, project = world.cluster(), world.project()
+        node, key = world.node(cluster, "n"), world.training("w", project, cluster)
+        world.place([(key, FIRST, node, 0)])
+        world.report(key, FIRST, "running")
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        workload_id = world.state("workload", key).workload_id
+        await take(pool, cluster, workload_id, range(30))
+        hours = Hours(SampleRows(pool), plane.send)
+
+        async def go_on(now: datetime) -> None:
+            world.now = now
+            while await hours.measure(now):
+                pass
+            plane.feed()
+            assert await queries.wait_for(plane.fed, 20)
+
+        await go_on(BEGIN + HOUR + 10 * MINUTE)
+        await go_on(BEGIN + 24 * HOUR)
+        world.now = BEGIN + 2 * HOUR
+        await take(pool, cluster, workload_id, range(120, 150))
+        await go_on(BEGIN + 3 * HOUR + 10 * MINUTE)
+        assert [event.hour for event in plane.measured()] == [BEGIN, BEGIN + 2 * HOUR]

@@ -66,6 +66,7 @@ async def people(client: Client, count: int) -> None:
         await client.request(f"actor.k{number}.a{number}", b"person %d" % number, timeout=5)
         await client.request(f"audit.p{number}", b"audit %d" % number, timeout=5)
         await client.request(f"key.k{number}", b"key %d" % number, timeout=5)
+        await client.request("webhooks.stand", b"stand %d" % number, timeout=5)
 
 
 async def backed_up(server: NatsServer, folder: Path | str, *, passphrase: bytes = PASSPHRASE) -> Done:
@@ -113,7 +114,7 @@ def files_of(folder: Path, manifest: Manifest) -> set[str]:
     return {segment.file for segment in manifest.segments} | {part.file for part in manifest.kept}
 
 
-async def compared(server: NatsServer, folder: Path) -> int:
+async def compared(server: NatsServer, folder: Path | str) -> int:
     user = await connect(server.settings("backup"), "backup")
     try:
         place = Place(str(folder))
@@ -131,7 +132,7 @@ async def connected(server: NatsServer, user: str = EVERYTHING) -> AsyncGenerato
         await nc.close()
 
 
-async def restored(server: NatsServer, folder: Path, put: dict[str, bytes] | None = None) -> Restored:
+async def restored(server: NatsServer, folder: Path | str, put: dict[str, bytes] | None = None) -> Restored:
     """As `muster restore` does it, with its own user."""
     files: dict[str, bytes] = {} if put is None else put
     nc = await connect(server.settings("restore"), "restore")

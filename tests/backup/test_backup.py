@@ -1,7 +1,6 @@
 """A backup of a real server's log: equal to it byte for byte, incremental, of one log, by one writer at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,6 @@ from tests.backup import given
 from tests.support.refusals import raw, refused, settle
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def client(fresh_log: NatsServer) -> AsyncIterator[Client]:
-    made = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
-    yield made
-    await made.close()
 
 
 async def test_a_backup_holds_the_log_byte_for_byte(fresh_log: NatsServer, client: Client, tmp_path: Path) -> None:
@@ -77,7 +69,7 @@ async def test_people_audit_keys_and_files_are_kept_and_nobody_can_read_them(
     await given.people(client, 5)
     done = await given.backed_up(fresh_log, tmp_path)
     entries = {part.name: part.entries for part in done.manifest.kept}
-    assert entries == {"ACTORS": 5, "AUDIT": 5, "KEYS": 5, "CODE": 0, "files": 2}
+    assert entries == {"ACTORS": 5, "AUDIT": 5, "KEYS": 5, "WEBHOOKS": 5, "CODE": 0, "files": 2}
     everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for secret in (b"person 1", b"secret of the key", b"kubeconfig"):
         assert secret not in everything
@@ -156,3 +148,15 @@ async def test_the_user_of_backups_can_write_nothing(fresh_log: NatsServer) -> N
             await user.publish(subject, b"x")
         await settle(user)
         assert all(refused(refusals, one) for one in subjects)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("github://nowhere", "github://nowhere cannot be used: "),
+        ("no-such-protocol://x", "no-such-protocol://x cannot be used: "),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_told_by_its_name(url: str, said: str) -> None:
+    with pytest.raises(BackupError, match=said):
+        Place(url)

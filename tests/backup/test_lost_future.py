@@ -11,7 +11,7 @@ from events.workload.pod import split_token
 from tests.backup import given
 from tests.backup.world import World
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A restore gives the log back as it was: sequences, subjects, payloads and hash; into nothing that lives."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,27 +11,10 @@ from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
 from events.installation import Log
 from services.runtime.backup.archive import FILES, MANIFEST, BackupError, Manifest, encode_manifest
-from services.runtime.nats.connection import connect
 from services.runtime.nats.streams import assert_streams, create_streams
 from tests.backup import given
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def client(fresh_log: NatsServer) -> AsyncIterator[Client]:
-    made = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-def empty(server_folder: Path, request: pytest.FixtureRequest) -> Iterator[NatsServer]:
-    """A server without any stream."""
-    server = NatsServer(server_folder / f"empty-{abs(hash(request.node.name))}")
-    server.start()
-    yield server
-    server.stop()
 
 
 async def test_the_log_comes_back_as_it_was_and_says_that_it_was_restored(
@@ -53,7 +36,7 @@ async def test_the_log_comes_back_as_it_was_and_says_that_it_was_restored(
     async with given.connected(empty) as there:
         await create_streams(there, 1)  # as setup does
         await assert_streams(there, replicas=1)
-        for stream in ("ACTORS", "AUDIT", "KEYS"):
+        for stream in ("ACTORS", "AUDIT", "KEYS", "WEBHOOKS"):
             assert (await there.jetstream().stream_info(stream)).state.messages == 5
         message = await there.request(
             "$JS.store.API.STREAM.MSG.GET.ACTORS", b'{"last_by_subj":"actor.k3.a3"}', timeout=5
@@ -81,6 +64,7 @@ async def test_each_restore_raises_the_incarnation_and_its_log_can_be_backed_up_
             "ACTORS",
             "CODE",
             "FEED",
+            "WEBHOOKS",
         ):
             await nc.request(f"$JS.store.API.STREAM.DELETE.{stream}", b"", timeout=5)
     assert (await given.restored(fresh_log, tmp_path / "second")).incarnation == 2

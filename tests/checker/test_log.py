@@ -84,6 +84,16 @@ def _project(*events: tuple[str, Mapping[str, object]]) -> Story:
 
 
 GONE = ("ProjectDeleted", {"at": "2026-03-02T09:00:00Z"})
+ADDED = ("ClusterAdded", {"cluster_id": "c1", "name": "lab", "kind": "simulated", "at": BEGIN.isoformat()})
+
+
+def _cluster(*events: tuple[str, Mapping[str, object]]) -> Story:
+    story = Story()
+    for event in (ADDED, *events):
+        story.commit("ev.cluster.lab", event)
+    return story
+
+
 LEFT_OVER = ("WorkloadDeletionRequested", {"reason": "project_deleted"})
 CORDON = ("NodeCordoned", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
 
@@ -130,6 +140,12 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         "project",
         lambda: _project(("ProjectCreated", {"project_id": "p2", "name": "vision", "at": BEGIN.isoformat()})),
     ),
+    "a cluster that is there is added again": ("cluster", lambda: _cluster(ADDED)),
+    "something after a cluster was removed": (
+        "cluster",
+        lambda: _cluster(("ClusterRemoved", {}), ("NodePoolRemoved", {})),
+    ),
+    "a pool that was not there is removed": ("cluster", lambda: _cluster(("NodePoolRemoved", {"name": "fast"}))),
     "something after a project was deleted": ("project", lambda: _project(GONE, ("ProjectChanged", {}))),
     "deleted with its project, which is there": (
         "project",

@@ -120,6 +120,7 @@ def test_the_past_is_shown_as_of_a_sequence_a_time_and_a_time_ago(admin: Served,
     assert "elder" in muster("workload", "list", "-A", "-o", "name", "--as-of", at).out.split()
     then = muster("workload", "describe", "elder", "--as-of", at, "-o", "json").json()
     assert (then["id"], then["version"], then["deletedAt"]) == (made["id"], made["version"], None)
+    assert muster("training", "describe", "elder", "--as-of", at, "-o", "json").json() == then
     told = muster("workload", "history", "elder", "--as-of", at).out
     assert "submitted by admin" in told
     assert "delet" not in told
@@ -455,6 +456,9 @@ def test_a_replay_is_looked_at_with_the_same_commands_and_removed_by_one(
         assert "give the command without `--context`" in refused.stderr
         (row,) = json.loads(call("replay", "list", "-o", "json").stdout)
         assert (row["name"], row["state"], row["from"]) == ("then", "served", "0")
+        taken = call("replay", "--into", "other", "--port", row["url"].rpartition(":")[2])
+        assert (taken.returncode, "cannot listen at 127.0.0.1" in taken.stderr) == (2, True), taken.stderr
+        assert len(json.loads(call("replay", "list", "-o", "json").stdout)) == 1, "nothing was made"
         gone = call("replay", "rm", "then")
         assert gone.returncode == 0, gone.stderr
         assert it.wait(30) == 1

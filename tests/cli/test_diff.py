@@ -1,12 +1,13 @@
 """What differs between two moments, as people read it."""
 
+import csv
 import io
 from pathlib import Path
 from typing import Any
 
 from muster.cli.command import Session
-from muster.cli.diff import show
-from muster.cli.output import Output, Style
+from muster.cli.diff import FLAT, flat_rows, show
+from muster.cli.output import Format, Output, Style
 
 GOLDEN = Path(__file__).parent / "tables" / "diff.txt"
 
@@ -46,7 +47,13 @@ FOUND: dict[str, Any] = {
         },
     ],
     "events": [
-        {"at": "2030-01-31T12:30:00Z", "workloadName": "hello", "message": "placed on n1 of pool h100 with 2.5 GPU"}
+        {
+            "at": "2030-01-31T12:30:00Z",
+            "about": "workload",
+            "name": "hello",
+            "message": "placed on n1 of pool h100 with 2.5 GPU",
+        },
+        {"at": "2030-01-31T12:31:00Z", "about": "project", "name": "vision", "message": "set with no quota by ada"},
     ],
     "moreWorkloads": False,
     "moreEvents": True,
@@ -69,3 +76,23 @@ def test_where_nothing_differs_it_says_so() -> None:
     moment = {"sequence": 0, "at": None}
     nothing = {"earlier": moment, "later": moment, "moreWorkloads": False, "moreEvents": False}
     assert shown(nothing) == ("From 0 (before the log) to 0 (before the log)\n", "no difference\n")
+
+
+def test_in_csv_all_sections_are_one_table_and_names_are_one_a_line() -> None:
+    flat = flat_rows(FOUND)
+    stdout = io.StringIO()
+    Output(Style(format=Format.CSV), stdout=stdout, stderr=io.StringIO()).rows(flat, FLAT)
+    lines = list(csv.DictReader(io.StringIO(stdout.getvalue())))
+    assert [(line["section"], line["name"]) for line in lines] == [
+        *(("workloads", name) for name in ("hello", "old", "new")),
+        ("quotas", "vision"),
+        *(("nodes", name) for name in ("n1", "n2")),
+        *(("events", name) for name in ("hello", "vision")),
+    ]
+    assert (lines[1]["of"], lines[1]["difference"], lines[1]["before"], lines[1]["after"]) == (
+        "vision",
+        "gone",
+        "Running, high, 2.5 GPU",
+        "",
+    )
+    assert lines[-1]["message"] == "set with no quota by ada"

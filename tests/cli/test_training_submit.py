@@ -206,6 +206,54 @@ def test_an_environment_without_a_value_names_both_meanings(muster: Any) -> None
     assert "--image" in muster("training", "submit", "x", "--environment", "my-asset").err
 
 
+def test_fields_that_place_have_run_ais_flags(api: ShapeServer, muster: Any) -> None:
+    muster(
+        "training", "submit", "hello", "-i", "a", "--node-type", "a100", "--preferred-pod-topology-key", "zone",
+        "--toleration", "operator=Equal,key=a,value=b,effect=NoExecute,seconds=5", "--toleration",
+        "key=b,operator=Exists,effect=Any", "--toleration", "name=c,exclude=true", "--extended-resource", "rdma/hca=2",
+        "--extended-resource", "a/b=1", "--terminate-after-preemption", "--", "x",
+    )  # fmt: skip
+    spec = sent(api)["spec"]
+    assert spec["nodeType"] == "a100"
+    assert spec["podAffinity"] == {"type": "Preferred", "key": "zone"}
+    assert spec["tolerations"] == [
+        {"operator": "Equal", "key": "a", "value": "b", "effect": "NoExecute", "seconds": 5},
+        {"key": "b", "operator": "Exists", "effect": "Any"},
+        {"name": "c", "exclude": True},
+    ]
+    assert spec["compute"]["extendedResources"] == [
+        {"resource": "rdma/hca", "quantity": "2"},
+        {"resource": "a/b", "quantity": "1"},
+    ]
+    assert spec["terminateAfterPreemption"] is True
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "told"),
+    [
+        ("--toleration", "a", "'a' is no part of --toleration; write FIELD=VALUE,FIELD=VALUE"),
+        ("--toleration", "kee=a", "'kee' is no field; those are name, operator, key, value, effect, seconds, exclude"),
+        ("--toleration", "key=a,key=b", "'key' is given twice in 'key=a,key=b'"),
+        ("--toleration", "seconds=soon", "'soon' is not a whole number"),
+        ("--toleration", "exclude=yes", "exclude is true or false, not 'yes'"),
+        ("--extended-resource", "rdma/hca", "'rdma/hca' is no extended-resource; write NAME=VALUE"),
+    ],
+)
+def test_a_value_in_small_language_that_will_not_do_is_told(muster: Any, flag: str, value: str, told: str) -> None:
+    ran = muster("training", "submit", "hello", "-i", "a", flag, value, "--", "x")
+    assert ran.code == 2
+    assert f"{flag}: {told}" in ran.err
+
+
+def test_the_two_topology_keys_exclude_each_other(muster: Any) -> None:
+    ran = muster(
+        "training", "submit", "hello", "-i", "a", "--required-pod-topology-key", "a",
+        "--preferred-pod-topology-key", "b", "--", "x",
+    )  # fmt: skip
+    assert ran.code == 2
+    assert "exclude each other" in ran.err
+
+
 def test_every_flag_of_the_registry_is_there() -> None:
     of_field = {node.path: node.about.flag for node in tree(TrainingCreation).walk() if node.about and node.about.flag}
     assert set(of_field.values()) - {name for flag in FLAGS for name in flag.names} <= {
@@ -220,7 +268,9 @@ def test_the_values_of_the_flags_have_the_types_that_the_api_checks(api: ShapeSe
         "0.5", "--cpu-core-request", "1", "--cpu-memory-request", "1Gi", "--node-pools", "a", "--priority", "low",
         "--runs", "2", "--parallelism", "1", "--backoff-limit", "1", "--termination-grace-period", "5s", "-e", "A=1",
         "--auto-deletion-time-after-completion", "1h", "--label", "a=b", "--annotation", "c=d", "--category", "x",
-        "--working-dir", "/w", "--preemptibility", "preemptible", "--", "x",
+        "--working-dir", "/w", "--preemptibility", "preemptible", "--node-type", "a100", "--toleration",
+        "operator=Equal,key=a,value=b,effect=NoExecute,seconds=5", "--extended-resource", "rdma/hca=2",
+        "--required-pod-topology-key", "zone", "--terminate-after-preemption", "--", "x",
     )  # fmt: skip
     checked = check_training(sent(api) | {"clusterId": "0a1b2c3d-4e5f-8a6b-9c7d-0123456789ab"})
     assert not isinstance(checked, FaultyCreation), checked

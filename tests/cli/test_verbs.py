@@ -392,9 +392,36 @@ def test_a_simulated_cluster_is_counted_or_read_from_a_csv(api: ShapeServer, mus
     assert (second["cpuCores"], second["gpus"], second["gpuMemoryBytes"]) == (0.5, 0, 0)
 
 
+def test_nodes_of_a_csv_have_labels_taints_and_extended_resources(
+    api: ShapeServer, muster: Any, tmp_path: Path
+) -> None:
+    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "demo"}))
+    file = tmp_path / "nodes.csv"
+    file.write_text(
+        "sn,cpu_milli,memory_mib,gpu,model,labels,taints,extended_resources\n"
+        "n-0,1000,1,0,,zone=a;run.ai/type=big,team=x:NoSchedule; old:NoExecute,rdma/hca=2\n"
+        "n-1,1000,1,0,,,,\n"
+    )
+    assert muster("cluster", "add", "trace", "--nodes-csv", str(file)).code == 0
+    first, second = api.requests[-1].body["simulatedNodes"]
+    assert first["labels"] == [{"name": "zone", "value": "a"}, {"name": "run.ai/type", "value": "big"}]
+    assert first["taints"] == [
+        {"key": "team", "value": "x", "effect": "NoSchedule"},
+        {"key": "old", "value": "", "effect": "NoExecute"},
+    ]
+    assert first["extendedResources"] == [{"resource": "rdma/hca", "amount": 2}]
+    assert second["labels"] == second["taints"] == second["extendedResources"] == []
+
+
+PLACED = "sn,cpu_milli,memory_mib,gpu,model,labels,taints,extended_resources\n"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        (f"{PLACED}n,1,1,0,,zone,,\n", "line 2, column labels: 'zone' is not KEY=VALUE"),
+        (f"{PLACED}n,1,1,0,,,team=x,\n", "line 2, column taints: 'team=x' is not KEY=VALUE:EFFECT or KEY:EFFECT"),
+        (f"{PLACED}n,1,1,0,,,,a/b=many\n", "line 2, column extended_resources: 'many' is not a whole number"),
         ("sn,gpu\nn,1\n", "has no column 'cpu_milli'"),
         ("sn,cpu_milli,memory_mib,gpu,model\nn,many,1,1,x\n", "line 2, column cpu_milli: 'many' is not a whole number"),
         ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\nm,1,1,,x\n", "line 3, column gpu: '' is not a whole number"),

@@ -32,8 +32,18 @@ FULL_SPEC: dict[str, Any] = {
         "gpuPortionRequest": 0.25,
         "gpuPortionLimit": 0.5,
         "largeShmRequest": True,
+        "extendedResources": [{"resource": "rdma/hca", "quantity": "2"}],
     },
     "nodePools": ["default"],
+    "nodeType": "a100",
+    "nodeAffinityRequired": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}]
+    },
+    "podAffinity": {"type": "Preferred", "key": "topology.kubernetes.io/zone"},
+    "tolerations": [
+        {"name": "ours", "operator": "Equal", "key": "dedicated", "value": "ml", "effect": "NoExecute", "seconds": 60}
+    ],
+    "terminateAfterPreemption": True,
     "priorityClass": "high",
     "preemptibility": "preemptible",
     "completions": 5,
@@ -101,6 +111,7 @@ def test_a_creation_and_its_reading_are_training1(served: Served, alice: httpx.C
     assert check(read, f"{TRAININGS}/{{workloadId}}", "get") == made
     assert made["createdBy"] == "alice"
     assert made["actualPhase"] == "Creating"
+    assert made["notYetInForce"] == ["spec.tolerations[0].seconds", "spec.terminateAfterPreemption"]
     given = {key: value for key, value in FULL_SPEC.items() if value is not None}
     given["environmentVariables"] = given["environmentVariables"][:1]
     assert set_in(made["spec"]) == set_in(given)

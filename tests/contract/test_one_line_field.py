@@ -100,7 +100,7 @@ FILTER: Final = Filter(
 )
 '''
 REGISTRY = "services/scheduler/policy/registry.py"
-IMPORTED = ("cpu, gpu, memory, pods, takes_pods", "cpu, gpu, memory, pods, spare_cores, takes_pods")
+IMPORTED = ("    pods,\n", "    pods,\n    spare_cores,\n")
 REGISTERED = ("        cpu.FILTER,\n", "        cpu.FILTER,\n        spare_cores.FILTER,\n")
 
 STEERED = """

@@ -19,7 +19,7 @@ from development.stack import Stack, training, until
 from tests.support.lacking import lacking
 from tests.support.python_client import installed
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "clients" / "python" / "README.md"

@@ -18,7 +18,7 @@ import pytest
 
 from development.stack import Stack, running, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.e2e
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "first-hour.md"
 SETTLED_SECONDS: Final = 2.0

@@ -8,7 +8,7 @@ import pytest
 
 from development.stack import Api, Stack, running, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.e2e
 EXAMPLES = Path("examples")
 
 
@@ -99,6 +99,16 @@ def test_the_examples_of_each_kind_run_as_they_stand(stack: Stack, api: Api) -> 
     kinds = {row["name"] for row in api.get("/workloads", filterBy="type==DistributedWorkload")["workloads"]}
     assert "trio" in kinds
     assert "desk" not in kinds
+
+
+def test_the_kinds_are_listed_with_what_one_gets_that_asks_for_nothing(api: Api) -> None:
+    kinds = {kind["name"]: kind for kind in api.get("/workload-types")["workloadTypes"]}
+    assert {name: (kind["kubernetesType"], kind["priorityClass"]) for name, kind in kinds.items()} == {
+        "Training": ("TrainingWorkload", "low"),
+        "Distributed": ("DistributedWorkload", "low"),
+        "Workspace": ("InteractiveWorkload", "high"),
+    }
+    assert [kind["preemptibility"] for kind in kinds.values()].count("non-preemptible") == 1
 
 
 def test_a_distributed_training_is_submitted_again_as_it_was(stack: Stack, api: Api) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from development.stack import Api, Stack, running, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

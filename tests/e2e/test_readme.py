@@ -11,7 +11,7 @@ import pytest
 
 from development.stack import Stack, running
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,4 +85,8 @@ def test_no_example_is_forgotten_here() -> None:
         "webhook",
         "notify",
         "subscriber",
+        # These three run in test_kinds.py.
+        "workspace",
+        "distributed",
+        "all-reduce",
     }

@@ -13,7 +13,7 @@ import pytest
 
 from development.stack import Api, Stack, moment, running, training, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

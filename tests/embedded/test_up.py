@@ -19,7 +19,7 @@ from muster.embedded.datadir import DataDir
 from muster.embedded.environment import service_environment
 from tests.support.namespaces import without_namespaces
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.e2e
 
 SLEEPER = "import time; time.sleep(600)"
 

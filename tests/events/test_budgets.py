@@ -178,6 +178,16 @@ def test_less_than_before_opens_it(given: Given) -> None:
     assert given.refusal is None
 
 
+def test_one_who_measured_long_ago_and_stood_still_opens_nothing(given: Given) -> None:
+    """Given a measurement from before it was exhausted, which arrives when another one has exhausted it."""
+    given.hours(1000)
+    given.now = NOW + timedelta(hours=1)
+    given.used(1000)
+    note = NoteBudgetUse(project_id=given.id, period=JANUARY, until=NOW, in_money=False, used=900)
+    assert given.do(note) == ()
+    assert given.refusal is not None
+
+
 def test_the_same_budget_again_changes_nothing(given: Given) -> None:
     given.hours(1000)
     given.used(1000)

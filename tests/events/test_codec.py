@@ -30,13 +30,14 @@ from tests.events.given import NOW
 GOLDENS = Path(__file__).parent / "goldens"
 
 
-def without_later(whole: dict[str, Any], golden: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """The fields that the golden has; each of the others has its default."""
-    later = {key: value for key, value in whole.items() if key not in golden}
+def without_later(section: dict[str, Any], golden: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """A section with the fields of its golden alone; the others have their defaults."""
+    later = {key: value for key, value in section.items() if key not in golden}
     assert later == {key: defaults[key] for key in later}
     return {
-        key: without_later(whole[key], value, defaults[key]) if isinstance(value, dict) else whole[key]
-        for key, value in golden.items()
+        key: without_later(value, golden[key], defaults[key]) if isinstance(value, dict) else value
+        for key, value in section.items()
+        if key in golden
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from events.aggregate import HOURS
 from events.hours import MOST_ROWS, OLDEST, HoursMeasured, Measured, NoteHours, hours_key
-from events.ids import incarnation_id, project_key
+from events.ids import KEY_PATTERN, incarnation_id, project_key
 from events.refusal import Refusal
 from tests.events.given import NOW, context
 
@@ -76,6 +76,11 @@ def test_what_cannot_have_been_measured_is_no_command(changed: dict[str, Any]) -
         NoteHours(**fields)
 
 
-def test_a_project_has_a_chain_for_each_month() -> None:
-    assert hours_key(PROJECT, NOW) == f"{project_key('default')}-{NOW:%Y%m}"
+def test_a_project_has_a_chain_for_each_month_and_none_with_another_of_its_name() -> None:
+    again = incarnation_id(project_key("default"), "d")
+    months = NOW, NOW + timedelta(days=31)
+    keys = [hours_key(project, month) or "" for project in (PROJECT, again) for month in months]
+    assert len(set(keys)) == 4
+    assert all(KEY_PATTERN.match(key) for key in keys)
+    assert hours_key(PROJECT, NOW) == hours_key(PROJECT, NOW + HOUR)
     assert hours_key("none of ours", NOW) is None

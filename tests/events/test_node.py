@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from events.node import (
     CordonNode,
@@ -24,6 +25,7 @@ from events.node import (
     reservation_id,
 )
 from events.refusal import Refusal
+from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare
 from tests.events.given import SERVICE, context
 
@@ -80,6 +82,32 @@ def test_what_fits_is_reserved_and_what_does_not_is_refused_with_numbers(
         assert isinstance(result, Refusal)
         assert result.code == "capacity_exceeded"
         assert refusal in result.message
+
+
+def test_extended_resources_are_reserved_and_given_back_and_never_more_than_there_are() -> None:
+    """S037."""
+    facts = replace(FACTS, max_pods=9, extended={"rdma/hca": 4}, foreign_extended={"rdma/hca": 1})
+
+    def asks(number: int, **amounts: int) -> Reservation:
+        extended = tuple(ExtendedAmount(resource=name.replace("_", "/"), amount=n) for name, n in amounts.items())
+        return replace(hold(number), extended=extended)
+
+    state = reserve(node(facts), asks(0, rdma_hca=1), asks(1, rdma_hca=2))
+    assert isinstance(state, Node)
+    assert state.used_extended == {"rdma/hca": 3}
+    assert reserve(state, asks(2, rdma_hca=1)) == Refusal(
+        code="capacity_exceeded", message="node 'n1' lacks 1 of rdma/hca"
+    )
+    assert reserve(state, asks(2, no_such=1)) == Refusal(
+        code="capacity_exceeded", message="node 'n1' lacks 1 of no/such"
+    )
+    assert isinstance(reserve(state, hold(2)), Node)
+    released = reserve(state, asks(2, rdma_hca=2), release=(hold(1).id,))
+    assert isinstance(released, Node)
+    assert released.used_extended == {"rdma/hca": 3}
+    empty = reserve(released, release=(hold(0).id, hold(2).id))
+    assert isinstance(empty, Node)
+    assert empty.used_extended == {}
 
 
 def test_releasing_and_reserving_are_one_step() -> None:

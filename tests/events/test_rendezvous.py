@@ -7,7 +7,7 @@ import pytest
 
 from events.workload.fields.distribution import DistributedFramework, Distribution
 from events.workload.kinds import KINDS
-from events.workload.kinds.distributed import not_yet_in_force
+from events.workload.kinds.distributed import growth_ahead
 from events.workload.pod_sets import PodSet
 from events.workload.rendezvous import variables, with_addresses
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
@@ -15,7 +15,7 @@ from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 
 def sets_of(framework: DistributedFramework, *, master: bool = True, gpus: int = 0, **more: Any) -> tuple[PodSet, ...]:
     spec = TrainingSpec(image="w", compute=ComputeSpec(gpu_devices_request=gpus))
-    distribution = Distribution(distributed_framework=framework, **({"num_workers": 2} | more))
+    distribution = Distribution(distributed_framework=framework, num_workers=more.pop("num_workers", 2), **more)
     distributed = Distributed(distribution=distribution, master=TrainingSpec(image="m") if master else None)
     return KINDS["Distributed"].pod_sets(spec, distributed)
 
@@ -72,8 +72,8 @@ def test_elastic_pytorch_meets_by_torchruns_rendezvous_with_least_and_most() -> 
         ({"num_workers": 3, "min_replicas": 1, "max_replicas": 4}, ("spec.numWorkers", "spec.maxReplicas")),
     ],
 )
-def test_growth_beyond_what_runs_is_not_yet_in_force(given: dict[str, int], ahead: tuple[str, ...]) -> None:
-    assert not_yet_in_force(Distribution(distributed_framework="PyTorch", **given)) == ahead
+def test_growth_beyond_what_runs_is_not_yet_in_force(given: dict[str, Any], ahead: tuple[str, ...]) -> None:
+    assert growth_ahead(Distribution(distributed_framework="PyTorch", **given)) == ahead
 
 
 def test_tensorflow_reads_one_variable_with_the_cluster_and_its_task() -> None:

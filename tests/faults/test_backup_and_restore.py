@@ -1,11 +1,17 @@
 """The page on backups, command by command: of a `muster up` that runs, of one that is stopped, and into a new one."""
 
+import contextlib
+import json
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
+from development.ports import free_port
 from development.stack import Stack
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
@@ -29,6 +35,26 @@ def second(server_folder: Path) -> Iterator[Stack]:
     stack.close()
 
 
+@contextlib.contextmanager
+def listening(port: int, told: Queue[bytes]) -> Generator[None]:
+    """A receiver of webhooks there, which takes everything."""
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.put(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(204)
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Receiver)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def commands(name: str) -> list[list[str]]:
     """Those of the page that call `muster NAME`."""
     found = re.findall(rf"^    muster ({name} .*?)(?:  +#.*)?$", PAGE.read_text(), flags=re.MULTILINE)
@@ -43,6 +69,10 @@ def test_a_backup_of_what_runs_or_is_stopped_is_restored_and_everything_is_there
     (tmp_path / "backup.key").write_text("a passphrase of tests\n")
     stack.start()
     api = stack.api()
+    # Nobody listens there yet: what is to be posted waits.
+    receiver = free_port()
+    made = stack.muster("webhook", "create", "-p", "default", f"http://127.0.0.1:{receiver}/")
+    assert made.returncode == 0, made.stderr
     finished = api.submit("finished", command="true")["workloadId"]
     api.wait(finished, "Completed")
     head = ""
@@ -85,7 +115,12 @@ def test_a_backup_of_what_runs_or_is_stopped_is_restored_and_everything_is_there
         *restore[: restore.index("--data-dir")], "--data-dir", str(second.data_dir), timeout_seconds=SECONDS
     )
     assert ran.returncode == 0, ran.stderr
-    second.start()
+    told: Queue[bytes] = Queue()
+    with listening(receiver, told):
+        second.start()
+        types: set[str] = set()
+        while not types >= {"WorkloadSubmitted", "WorkloadCompleted", "HistoryLost"}:
+            types.add(json.loads(told.get(timeout=SECONDS))["type"].split(".")[1])
     api = second.api()
     assert api.training(finished)["actualPhase"] == "Completed"
     api.wait(api.submit("after", command="true")["workloadId"], "Completed")

@@ -143,7 +143,7 @@ async def test_those_who_share_a_device_get_the_same_one(control_plane: ControlP
         told = await asyncio.gather(*(held() for _ in range(10)))
         [pod] = site.reservations()
         assert set(told) == {(f"GPU-{pod.metadata.uid}",)}
-        assert pod.spec.containers[0].resources.limits.gpu == "1"
+        assert pod.spec.containers[0].resources.limits["nvidia.com/gpu"] == "1"
 
 
 async def test_each_logical_device_has_a_reservation_of_its_own(control_plane: ControlPlane) -> None:

@@ -158,7 +158,6 @@ def test_that_waits():
 """
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_bug_is_caught_by_a_test_that_fails_with_it_and_passes_without(tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"

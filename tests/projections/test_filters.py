@@ -64,6 +64,8 @@ EARLY = (BEGIN + timedelta(seconds=1)).isoformat()
         ("projectId", "==", PROJECTS["other"], "gamma_50%"),
         ("submittedBy", "==", "alice", "alpha beta gamma_50%"),
         ("type", "==", "Training", "alpha beta gamma_50%"),
+        ("type", "==", "trainingworkload", "alpha beta gamma_50%"),
+        ("type", "!=", "InteractiveWorkload", "alpha beta gamma_50%"),
         ("phase", "==", "Running", "alpha"),
         ("phase", "==", "Completed", "beta"),
         ("phase", "==", "cOMPLETED", "beta"),
@@ -278,6 +280,8 @@ async def test_rows_become_the_json_of_the_api(queries: Queries) -> None:
     node = as_json(node_answer((await queries.nodes()).rows[0], lambda _: alice))
     assert node["devices"][0] == {"device": 0, "reservedMilli": 1000}
     assert node["reserved"]["pods"] == 2
+    lost = dict((await queries.nodes()).rows[0]) | {"gpu_count": 0, "used_device_milli": [500, 0, 0]}
+    assert as_json(node_answer(lost, lambda _: alice))["devices"] == [{"device": 0, "reservedMilli": 500}]
     use = (await queries.project_use(frozenset({row["projectId"]}))).projects[row["projectId"]]
     assert use.phases == {"Running": 1, "Completed": 1}
     assert (use.gpu_milli, use.non_preemptible_gpu_milli, use.pods) == (1000, 1000, 1)

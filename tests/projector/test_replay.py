@@ -156,6 +156,34 @@ async def test_two_are_played_side_by_side_and_one_is_removed_while_it_is_played
         assert [each.name for each in await listed(database)] == ["two"]
 
 
+async def test_one_that_is_removed_is_not_played_on(database: str) -> None:
+    """Given a speed at which the next commit is due in hours."""
+    store, stop = MemoryEventStore(), asyncio.Event()
+    feed(store, some_log(7, 120))
+    async with player(store, database, wanted(speed="0.000001x"), quiet) as playing:
+        await playing.prepare(stop)
+        removed, play = (asyncio.create_task(one) for one in (until_removed(playing, stop), playing.play(stop)))
+        await remove(database, "s")
+        assert not await asyncio.wait_for(play, 30)
+        with pytest.raises(RemovedError, match="was removed"):
+            await removed
+
+
+async def test_what_it_notes_does_not_meet_the_look_whether_it_was_removed(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.projector.play.ALIVE_SECONDS", 0.0001)
+    store, stop = MemoryEventStore(), asyncio.Event()
+    feed(store, some_log(5, 60))
+    async with player(store, database, wanted(), quiet) as playing:
+        removed = asyncio.create_task(until_removed(playing, stop))
+        await playing.prepare(stop)
+        for number in range(20):
+            await playing.say(f"http://{number}")
+        stop.set()
+        await removed
+
+
 async def test_what_stands_behind_the_position_is_not_there(database: str) -> None:
     """Given a log that is longer than what was played: nobody who reads what was played hears of the rest."""
     commits, store = some_log(9, 120), MemoryEventStore()

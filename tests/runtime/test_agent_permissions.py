@@ -335,7 +335,6 @@ async def told(news: AsyncGenerator[Whole | Changed | Lost], subject: str, value
                 return
 
 
-@pytest.mark.slow
 async def test_with_three_servers_it_matters_to_nobody_which_of_them_he_asks(nats_cluster: NatsCluster) -> None:
     nats_cluster.add_agent("one")
     await recreate_streams(nats_cluster.settings(EVERYTHING))

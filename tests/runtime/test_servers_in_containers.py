@@ -13,8 +13,6 @@ from services.runtime.nats.connection import connect
 from services.runtime.nats.streams import assert_streams, create_streams
 from tests.support.lacking import lacking
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:

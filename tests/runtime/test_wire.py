@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 
+import nats
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.errors import BadHeaderError
 
 from development.servers import EVERYTHING, NatsServer
 from events.subjects import EVENTS_STREAM, OBSERVED_STREAM
@@ -37,6 +39,44 @@ STORED = {
     "another place": hpub(b"ev.workload.zzzz", FORGED_PLACE, b"x"),
 }
 """What stands in the log once somebody who may append to workloads has sent it."""
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"ce-id": "a.0.WorkloadSubmitted", "Nats-Expected-Last-Sequence": "7"},
+        {"blanks": "  between blanks \t", "é": "no name", "none": ""},
+        {"name": "wörter und 漢字", "a line": "of blanks in the name"},
+        {"forged": "1\r\nNats-Expected-Last-Sequence: 7", "alone": "1\n2\r3"},
+        {"forged\r\nStatus": "409"},
+        {" ": "nobody's", "kept": "1"},
+        {"colon:": "1"},
+    ],
+    ids=str,
+)
+async def test_headers_are_sent_as_the_library_sends_them(fresh_log: NatsServer, headers: dict[str, str]) -> None:
+    """Which mends what could be read as another header, or refuses it."""
+    nc = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
+    plain = await nats.connect(fresh_log.url, user=EVERYTHING, password=fresh_log.passwords[EVERYTHING])
+    try:
+        taken = list[tuple[bytes, bytes]]()
+        await nc.take("test.headers", lambda message: taken.append((message.raw_headers, message.data)))
+        await nc.flush()
+        refused = list[type[Exception]]()
+        for client in (plain, nc):
+            try:
+                await client.publish("test.headers", b"data", headers=headers)
+            except BadHeaderError as error:
+                refused.append(type(error))
+            await client.flush()
+        async with asyncio.timeout(10):
+            while len(taken) + len(refused) < 2:
+                await asyncio.sleep(0.01)
+    finally:
+        await plain.close()
+        await nc.close()
+    theirs, ours = taken or refused
+    assert theirs == ours
 
 
 @pytest.mark.parametrize(

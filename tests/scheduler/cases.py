@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from events.node import Taint
+from events.workload.fields.compute import ExtendedResource
+from events.workload.fields.scheduling import (
+    MatchExpression,
+    NodeAffinityRequired,
+    NodeSelectorTerm,
+    PodAffinity,
+    Toleration,
+)
 from tests.scheduler.world import GIB, World
 
 GOLDENS: Final = Path(__file__).parent / "goldens"
@@ -170,7 +179,167 @@ NO_ROOM: Final = (
         submitted=({"gpu_devices_request": 8},),
     ),
 )
-TABLES: Final[dict[str, tuple[Case, ...]]] = {"best_fit": BEST_FIT, "never_fits": NEVER_FITS, "no_room": NO_ROOM}
+
+
+def affinity(*terms: tuple[tuple[str, Any, tuple[str, ...]], ...]) -> NodeAffinityRequired:
+    """Terms of (key, operator, values)."""
+    return NodeAffinityRequired(
+        node_selector_terms=tuple(
+            NodeSelectorTerm(
+                match_expressions=tuple(MatchExpression(key=k, operator=o, values=v) for k, o, v in expressions)
+            )
+            for expressions in terms
+        )
+    )
+
+
+ZONES: Final[dict[str, dict[str, Any]]] = {
+    "x1": {"labels": {"zone": "x"}, "max_pods": 1, "cpu_milli": 1_000},
+    "y1": {"labels": {"zone": "y"}, "max_pods": 2, "cpu_milli": 3_000},
+    "y2": {"labels": {"zone": "y"}, "max_pods": 1, "cpu_milli": 2_000},
+    "without": {"max_pods": 9, "cpu_milli": 4_000},
+}
+DISKS: Final[dict[str, dict[str, Any]]] = {
+    "a": {"labels": {"disk": "ssd", "rank": "3"}},
+    "b": {"labels": {"disk": "ssd", "rank": "9"}},
+    "c": {"labels": {"disk": "hdd"}},
+}
+TAINTED: Final[dict[str, dict[str, Any]]] = {
+    "a": {"taints": (Taint(key="dedicated", value="ml"),)},
+    "b": {
+        "taints": (
+            Taint(key="dedicated", value="ml"),
+            Taint(key="old", effect="NoExecute"),
+            Taint(key="slow", effect="PreferNoSchedule"),
+        )
+    },
+}
+HCAS: Final[dict[str, dict[str, Any]]] = {
+    "a": {"extended": {"rdma/hca": 2}, "foreign_extended": {"rdma/hca": 1}},
+    "b": {"extended": {"rdma/hca": 4}, "taints": (Taint(key="rdma/hca"),)},
+    "c": {},
+}
+TWO_HCAS: Final = {"extended_resources": (ExtendedResource(resource="rdma/hca", quantity="2"),)}
+PLACING: Final = (
+    Case(
+        name="only nodes of the type",
+        nodes={"a": {"labels": {"run.ai/type": "a100"}}, "b": {"labels": {"run.ai/type": "h100"}}, "c": {}},
+        submitted=({"node_type": "h100"},),
+    ),
+    Case(
+        name="a type that no node has can never fit",
+        nodes={"a": {"labels": {"run.ai/type": "a100"}}, "b": {}},
+        submitted=({"node_type": "h100"},),
+    ),
+    Case(
+        name="a type that the only node does not have",
+        nodes={"a": {"labels": {"run.ai/type": "a100"}}},
+        submitted=({"node_type": "h100"},),
+    ),
+    Case(
+        name="expressions of a term are all to match, and one term is enough",
+        nodes=DISKS,
+        submitted=(
+            {"node_affinity_required": affinity((("disk", "In", ("ssd", "nvme")), ("rank", "Gt", ("5",))))},
+            {"node_affinity_required": affinity((("rank", "Lt", ("5",)),), (("disk", "In", ("tape",)),))},
+            {"node_affinity_required": affinity((("rank", "DoesNotExist", ()), ("disk", "Exists", ())))},
+            {"node_affinity_required": affinity((("disk", "NotIn", ("ssd",)),))},
+        ),
+    ),
+    Case(
+        name="an empty term matches nothing",
+        nodes=DISKS,
+        submitted=({"node_affinity_required": affinity((), (("disk", "In", ("tape",)),))},),
+    ),
+    Case(
+        name="labels are lacking here, and room there",
+        nodes={"a": {"labels": {"disk": "ssd"}, "max_pods": 1}, "b": {"labels": {"disk": "hdd"}}, "c": {}},
+        before=({"node_affinity_required": affinity((("disk", "Exists", ()), ("disk", "NotIn", ("hdd",))))},),
+        submitted=({"node_affinity_required": affinity((("disk", "In", ("ssd",)),))},),
+    ),
+    Case(
+        name="the node with the labels is too small",
+        nodes={"a": {"labels": {"disk": "ssd"}}, "b": {"cpu_milli": 128_000}},
+        submitted=({"node_affinity_required": affinity((("disk", "In", ("ssd",)),)), "cpu_core_request": 99.0},),
+    ),
+    Case(name="taints keep away who tolerates nothing", nodes=TAINTED, submitted=({},)),
+    Case(
+        name="a toleration of another value or effect helps nothing",
+        nodes=TAINTED,
+        submitted=(
+            {
+                "tolerations": (
+                    Toleration(key="dedicated", operator="Equal", value="db", effect="Any"),
+                    Toleration(key="dedicated", operator="Exists", effect="NoExecute"),
+                    Toleration(key="old", operator="Exists", effect="Any"),
+                )
+            },
+        ),
+    ),
+    Case(
+        name="tolerated taints let the pod in",
+        nodes=TAINTED,
+        submitted=(
+            {
+                "tolerations": (Toleration(key="dedicated", operator="Equal", value="ml", effect="NoSchedule"),),
+                "cpu_core_request": 1.0,
+            },
+            {
+                "tolerations": tuple(
+                    Toleration(key=key, operator="Exists", effect="Any") for key in ("dedicated", "old")
+                ),
+                "cpu_core_request": 32.0,
+            },
+        ),
+    ),
+    Case(
+        name="extended resources are counted, and their own taint is tolerated",
+        nodes=HCAS,
+        before=(TWO_HCAS, TWO_HCAS),
+        submitted=(TWO_HCAS,),
+    ),
+    Case(
+        name="more of an extended resource than any node has",
+        nodes=HCAS,
+        submitted=(
+            {
+                "extended_resources": (
+                    ExtendedResource(resource="rdma/hca", quantity="5"),
+                    ExtendedResource(resource="vpu/card", quantity="1"),
+                )
+            },
+        ),
+    ),
+    Case(
+        name="pods that must stay together go where most of them fit, and the rest waits for room there",
+        nodes=ZONES,
+        submitted=(
+            {"pod_affinity": PodAffinity(type="Required", key="zone"), "completions": 4, "parallelism": 4},
+            {"pod_affinity": PodAffinity(type="Required", key="zone")},
+        ),
+    ),
+    Case(
+        name="pods that had better stay together go elsewhere once there is no room",
+        nodes=ZONES,
+        submitted=({"pod_affinity": PodAffinity(type="Preferred", key="zone"), "completions": 4, "parallelism": 4},),
+    ),
+    Case(
+        name="no node has the label by which pods must stay together",
+        nodes={"a": {}, "b": {}},
+        submitted=({"pod_affinity": PodAffinity(type="Required", key="rack")},),
+    ),
+    Case(
+        name="no node has the label by which pods had better stay together",
+        nodes={"a": {}},
+        submitted=({"pod_affinity": PodAffinity(type="Preferred", key="rack")},),
+    ),
+)
+TABLES: Final[dict[str, tuple[Case, ...]]] = {
+    "best_fit": BEST_FIT,
+    "never_fits": NEVER_FITS,
+    "no_room": NO_ROOM,
+    "placing": PLACING,
+}
 """By the name of the golden."""
 
 

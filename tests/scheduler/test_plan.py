@@ -14,7 +14,9 @@ from events.workload.commands import (
     ResumeWorkload,
     SuspendWorkload,
 )
-from tests.scheduler.cases import GPU_NODE, TABLES, Case, read
+from events.workload.fields.compute import ExtendedResource
+from events.workload.fields.scheduling import PodAffinity, Toleration
+from tests.scheduler.cases import GPU_NODE, TABLES, Case, affinity, read
 from tests.scheduler.world import GIB, World
 
 
@@ -126,6 +128,80 @@ def test_a_node_tainted_prefer_no_schedule_still_takes_pods(world: World):
     assert world.places(key) == {0: ("a", [])}
 
 
+def test_a_pod_that_must_stay_with_others_waits_for_room_where_they_are(world: World):
+    together: dict[str, Any] = {"pod_affinity": PodAffinity(type="Required", key="zone")}
+    for name, zone in (("x1", "x"), ("x2", "x"), ("y1", "y")):
+        world.node(name, labels={"zone": zone}, max_pods=1)
+    other = world.submit("other", node_affinity_required=affinity((("zone", "In", ("y",)),)))
+    world.settle()
+    key = world.submit("w", completions=3, parallelism=3, **together)
+    world.settle()
+    world.node("y2", labels={"zone": "y"}, max_pods=9)
+    assert {node for node, _ in world.places(key).values()} == {"x1", "x2"}
+    (waiting,) = world.plan().blocked.values()
+    assert waiting.message == (
+        "4 nodes of pool default of cluster local: 2 where zone is not x, as where the other pods are, 2 full of pods"
+    )
+    world.fact(key, "interrupted", index=0)
+    world.settle()
+    world.node("x3", labels={"zone": "x"}, max_pods=1)
+    world.settle()
+    assert {node for node, _ in world.places(key).values()} == {"x1", "x2", "x3"}
+    assert world.places(other) == {0: ("y1", [])}
+    assert not world.check().violations
+
+
+def test_pods_that_stay_together_may_go_anywhere_once_none_of_them_is_left(world: World):
+    world.node("x1", labels={"zone": "x"})
+    key = world.submit("w", completions=2, pod_affinity=PodAffinity(type="Required", key="zone"))
+    world.settle()
+    world.node("x1", labels={"zone": "x"}, unschedulable=True)
+    world.node("y1", labels={"zone": "y"})
+    world.fact(key, "succeeded")
+    world.settle()
+    assert world.places(key) == {1: ("y1", [])}
+
+
+def test_two_workloads_that_stay_together_each_for_itself_do_not_wait_for_each_other(world: World):
+    for zone in ("x", "y"):
+        for number in (1, 2):
+            world.node(f"{zone}{number}", labels={"zone": zone}, max_pods=1)
+    stays = PodAffinity(type="Required", key="zone")
+    together: dict[str, Any] = {"pod_affinity": stays, "completions": 2, "parallelism": 2}
+    keys = [world.submit(name, **together) for name in ("a", "b")]
+    world.settle()
+    placed = [{node[0] for node, _ in world.places(key).values()} for key in keys]
+    assert sorted(placed, key=str) == [{"x"}, {"y"}]
+
+
+def test_a_new_label_or_a_taint_that_goes_lets_a_workload_in(world: World):
+    world.node("a", taints=(Taint(key="old"),))
+    typed = world.submit(
+        "typed", node_type="h100", tolerations=(Toleration(key="old", operator="Exists", effect="Any"),)
+    )
+    plain = world.submit("plain")
+    world.settle()
+    assert (world.workload(typed).reason, world.workload(plain).reason) == ("no_matching_node", "no_nodes")
+    world.node("a", labels={"run.ai/type": "h100"})
+    world.settle()
+    assert world.places(typed) == world.places(plain) == {0: ("a", [])}
+
+
+def test_an_extended_resource_is_free_again_when_its_pod_ends(world: World):
+    world.node("a", extended={"rdma/hca": 1})
+    asks: dict[str, Any] = {"extended_resources": (ExtendedResource(resource="rdma/hca", quantity="1"),)}
+    first = world.submit("first", **asks)
+    second = world.submit("second", **asks)
+    world.settle()
+    assert world.workload(second).message == (
+        "1 node of pool default of cluster local: 1 short of extended resources (need 1 of rdma/hca, most free 0)"
+    )
+    world.fact(first, "succeeded")
+    world.settle()
+    assert world.places(second) == {0: ("a", [])}
+    assert not world.check().violations
+
+
 GPU_TAINT = Taint(key="nvidia.com/gpu", value="present")
 GPU_REQUESTS: list[dict[str, Any]] = [
     {"gpu_devices_request": 1},
@@ -142,7 +218,10 @@ def test_a_node_kept_for_gpu_pods_takes_them_and_no_others(world: World, request
     world.settle()
     assert world.places(gpu)[0][0] == "a"
     assert world.workload(plain).reason == "no_nodes"
-    assert "takes no new pods (not ready, or cordoned or tainted by its cluster)" in world.workload(plain).message
+    assert (
+        "1 with a taint that the workload does not tolerate: nvidia.com/gpu=present:NoSchedule)"
+        in world.workload(plain).message
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,14 @@ from hypothesis import strategies as st
 from events.node import Taint
 from events.phases import FINISHED
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from events.workload.fields.compute import ExtendedResource
+from events.workload.fields.scheduling import (
+    MatchExpression,
+    NodeAffinityRequired,
+    NodeSelectorTerm,
+    PodAffinity,
+    Toleration,
+)
 from tests.scheduler.world import GIB, World
 
 GPU_MEMORY = [0, 16 * GIB, 80 * GIB]
@@ -25,7 +33,28 @@ node_facts = st.fixed_dictionaries(
         "foreign_cpu_milli": st.integers(0, 2_000),
         "foreign_gpus": st.integers(0, 3),
         "foreign_pods": st.integers(0, 2),
+        "labels": st.sampled_from([{}, {"zone": "x"}, {"zone": "y"}, {"zone": "x", "run.ai/type": "big"}]),
+        "extended": st.sampled_from([{}, {}, {"rdma/hca": 2}]),
+        "foreign_extended": st.sampled_from([{}, {"rdma/hca": 1}]),
     }
+)
+in_zone_x = NodeAffinityRequired(
+    node_selector_terms=(
+        NodeSelectorTerm(match_expressions=(MatchExpression(key="zone", operator="In", values=("x",)),)),
+    )
+)
+"""Fields that place: none of them most of the time."""
+placing = st.sampled_from(
+    [
+        {},
+        {},
+        {"tolerations": (Toleration(key="t", operator="Exists", effect="Any"),)},
+        {"node_type": "big"},
+        {"node_affinity_required": in_zone_x},
+        {"pod_affinity": PodAffinity(type="Required", key="zone")},
+        {"pod_affinity": PodAffinity(type="Preferred", key="zone")},
+        {"extended_resources": (ExtendedResource(resource="rdma/hca", quantity="1"),)},
+    ]
 )
 gpu_requests = st.one_of(
     st.just({}),
@@ -42,8 +71,9 @@ gpu_requests = st.one_of(
     st.builds(lambda gib: {"gpu_request_type": "memory", "gpu_memory_request": f"{gib}Gi"}, st.integers(1, 90)),
 )
 specs = st.builds(
-    lambda gpu, others: gpu | others,
+    lambda gpu, placed, others: gpu | placed | others,
     gpu_requests,
+    placing,
     st.fixed_dictionaries(
         {
             "cpu_core_request": st.sampled_from([0.0, 0.0001, 0.5, 3.0]),
@@ -113,9 +143,13 @@ def check_quota(world: World, keys: list[str], quota: int | None) -> None:
 
 def check_reservations(world: World, keys: list[str]) -> None:
     """At rest, exactly the live pods hold room."""
-    live = {(key, pod.node_key, pod.devices) for key in keys for pod in world.workload(key).pods.live.values()}
+    live = {
+        (key, pod.node_key, pod.devices, world.workload(key).pod_sets[0].template.request.extended)
+        for key in keys
+        for pod in world.workload(key).pods.live.values()
+    }
     held = {
-        (reservation.workload_key, node_key, reservation.devices)
+        (reservation.workload_key, node_key, reservation.devices, reservation.extended)
         for (kind, node_key), chain in world.chains.items()
         if kind == "node"
         for reservation in chain.state.reservations.values()
@@ -140,7 +174,7 @@ def test_every_history_stays_within_capacity_and_comes_to_rest(history: list[tup
     assert not world.check().violations
     for key in keys:
         state = world.workload(key)
-        if state.phase == "Pending" and not state.pods.live:
+        if state.living and state.phase == "Pending" and not state.pods.live:
             assert state.reason, f"{state.name} waits without a reason"
 
 

@@ -313,7 +313,6 @@ async def _placed(people: People, key: str) -> bool:
     return bool((await people.workload(key)).pods)
 
 
-@pytest.mark.slow
 async def test_two_thousand_pods_of_openb_are_bound_without_a_node_over_its_capacity(
     fresh_log: NatsServer, running: Running
 ):

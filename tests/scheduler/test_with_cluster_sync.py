@@ -289,7 +289,6 @@ async def test_killed_again_and_again_every_submission_completes(plane: Plane):
     assert report.bindings == 80
 
 
-@pytest.mark.slow
 async def test_pods_of_openb_all_complete_within_every_nodes_capacity(plane: Plane):
     """Issue section 6, item 6, without the API; with two of each service (item 8). Two thousand, through the API:
     tests/faults/test_openb.py.

@@ -9,7 +9,7 @@ from development.servers import NatsServer
 from development.streams import delete_streams
 from services.runtime.nats.streams import create_streams
 from services.subscriptions.callout import KNOCKS, MAX_CONNECTIONS
-from tests.support.subscribing import Credential, Given, given_on, is_let_in, reader, serving, until
+from tests.support.subscribing import SECONDS, Credential, Given, given_on, is_let_in, reader, serving, until
 
 pytestmark = pytest.mark.anyio
 
@@ -109,6 +109,28 @@ async def test_without_the_service_users_and_open_connections_go_on(given: Given
         await left_open.__aexit__(None, None, None)
     async with serving(given.server):
         assert await is_let_in(given.server, credential)
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+async def test_a_program_that_was_killed_goes_on_in_the_order_of_the_log(given: Given, instances: int) -> None:
+    """What it had taken and not acknowledged comes first, and at once. NATS alone gives it 30 s later, at the end."""
+    project = await given.project("one")
+    credential = await given.subscription("one")
+    bodies = [f"{number:02}" for number in range(20)]
+    async with serving(given.server, instances):
+        await given.ready(credential)
+        await given.publish(project, *bodies)
+        async with reader(given.server, credential) as program:
+            subscription = await program.jetstream.pull_subscribe_bind(credential.id, stream="FEED")
+            taken = await subscription.fetch(8, timeout=SECONDS)
+            assert [message.data.decode() for message in taken] == bodies[:8]
+            for message in taken[:3]:
+                await message.ack_sync(timeout=SECONDS)
+        seen: list[str] = []
+        async with reader(given.server, credential) as program:
+            while len(seen) < 17:
+                seen = list(dict.fromkeys([*seen, *await program.read(1)]))
+    assert seen == bodies[3:]
 
 
 async def test_two_instances_are_one_service(given: Given) -> None:

@@ -9,7 +9,7 @@ import secrets
 import ssl
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +22,12 @@ import uvloop
 from development.commands import introduce
 from development.limits import UNLIMITED
 from development.ports import free_port
+from development.recording import NO_TLS
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from development.streams import recreate_streams
 from events.aggregate import NODE, TENANT, draft
-from events.commit import service_actor
+from events.codec import encode_commit
+from events.commit import Commit, service_actor
 from events.decision import Context
 from events.ids import TENANT_KEY, node_key
 from events.node import NodeFacts, ReportNode
@@ -38,6 +40,7 @@ from services.runtime.log.store import Committed
 from services.runtime.nats.connection import connect
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
+from tests.support.poison import put
 
 START_SECONDS = 30
 
@@ -66,9 +69,9 @@ class Served:
 
     def client(self, subject: str | None = "admin", **options: Any) -> httpx.Client:
         headers = {} if subject is None else {"Authorization": f"Bearer {self.token(subject)}"}
-        if self.ca_file is not None:
-            options["verify"] = ssl.create_default_context(cafile=self.ca_file)
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False, **options)
+        options["verify"] = NO_TLS if self.ca_file is None else ssl.create_default_context(cafile=self.ca_file)
+        options = {"timeout": 20, **options}
+        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, **options)
 
     @property
     def project(self) -> str:
@@ -87,16 +90,23 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    nats_server: NatsServer, postgres_server: PostgresServer, folder: Path, beside: str = "", /, **limits: object
+    nats_server: NatsServer,
+    postgres_server: PostgresServer,
+    folder: Path,
+    beside: str = "",
+    log: Sequence[Commit] = (),
+    /,
+    **limits: object,
 ) -> Generator[Served]:
     """`limits` are settings; those on use are otherwise raised, since tests send much as one user. Over https with
     those of `certified`; with `callout_key_dir`, subscribers are let in, and with `webhook_key_file`, webhooks work.
-    `beside`: `feed` writes public events.
+    `beside`: `feed` writes public events. `log`: all that the log holds before anything starts, an administrator, too;
+    then nothing else is made.
     """
     key = load_or_create_key(folder / "key.json")
     write_jwks(key, folder / "jwks.json")
     database = f"api_{secrets.token_hex(4)}"
-    asyncio.run(_prepare(nats_server, postgres_server, database))
+    asyncio.run(_prepare(nats_server, postgres_server, database, log))
     port = free_port()
     settings = nats_server.settings(
         EVERYTHING,
@@ -112,7 +122,8 @@ def serving(
     scheme, ca_file = ("https", folder / "ca.crt") if https else ("http", None)
     served = Served(url=f"{scheme}://127.0.0.1:{port}", settings=settings, key=key, running=running, ca_file=ca_file)
     try:
-        _populate(served)
+        if not log:
+            _populate(served)
         yield served
     finally:
         served.running.stop()
@@ -198,7 +209,7 @@ class _Running:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _prepare(nats_server: NatsServer, postgres: PostgresServer, database: str) -> None:
+async def _prepare(nats_server: NatsServer, postgres: PostgresServer, database: str, log: Sequence[Commit]) -> None:
     connection = await asyncpg.connect(postgres.url())
     await connection.execute(f'CREATE DATABASE "{database}"')
     await connection.close()
@@ -207,7 +218,11 @@ async def _prepare(nats_server: NatsServer, postgres: PostgresServer, database: 
     nc = await connect(nats_server.settings(EVERYTHING), EVERYTHING)
     try:
         await introduce(nc, "admin")
-        await _make_administrator(JetStreamEventStore(nc))
+        for commit in log:
+            seq = await put(nc, f"ev.{commit.aggregate}.{commit.key}", encode_commit(commit.record))
+            assert seq == commit.seq
+        if not log:
+            await _make_administrator(JetStreamEventStore(nc))
     finally:
         await nc.close()
 

@@ -43,9 +43,9 @@ DEVICE_BYTES: Final = 40 * 2**30
 class Lives:
     """A world in which one random thing after the other happens; what deciders refuse does not happen."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, world: World | None = None) -> None:
         self.chance = chance
-        self.world = World()
+        self.world = world or World()
         self.cluster_id, self.project_id = self.world.cluster(), self.world.project()
         self.keys: list[str] = []
         for name in NODES:

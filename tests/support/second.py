@@ -9,6 +9,7 @@ from typing import Final
 import httpx
 
 from development.ports import free_port
+from development.recording import NO_TLS
 from development.stack import Stack, until
 from muster.embedded.datadir import DataDir
 from muster.embedded.environment import service_environment
@@ -69,7 +70,8 @@ class Second:
         def ready() -> bool:
             self.assert_alive()
             with contextlib.suppress(httpx.TransportError):
-                return httpx.get(f"http://127.0.0.1:{self.health_port}/readyz", trust_env=False).status_code == 200
+                answer = httpx.get(f"http://127.0.0.1:{self.health_port}/readyz", trust_env=False, verify=NO_TLS)
+                return answer.status_code == 200
             return False
 
         until(ready, READY_SECONDS, lambda: f"{self.service} does not serve: {self.said()}")

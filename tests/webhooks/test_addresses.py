@@ -57,6 +57,9 @@ def test_a_good_address_is_read(url: str, target: Target) -> None:
         ("https://169.254.169.254/latest/meta-data", "public"),
         ("https://[::1]/", "public"),
         ("https://[::ffff:10.0.0.1]/", "public"),
+        ("https://[2606:2800:220:1::1%1]/", "zone"),
+        ("https://[2606:2800:220:1::1%25eth0]/", "zone"),
+        ("https://exam%70le.com/", "%"),
     ],
 )
 def test_a_bad_address_is_refused_and_says_why(url: str, why: str) -> None:

@@ -16,14 +16,14 @@ from tests.support.webhooks import Scene
 
 pytestmark = pytest.mark.anyio
 
-PROGRAM = Path(__file__).parents[2] / "examples" / "webhook" / "receiver.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @asynccontextmanager
 async def running(port: int, secret: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(PROGRAM),
+        str(EXAMPLES / "webhook" / "receiver.py"),
         str(port),
         env=os.environ | {"WEBHOOK_SECRET": secret},
         stdout=asyncio.subprocess.PIPE,
@@ -34,6 +34,23 @@ async def running(port: int, secret: str) -> AsyncGenerator[asyncio.subprocess.P
     finally:
         process.kill()
         await process.wait()
+
+
+@pytest.mark.parametrize(
+    ("program", "variable"), [("webhook/receiver.py", "WEBHOOK_SECRET"), ("notify/notify.py", "CHAT_URL")]
+)
+async def test_an_example_says_which_variable_is_not_set(program: str, variable: str) -> None:
+    clients = Path(__file__).parents[2] / "clients" / "python"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / program),
+        "x",
+        env={name: value for name, value in os.environ.items() if name != variable} | {"PYTHONPATH": str(clients)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(30):
+        _, said = await process.communicate()
+    assert (process.returncode, said.decode().split(":")[0]) == (1, f"{variable} is not set")
 
 
 async def test_the_receiver_prints_what_was_signed_once_and_refuses_the_rest(scene: Scene) -> None:

@@ -52,6 +52,8 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Current phase."""
     spec: TrainingSpec | None = None
     """The spec, with defaults filled in."""
+    not_yet_in_force: list[str] | None = None
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
 
 
 class HttpResponse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -81,7 +83,9 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     without masterSpec: there are workers only.
     """
     master_spec: MasterSpec | None = None
-    """What is to run in the master, where that is not what the workers run. It inherits nothing but code."""
+    """What is to run in the master, where that is not what the workers run. Of these fields it takes nothing over
+    from spec; code and everything else holds for both.
+    """
 
 
 class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -111,12 +115,12 @@ class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit
     """Current phase."""
     spec: DistributedSpec | None = None
     """The spec of the workers and of the whole, with defaults filled in."""
+    not_yet_in_force: list[str] | None = None
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
     master_spec_same_as_worker: bool
     """Whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
     """The spec of a master that is made otherwise; null where there is none."""
-    not_yet_in_force: list[str] | None = None
-    """Fields of the request that are kept, and that nothing acts on yet."""
 
 
 class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -161,6 +165,8 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Current phase."""
     spec: WorkspaceSpec | None = None
     """The spec, with defaults filled in."""
+    not_yet_in_force: list[str] | None = None
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
 
 
 class CodeLimits(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -212,7 +218,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     id: str
     """UUID of this incarnation of the name."""
-    type: WorkloadType
+    type: WorkloadTypeName
     """Kind of the workload, such as Training."""
     distributed_framework: WorkloadDistributedFramework | None
     """Framework of a distributed training."""
@@ -312,14 +318,14 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Current phase."""
     spec: WorkloadSpec | None = None
     """The spec, with defaults filled in, in the fields of a request for its kind."""
+    not_yet_in_force: list[str] | None = None
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
     kubernetes_type: str
     """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
     master_spec_same_as_worker: bool | None = None
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
     """Of a distributed training: the spec of a master that is made otherwise; null where there is none."""
-    not_yet_in_force: list[str] | None = None
-    """Of a distributed training: fields of the request that are kept, and that nothing acts on yet."""
 
 
 class WorkloadChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -659,7 +665,7 @@ class Diff(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     nodes: list[NodeDiff]
     """Nodes that differ, by cluster and name."""
     events: list[Happening]
-    """What happened to workloads, the oldest first."""
+    """What happened to workloads, to quotas and budgets of projects, to clusters and to nodes, the oldest first."""
     more_workloads: bool
     """Whether there are more workloads that changed than were looked at."""
     more_events: bool
@@ -1062,6 +1068,12 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
 
     image: str | None = None
     """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -1076,16 +1088,34 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """
     environment_variables: list[EnvironmentVariable] | None = None
     """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
     high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
     completions: int | None = None
     """Number of pods that must succeed. Default: 1."""
     parallelism: int | None = None
@@ -1102,6 +1132,8 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Annotations of the workload; at most 1000, each name once."""
     category: str | None = None
     """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
 
 
 class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1109,6 +1141,12 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
 
     image: str | None = None
     """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -1123,16 +1161,34 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """
     environment_variables: list[EnvironmentVariable] | None = None
     """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
     high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
     termination_grace_period_seconds: int | None = None
@@ -1145,6 +1201,8 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Annotations of the workload; at most 1000, each name once."""
     category: str | None = None
     """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: WorkloadDistributedFramework | None = None
     """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
     Mandatory.
@@ -1166,6 +1224,12 @@ class MasterSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
 
     image: str | None = None
     """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -1176,12 +1240,22 @@ class MasterSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """
     environment_variables: list[EnvironmentVariable] | None = None
     """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
     """Annotations of the workload; at most 1000, each name once."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
 
 
 class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1189,6 +1263,12 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
 
     image: str | None = None
     """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -1203,16 +1283,34 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """
     environment_variables: list[EnvironmentVariable] | None = None
     """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
     high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
     allow_over_quota: bool | None = None
     """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
     Default: false.
@@ -1229,6 +1327,8 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Annotations of the workload; at most 1000, each name once."""
     category: str | None = None
     """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
 
 
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1240,7 +1340,7 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Unique among the living workloads of its project."""
     requested_name: str
     """Name in the request, or the given prefix of the name."""
-    type: WorkloadType
+    type: WorkloadTypeName
     """Kind of the workload, such as Training."""
     distributed_framework: WorkloadDistributedFramework | None
     """Framework of a distributed training."""
@@ -1333,6 +1433,12 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
 
     image: str | None = None
     """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -1347,16 +1453,34 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """
     environment_variables: list[EnvironmentVariable] | None = None
     """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
     high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
     allow_over_quota: bool | None = None
     """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
     Default: false.
@@ -1377,6 +1501,8 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Annotations of the workload; at most 1000, each name once."""
     category: str | None = None
     """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: WorkloadDistributedFramework | None = None
     """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
     Mandatory.
@@ -1899,6 +2025,12 @@ class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omi
     """
     gpu_memory_bytes: int | None = None
     """Memory of one GPU; 0 if it is not known."""
+    labels: list[NodeLabelFields] | None = None
+    """Labels of each node, beside its host name and GPU model."""
+    taints: list[NodeTaintFields] | None = None
+    """Taints of each node."""
+    extended_resources: list[NodeResourceFields] | None = None
+    """Extended resources of each node."""
 
 
 class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2188,16 +2320,18 @@ class NodeDiff(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
 
 class Happening(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One thing that happened to a workload between the moments."""
+    """One thing that happened between the moments."""
 
     sequence: int
     """Sequence of its commit in the log."""
     at: datetime
     """When it was decided."""
-    workload_id: str
-    """Id of the workload."""
-    workload_name: str
-    """Its name."""
+    about: HappeningAbout
+    """What it happened to."""
+    id: str | None
+    """Id of that workload, project or cluster. Null for a node."""
+    name: str
+    """Name of that workload, project, cluster or node."""
     type: str
     """Name of the event."""
     message: str
@@ -2842,6 +2976,13 @@ class Actor(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """A person or program with a token, or a service of Muster."""
 
 
+class ImagePullSecret(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ImagePullSecret."""
+
+    name: str | None = None
+    """Name of a Secret in the project's namespace. Mandatory."""
+
+
 class EnvironmentVariable(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: EnvironmentVariable."""
 
@@ -2857,6 +2998,31 @@ class EnvironmentVariable(Model, frozen=True, kw_only=True, rename="camel", omit
     """Take the value from the pod itself. Only on clusters of kind kubernetes."""
     description: str | None = None
     """A note for people; the process does not see it."""
+
+
+class SecuritySpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecuritySpec."""
+
+    uid_gid_source: SecuritySpecUidGidSource | None = None
+    """Where user and groups come from. fromIdpToken is not built yet."""
+    run_as_uid: int | None = None
+    """User id of the process. Only with uidGidSource custom."""
+    run_as_gid: int | None = None
+    """Primary group id of the process. Only with uidGidSource custom."""
+    supplemental_groups: str | None = None
+    """More group ids, comma separated. Only with uidGidSource custom. Empty: the image's own."""
+    run_as_non_root: bool | None = None
+    """Refuse to start as root."""
+    allow_privilege_escalation: bool | None = None
+    """Whether the process may gain more rights than its parent, as by sudo. Default: false where the namespace
+    keeps to Pod Security baseline or restricted.
+    """
+    capabilities: list[SecuritySpecCapabilities] | None = None
+    """Linux capabilities to add. Those that Pod Security baseline allows."""
+    read_only_root_filesystem: bool | None = None
+    """Whether the image's files cannot be changed."""
+    seccomp_profile_type: SecuritySpecSeccompProfileType | None = None
+    """Filter of system calls. RuntimeDefault, which is the default, is what Pod Security baseline allows."""
 
 
 class ComputeSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2886,6 +3052,49 @@ class ComputeSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """GPU memory that the pod may grow to. The pod reads it in GPU_MEMORY_LIMIT_BYTES; Muster does not enforce it.
     Default: the request.
     """
+    large_shm_request: bool | None = None
+    """Give each pod a /dev/shm as large as its memory allows. On the cluster local, pods share that of the
+    machine.
+    """
+    extended_resources: list[ExtendedResource] | None = None
+    """Other resources of nodes that each pod gets; at most 1000, each once."""
+
+
+class NodeAffinityRequired(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeAffinityRequired."""
+
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+    """Terms of which at least one must match."""
+
+
+class PodAffinity(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PodAffinity."""
+
+    type: PodAffinityType | None = None
+    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory."""
+    key: str | None = None
+    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory."""
+
+
+class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Toleration."""
+
+    name: str | None = None
+    """Name of this item, by which exclude finds it."""
+    operator: TolerationOperator | None = None
+    """Exists: any value of the taint. Equal: the one in value. Mandatory."""
+    key: str | None = None
+    """Key of the taint. Mandatory."""
+    value: str | None = None
+    """Value of the taint. Only with operator Equal."""
+    effect: TolerationEffect | None = None
+    """Effect of the taint. Any: every one. Mandatory."""
+    seconds: int | None = None
+    """How long a pod stays on a node that gets the taint, in seconds. Only with effect NoExecute. Muster itself
+    evicts no pod for it yet; a Kubernetes cluster does.
+    """
+    exclude: bool | None = None
+    """Whether to drop the item of this name that a default sets."""
 
 
 class Label(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2904,6 +3113,17 @@ class Annotation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """A Kubernetes annotation key. Mandatory."""
     value: str | None = None
     """Any text. Default: empty."""
+
+
+class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: RelatedUrl."""
+
+    url: str | None = None
+    """Address, with http or https. Mandatory."""
+    type: str | None = None
+    """What is found there, such as wandb. Mandatory."""
+    name: str | None = None
+    """Name for people. Default: the type."""
 
 
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3142,6 +3362,35 @@ class MetricValue(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """The average over the interval."""
 
 
+class NodeLabelFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeLabelFields."""
+
+    name: str
+    """Key of the label."""
+    value: str | None = None
+    """Value of the label."""
+
+
+class NodeTaintFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeTaintFields."""
+
+    key: str
+    """Key of the taint."""
+    value: str | None = None
+    """Value of the taint."""
+    effect: NodeTaintFieldsEffect
+    """What it does to pods that do not tolerate it."""
+
+
+class NodeResourceFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeResourceFields."""
+
+    resource: str
+    """Name of the resource, such as rdma/hca."""
+    amount: int
+    """How many each node has."""
+
+
 class NodeCapacity(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a node has."""
 
@@ -3157,6 +3406,8 @@ class NodeCapacity(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Memory of one GPU; 0 if it is not known."""
     pods: int
     """Number of pods that it can hold."""
+    extended_resources: dict[str, int]
+    """Extended resources beside `nvidia.com/gpu`, by name."""
 
 
 class NodeUse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3170,6 +3421,8 @@ class NodeUse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """GPUs, with shares of them as fractions."""
     pods: int
     """Number of pods."""
+    extended_resources: dict[str, int]
+    """Extended resources, by name."""
 
 
 class NodeDevice(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3954,19 +4207,48 @@ class PodFieldReference(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """A path such as status.podIP or metadata.labels['team']. Mandatory within podFieldRef."""
 
 
+class ExtendedResource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ExtendedResource."""
+
+    resource: str | None = None
+    """Name of the resource, such as rdma/hca. Mandatory."""
+    quantity: str | None = None
+    """How many each pod gets: a whole number. Mandatory."""
+    exclude: bool | None = None
+    """Whether to drop the item of this resource that a default sets."""
+
+
+class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeSelectorTerm."""
+
+    match_expressions: list[MatchExpression] | None = None
+    """Expressions that must all match. A term without any matches no node."""
+
+
 class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: TrainingSpecData."""
 
     image: str
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    image_pull_secrets: list[ImagePullSecret] | None = None
     command: str | None = None
     args: str | None = None
     working_dir: str | None = None
     code: str | None = None
     environment_variables: list[EnvironmentVariable] | None = None
+    create_home_dir: bool | None = None
+    stdin: bool | None = None
+    tty: bool | None = None
+    security: SecuritySpec | None = None
     compute: ComputeSpec | None = None
     node_pools: list[str] | None = None
+    node_type: str | None = None
+    node_affinity_required: NodeAffinityRequired | None = None
+    pod_affinity: PodAffinity | None = None
+    tolerations: list[Toleration] | None = None
     priority_class: Priority | None = None
     preemptibility: TrainingSpecPreemptibility | None = None
+    terminate_after_preemption: bool | None = None
     completions: int | None = None
     parallelism: int | None = None
     backoff_limit: int | None = None
@@ -3975,6 +4257,7 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     labels: list[Label] | None = None
     annotations: list[Annotation] | None = None
     category: str | None = None
+    related_urls: list[RelatedUrl] | None = None
 
 
 class DistributedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4070,6 +4353,19 @@ class Run(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Counts the runs of this pod in the attempt, from 1."""
 
 
+class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MatchExpression."""
+
+    key: str
+    """Key of the label. Mandatory."""
+    operator: MatchExpressionOperator
+    """In and NotIn compare with values, Exists and DoesNotExist with none, Gt and Lt with one whole number.
+    Mandatory.
+    """
+    values: list[str] | None = None
+    """Values of the label, as the operator takes them."""
+
+
 class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Framework, workers, what becomes of pods at the end."""
 
@@ -4153,11 +4449,14 @@ if TYPE_CHECKING:
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
+    type HappeningAbout = Literal["cluster", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
+    type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
     ]
+    type NodeTaintFieldsEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
     type Phase = Literal[
         "Completed",
         "Creating",
@@ -4191,6 +4490,7 @@ if TYPE_CHECKING:
         "quota_too_small",
         "quota_used",
     ]
+    type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
     type ProjectCreationPodSecurity = Literal["baseline", "restricted"]
@@ -4267,13 +4567,58 @@ if TYPE_CHECKING:
         "Succeeded",
         "Unknown",
     ]
+    type SecuritySpecCapabilities = Literal[
+        "AUDIT_CONTROL",
+        "AUDIT_READ",
+        "AUDIT_WRITE",
+        "BLOCK_SUSPEND",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "DAC_READ_SEARCH",
+        "FOWNER",
+        "FSETID",
+        "IPC_LOCK",
+        "IPC_OWNER",
+        "KILL",
+        "LEASE",
+        "LINUX_IMMUTABLE",
+        "MAC_ADMIN",
+        "MAC_OVERRIDE",
+        "MKNOD",
+        "NET_ADMIN",
+        "NET_BIND_SERVICE",
+        "NET_BROADCAST",
+        "NET_RAW",
+        "SETFCAP",
+        "SETGID",
+        "SETPCAP",
+        "SETUID",
+        "SYSLOG",
+        "SYS_ADMIN",
+        "SYS_BOOT",
+        "SYS_CHROOT",
+        "SYS_MODULE",
+        "SYS_NICE",
+        "SYS_PACCT",
+        "SYS_PTRACE",
+        "SYS_RAWIO",
+        "SYS_RESOURCE",
+        "SYS_TIME",
+        "SYS_TTY_CONFIG",
+        "WAKE_ALARM",
+    ]
+    type SecuritySpecSeccompProfileType = Literal["Localhost", "RuntimeDefault", "Unconfined"]
+    type SecuritySpecUidGidSource = Literal["custom", "fromIdpToken", "fromTheImage"]
     type ServiceAccountCreationRoleName = Literal["researcher", "viewer"]
+    type TolerationEffect = Literal["Any", "NoExecute", "NoSchedule", "PreferNoSchedule"]
+    type TolerationOperator = Literal["Equal", "Exists"]
+    type TrainingSpecImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
     type TrainingSpecPreemptibility = Literal["non-preemptible", "preemptible"]
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
     type WorkloadDistributedFramework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
-    type WorkloadType = Literal["Distributed", "Training", "Workspace"]
+    type WorkloadTypeName = Literal["Distributed", "Training", "Workspace"]
 else:
     AccessRuleRoleName = str
     AccessRuleScopeType = str
@@ -4289,11 +4634,15 @@ else:
     ComputeSpecGpuRequestType = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
+    HappeningAbout = str
     HealthStatus = str
     HistoryLostCause = str
+    MatchExpressionOperator = str
     MeasurementType = str
+    NodeTaintFieldsEffect = str
     Phase = str
     PhaseReason = str
+    PodAffinityType = str
     PodEndedOutcome = str
     Priority = str
     ProjectCreationPodSecurity = str
@@ -4367,10 +4716,16 @@ else:
     )
     RefusedReportAbout = str
     RunPhase = str
+    SecuritySpecCapabilities = str
+    SecuritySpecSeccompProfileType = str
+    SecuritySpecUidGidSource = str
     ServiceAccountCreationRoleName = str
+    TolerationEffect = str
+    TolerationOperator = str
+    TrainingSpecImagePullPolicy = str
     TrainingSpecPreemptibility = str
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadDiffDifference = str
     WorkloadDistributedFramework = str
-    WorkloadType = str
+    WorkloadTypeName = str

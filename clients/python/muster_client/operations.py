@@ -25,9 +25,15 @@ def create_training1(
     )
 
 
-def get_training(workload_id: str) -> Request[models.Training1]:
-    """Get a training in its newest state."""
-    return Request("GET", path("/api/v1/workloads/trainings/{}", workload_id), models.Training1)
+def get_training(workload_id: str, *, as_of: str | None = None) -> Request[models.Training1]:
+    """Get a training in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/workloads/trainings/{}", workload_id), models.Training1, query=[("as_of", as_of)]
+    )
 
 
 def delete_training(
@@ -103,9 +109,18 @@ def create_distributed(
     )
 
 
-def get_distributed(workload_id: str) -> Request[models.DistributedTraining]:
-    """Get a distributed training in its newest state."""
-    return Request("GET", path("/api/v1/workloads/distributed/{}", workload_id), models.DistributedTraining)
+def get_distributed(workload_id: str, *, as_of: str | None = None) -> Request[models.DistributedTraining]:
+    """Get a distributed training in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        path("/api/v1/workloads/distributed/{}", workload_id),
+        models.DistributedTraining,
+        query=[("as_of", as_of)],
+    )
 
 
 def delete_distributed(
@@ -181,9 +196,15 @@ def create_workspace(
     )
 
 
-def get_workspace(workload_id: str) -> Request[models.Workspace]:
-    """Get a workspace in its newest state."""
-    return Request("GET", path("/api/v1/workloads/workspaces/{}", workload_id), models.Workspace)
+def get_workspace(workload_id: str, *, as_of: str | None = None) -> Request[models.Workspace]:
+    """Get a workspace in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/workloads/workspaces/{}", workload_id), models.Workspace, query=[("as_of", as_of)]
+    )
 
 
 def delete_workspace(
@@ -1136,7 +1157,7 @@ def stream_events(
     Args:
         project_id: Only of this project. Default: of all that you may read.
         workload_id: Only about this workload.
-        type_: Only of this type, such as WorkloadSubmitted. Repeatable.
+        type_: Only of this type, such as WorkloadSubmitted; `*` and `?` stand for any characters. Repeatable.
         from_: Begin with the events from this time (RFC 3339) or sequence of the log on.
         last_event_id: Go on behind the event with this id, as the header Last-Event-ID does.
         ticket: In place of the header Authorization: a ticket of POST /api/v1/events/tickets. It brings the
@@ -1193,7 +1214,7 @@ def list_public_events(
     Args:
         project_id: Only of this project. Default: of all that you may read.
         workload_id: Only about this workload.
-        type_: Only of this type, such as WorkloadSubmitted. Repeatable.
+        type_: Only of this type, such as WorkloadSubmitted; `*` and `?` stand for any characters. Repeatable.
         actor: Only by this user, account or service: the subject.
         since: RFC 3339, or a time ago such as 90s, 10m, 2h or 1d.
         from_: Begin with the events from this time (RFC 3339) or sequence of the log on.
@@ -1232,7 +1253,7 @@ def export_public_events(
     Args:
         project_id: Only of this project. Default: of all that you may read.
         workload_id: Only about this workload.
-        type_: Only of this type, such as WorkloadSubmitted. Repeatable.
+        type_: Only of this type, such as WorkloadSubmitted; `*` and `?` stand for any characters. Repeatable.
         from_: Begin with the events from this time (RFC 3339) or sequence of the log on.
         to: End at this time (RFC 3339) or sequence of the log. Default: now.
     """

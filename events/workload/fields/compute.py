@@ -2,10 +2,21 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from events.fields.declare import About, Section
-from events.fields.values import NaturalInt32, NaturalNumber, Quantity
+from events.fields.declare import About, Item, Section
+from events.fields.values import Items, LongName, NaturalInt32, NaturalNumber, Quantity, SomeQuantity
 
 SHARE = "share of a device"
+
+
+class ExtendedResource(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """An amount of what a node offers beside CPU, memory and GPUs."""
+
+    resource: Annotated[LongName, About(rows="S037 R36")]
+    """Name of the resource, such as rdma/hca. Mandatory."""
+    quantity: Annotated[SomeQuantity | None, About(rows="S037")] = None
+    """How many each pod gets: a whole number. Mandatory."""
+    exclude: Annotated[bool, About(rows="S037 R37")] = False
+    """Whether to drop the item of this resource that a default sets."""
 
 
 class ComputeSpec(Section, frozen=True, kw_only=True):
@@ -49,6 +60,10 @@ class ComputeSpec(Section, frozen=True, kw_only=True):
     """
     large_shm_request: Annotated[bool, About(rows="S038", flag="--large-shm")] = False
     """Give each pod a /dev/shm as large as its memory allows. On the cluster local, pods share that of the machine."""
+    extended_resources: Annotated[
+        Items[ExtendedResource], About(rows="S037 R36", flag="--extended-resource", key="resource")
+    ] = ()
+    """Other resources of nodes that each pod gets; at most 1000, each once."""
 
 
 class Resources(Section, frozen=True, kw_only=True):

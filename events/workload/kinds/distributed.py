@@ -48,7 +48,7 @@ def workers(distribution: Distribution) -> int:
     return distribution.num_workers if distribution.min_replicas is None else distribution.min_replicas
 
 
-def not_yet_in_force(distribution: Distribution) -> tuple[str, ...]:
+def growth_ahead(distribution: Distribution) -> tuple[str, ...]:
     """Fields of a request that are kept, and that nothing acts on yet: growth beyond the workers that run."""
     running, most = workers(distribution), distribution.max_replicas
     beyond = {
@@ -103,6 +103,7 @@ def _pod_set(
         ),
         outlives=distribution.clean_pod_policy == "None",
         node_pools=workload.node_pools,
+        pod_affinity=workload.pod_affinity,
     )
 
 

@@ -8,7 +8,7 @@ from events.workload.fields.creation import TrainingCreation
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.pod_sets import Container, PodLimits, PodSet, PodTemplate
-from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, group_ids, pod_request, with_defaults
+from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, group_ids, pod_needs, with_defaults
 
 
 def pod_sets(spec: TrainingSpec, _: Distributed | None = None) -> tuple[PodSet, ...]:
@@ -19,6 +19,7 @@ def pod_sets(spec: TrainingSpec, _: Distributed | None = None) -> tuple[PodSet, 
             parallelism=spec.parallelism,
             template=template(spec),
             node_pools=spec.node_pools,
+            pod_affinity=spec.pod_affinity,
         ),
     )
 
@@ -32,9 +33,10 @@ def template(spec: TrainingSpec) -> PodTemplate:
         working_dir=spec.working_dir or "",
         code=spec.code or "",
         environment=spec.environment_variables,
-        request=pod_request(spec.compute),
+        request=pod_needs(spec),
         limits=_limits(spec.compute),
         container=_container(spec),
+        tolerations=spec.tolerations,
         grace_seconds=spec.termination_grace_period_seconds,
         labels={label.name: label.value for label in spec.labels},
         annotations={annotation.name: annotation.value for annotation in spec.annotations},

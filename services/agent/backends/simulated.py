@@ -369,7 +369,9 @@ def _facts(name: str, alike: SimulatedNodes) -> NodeFacts:
         gpu_count=alike.gpu_count,
         gpu_model=alike.gpu_model,
         gpu_memory_bytes=alike.gpu_memory_bytes,
-        labels={"kubernetes.io/hostname": name} | _product(alike),
+        labels={"kubernetes.io/hostname": name} | _product(alike) | alike.labels,
+        taints=alike.taints,
+        extended=alike.extended,
         stand_in=True,
     )
 
@@ -382,7 +384,16 @@ def _product(alike: SimulatedNodes) -> dict[str, str]:
 
 def _held(pod: RunPod) -> RunPod:
     """What is kept of it: nothing runs here, and who has thousands of pods may have made each of them large."""
-    return replace(pod, arguments=(), environment={}, environment_from=(), labels={}, annotations={})
+    return replace(
+        pod,
+        arguments=(),
+        environment={},
+        environment_from=(),
+        node_terms=None,
+        tolerations=(),
+        labels={},
+        annotations={},
+    )
 
 
 def _seen(pod: RunPod, kind: PodFactKind, at: datetime) -> ObservedPod:

@@ -100,6 +100,8 @@ class NodeCapacity(Form, frozen=True, kw_only=True):
     """Memory of one GPU; 0 if it is not known."""
     pods: int
     """Number of pods that it can hold."""
+    extended_resources: dict[str, int]
+    """Extended resources beside `nvidia.com/gpu`, by name."""
 
 
 class NodeUse(Form, frozen=True, kw_only=True):
@@ -113,6 +115,8 @@ class NodeUse(Form, frozen=True, kw_only=True):
     """GPUs, with shares of them as fractions."""
     pods: int
     """Number of pods."""
+    extended_resources: dict[str, int]
+    """Extended resources, by name."""
 
 
 class NodeDevice(Form, frozen=True, kw_only=True):

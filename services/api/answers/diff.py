@@ -111,17 +111,23 @@ class NodeDiff(Form, frozen=True, kw_only=True):
     """At the later moment. Null if it was gone."""
 
 
+About = Literal["workload", "project", "cluster", "node"]
+"""What something happened to."""
+
+
 class Happening(Form, frozen=True, kw_only=True):
-    """One thing that happened to a workload between the moments."""
+    """One thing that happened between the moments."""
 
     sequence: int
     """Sequence of its commit in the log."""
     at: Moment
     """When it was decided."""
-    workload_id: Uuid
-    """Id of the workload."""
-    workload_name: str
-    """Its name."""
+    about: About
+    """What it happened to."""
+    id: Uuid | None
+    """Id of that workload, project or cluster. Null for a node."""
+    name: str
+    """Name of that workload, project, cluster or node."""
     type: str
     """Name of the event."""
     message: str
@@ -142,7 +148,7 @@ class Diff(Form, frozen=True, kw_only=True):
     nodes: list[NodeDiff]
     """Nodes that differ, by cluster and name."""
     events: list[Happening]
-    """What happened to workloads, the oldest first."""
+    """What happened to workloads, to quotas and budgets of projects, to clusters and to nodes, the oldest first."""
     more_workloads: bool
     """Whether there are more workloads that changed than were looked at."""
     more_events: bool

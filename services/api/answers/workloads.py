@@ -57,6 +57,8 @@ class Training1(Form, frozen=True, kw_only=True):
     """Current phase."""
     spec: EffectiveSpec = None
     """The spec, with defaults filled in."""
+    not_yet_in_force: tuple[str, ...] = ()
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
 
 
 class Workspace(Training1, frozen=True, kw_only=True):
@@ -75,8 +77,6 @@ class DistributedTraining(Training1, frozen=True, kw_only=True):
     """Whether there is a master that is made as the workers are."""
     master_spec: Annotated[object, spec_schema("MasterSpec")] = None
     """The spec of a master that is made otherwise; null where there is none."""
-    not_yet_in_force: tuple[str, ...] = ()
-    """Fields of the request that are kept, and that nothing acts on yet."""
 
 
 class AnyWorkload(Training1, frozen=True, kw_only=True):
@@ -90,8 +90,6 @@ class AnyWorkload(Training1, frozen=True, kw_only=True):
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: Annotated[object, spec_schema("MasterSpec")] | UnsetType = UNSET
     """Of a distributed training: the spec of a master that is made otherwise; null where there is none."""
-    not_yet_in_force: tuple[str, ...] | UnsetType = UNSET
-    """Of a distributed training: fields of the request that are kept, and that nothing acts on yet."""
 
 
 _TYPES: Final[dict[str, Any]] = {

@@ -17,6 +17,7 @@ from events.subjects import (
     REFUSALS_STREAM,
     SNAPSHOTS_STREAM,
     WANTED_STREAM,
+    WEBHOOKS_STREAM,
 )
 
 type Kind = Literal["stream", "table", "file"]
@@ -63,6 +64,10 @@ HOLDINGS: Final = (
     _stream(
         KEYS_STREAM, "kept", "a repeated request of the last day is then answered as the first time", before_log=True
     ),
+    # It says what was delivered of events in the log. Read later, it could say so of what the backup does not have.
+    _stream(
+        WEBHOOKS_STREAM, "kept", "webhooks are told again of what was not delivered to them by then", before_log=True
+    ),
     _stream(REFUSALS_STREAM, "left out", "refused requests changed nothing, and the oldest expire"),
     _stream(WANTED_STREAM, "derived", "cluster_sync makes it again from the log"),
     _stream(OBSERVED_STREAM, "derived", "agents say it again"),
@@ -71,8 +76,8 @@ HOLDINGS: Final = (
     _table("projections", "derived", "the projector makes them again from the log"),
     _table("current_projection", "derived", "it names the schema of the projections"),
     _table("usage_samples", "left out", "measured use of pods expires after 14 days"),
-    _table("webhook_position", "derived", "after a restore, webhooks are told of it, and of what comes after it"),
-    _table("webhook_deliveries", "left out", "deliveries to webhooks that were waiting or parked are not made"),
+    _table("webhook_position", "derived", "the stream WEBHOOKS says it, too"),
+    _table("webhook_deliveries", "left out", "what waits is made again from the log, without its tries so far"),
     _file("keys/local.json", "kept", "tokens that were signed with it stay valid"),
     _file("keys/jwks.json", "derived", "setup makes it again from the signing key"),
     _file("keys/webhooks", "kept", "receivers of webhooks check signatures with keys derived from it"),

@@ -36,51 +36,58 @@ class Place:
                 raise BackupError(
                     f"{protocol}:// needs a Python package that is not installed: pip install {package}"
                 ) from error
-            except ValueError as error:
-                raise BackupError(f"{url}: {error}") from error
+            except Exception as error:  # each package has errors of its own
+                raise BackupError(f"{url} cannot be used: {_words(error)}") from error
             self._fs, self._root = found
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Generator[None]:
+        """What fails as a sentence that begins so, but for what is not there."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            if self._local is not None and not isinstance(error, OSError):
+                raise
+            # Elsewhere, each package has errors of its own beside those of files.
+            raise BackupError(f"{what}: {_words(error)}") from error
 
     def read(self, name: str) -> bytes:
         try:
-            if self._local is not None:
-                return (self._local / name).read_bytes()
-            return bytes(self._fs.cat_file(f"{self._root}/{name}"))
+            with self._told(f"{name} in {self.url} cannot be read"):
+                if self._local is not None:
+                    return (self._local / name).read_bytes()
+                return bytes(self._fs.cat_file(f"{self._root}/{name}"))
         except FileNotFoundError as error:
             raise BackupError(f"{name} is missing in {self.url}") from error
-        except OSError as error:
-            raise BackupError(f"{name} in {self.url} cannot be read: {error}") from error
 
     def exists(self, name: str) -> bool:
-        try:
+        with self._told(f"{self.url} cannot be read"):
             if self._local is not None:
                 return (self._local / name).exists()
             return bool(self._fs.exists(f"{self._root}/{name}"))
-        except OSError as error:
-            raise BackupError(f"{self.url} cannot be read: {error}") from error
 
     def write(self, name: str, data: bytes) -> None:
         try:
-            if self._local is not None:
-                _write(self._local / name, data)
-            else:
-                self._fs.pipe_file(f"{self._root}/{name}", data)
-        except OSError as error:
-            raise BackupError(f"{name} in {self.url} cannot be written: {error}") from error
+            with self._told(f"{name} in {self.url} cannot be written"):
+                if self._local is not None:
+                    _write(self._local / name, data)
+                else:
+                    self._fs.pipe_file(f"{self._root}/{name}", data)
+        except FileNotFoundError as error:  # a folder or bucket that is not there
+            raise BackupError(f"{name} in {self.url} cannot be written: {_words(error)}") from error
 
     def names(self) -> list[str]:
         """Of the files that belong to backups, but for the manifest, in order."""
         found: list[str] = []
         for folder in (EVENTS_FOLDER, KEPT_FOLDER):
-            try:
+            with contextlib.suppress(FileNotFoundError), self._told(f"{self.url} cannot be read"):
                 if self._local is not None:
                     found += [f"{folder}/{path.name}" for path in (self._local / folder).glob("[!.]*")]
                 else:
                     listed = self._fs.ls(f"{self._root}/{folder}", detail=False)
                     found += [f"{folder}/{PurePosixPath(path).name}" for path in listed]
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise BackupError(f"{self.url} cannot be read: {error}") from error
         return sorted(found)
 
     def leftovers(self, listed: Iterable[str], old: Iterable[str]) -> list[str]:
@@ -89,7 +96,7 @@ class Place:
         return sorted({*there} - {*listed})
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError, BackupError), self._told(f"{name} stays"):
             if self._local is not None:
                 (self._local / name).unlink()
             else:
@@ -123,6 +130,10 @@ class Place:
             yield
         finally:
             os.close(lock_fd)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _write(path: Path, data: bytes) -> None:

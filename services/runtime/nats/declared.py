@@ -27,6 +27,8 @@ from events.subjects import (
     REFUSALS_STREAM,
     SNAPSHOTS_STREAM,
     WANTED_STREAM,
+    WEBHOOKS_STAND,
+    WEBHOOKS_STREAM,
 )
 from services.runtime.nats.calls import CONSUMER_SECONDS, UNACKNOWLEDGED
 
@@ -227,6 +229,23 @@ DECLARED: Final = (
             "consumer_limits": {"max_ack_pending": UNACKNOWLEDGED},
         },
         chosen=frozenset({"max_age"}),
+    ),
+    Declared(
+        name=WEBHOOKS_STREAM,
+        subjects=(WEBHOOKS_STAND,),
+        max_bytes=64 * _MIB,
+        # How far public events were delivered to webhooks, every few seconds while that changes: a backup takes the
+        # newest, and must find one also where another is written while it reads. The limit holds more than that many.
+        settings={
+            **_NOTHING_EXPIRES,
+            "storage": "file",
+            "discard": "old",
+            "max_msgs_per_subject": 10,
+            "deny_delete": True,
+            "deny_purge": True,
+            "allow_rollup_hdrs": False,
+            "allow_msg_ttl": False,
+        },
     ),
 )
 

@@ -5,6 +5,7 @@ headers. The library (nats-py 2.16) decodes all of it as UTF-8 while it reads: w
 word, and the connection was deaf until its pings went unanswered. Vertical tabs it took for the end of a subject.
 """
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,9 @@ from nats.protocol.parser import Parser
 _VERSION: Final = b"NATS/1.0"
 _DELIVERED: Final = "$JS.ACK."
 _LINE_END: Final = b"\r\n"
+_ONE_LINE: Final = re.compile(r"[^\r\n]*").fullmatch
+_NAME: Final = functools.lru_cache(maxsize=256)(re.compile(r"[!#-'*+\-.0-9A-Z^_`a-z|~]+").fullmatch)
+"""What may be the name of a header, which are few."""
 _BLANKS: Final = b" \t"
 
 # The library's patterns, but for what parts words: blanks and tabs, as for the server.
@@ -170,6 +174,25 @@ class SteadyClient(Client):
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)
         self.takers.pop(b"%d" % sid, None)
+
+    async def _send_publish(
+        self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
+    ) -> None:
+        """As the library does it, with its headers written at once: one by one, they are most of what a message costs.
+        A name or a value that is not fit for a header is left to the library, which mends or refuses it.
+        """
+        if not headers or not subject or not all(map(_NAME, headers)) or not all(map(_ONE_LINE, headers.values())):
+            await super()._send_publish(subject, reply, payload, payload_size, headers)
+            return
+        lines = "".join([f"{name}: {value.strip()}\r\n" for name, value in headers.items()])
+        block = f"NATS/1.0\r\n{lines}\r\n".encode()
+        size = len(block)
+        line = f"HPUB {subject} {reply} {size} {size + payload_size}\r\n".encode()
+        self.stats["out_msgs"] += 1
+        self.stats["out_bytes"] += payload_size
+        await self._send_command(b"".join((line, block, payload, _LINE_END)))
+        if self._flush_queue is not None and self._flush_queue.empty():
+            await self._flush_pending()
 
     async def tell_error(self, error: Exception) -> None:
         await self._error_cb(error)

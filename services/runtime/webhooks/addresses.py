@@ -78,6 +78,9 @@ def target_of(url: str, allowed: Iterable[Network]) -> Target:
         raise BadAddressError("may hold no fragment (#…), which is never sent")
     if not host or len(host) > MAX_HOST:
         raise BadAddressError("must name a host")
+    if "%" in host:
+        # With one, an address differs from the same address without, and so from those that are known as ours.
+        raise BadAddressError("may hold no % in its host: no name has one, and no public address has a zone")
     secure = parts.scheme == "https"
     target = Target(
         secure=secure,

@@ -3,7 +3,19 @@
 from typing import Final
 
 from services.scheduler.planning import Policy
-from services.scheduler.policy.filters import cordoned, cpu, gpu, memory, pods, takes_pods
+from services.scheduler.policy.filters import (
+    cordoned,
+    cpu,
+    extended,
+    gpu,
+    memory,
+    node_affinity,
+    node_type,
+    pods,
+    taints,
+    takes_pods,
+    topology,
+)
 from services.scheduler.policy.orders import first_come, priority
 from services.scheduler.policy.phases import explain, place, quota, release, report
 from services.scheduler.policy.scores import free_cpu, free_gpus, gpu_left_over
@@ -12,9 +24,14 @@ POLICY: Final = Policy(
     filters=(
         takes_pods.FILTER,
         cordoned.FILTER,
+        taints.FILTER,
+        node_type.FILTER,
+        node_affinity.FILTER,
+        topology.FILTER,
         gpu.FILTER,
         cpu.FILTER,
         memory.FILTER,
+        extended.FILTER,
         pods.FILTER,
     ),
     scores=(

@@ -31,8 +31,14 @@ class Filter:
     """What no waiting helps: the node is too small even when empty. The words say what is needed and what the largest
     node has; they are empty where no single number says it.
     """
+    barred: Check | None = None
+    """What the workload itself rules out, by the labels of nodes: no waiting helps. The words follow a number of nodes:
+    "3 not of node type a100".
+    """
     closed: Check | None = None
-    """What pods that come and go do not change: the node takes no such pod now. The words say what may be the cause."""
+    """What pods that come and go do not change: the node takes no such pod now. The words say what may be the cause;
+    they are empty where another filter's say it.
+    """
     full: Check | None = None
     """What pods that end may change. The words follow a number of nodes: "2 short of CPU (need 4, most free 1)"."""
     reason: WaitingReason = WaitingReason.INSUFFICIENT_RESOURCES

@@ -30,5 +30,6 @@ def wish(request: PodRequest) -> str:
         counted(request.gpu_devices, "GPU") if request.gpu_devices else "",
         f"{cores(request.cpu_milli)} CPU cores" if request.cpu_milli else "",
         f"{format_bytes(request.memory_bytes)} of memory" if request.memory_bytes else "",
+        *(f"{each.amount} of {each.resource}" for each in request.extended),
     ]
     return " and ".join(part for part in parts if part) or "room for a pod"

@@ -12,6 +12,8 @@ import yaml
 from events.cluster_protocol import EnvironmentSource, RunPod
 from events.workload import rendezvous
 from events.workload.fields.distribution import DistributedFramework
+from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm, PodAffinity, Toleration
+from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
 from events.workload.pod_sets import Container
 from events.workload.rendezvous import Peers
@@ -158,12 +160,43 @@ def contained(**more: Any) -> RunPod:
     )
 
 
+def placed() -> RunPod:
+    """A run with everything that a pod says of its node."""
+    expressions = (
+        MatchExpression(key="disk", operator="In", values=("ssd", "nvme")),
+        MatchExpression(key="rank", operator="Gt", values=("3",)),
+        MatchExpression(key="old", operator="DoesNotExist"),
+    )
+    return run(
+        node_type="a100",
+        node_terms=(NodeSelectorTerm(match_expressions=expressions), NodeSelectorTerm()),
+        tolerations=(
+            Toleration(key="dedicated", operator="Equal", value="ml", effect="NoSchedule"),
+            Toleration(key="free", operator="Equal", value="", effect="Any"),
+            Toleration(name="soon", key="maintenance", operator="Exists", effect="NoExecute", seconds=600),
+        ),
+        pod_affinity=PodAffinity(type="Required", key="topology.kubernetes.io/zone"),
+        extended=(ExtendedAmount(resource="rdma/hca", amount=2),),
+        devices=whole(1),
+    )
+
+
 CASES: dict[str, Callable[[], Manifest]] = {
     "pod": lambda: pod(run()),
     "pod-full": lambda: pod(full()),
     "pod-whole-gpus": lambda: pod(run(devices=whole(8), cpu_milli=96_000, memory_bytes=900 * GIB)),
     "pod-half-gpu": half,
     "pod-gpu-memory": by_memory,
+    "pod-placed": lambda: pod(placed()),
+    "pod-placed-preferred": lambda: pod(
+        run(
+            node_type="a100",
+            pod_affinity=PodAffinity(type="Preferred", key="rack"),
+            extended=(ExtendedAmount(resource="rdma/hca", amount=1),),
+            code="0123456789abcdef" * 4,
+        ),
+        code_maps=1,
+    ),
     "pod-limit-without-request": lambda: pod(run(cpu_limit_milli=1500, memory_limit_bytes=GIB)),
     "pod-rank-1": lambda: pod(rank(1), service="two-ranks-bcdefghijklm"),
     "pod-pytorch": lambda: peer("PyTorch"),

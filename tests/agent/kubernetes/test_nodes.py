@@ -102,6 +102,16 @@ def test_a_nodes_facts_are_what_it_can_give_to_pods() -> None:
     )
 
 
+def test_extended_resources_are_told_with_what_others_take_of_them() -> None:
+    """S037. What is Kubernetes' own is none, and neither are GPUs, which are counted apart."""
+    has = {"cpu": "4", "pods": "9", "nvidia.com/gpu": "1", "hugepages-2Mi": "4Mi", "rdma/hca": "4", "a.example/b": "0"}
+    foreign = use_of(pod({"rdma/hca": "1", "gone/x": "2"}, {"rdma/hca": "1"}, init=[{"rdma/hca": "3", "cpu": "1"}]))
+    assert foreign.extended == {"rdma/hca": 3, "gone/x": 2}
+    facts = observed_node(node(allocatable=has), foreign, ready=True).facts
+    assert (facts.extended, facts.foreign_extended) == ({"rdma/hca": 4}, {"rdma/hca": 3})
+    assert (foreign - foreign).extended == {}
+
+
 def test_devices_that_the_node_gives_no_more_are_not_counted_and_labels_that_are_no_number_say_nothing() -> None:
     bare = observed_node(node(allocatable={"cpu": "4", "memory": "8Gi", "pods": "5"}), NO_USE, ready=False).facts
     assert (bare.gpu_count, bare.gpu_model, bare.gpu_memory_bytes, bare.max_pods, bare.ready) == (0, "", 0, 5, False)

@@ -13,7 +13,7 @@ from development.kubernetes.stack import KubernetesStack, ProxyThread
 from development.stack import Api, until
 from tests.kubernetes.e2e.looks import FOREIGN, gone, label, lives, the_pod, the_pods, told, uid
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(240)]
 
 AWAY_SECONDS = 60.0
 """Issue section 2.5."""

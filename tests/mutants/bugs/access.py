@@ -111,7 +111,7 @@ ACCESS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="read-by-anyone-with-the-id",
-        function="services.api.trainings:load_workload",
+        function="services.api.kinds:load_workload",
         invariant="who may",
         bug="Anybody who knows the id of a workload can read it, in any project.",
         make=_by_anyone,

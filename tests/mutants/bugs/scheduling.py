@@ -97,10 +97,10 @@ SCHEDULING: Final[list[Mutant]] = [
     ),
     Mutant(
         name="kept-for-gpus-and-taken-by-all",
-        function="services.scheduler.policy.filters.takes_pods:refuses",
+        function="services.scheduler.policy.filters.taints:tolerates",
         invariant="asked",
         bug="Pods without GPUs are placed on nodes that a taint reserves for pods with GPUs.",
-        make=lambda _: lambda view: ~view.room.nodes.gpu_usable[view.rows],
+        make=lambda real: lambda request, taint: taint.key == "nvidia.com/gpu" or real(request, taint),
     ),
     Mutant(
         name="released-when-told-to-go",

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -56,6 +57,8 @@ from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
 from services.agent.code import CodeSource
 
+ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+"""The machine's name for it, and Kubernetes'."""
 PACKAGES: Final = str(Path(shim.__file__).parents[4])
 SHIM: Final = (
     "import sys; sys.path.append(sys.argv[1]); from services.agent.backends.local import shim; "
@@ -190,7 +193,7 @@ class LocalBackend:
             gpu_count=len(devices),
             gpu_model=devices[0].model if devices else "",
             gpu_memory_bytes=devices[0].memory_bytes if devices else 0,
-            labels={"kubernetes.io/hostname": self._node_name},
+            labels=_labels(self._node_name),
             stand_in=self._gpus.stand_in and bool(devices),
         )
 
@@ -634,6 +637,16 @@ class LocalBackend:
 def _own_folders(pod: RunPod) -> tuple[str, ...]:
     """Of a run: where it starts, and its home where it has one of its own."""
     return (WORK, HOME) if pod.container.home else (WORK,)
+
+
+def _labels(name: str) -> dict[str, str]:
+    """As a kubelet labels its node."""
+    machine = platform.machine().lower()
+    return {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": ARCHITECTURES.get(machine, machine),
+    }
 
 
 def _now() -> datetime:

@@ -59,7 +59,7 @@ def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu], 
         "PYTHONUNBUFFERED": "1",
         **pod.environment,
         **({"HOME": home} if home else {}),
-        **with_addresses(pod.rendezvous, host=lambda *_: LOOPBACK, port=lambda rank, _: _port(pod.workload_id, rank)),
+        **with_addresses(pod.rendezvous, host=_host, port=lambda rank, _: _port(pod.workload_id, rank)),
         "MUSTER_WORKLOAD_ID": pod.workload_id,
         "MUSTER_WORKLOAD_NAME": pod.workload_name,
         "MUSTER_PROJECT_ID": pod.project_id,
@@ -73,6 +73,10 @@ def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu], 
         key: value,
         **_devices(pod, devices),
     }
+
+
+def _host(_pod_set: str, _index: int) -> str:
+    return LOOPBACK
 
 
 def _port(workload_id: str, rank: int) -> int:

@@ -1,6 +1,4 @@
-"""A node takes new pods: it is ready, not cordoned in its cluster, without a taint that refuses the pod, and its
-cluster is connected.
-"""
+"""A node takes new pods: it is ready, not cordoned in its cluster, and its cluster is connected."""
 
 from typing import Final
 
@@ -10,12 +8,11 @@ from services.scheduler.snapshot import Booleans
 
 
 def refuses(view: View) -> Booleans:
-    nodes = view.room.nodes
-    return ~(nodes.gpu_usable if view.request.gpu_devices else nodes.usable)[view.rows]
+    return ~view.room.nodes.usable[view.rows]
 
 
 def words(_: View) -> str:
-    return "not ready, or cordoned or tainted by its cluster"
+    return "not ready, or cordoned by its cluster"
 
 
 FILTER: Final = Filter(name="takes_pods", asks=lambda _: True, closed=Check(refuses=refuses, words=words))

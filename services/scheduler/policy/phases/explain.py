@@ -4,17 +4,26 @@ Codes are split into *cannot ever fit as written* and *waiting* (events/phases.p
 before what only time changes.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from events.phases import WaitingReason
 from services.scheduler.candidates import refused_by
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try, wanted_pools
+from services.scheduler.policy import together
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.words import gpus, listed, nodes, wish
 from services.scheduler.room import View
 from services.scheduler.snapshot import Booleans, ClusterView, Pending, PodClass, Snapshot, Waiting
+
+
+class _Room(NamedTuple):
+    """Why nodes that are possible have no room now."""
+
+    reason: WaitingReason
+    parts: list[str]
+    """Each with a number of nodes."""
 
 
 def run(planning: Planning) -> None:
@@ -59,13 +68,22 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
             if cluster.problem
             else f"the agent of cluster {cluster.name} does not report",
         )
-    view, where = _nodes_of(planning, pod_class, pools), _where(pools, cluster)
+    every, where = _nodes_of(planning, pod_class, pools), _where(pools, cluster)
     filters = [each for each in planning.policy.filters if each.asks(pod_class.request)]
-    if waiting := _by_nodes(view, filters, where):
+    barred = _barred(every, filters)
+    if len(every.rows) and barred.all():
+        return Waiting(
+            reason=WaitingReason.NO_MATCHING_NODE,
+            message=f"{_all_without_labels(len(every.rows), where)}: {', '.join(_labels_lacking(every, filters))}",
+        )
+    view = every.at(~barred)
+    if waiting := _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where):
         return waiting
     if shortfall.quota_need_milli:
         return _quota_used(snapshot, pod_class, shortfall, view, where)
-    return _by_free_room(view, filters, where)
+    room = _by_free_room(view, filters, together.elsewhere(planning, pod_class, view))
+    parts = [*room.parts, *_labels_lacking(every, filters)]
+    return Waiting(reason=room.reason, message=f"{nodes(len(every.rows))} of {where}: {', '.join(parts)}")
 
 
 def why_gang(planning: Planning, part: PodClass, shortfall: Shortfall, *, placed: int, of: Pending) -> Waiting:
@@ -108,10 +126,14 @@ def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
     return None
 
 
-def _by_free_room(view: View, filters: list[Filter], where: str) -> Waiting:
+def _by_free_room(view: View, filters: list[Filter], elsewhere: together.Elsewhere | None) -> _Room:
     too_small, closed = _too_small(view, filters), _closed(view, filters)
     possible = view.at(~too_small & ~closed)
     parts: list[str] = []
+    if elsewhere is not None:
+        apart = elsewhere.apart & ~too_small & ~closed
+        possible = view.at(~too_small & ~closed & ~apart)
+        parts += [f"{int(apart.sum())} {elsewhere.words}"] if apart.any() else []
     everywhere: list[WaitingReason] = []
     for each in filters:
         refused = each.full.refuses(possible) if each.full is not None else None
@@ -124,10 +146,22 @@ def _by_free_room(view: View, filters: list[Filter], where: str) -> Waiting:
         parts.append(f"{count} too small even when empty")
     if count := int((closed & ~too_small).sum()):
         parts.append(f"{count} taking no new pods ({_causes(view.at(closed & ~too_small), filters)})")
-    return Waiting(
-        reason=everywhere[0] if everywhere else WaitingReason.INSUFFICIENT_RESOURCES,
-        message=f"{nodes(len(view.rows))} of {where}: {', '.join(parts)}",
-    )
+    return _Room(everywhere[0] if everywhere else WaitingReason.INSUFFICIENT_RESOURCES, parts)
+
+
+def _barred(view: View, filters: list[Filter]) -> Booleans:
+    return refused_by([each.barred for each in filters if each.barred is not None], view)
+
+
+def _labels_lacking(view: View, filters: list[Filter]) -> list[str]:
+    """How many nodes lack which labels; each node counts once, by the first."""
+    parts: list[str] = []
+    for check in (each.barred for each in filters if each.barred is not None):
+        refused = check.refuses(view)
+        if refused.any():
+            parts.append(f"{int(refused.sum())} {check.words(view)}")
+        view = view.at(~refused)
+    return parts
 
 
 def _too_small(view: View, filters: list[Filter]) -> Booleans:
@@ -141,7 +175,7 @@ def _closed(view: View, filters: list[Filter]) -> Booleans:
 def _causes(view: View, filters: list[Filter]) -> str:
     """What closes some of these nodes."""
     checks = [each.closed for each in filters if each.closed is not None]
-    return "; ".join(check.words(view) for check in checks if check.refuses(view).any())
+    return "; ".join(words for check in checks if check.refuses(view).any() and (words := check.words(view)))
 
 
 def _quota_too_small(snapshot: Snapshot, pod_class: PodClass) -> Waiting | None:
@@ -171,6 +205,12 @@ def _quota_used(snapshot: Snapshot, pod_class: PodClass, shortfall: Shortfall, v
 
 def _where(pools: tuple[str, ...], cluster: ClusterView) -> str:
     return f"{'pool' if len(pools) == 1 else 'pools'} {listed(pools)} of cluster {cluster.name}"
+
+
+def _all_without_labels(count: int, where: str) -> str:
+    if count == 1:
+        return f"the only node of {where} does not have the labels that it needs"
+    return f"none of the {nodes(count)} of {where} has the labels that it needs"
 
 
 def _all_too_small(count: int, where: str) -> str:

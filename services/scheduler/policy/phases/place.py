@@ -13,6 +13,7 @@ from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try
 from services.scheduler.policy.phases import explain, quota
+from services.scheduler.policy.together import Stay
 from services.scheduler.snapshot import OrderKey, Pending, PodClass
 
 
@@ -88,13 +89,14 @@ def _place(
 ) -> Shortfall | None:
     """Place pods of one workload; why the first that found no room did not."""
     placed = planning.placed
+    stay = None if pod_class.together is None else Stay(planning, pod_class.together, entry, pools)
     for pod in pods:
         if len(placed.pods) >= planning.max_pods and not planning.in_gang:
             planning.cut_short = True
             return None
         left_milli = quota.left_milli(planning, pod_class)
         for pool, candidates in pools:
-            index = candidates.best(most_gpu_milli=left_milli)
+            index = candidates.best(most_gpu_milli=left_milli) if stay is None else stay.best(candidates, left_milli)
             if index is None:
                 continue
             row, devices = int(candidates.rows[index]), candidates.devices(index)

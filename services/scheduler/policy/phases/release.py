@@ -10,7 +10,7 @@ def run(planning: Planning) -> None:
     for release in planning.releases:
         if release.row >= 0:
             held = release.reservation
-            planning.room.give_back(release.row, held.cpu_milli, held.memory_bytes, held.devices)
+            planning.room.give_back(release.row, held.cpu_milli, held.memory_bytes, held.devices, held.extended)
 
 
 PHASE: Final = Phase(name="release", run=run)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, assert_never
 
 from events.cluster_protocol import EnvironmentSource, RunPod
+from events.workload.needs import GPU
 from events.workload.pod_sets import Container
 from events.workload.rendezvous import with_addresses
 from events.workload.spec import WHOLE_GPU_MILLI
@@ -26,13 +27,13 @@ from services.agent.backends.kubernetes.act.container_manifests import (
     pull_secrets,
 )
 from services.agent.backends.kubernetes.act.objects import MAIN
+from services.agent.backends.kubernetes.act.placing import affinity, tolerations
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
 
 Manifest = dict[str, Any]
 
 SCHEDULER: Final = "muster"
 """Nobody runs a scheduler of this name on the cluster: a pod of ours comes with its node, or not at all."""
-GPU: Final = "nvidia.com/gpu"
 NO_DEVICES: Final = "void"
 """Images made for GPUs ask for all devices by default; this word makes NVIDIA's runtime give none."""
 RESERVATION_GRACE_SECONDS: Final = 1
@@ -105,7 +106,8 @@ def pod_manifest(
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": run.grace_seconds,
-            "tolerations": _tolerations(),
+            "tolerations": [*_tolerations(), *tolerations(run)],
+            **affinity(run, cluster_id),
             "securityContext": pod_security(level, run.container),
             **pull_secrets(run.container),
             **({"hostname": names.hostname(run), "subdomain": service} if service else {}),
@@ -326,7 +328,9 @@ def _field(name: str, path: str) -> Manifest:
 
 
 def _unpacking(run: RunPod, level: Security) -> Manifest:
-    """The container that unpacks the run's code, as the same user. It needs no device, and gets none."""
+    """The container that unpacks the run's code, as the same user. It needs no device and no extended resource, and
+    gets none.
+    """
     unpacks = code_container(
         image=run.image,
         digest=run.code,
@@ -346,6 +350,8 @@ def _resources(run: RunPod, *, devices: bool = True) -> Manifest:
         limits["memory"] = str(run.memory_limit_bytes)
     if devices and run.devices and not shares_devices(run):
         requests[GPU] = limits[GPU] = str(len(run.devices))
+    for each in run.extended if devices else ():
+        requests[each.resource] = limits[each.resource] = str(each.amount)
     return {"requests": requests, **({"limits": limits} if limits else {})}
 
 

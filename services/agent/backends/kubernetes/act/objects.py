@@ -85,21 +85,13 @@ class ObjectMeta(_Part, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class Quantities(_Part, frozen=True, kw_only=True):
-    """Amounts of what we count, as Kubernetes writes them."""
-
-    cpu: str = "0"
-    memory: str = "0"
-    pods: str = "0"
-    gpu: str = msgspec.field(name="nvidia.com/gpu", default="0")
-
-
-NOTHING: Final = Quantities()
+Quantities = dict[str, str]
+"""Amounts by resource, as Kubernetes writes them."""
 
 
 class Resources(_Part, frozen=True, kw_only=True):
-    requests: Quantities = NOTHING
-    limits: Quantities = NOTHING
+    requests: Quantities = {}
+    limits: Quantities = {}
 
 
 NO_RESOURCES: Final = Resources()
@@ -130,7 +122,7 @@ class PodSpec(_Part, frozen=True, kw_only=True):
     """Name of the headless Service that it belongs to."""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
-    overhead: Quantities = NOTHING
+    overhead: Quantities = {}
     resources: PodLevelResources | None = None
 
 
@@ -219,7 +211,7 @@ class NodeSpec(_Part, frozen=True, kw_only=True):
 
 
 class NodeStatus(_Part, frozen=True, kw_only=True):
-    allocatable: Quantities = NOTHING
+    allocatable: Quantities = {}
     conditions: tuple[Condition, ...] = ()
 
 

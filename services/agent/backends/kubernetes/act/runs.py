@@ -11,6 +11,7 @@ import msgspec
 
 from events.cluster_protocol import ObservedPod, RunPod
 from events.workload.commands import PodFactKind
+from events.workload.needs import GPU
 from events.workload.pod import PodRef
 from services.agent.backends.interface import BAD_CODE, BackendError
 from services.agent.backends.kubernetes import names
@@ -113,7 +114,7 @@ class Runs:
             if await self._has_node(pod.node_name):
                 raise BackendError(f"the API server has node {pod.node_name!r} but has not listed it yet")
             return f"there is no node {pod.node_name!r} in the cluster"
-        devices = int(node.status.allocatable.gpu or 0)
+        devices = int(node.status.allocatable.get(GPU, "0"))
         missing = [share.device for share in pod.devices if share.device >= devices]
         return f"node {pod.node_name!r} has no device {missing[0]}, it has {devices}" if missing else ""
 

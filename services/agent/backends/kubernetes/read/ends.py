@@ -167,7 +167,7 @@ def _exit_code(terminated: Terminated | None) -> int | None:
 
 
 def _out_of_memory(pod: Pod) -> str:
-    limit = next((c.resources.limits.memory for c in pod.spec.containers if c.name == MAIN), "0")
+    limit = next((c.resources.limits.get("memory", "0") for c in pod.spec.containers if c.name == MAIN), "0")
     try:
         size = parse_bytes(limit)
     except QuantityError:

@@ -1,17 +1,19 @@
 """Nodes: what they have, what others' pods take of it, and how long one that does not answer is waited for. Pure."""
 
 import heapq
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from decimal import ROUND_CEILING
 from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
 
-from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_GPUS, MAX_PODS
+from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_GPUS, MAX_PIECES, MAX_PODS
 from events.cluster_protocol import ObservedNode
 from events.node import NodeFacts, Taint
 from events.quantities import MAX_QUANTITY, QuantityError, parse_quantity
+from events.workload.needs import GPU, is_extended
 from services.agent.backends.kubernetes.act.objects import Container, Node, Pod, PodLevelResources, Quantities
 from services.agent.backends.kubernetes.read.ends import SIDECAR
 
@@ -34,6 +36,8 @@ class ForeignUse(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     gpus: int = 0
     pods: int = 0
+    extended: dict[str, int] = {}
+    """By name; none is 0."""
 
     def __add__(self, other: "ForeignUse") -> "ForeignUse":
         return ForeignUse(
@@ -41,6 +45,7 @@ class ForeignUse(msgspec.Struct, frozen=True, kw_only=True):
             memory_bytes=self.memory_bytes + other.memory_bytes,
             gpus=self.gpus + other.gpus,
             pods=self.pods + other.pods,
+            extended=_by_name(operator.add, self.extended, other.extended),
         )
 
     def __sub__(self, other: "ForeignUse") -> "ForeignUse":
@@ -49,6 +54,7 @@ class ForeignUse(msgspec.Struct, frozen=True, kw_only=True):
             memory_bytes=self.memory_bytes - other.memory_bytes,
             gpus=self.gpus - other.gpus,
             pods=self.pods - other.pods,
+            extended=_by_name(operator.sub, self.extended, other.extended),
         )
 
 
@@ -93,7 +99,7 @@ def observed_node(node: Node, foreign: ForeignUse, *, ready: bool) -> ObservedNo
             gpu_model=labels.get(GPU_MODEL, "") if has.gpus else "",
             gpu_memory_bytes=int(memory) * _MIB if has.gpus and memory.isdecimal() else 0,
             # Each device may need a reservation pod, which takes a place of its own.
-            max_pods=max(_whole(node.status.allocatable.pods) - has.gpus, 0),
+            max_pods=max(_whole(node.status.allocatable.get("pods", "0")) - has.gpus, 0),
             labels=labels,
             taints=tuple(Taint(key=taint.key, value=taint.value, effect=taint.effect) for taint in node.spec.taints),
             ready=ready,
@@ -103,6 +109,11 @@ def observed_node(node: Node, foreign: ForeignUse, *, ready: bool) -> ObservedNo
             foreign_memory_bytes=min(foreign.memory_bytes, MAX_BYTES),
             foreign_gpus=min(foreign.gpus, MAX_GPUS),
             foreign_pods=min(foreign.pods, MAX_PODS),
+            extended={name: min(amount, MAX_PIECES) for name, amount in has.extended.items()},
+            # Only of what the node has: pods that ended may have asked for what was there before.
+            foreign_extended={
+                name: min(amount, MAX_PIECES) for name, amount in foreign.extended.items() if name in has.extended
+            },
         ),
     )
 
@@ -125,7 +136,24 @@ def _sum(containers: Iterable[Container]) -> ForeignUse:
 
 
 def _requests(amounts: Quantities) -> ForeignUse:
-    return ForeignUse(cpu_milli=_milli(amounts.cpu), memory_bytes=_whole(amounts.memory), gpus=_whole(amounts.gpu))
+    # Most pods ask for CPU and memory alone.
+    others = {
+        name: amount for name, text in amounts.items() if name != GPU and is_extended(name) and (amount := _whole(text))
+    }
+    return ForeignUse(
+        cpu_milli=_milli(amounts.get("cpu", "0")),
+        memory_bytes=_whole(amounts.get("memory", "0")),
+        gpus=_whole(amounts.get(GPU, "0")),
+        extended=others,
+    )
+
+
+def _by_name(combine: Callable[[int, int], int], one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    if not (one or other):
+        return one
+    names = sorted(one.keys() | other.keys())
+    found = {name: combine(one.get(name, 0), other.get(name, 0)) for name in names}
+    return {name: amount for name, amount in found.items() if amount}
 
 
 def _larger(one: ForeignUse, other: ForeignUse) -> ForeignUse:
@@ -133,6 +161,7 @@ def _larger(one: ForeignUse, other: ForeignUse) -> ForeignUse:
         cpu_milli=max(one.cpu_milli, other.cpu_milli),
         memory_bytes=max(one.memory_bytes, other.memory_bytes),
         gpus=max(one.gpus, other.gpus),
+        extended=_by_name(max, one.extended, other.extended),
     )
 
 

@@ -1,0 +1,129 @@
+"""Books of projects and clusters: which there are under which name, how they are set, what clusters say."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from development.checker.records import Fields, Record, moment
+from development.checker.workloads import Wrong
+
+DEFAULT_POOL: Final = "default"
+
+
+@dataclass
+class Project:
+    """One incarnation of a name."""
+
+    id: str
+    name: str
+    created_at: datetime
+    version: int
+    gpu_quota_milli: int | None = None
+    node_pools: list[str] = field(default_factory=list[str])
+    pod_security: str | None = None
+    deleted: bool = False
+
+
+@dataclass
+class Cluster:
+    """One incarnation of a name."""
+
+    id: str
+    name: str
+    kind: str
+    created_at: datetime
+    version: int
+    simulated: int = 0
+    """How many nodes it was made with."""
+    removed: bool = False
+    connected: bool = False
+    heard_at: datetime | None = None
+    """When it was last said whether it is connected."""
+    problem: str = ""
+    agent_version: str = ""
+    refused: list[Fields] = field(default_factory=list[Fields])
+    own_protection: bool | None = None
+    """What its own configuration says of ownership protection; None: nothing."""
+    set_protection: bool = False
+    """What an administrator says."""
+    pools: dict[str, Fields] = field(default_factory=dict[str, Fields])
+
+
+class Places:
+    """Takes the events of projects and clusters."""
+
+    def __init__(self) -> None:
+        self.projects: dict[str, Project] = {}
+        """Every incarnation, by id; likewise the one below."""
+        self.clusters: dict[str, Cluster] = {}
+        self._project_of: dict[str, Project] = {}
+        """The newest of each name, by key; likewise the one below."""
+        self._cluster_of: dict[str, Cluster] = {}
+
+    @property
+    def living_projects(self) -> list[Project]:
+        return sorted((each for each in self.projects.values() if not each.deleted), key=lambda each: each.name)
+
+    def last_clusters(self, *, removed: bool) -> list[Cluster]:
+        """The last one of each name, where it is there, or where it was removed; by name."""
+        return sorted((each for each in self._cluster_of.values() if each.removed == removed), key=lambda c: c.name)
+
+    def is_gone(self, project_id: str) -> bool:
+        """Whether there was such a project, and it is deleted."""
+        return project_id in self.projects and self.projects[project_id].deleted
+
+    def take_project(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
+        known = self._project_of.get(record.key)
+        if type_ == "ProjectCreated":
+            if known is not None and not known.deleted:
+                yield "project", f"{data['name']} is made a second time"
+            known = Project(data["project_id"], data["name"], moment(data["at"]), record.seq)
+            self._project_of[record.key] = self.projects[known.id] = known
+        elif known is None or known.deleted:
+            yield "project", f"{type_} on {record.subject}, which is deleted or never was"
+            return
+        known.version = record.seq
+        if type_ in {"ProjectCreated", "ProjectChanged"}:
+            known.gpu_quota_milli = data.get("gpu_quota_milli")
+            known.node_pools = data.get("node_pools", [])
+            known.pod_security = data.get("pod_security")
+        elif type_ == "ProjectDeleted":
+            known.deleted = True
+
+    def take_cluster(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
+        known = self._cluster_of.get(record.key)
+        if type_ == "ClusterAdded":
+            if known is not None and not known.removed:
+                yield "cluster", f"{data['name']} is added a second time"
+            known = Cluster(data["cluster_id"], data["name"], data["kind"], moment(data["at"]), record.seq)
+            known.simulated = sum(len(group["names"]) for group in data.get("simulated_nodes", []))
+            self._cluster_of[record.key] = self.clusters[known.id] = known
+        elif known is None or known.removed:
+            yield "cluster", f"{type_} on {record.subject}, which is removed or never was"
+            return
+        known.version = record.seq
+        match type_:
+            case "ClusterAdded":
+                pass
+            case "ClusterConnected" | "ClusterDisconnected":
+                known.connected, known.heard_at = type_ == "ClusterConnected", moment(data["at"])
+                known.problem = data.get("reason", "")
+                known.agent_version = data.get("agent_version", "") if known.connected else known.agent_version
+            case "ClusterReportsRefused":
+                known.refused = data.get("refused", [])
+            case "OwnershipProtectionSet" if data["source"] == "cluster":
+                known.own_protection = data["enabled"]
+            case "OwnershipProtectionSet":
+                known.set_protection = data["enabled"]
+            case "OwnershipProtectionUnset":
+                known.own_protection = None
+            case "NodePoolSet":
+                known.pools[data["pool"]["name"]] = data["pool"]
+            case "NodePoolRemoved":
+                if known.pools.pop(data["name"], None) is None:
+                    yield "cluster", f"{known.name}: the pool {data['name']} is removed, and was not there"
+            case "ClusterRemoved":
+                known.removed, known.connected = True, False
+            case _:
+                yield "unknown", f"the checker does not know {type_}"

@@ -1,0 +1,53 @@
+"""A node's taints let the pod on it: it tolerates each one that refuses pods. `PreferNoSchedule` refuses none."""
+
+from typing import Final
+
+import numpy as np
+
+from events.node import Taint
+from events.workload.needs import GPU, Tolerated
+from events.workload.spec import PodRequest
+from services.scheduler.policy.rules import Check, Filter
+from services.scheduler.room import View
+from services.scheduler.snapshot import Booleans
+
+MOST_NAMED: Final = 3
+"""Taints in one sentence."""
+
+
+def tolerates(request: PodRequest, taint: Taint) -> bool:
+    """Also the taint that keeps nodes for what the pod asks for, as Kubernetes' ExtendedResourceToleration has it."""
+    if taint.key == GPU and request.gpu_devices:
+        return True
+    if any(each.resource == taint.key for each in request.extended):
+        return True
+    return any(_matches(tolerated, taint) for tolerated in request.tolerated)
+
+
+def _matches(tolerated: Tolerated, taint: Taint) -> bool:
+    return (
+        tolerated.key == taint.key and tolerated.effect in {"", taint.effect} and tolerated.value in {None, taint.value}
+    )
+
+
+def refuses(view: View) -> Booleans:
+    nodes = view.room.nodes
+    refusing = [not all(tolerates(view.request, taint) for taint in taints) for taints in nodes.taint_sets]
+    return np.array(refusing, dtype=np.bool_)[nodes.taints[view.rows]]
+
+
+def words(view: View) -> str:
+    """How many nodes, and by which taints. Those of nodes that take no pods anyway follow from that."""
+    nodes = view.room.nodes
+    refused = refuses(view) & nodes.usable[view.rows]
+    if not refused.any():
+        return ""
+    sets: set[int] = set(nodes.taints[view.rows[refused]].tolist())
+    taints = {taint for number in sets for taint in nodes.taint_sets[number] if not tolerates(view.request, taint)}
+    told = sorted(f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}" for taint in taints)
+    more = len(told) - MOST_NAMED
+    named = ", ".join(told[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{int(refused.sum())} with a taint that the workload does not tolerate: {named}"
+
+
+FILTER: Final = Filter(name="taints", asks=lambda _: True, closed=Check(refuses=refuses, words=words))
