@@ -35,7 +35,11 @@ ALL_CODE: Final = "code.>"
 ALL_FEED: Final = "feed.>"
 WEBHOOKS_ASKED: Final = "webhooks.asked"
 """Below it the api asks the service `webhooks`; never stored."""
-WEBHOOKS_STAND: Final = "webhooks.stand"
+ALL_STANDS: Final = "stand.>"
+"""Of the stream below. A pattern, as of every stream: to a subject that is imported as it is, the server delivers also
+the answers that somebody asks to be sent there.
+"""
+WEBHOOKS_STAND: Final = "stand.webhooks"
 """How far public events were delivered to webhooks."""
 NO_WORKLOAD: Final = "-"
 """In the place of a workload's id, where a public event is about none."""

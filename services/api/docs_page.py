@@ -19,7 +19,7 @@ EXAMPLES_BY_FORMAT: Final = {
     "uuid": "0f8fad5b-d9cb-869f-a165-70867728950e",
     "date-time": "2026-01-31T12:00:00Z",
 }
-DEEPEST: Final = 12
+DEEPEST: Final = 20
 """Levels of an answer that an example shows: none of ours has as many, and it ends where one contains itself."""
 
 

@@ -66,7 +66,7 @@ async def people(client: Client, count: int) -> None:
         await client.request(f"actor.k{number}.a{number}", b"person %d" % number, timeout=5)
         await client.request(f"audit.p{number}", b"audit %d" % number, timeout=5)
         await client.request(f"key.k{number}", b"key %d" % number, timeout=5)
-        await client.request("webhooks.stand", b"stand %d" % number, timeout=5)
+        await client.request("stand.webhooks", b"stand %d" % number, timeout=5)
 
 
 async def backed_up(server: NatsServer, folder: Path | str, *, passphrase: bytes = PASSPHRASE) -> Done:

@@ -17,6 +17,7 @@ from events.subjects import (
     ALL_OBSERVED,
     ALL_REFUSALS,
     ALL_SNAPSHOTS,
+    ALL_STANDS,
     ALL_WANTED,
     AUDIT_STREAM,
     CODE_STREAM,
@@ -27,7 +28,6 @@ from events.subjects import (
     REFUSALS_STREAM,
     SNAPSHOTS_STREAM,
     WANTED_STREAM,
-    WEBHOOKS_STAND,
     WEBHOOKS_STREAM,
 )
 from services.runtime.nats.calls import CONSUMER_SECONDS, UNACKNOWLEDGED
@@ -232,7 +232,7 @@ DECLARED: Final = (
     ),
     Declared(
         name=WEBHOOKS_STREAM,
-        subjects=(WEBHOOKS_STAND,),
+        subjects=(ALL_STANDS,),
         max_bytes=64 * _MIB,
         # How far public events were delivered to webhooks, every few seconds while that changes: a backup takes the
         # newest, and must find one also where another is written while it reads. The limit holds more than that many.
