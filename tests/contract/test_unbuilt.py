@@ -115,7 +115,7 @@ def test_the_contracts_own_defaults_are_those_that_are_taken() -> None:
         ({"security": True}, {"spec.security"}),
         ({"storage": {"pvc": [{}], "git": [], "nonsense": []}}, {"spec.storage.pvc", "spec.storage.nonsense"}),
         ({"security": {"hostNetwork": True, "hostIpc": False}}, {"spec.security.hostNetwork"}),
-        ({"compute": {"largeShmRequest": True, "extendedResources": []}}, {"spec.compute.largeShmRequest"}),
+        ({"imagePullSecrets": [{"name": "a", "userCredential": True}]}, {"spec.imagePullSecrets[0].userCredential"}),
     ],
 )
 def test_what_asks_for_something_is_named_and_what_asks_for_nothing_passes(
