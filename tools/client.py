@@ -123,7 +123,7 @@ class Models:
         known = literal(values)
         same = [name for name, (shown, _) in self.aliases.items() if shown == known]
         same += [name for name, schema in self._schemas.items() if sorted(schema.get("enum", ())) == sorted(values)]
-        name = same[0] if same else f"{place}Name" if place in self._schemas else place
+        name = same[0] if same else place
         self.aliases[name] = (known, "str")
         return name
 

@@ -27,6 +27,7 @@ else:
     _Column = _OfRun = Column
 
 PhaseReason: Final = StrEnum("PhaseReason", {reason.upper(): reason for reason in PHASE_REASONS})
+Framework: Final = StrEnum("Framework", {word.upper(): word for word in get_args(DistributedFramework)})
 Priority: Final = StrEnum("Priority", {word.upper(): word for word in PRIORITY_RANK})
 
 
@@ -72,7 +73,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             "FRAMEWORK",
             "Framework of a distributed training.",
             empty_is_null=True,
-            values=get_args(DistributedFramework),
+            values=Framework,
         ),
     ]
     project_id: Annotated[

@@ -28,9 +28,9 @@ from services.api.answers import (
     MetricType,
     MetricValue,
     Pods,
+    WorkloadKind,
     WorkloadList,
     WorkloadRow,
-    WorkloadType,
     WorkloadTypes,
     fields_of,
 )
@@ -365,7 +365,7 @@ def _measured(kind: MetricType, point: UsagePoint) -> float | None:
 @reads(WORKLOAD_TYPES, tag="Workloads", summary="List the kinds of workloads, each with its default priority")
 async def list_workload_types(_: Look) -> Answer[WorkloadTypes]:
     kinds = [
-        WorkloadType(
+        WorkloadKind(
             name=kind.name,
             kubernetes_type=kind.kubernetes_name,
             path=f"{WORKLOADS}/{kind.collection}",

@@ -218,9 +218,9 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     id: str
     """UUID of this incarnation of the name."""
-    type: WorkloadTypeName
+    type: WorkloadType
     """Kind of the workload, such as Training."""
-    distributed_framework: WorkloadDistributedFramework | None
+    distributed_framework: Framework | None
     """Framework of a distributed training."""
     project_name: str | None
     """Name of its project."""
@@ -363,7 +363,7 @@ class Metrics(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
 class WorkloadTypes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Every kind of workload."""
 
-    workload_types: list[WorkloadType]
+    workload_types: list[WorkloadKind]
     """In no order that means anything."""
 
 
@@ -1203,7 +1203,7 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """A word to group and filter workloads by; at most 253 characters."""
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
-    distributed_framework: WorkloadDistributedFramework | None = None
+    distributed_framework: Framework | None = None
     """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
     Mandatory.
     """
@@ -1340,9 +1340,9 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Unique among the living workloads of its project."""
     requested_name: str
     """Name in the request, or the given prefix of the name."""
-    type: WorkloadTypeName
+    type: WorkloadType
     """Kind of the workload, such as Training."""
-    distributed_framework: WorkloadDistributedFramework | None
+    distributed_framework: Framework | None
     """Framework of a distributed training."""
     project_id: str
     """UUID of its project."""
@@ -1503,7 +1503,7 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """A word to group and filter workloads by; at most 253 characters."""
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
-    distributed_framework: WorkloadDistributedFramework | None = None
+    distributed_framework: Framework | None = None
     """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
     Mandatory.
     """
@@ -1989,7 +1989,7 @@ class Measurement(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Oldest first."""
 
 
-class WorkloadType(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class WorkloadKind(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A kind of workload, and what one gets that asks for nothing else (S045)."""
 
     name: str
@@ -4369,7 +4369,7 @@ class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_def
 class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Framework, workers, what becomes of pods at the end."""
 
-    distributed_framework: WorkloadDistributedFramework
+    distributed_framework: Framework
     """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
     Mandatory.
     """
@@ -4449,6 +4449,7 @@ if TYPE_CHECKING:
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
+    type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
     type HappeningAbout = Literal["cluster", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
@@ -4617,8 +4618,7 @@ if TYPE_CHECKING:
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
-    type WorkloadDistributedFramework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
-    type WorkloadTypeName = Literal["Distributed", "Training", "Workspace"]
+    type WorkloadType = Literal["Distributed", "Training", "Workspace"]
 else:
     AccessRuleRoleName = str
     AccessRuleScopeType = str
@@ -4634,6 +4634,7 @@ else:
     ComputeSpecGpuRequestType = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
+    Framework = str
     HappeningAbout = str
     HealthStatus = str
     HistoryLostCause = str
@@ -4727,5 +4728,4 @@ else:
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadDiffDifference = str
-    WorkloadDistributedFramework = str
-    WorkloadTypeName = str
+    WorkloadType = str

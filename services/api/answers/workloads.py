@@ -151,7 +151,7 @@ def fields_of(answer: msgspec.Struct) -> dict[str, Any]:
     return {shown: getattr(answer, name) for name, shown in names}
 
 
-class WorkloadType(Form, frozen=True, kw_only=True):
+class WorkloadKind(Form, frozen=True, kw_only=True):
     """A kind of workload, and what one gets that asks for nothing else (S045)."""
 
     name: str
@@ -169,7 +169,7 @@ class WorkloadType(Form, frozen=True, kw_only=True):
 class WorkloadTypes(Form, frozen=True, kw_only=True):
     """Every kind of workload."""
 
-    workload_types: list[WorkloadType]
+    workload_types: list[WorkloadKind]
     """In no order that means anything."""
 
 
