@@ -18,7 +18,7 @@ from development.stack_check import check_at_rest
 from tests.support.load import Effects, Onlooker, Person, Restless, Submitter
 from tests.support.second import EACH, Second, second
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.one_in(2)]
 
 FIRST: tuple[Part, ...] = ("control", "workers")
 """Processes of `muster up` that have services."""

@@ -18,7 +18,7 @@ from tests.support.second import second
 
 DOUBLED = ("scheduler", "cluster_sync", "projector")
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.one_in(2)]
 
 
 def trace_pods(count: int) -> Iterator[dict[str, Any]]:
