@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from events.cluster import ClusterKind
 from events.workload.fields.security import SecuritySpec
 from events.workload.spec import MOST_GROUP_ID, TrainingSpec, group_ids
-from services.api.issues import Issue, PolicyRule, shown
+from services.api.issues import Issue, PolicyRule, fault, shown
 
 BASELINE_CAPABILITIES: Final = frozenset(
     {
@@ -39,14 +39,10 @@ _DEFAULT: Final = SecuritySpec()
 _IDS: Final = (("runAsUid", "run_as_uid"), ("runAsGid", "run_as_gid"), ("supplementalGroups", "supplemental_groups"))
 
 
-def _issue(field: str, details: str, rule: PolicyRule | None = None, *beside: str) -> Issue:
-    return Issue(field=field, details=details, rule=rule, involves=frozenset({field, *beside}))
-
-
 def check_terminal(spec: TrainingSpec) -> Iterator[Issue]:
     """R20."""
     if spec.tty and not spec.stdin:
-        yield _issue("spec.tty", "needs stdin: give stdin true, or leave tty out", "canAdd", "spec.stdin")
+        yield fault("spec.tty", "needs stdin: give stdin true, or leave tty out", "canAdd", "spec.stdin")
 
 
 def check_pull_secrets(spec: TrainingSpec) -> Iterator[Issue]:
@@ -54,7 +50,7 @@ def check_pull_secrets(spec: TrainingSpec) -> Iterator[Issue]:
     seen: set[str] = set()
     for index, secret in enumerate(spec.image_pull_secrets):
         if secret.name in seen:
-            yield _issue(f"spec.imagePullSecrets[{index}].name", f"{shown(secret.name)} is given twice; leave one out")
+            yield fault(f"spec.imagePullSecrets[{index}].name", f"{shown(secret.name)} is given twice; leave one out")
         seen.add(secret.name)
 
 
@@ -65,38 +61,38 @@ def check_security(spec: TrainingSpec) -> Iterator[Issue]:
     for index, capability in enumerate(security.capabilities):
         field = f"spec.security.capabilities[{index}]"
         if capability not in BASELINE_CAPABILITIES:
-            yield _issue(field, f"{capability} is beyond Pod Security baseline, and not possible yet", "options")
+            yield fault(field, f"{capability} is beyond Pod Security baseline, and not possible yet", "options")
         elif capability in security.capabilities[:index]:
-            yield _issue(field, f"{capability} is given twice; leave one out")
+            yield fault(field, f"{capability} is given twice; leave one out")
     if security.seccomp_profile_type not in {None, "RuntimeDefault"}:
         details = f"{security.seccomp_profile_type} is not possible yet; give RuntimeDefault, or leave it out"
-        yield _issue("spec.security.seccompProfileType", details, "options")
+        yield fault("spec.security.seccompProfileType", details, "options")
 
 
 def _identity(security: SecuritySpec) -> Iterator[Issue]:
     source, user = "spec.security.uidGidSource", "spec.security.runAsUid"
     if security.uid_gid_source == "fromIdpToken":
-        yield _issue(source, "fromIdpToken is not possible yet; give custom with runAsUid and runAsGid", "options")
+        yield fault(source, "fromIdpToken is not possible yet; give custom with runAsUid and runAsGid", "options")
     if security.uid_gid_source == "fromTheImage":
         for name, attribute in _IDS:
             if getattr(security, attribute) != getattr(_DEFAULT, attribute):
                 details = "is possible only where uidGidSource is custom"
-                yield _issue(f"spec.security.{name}", details, "canAdd", source)
+                yield fault(f"spec.security.{name}", details, "canAdd", source)
     for name, number in (("runAsUid", security.run_as_uid), ("runAsGid", security.run_as_gid)):
         if number is not None and not 0 <= number <= MOST_GROUP_ID:
             rule: PolicyRule = "min" if number < 0 else "max"
-            yield _issue(f"spec.security.{name}", f"lies between 0 and {MOST_GROUP_ID}, got {number}", rule)
+            yield fault(f"spec.security.{name}", f"lies between 0 and {MOST_GROUP_ID}, got {number}", rule)
     if len(security.supplemental_groups) > MAX_GROUPS_CHARACTERS:
         details = f"has {len(security.supplemental_groups)} characters; at most {MAX_GROUPS_CHARACTERS} are possible"
-        yield _issue("spec.security.supplementalGroups", details, "max")
+        yield fault("spec.security.supplementalGroups", details, "max")
     try:
         group_ids(security.supplemental_groups)
     except ValueError as error:
         details = f"{shown(security.supplemental_groups)} names no groups: {error}"
-        yield _issue("spec.security.supplementalGroups", details)
+        yield fault("spec.security.supplementalGroups", details)
     if security.run_as_non_root and security.run_as_uid == 0:
         details = "0 is root, and runAsNonRoot is true; give another user"
-        yield _issue(user, details, "min", "spec.security.runAsNonRoot")
+        yield fault(user, details, "min", "spec.security.runAsNonRoot")
 
 
 def check_related_urls(spec: TrainingSpec) -> Iterator[Issue]:
@@ -109,9 +105,9 @@ def check_related_urls(spec: TrainingSpec) -> Iterator[Issue]:
         except ValueError:
             fit = False
         if not related.type.strip():
-            yield _issue(f"spec.relatedUrls[{index}].type", "is empty; say what is found there, such as wandb", "min")
+            yield fault(f"spec.relatedUrls[{index}].type", "is empty; say what is found there, such as wandb", "min")
         if not fit or not related.url.isprintable() or " " in related.url:
-            yield _issue(field, f"{shown(related.url)} is no address; write it as https://host/path")
+            yield fault(field, f"{shown(related.url)} is no address; write it as https://host/path")
 
 
 def check_restricted(spec: TrainingSpec) -> Iterator[Issue]:
@@ -119,13 +115,13 @@ def check_restricted(spec: TrainingSpec) -> Iterator[Issue]:
     security, rule = spec.security, "the project's podSecurity is restricted"
     if security.allow_privilege_escalation:
         field = "spec.security.allowPrivilegeEscalation"
-        yield _issue(field, f"is not possible: {rule}; leave it out", "blocked", "projectId")
+        yield fault(field, f"is not possible: {rule}; leave it out", "blocked", "projectId")
     for index, capability in enumerate(security.capabilities):
         if capability not in RESTRICTED_CAPABILITIES:
             field = f"spec.security.capabilities[{index}]"
-            yield _issue(field, f"{capability} is not possible: {rule}; leave it out", "blocked", "projectId")
+            yield fault(field, f"{capability} is not possible: {rule}; leave it out", "blocked", "projectId")
     if security.run_as_uid == 0:
-        yield _issue("spec.security.runAsUid", f"0 is root: {rule}; give another user", "blocked", "projectId")
+        yield fault("spec.security.runAsUid", f"0 is root: {rule}; give another user", "blocked", "projectId")
 
 
 def check_container(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
@@ -142,11 +138,11 @@ def check_container(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     for name, is_given in given.items():
         if is_given:
             details = f"is for clusters of kind kubernetes; one of kind {kind} runs no images, so leave it out"
-            yield _issue(f"spec.{name}", details, "canAdd", "clusterId")
+            yield fault(f"spec.{name}", details, "canAdd", "clusterId")
 
 
 def check_home(spec: TrainingSpec) -> Iterator[Issue]:
     """S025."""
     if spec.create_home_dir and any(variable.name == "HOME" for variable in spec.environment_variables):
         details = "names the home folder, and so does the variable HOME; leave one of them out"
-        yield _issue("spec.createHomeDir", details, "canAdd", "spec.environmentVariables")
+        yield fault("spec.createHomeDir", details, "canAdd", "spec.environmentVariables")

@@ -27,6 +27,11 @@ class Issue:
     """Fields that the rule looked at: where one of them is faulty itself, the rule says nothing."""
 
 
+def fault(field: str, details: str, rule: PolicyRule | None = None, *beside: str) -> Issue:
+    """What a rule finds, with the fields that it looked at beside this one."""
+    return Issue(field=field, details=details, rule=rule, involves=frozenset({field, *beside}))
+
+
 class BadValueError(Exception):
     """A text that is no value of what it is given for; the message says what would be."""
 

@@ -31,7 +31,7 @@ from services.api.container_rules import (
     check_security,
     check_terminal,
 )
-from services.api.issues import Issue, PolicyRule, shown
+from services.api.issues import Issue, fault, shown
 
 MAX_NAME_CHARACTERS: Final = 253
 """What Kubernetes takes for a name; the contract sets no limit, an index of names needs one."""
@@ -83,16 +83,12 @@ _SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
 """Named patterns only (log.md section 6.6): plain values stay legal, nothing is guessed from entropy."""
 
 
-def _issue(field: str, details: str, rule: PolicyRule | None = None, *beside: str) -> Issue:
-    return Issue(field=field, details=details, rule=rule, involves=frozenset({field, *beside}))
-
-
 def check_name(name: str, *, as_prefix: bool) -> Iterator[Issue]:
     longest = MAX_NAME_CHARACTERS - (SUFFIX_CHARACTERS if as_prefix else 0)
     if len(name) > longest:
-        yield _issue("name", f"has {len(name)} characters; at most {longest} are possible here", "max")
+        yield fault("name", f"has {len(name)} characters; at most {longest} are possible here", "max")
     if not name.isprintable() or name != name.strip():
-        yield _issue("name", f"{shown(name)} has control characters, or spaces at an end; leave them out")
+        yield fault("name", f"{shown(name)} has control characters, or spaces at an end; leave them out")
 
 
 def check_given(spec: Mapping[str, Any], path: str = "spec") -> Iterator[Issue]:
@@ -100,7 +96,7 @@ def check_given(spec: Mapping[str, Any], path: str = "spec") -> Iterator[Issue]:
     compute: Mapping[str, Any] = spec.get("compute") or {}
     kind = compute.get("gpuRequestType")
     if compute.get("gpuDevicesRequest") == 0 and kind is not None:
-        yield _issue(
+        yield fault(
             f"{path}.compute.gpuDevicesRequest",
             f"0 devices and gpuRequestType {kind!r} contradict each other: give at least 1, or no gpuRequestType",
             "min",
@@ -131,25 +127,25 @@ def check_order(creation: Creation) -> Iterator[Issue]:
 def _over_quota(spec: WorkspaceSpec) -> Iterator[Issue]:
     if spec.allow_over_quota and spec.preemptibility == "non-preemptible":
         details = "contradicts preemptibility non-preemptible: only what may be preempted goes beyond the quota"
-        yield _issue("spec.allowOverQuota", details, "options", "spec.preemptibility")
+        yield fault("spec.allowOverQuota", details, "options", "spec.preemptibility")
 
 
 def _distribution(distribution: Distribution) -> Iterator[Issue]:
     workers, least, most = distribution.num_workers, distribution.min_replicas, distribution.max_replicas
     if not 1 <= workers <= MOST_WORKERS:
         details = f"lies between 1 and {MOST_WORKERS}, got {workers}"
-        yield _issue("spec.numWorkers", details, "min" if workers < 1 else "max")
+        yield fault("spec.numWorkers", details, "min" if workers < 1 else "max")
     framework = "spec.distributedFramework"
     for name, count in (("minReplicas", least), ("maxReplicas", most)):
         if count is not None and distribution.distributed_framework != "PyTorch":
             details = f"is for elastic PyTorch; {distribution.distributed_framework} has as many workers as numWorkers"
-            yield _issue(f"spec.{name}", details, "canAdd", framework)
+            yield fault(f"spec.{name}", details, "canAdd", framework)
     if least is not None and not 1 <= least <= workers:
         details = f"lies between 1 and numWorkers, {workers}, got {least}"
-        yield _issue("spec.minReplicas", details, "min" if least < 1 else "max", "spec.numWorkers", framework)
+        yield fault("spec.minReplicas", details, "min" if least < 1 else "max", "spec.numWorkers", framework)
     if most is not None and not workers <= most <= MOST_WORKERS:
         details = f"lies between numWorkers, {workers}, and {MOST_WORKERS}, got {most}"
-        yield _issue("spec.maxReplicas", details, "min" if most < workers else "max", "spec.numWorkers", framework)
+        yield fault("spec.maxReplicas", details, "min" if most < workers else "max", "spec.numWorkers", framework)
 
 
 def _master(creation: DistributedCreation, master: TrainingSpec | None) -> Iterator[Issue]:
@@ -157,7 +153,7 @@ def _master(creation: DistributedCreation, master: TrainingSpec | None) -> Itera
         return
     if creation.master_spec_same_as_worker:
         details = "is given beside masterSpecSameAsWorker true; leave one of them out"
-        yield _issue("masterSpec", details, "canAdd", "masterSpecSameAsWorker")
+        yield fault("masterSpec", details, "canAdd", "masterSpecSameAsWorker")
     yield from _of_master(check_spec(master))
 
 
@@ -176,7 +172,7 @@ def _master_field(field: str) -> str:
 
 def _image(spec: TrainingSpec) -> Iterator[Issue]:
     if not spec.image.isprintable() or " " in spec.image:
-        yield _issue("spec.image", f"{shown(spec.image)} has spaces or control characters; an image name has none")
+        yield fault("spec.image", f"{shown(spec.image)} has spaces or control characters; an image name has none")
 
 
 def _words(spec: TrainingSpec) -> Iterator[Issue]:
@@ -185,17 +181,17 @@ def _words(spec: TrainingSpec) -> Iterator[Issue]:
             shlex.split(text or "")
         except ValueError as error:
             reason = str(error).lower()
-            yield _issue(field, f"cannot be split into words as a shell does: {reason}; close or escape it")
+            yield fault(field, f"cannot be split into words as a shell does: {reason}; close or escape it")
 
 
 def _working_dir(spec: TrainingSpec) -> Iterator[Issue]:
     given = spec.working_dir
     if given is not None and not given.startswith("/"):
         details = f"{shown(given)} is relative; write it from `/`"
-        yield _issue("spec.workingDir", details)
+        yield fault("spec.workingDir", details)
     elif given is not None and spec.code is not None:
         details = "with code each run starts in the folder that was sent; leave workingDir out"
-        yield _issue("spec.workingDir", details, "canAdd", "spec.code")
+        yield fault("spec.workingDir", details, "canAdd", "spec.code")
 
 
 def _environment(spec: TrainingSpec) -> Iterator[Issue]:
@@ -204,9 +200,9 @@ def _environment(spec: TrainingSpec) -> Iterator[Issue]:
         path = f"spec.environmentVariables[{index}]"
         name = variable.name
         if not _ENVIRONMENT_NAME.match(name):
-            yield _issue(f"{path}.name", f"{shown(name)} is not possible: use printable ASCII without `=`")
+            yield fault(f"{path}.name", f"{shown(name)} is not possible: use printable ASCII without `=`")
         elif name in seen:
-            yield _issue(f"{path}.name", f"{shown(name)} is given twice; leave one out")
+            yield fault(f"{path}.name", f"{shown(name)} is given twice; leave one out")
         seen.add(name)
         yield from _sources(path, variable)
 
@@ -222,13 +218,13 @@ def _sources(path: str, variable: EnvironmentVariable) -> Iterator[Issue]:
     given = [name for name, source in sources.items() if source is not None]
     for name in given[1:]:
         details = f"is given beside {given[0]}; a variable has at most one of {', '.join(sources)}"
-        yield _issue(f"{path}.{name}", details, "canAdd", f"{path}.{given[0]}")
+        yield fault(f"{path}.{name}", details, "canAdd", f"{path}.{given[0]}")
     for kind, source in (("secret", variable.secret), ("configMap", variable.config_map)):
         if source is None:
             continue
         if not _OBJECT_KEY.match(source.key):
             details = f"{shown(source.key)} is no key of a {kind}: use letters, digits, `-`, `_` and `.`"
-            yield _issue(f"{path}.{kind}.key", details)
+            yield fault(f"{path}.{kind}.key", details)
     if variable.pod_field_ref is not None:
         yield from _pod_field(f"{path}.podFieldRef.path", variable.pod_field_ref.path)
 
@@ -239,9 +235,7 @@ def _pod_field(field: str, path: str) -> Iterator[Issue]:
         yield from check_label_key(field, named[1])
     elif path not in _POD_FIELDS:
         known = ", ".join((*_POD_FIELDS, "metadata.labels['KEY']", "metadata.annotations['KEY']"))
-        yield _issue(
-            field, f"{shown(path)} is no field that a pod gives to its variables; those are {known}", "options"
-        )
+        yield fault(field, f"{shown(path)} is no field that a pod gives to its variables; those are {known}", "options")
 
 
 SET_BY_MUSTER: Final = frozenset(
@@ -296,7 +290,7 @@ def _set_by_framework(spec: TrainingSpec, framework: DistributedFramework, kind:
         if variable.name in taken:
             details = f"{variable.name} is set by Muster for {framework}; leave it out"
             field = f"spec.environmentVariables[{index}].name"
-            yield _issue(field, details, "locked", "clusterId", "spec.distributedFramework")
+            yield fault(field, details, "locked", "clusterId", "spec.distributedFramework")
 
 
 def check_cluster(spec: TrainingSpec, cluster: Cluster) -> Iterator[Issue]:
@@ -307,7 +301,7 @@ def check_cluster(spec: TrainingSpec, cluster: Cluster) -> Iterator[Issue]:
     for index, pool in enumerate(spec.node_pools):
         if pool not in pools:
             details = f"cluster {cluster.name} has no node pool {shown(pool)}; it has {has}"
-            yield _issue(f"spec.nodePools[{index}]", details, "options", "clusterId")
+            yield fault(f"spec.nodePools[{index}]", details, "options", "clusterId")
 
 
 def listed_pools(pools: Sequence[str]) -> str:
@@ -327,7 +321,7 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
         for name, source in sources.items():
             if source is not None:
                 details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to read it from"
-                yield _issue(f"spec.environmentVariables[{index}].{name}", details, "canAdd", "clusterId")
+                yield fault(f"spec.environmentVariables[{index}].{name}", details, "canAdd", "clusterId")
 
 
 def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
@@ -340,14 +334,14 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     for index, variable in enumerate(spec.environment_variables):
         if variable.name in names:
             details = f"{variable.name} is set by Muster on a cluster of kind {kind}; choose another name"
-            yield _issue(f"spec.environmentVariables[{index}].name", details, "locked", "clusterId")
+            yield fault(f"spec.environmentVariables[{index}].name", details, "locked", "clusterId")
 
 
 def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
     for field, text in _free_texts(spec):
         for kind, pattern in _SECRETS:
             if text and pattern.search(text):
-                yield _issue(
+                yield fault(
                     field,
                     f"holds what looks like {kind}. What is submitted is kept in the log for ever; "
                     "put it into a credential, let the program read it from there, and revoke this one",
@@ -387,7 +381,7 @@ def _bytes(field: str, text: str | None, found: list[Issue]) -> int | None:
     try:
         return parse_bytes(text)
     except QuantityError as error:
-        found.append(_issue(field, str(error)))
+        found.append(fault(field, str(error)))
         return None
 
 
@@ -395,9 +389,9 @@ def _cpu(compute: ComputeSpec, parallelism: int) -> Iterator[Issue]:
     request, limit = compute.cpu_core_request, compute.cpu_core_limit
     for field, cores in (("cpuCoreRequest", request), ("cpuCoreLimit", limit)):
         if cores is not None and cores > MAX_CPU_CORES:
-            yield _issue(f"spec.compute.{field}", f"is at most {MAX_CPU_CORES} cores, got {shown(cores)}", "max")
+            yield fault(f"spec.compute.{field}", f"is at most {MAX_CPU_CORES} cores, got {shown(cores)}", "max")
     if limit is not None and limit < request:
-        yield _issue(
+        yield fault(
             "spec.compute.cpuCoreLimit",
             f"{limit} is less than cpuCoreRequest {request}; a limit is not below its request",
             "min",
@@ -408,14 +402,14 @@ def _cpu(compute: ComputeSpec, parallelism: int) -> Iterator[Issue]:
     most = _bytes("spec.compute.cpuMemoryLimit", compute.cpu_memory_limit, found)
     yield from found
     if memory is not None and most is not None and most < memory:
-        yield _issue(
+        yield fault(
             "spec.compute.cpuMemoryLimit",
             f"{compute.cpu_memory_limit} is less than cpuMemoryRequest {compute.cpu_memory_request}",
             "min",
             "spec.compute.cpuMemoryRequest",
         )
     if memory is not None and memory * max(parallelism, 1) > MAX_QUANTITY:
-        yield _issue(
+        yield fault(
             "spec.compute.cpuMemoryRequest",
             f"times the parallelism is more than {MAX_QUANTITY} bytes, the largest quantity",
             "max",
@@ -427,9 +421,9 @@ def _gpu(compute: ComputeSpec) -> Iterator[Issue]:
     devices, kind = compute.gpu_devices_request, compute.gpu_request_type
     field = "spec.compute.gpuDevicesRequest"
     if devices > MAX_GPU_DEVICES:
-        yield _issue(field, f"is at most {MAX_GPU_DEVICES}, got {devices}", "max")
+        yield fault(field, f"is at most {MAX_GPU_DEVICES}, got {devices}", "max")
     if devices > 1 and kind == "memory":
-        yield _issue(
+        yield fault(
             "spec.compute.gpuRequestType",
             f"memory is possible for one device only, and gpuDevicesRequest is {devices}: ask for portion, or for one",
             "options",
@@ -442,23 +436,23 @@ def _gpu_portion(compute: ComputeSpec) -> Iterator[Issue]:
     field, limit_field = "spec.compute.gpuPortionRequest", "spec.compute.gpuPortionLimit"
     kind_field = "spec.compute.gpuRequestType"
     if kind == "portion" and request is None:
-        yield _issue(field, "is required where gpuRequestType is portion", "required", kind_field)
+        yield fault(field, "is required where gpuRequestType is portion", "required", kind_field)
     if kind != "portion":
         for name, value in ((field, request), (limit_field, limit)):
             if value is not None:
-                yield _issue(name, "is possible only where gpuRequestType is portion", "canAdd", kind_field)
+                yield fault(name, "is possible only where gpuRequestType is portion", "canAdd", kind_field)
         return
     if request is not None and not 0 < request <= 1:
-        yield _issue(
+        yield fault(
             field,
             f"is a share of one device, more than 0 and at most 1, got {shown(request)}; whole devices are "
             "gpuDevicesRequest without a gpuRequestType",
             "max" if request > 1 else "min",
         )
     if limit is not None and limit > 1:
-        yield _issue(limit_field, f"is a share of one device, at most 1, got {shown(limit)}", "max")
+        yield fault(limit_field, f"is a share of one device, at most 1, got {shown(limit)}", "max")
     if request is not None and limit is not None and limit < request:
-        yield _issue(limit_field, f"{limit} is less than gpuPortionRequest {request}", "min", field)
+        yield fault(limit_field, f"{limit} is less than gpuPortionRequest {request}", "min", field)
 
 
 def _gpu_memory(compute: ComputeSpec) -> Iterator[Issue]:
@@ -466,19 +460,19 @@ def _gpu_memory(compute: ComputeSpec) -> Iterator[Issue]:
     field, limit_field = "spec.compute.gpuMemoryRequest", "spec.compute.gpuMemoryLimit"
     kind_field = "spec.compute.gpuRequestType"
     if kind == "memory" and compute.gpu_memory_request is None:
-        yield _issue(field, "is required where gpuRequestType is memory", "required", kind_field)
+        yield fault(field, "is required where gpuRequestType is memory", "required", kind_field)
     if kind != "memory":
         for name, value in ((field, compute.gpu_memory_request), (limit_field, compute.gpu_memory_limit)):
             if value is not None:
-                yield _issue(name, "is possible only where gpuRequestType is memory", "canAdd", kind_field)
+                yield fault(name, "is possible only where gpuRequestType is memory", "canAdd", kind_field)
     found: list[Issue] = []
     memory = _bytes(field, compute.gpu_memory_request, found)
     most = _bytes(limit_field, compute.gpu_memory_limit, found)
     yield from found
     if memory == 0:
-        yield _issue(field, "is more than 0; leave the GPU fields out for no GPU", "min")
+        yield fault(field, "is more than 0; leave the GPU fields out for no GPU", "min")
     if memory is not None and most is not None and most < memory:
-        yield _issue(
+        yield fault(
             limit_field,
             f"{compute.gpu_memory_limit} is less than gpuMemoryRequest {compute.gpu_memory_request}",
             "min",
@@ -490,9 +484,9 @@ def _scheduling(spec: TrainingSpec) -> Iterator[Issue]:
     pools = spec.node_pools
     for index, pool in enumerate(pools):
         if not pool:
-            yield _issue(f"spec.nodePools[{index}]", "is empty; name a node pool", "min")
+            yield fault(f"spec.nodePools[{index}]", "is empty; name a node pool", "min")
         elif pool in pools[:index]:
-            yield _issue(f"spec.nodePools[{index}]", f"{shown(pool)} is given twice; leave one out")
+            yield fault(f"spec.nodePools[{index}]", f"{shown(pool)} is given twice; leave one out")
 
 
 def _node_type(spec: TrainingSpec) -> Iterator[Issue]:
@@ -508,9 +502,9 @@ def _node_affinity(spec: TrainingSpec) -> Iterator[Issue]:
     terms, field = spec.node_affinity_required.node_selector_terms, "spec.nodeAffinityRequired.nodeSelectorTerms"
     if not any(term.match_expressions for term in terms):
         details = "no term has an expression, and so none matches any node; give one, or leave nodeAffinityRequired out"
-        yield _issue(field, details, "required")
+        yield fault(field, details, "required")
     if (count := sum(len(term.match_expressions) for term in terms)) > MAX_EXPRESSIONS:
-        yield _issue(field, f"has {count} expressions in all; at most {MAX_EXPRESSIONS} are possible", "max")
+        yield fault(field, f"has {count} expressions in all; at most {MAX_EXPRESSIONS} are possible", "max")
         return
     for at, term in enumerate(terms):
         for number, expression in enumerate(term.match_expressions):
@@ -524,18 +518,18 @@ def _expression(path: str, expression: MatchExpression) -> Iterator[Issue]:
     match operator:
         case "In" | "NotIn":
             if not values:
-                yield _issue(field, f"operator {operator} needs at least one value", "required", f"{path}.operator")
+                yield fault(field, f"operator {operator} needs at least one value", "required", f"{path}.operator")
             for number, value in enumerate(values):
                 yield from check_label_value(f"{field}[{number}]", value)
         case "Exists" | "DoesNotExist":
             if values:
                 details = f"operator {operator} takes no values, got {len(values)}; leave them out"
-                yield _issue(field, details, "canAdd", f"{path}.operator")
+                yield fault(field, details, "canAdd", f"{path}.operator")
         case "Gt" | "Lt":
             if len(values) != 1 or whole_number(values[0]) is None:
                 given = shown(values[0]) if len(values) == 1 else f"{len(values)} values"
                 details = f"operator {operator} needs one whole number, such as 4, got {given}"
-                yield _issue(field, details, "required", f"{path}.operator")
+                yield fault(field, details, "required", f"{path}.operator")
 
 
 def _pod_affinity(spec: TrainingSpec) -> Iterator[Issue]:
@@ -550,13 +544,13 @@ def _tolerations(spec: TrainingSpec) -> Iterator[Issue]:
     for index, toleration in enumerate(spec.tolerations):
         path, name = f"spec.tolerations[{index}]", toleration.name
         if name is not None and name in seen:
-            yield _issue(f"{path}.name", f"{shown(name)} is given twice; leave one out")
+            yield fault(f"{path}.name", f"{shown(name)} is given twice; leave one out")
         seen |= set() if name is None else {name}
         if not toleration.exclude:
             yield from _toleration(path, toleration)
         elif name is None:
             details = "is required where exclude is true: the name of the item to leave out"
-            yield _issue(f"{path}.name", details, "required", f"{path}.exclude")
+            yield fault(f"{path}.name", details, "required", f"{path}.exclude")
 
 
 def _toleration(path: str, toleration: Toleration) -> Iterator[Issue]:
@@ -565,25 +559,25 @@ def _toleration(path: str, toleration: Toleration) -> Iterator[Issue]:
     given = {"key": toleration.key, "operator": toleration.operator, "effect": toleration.effect}
     for name, value in given.items():
         if not value:
-            yield _issue(f"{path}.{name}", f"is required, such as {examples[name]}", "required")
+            yield fault(f"{path}.{name}", f"is required, such as {examples[name]}", "required")
     if toleration.key:
         yield from check_label_key(f"{path}.key", toleration.key)
     operator = f"{path}.operator"
     if toleration.operator == "Equal" and toleration.value is None:
         details = "is required with operator Equal; with operator Exists every value of the taint is tolerated"
-        yield _issue(f"{path}.value", details, "required", operator)
+        yield fault(f"{path}.value", details, "required", operator)
     elif toleration.operator == "Exists" and toleration.value is not None:
         details = (
             f"goes with operator Equal only, got {shown(toleration.value)} with Exists; leave it out, or give Equal"
         )
-        yield _issue(f"{path}.value", details, "canAdd", operator)
+        yield fault(f"{path}.value", details, "canAdd", operator)
     elif toleration.value is not None:
         yield from check_label_value(f"{path}.value", toleration.value)
     if toleration.seconds is not None and toleration.effect != "NoExecute":
         details = "goes with effect NoExecute only: no other effect takes a pod off its node; leave it out"
-        yield _issue(f"{path}.seconds", details, "canAdd", f"{path}.effect")
+        yield fault(f"{path}.seconds", details, "canAdd", f"{path}.effect")
     elif toleration.seconds is not None and toleration.seconds > MAX_GRACE_SECONDS:
-        yield _issue(f"{path}.seconds", f"is at most {MAX_GRACE_SECONDS}, got {shown(toleration.seconds)}", "max")
+        yield fault(f"{path}.seconds", f"is at most {MAX_GRACE_SECONDS}, got {shown(toleration.seconds)}", "max")
 
 
 def _extended_resources(spec: TrainingSpec) -> Iterator[Issue]:
@@ -592,7 +586,7 @@ def _extended_resources(spec: TrainingSpec) -> Iterator[Issue]:
     for index, item in enumerate(spec.compute.extended_resources):
         path, name = f"spec.compute.extendedResources[{index}]", item.resource
         if name in seen:
-            yield _issue(f"{path}.resource", f"{shown(name)} is given twice; leave one out")
+            yield fault(f"{path}.resource", f"{shown(name)} is given twice; leave one out")
         else:
             yield from check_extended(f"{path}.resource", name)
         seen.add(name)
@@ -603,25 +597,25 @@ def _extended_resources(spec: TrainingSpec) -> Iterator[Issue]:
 def check_extended(field: str, name: str) -> Iterator[Issue]:
     """The name of an extended resource."""
     if name == GPU:
-        yield _issue(field, f"GPUs have fields of their own; leave {GPU} out of the extended resources")
+        yield fault(field, f"GPUs have fields of their own; leave {GPU} out of the extended resources")
     elif not LABEL_KEY.match(name) or not is_extended(name):
         details = f"{shown(name)} is no extended resource; those are named by a domain and a word, such as rdma/hca"
-        yield _issue(field, details)
+        yield fault(field, details)
 
 
 def _pieces(field: str, text: str | None) -> Iterator[Issue]:
     if text is None:
-        yield _issue(field, "is required: a whole number, such as 1", "required")
+        yield fault(field, "is required: a whole number, such as 1", "required")
         return
     try:
         amount = parse_quantity(text)
     except QuantityError as error:
-        yield _issue(field, str(error))
+        yield fault(field, str(error))
         return
     if amount < 1 or amount % 1:
-        yield _issue(field, f"is a whole number of at least 1, got {shown(text)}", "min" if amount < 1 else "step")
+        yield fault(field, f"is a whole number of at least 1, got {shown(text)}", "min" if amount < 1 else "step")
     elif amount > MAX_PIECES:
-        yield _issue(field, f"is at most {MAX_PIECES}, got {shown(text)}", "max")
+        yield fault(field, f"is at most {MAX_PIECES}, got {shown(text)}", "max")
 
 
 def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
@@ -639,12 +633,12 @@ def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
     )
     for name, value, least, most in bounds:
         if not least <= value <= most:
-            yield _issue(
+            yield fault(
                 f"spec.{name}", f"lies between {least} and {most}, got {value}", "min" if value < least else "max"
             )
     total, parallelism = spec.completions, spec.parallelism
     if parallelism > total >= 1:
-        yield _issue(
+        yield fault(
             "spec.parallelism",
             f"{parallelism} is more than the completions, {total}; not more pods run at a time than there are runs",
             "max",
@@ -654,7 +648,7 @@ def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
 
 def _metadata(spec: TrainingSpec) -> Iterator[Issue]:
     if len(spec.category) > MAX_CATEGORY_CHARACTERS:
-        yield _issue(
+        yield fault(
             "spec.category",
             f"has {len(spec.category)} characters; at most {MAX_CATEGORY_CHARACTERS} are possible",
             "max",
@@ -664,7 +658,7 @@ def _metadata(spec: TrainingSpec) -> Iterator[Issue]:
         for index, item in enumerate(items):
             path = f"spec.{kind}[{index}]"
             if item.name in seen:
-                yield _issue(f"{path}.name", f"{shown(item.name)} is given twice; leave one out")
+                yield fault(f"{path}.name", f"{shown(item.name)} is given twice; leave one out")
             else:
                 yield from check_label_key(f"{path}.name", item.name)
             seen.add(item.name)
@@ -674,7 +668,7 @@ def _metadata(spec: TrainingSpec) -> Iterator[Issue]:
 
 def check_label_key(field: str, key: str) -> Iterator[Issue]:
     if not LABEL_KEY.match(key):
-        yield _issue(
+        yield fault(
             field,
             f"{shown(key)} is no Kubernetes key: letters, digits, `-`, `_` and `.`, beginning and ending "
             "with a letter or digit, perhaps after a domain and a slash",
@@ -683,7 +677,7 @@ def check_label_key(field: str, key: str) -> Iterator[Issue]:
 
 def check_label_value(field: str, value: str) -> Iterator[Issue]:
     if not LABEL_VALUE.match(value):
-        yield _issue(
+        yield fault(
             field,
             f"{shown(value)} is no Kubernetes label value: at most 63 letters, digits, `-`, `_` and `.`, "
             "beginning and ending with a letter or digit",

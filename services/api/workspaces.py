@@ -58,6 +58,6 @@ async def suspend_workspace(call: Call) -> Answer[HttpResponse]:
     return await act(call, SuspendWorkload(workload_id=call.id), "is being suspended", "is suspended already")
 
 
-@changes("POST", f"{WORKSPACE}/resume", tag="Workspaces", summary="Run a suspended training again", errors=(403, 404))
+@changes("POST", f"{WORKSPACE}/resume", tag="Workspaces", summary="Run a suspended workspace again", errors=(403, 404))
 async def resume_workspace(call: Call) -> Answer[HttpResponse]:
     return await act(call, ResumeWorkload(workload_id=call.id), "is being resumed", "is not suspended")

@@ -246,7 +246,7 @@ def suspend_workspace(
 def resume_workspace(
     workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Run a suspended training again.
+    """Run a suspended workspace again.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.

@@ -35,7 +35,7 @@ class Creation(Body, frozen=True, kw_only=True):
     """Id of the cluster that runs the workload."""
 
     def order(self) -> tuple[TrainingSpec, Distributed | None]:
-        """What of it is stored, before defaults that depend on other fields."""
+        """What of it is stored, before defaults that depend on other fields. Each kind says it."""
         raise NotImplementedError
 
 
