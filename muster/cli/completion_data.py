@@ -1147,6 +1147,10 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "workload history": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
+        "--type": ("types", "", "Only records of this type, such as PodFailed or 'Pod*'"),
+        "--text": ("text", "", "Only records with this text, in any case"),
+        "--from": ("from_", "", "Begin here: a time, a time ago, or a sequence of the log"),
+        "--to": ("to", "", "End here"),
         "--limit": ("limit", "", "Maximum number of records; 0 shows all"),
         "--watch": ("watch", "-", "Keep showing changes as they happen"),
         "-w": ("watch", "-", "Keep showing changes as they happen"),
@@ -1290,6 +1294,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
     },
     "project list": {
+        "--search": ("search", "", "Only with this text in the name"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1668,6 +1673,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--project": ("project", "", "Project in which to give the role"),
         "-p": ("project", "", "Project in which to give the role"),
         "--ttl": ("ttl", "", "How long the token is valid, at most 24h"),
+        "--claim": ("claim", "", "Further claim, such as the ids for pods whose user comes from the token"),
         "--data-dir": ("data_dir", "", "Data folder of `muster up`, which holds the key"),
     },
     "context list": {

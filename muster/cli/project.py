@@ -85,12 +85,22 @@ def add_project(root: typer.Typer) -> None:
 
 def _add_reads(app: typer.Typer) -> None:
     @command(
-        app, "list", examples="muster project list\nmuster project list -o wide", columns=PROJECT_COLUMNS, past=True
+        app,
+        "list",
+        examples="muster project list\nmuster project list --search vis",
+        columns=PROJECT_COLUMNS,
+        past=True,
     )
-    def list_(session: Session) -> None:
+    def list_(
+        session: Session,
+        *,
+        search: Annotated[
+            str | None, typer.Option("--search", metavar="TEXT", help="Only with this text in the name.")
+        ] = None,
+    ) -> None:
         """List the projects that you may see, and the GPUs, pods and CPU cores that are allocated to them."""
-        rows = rows_of(session.api.get("/org-unit/projects"), "projects")
-        session.out.rows(rows, PROJECT_COLUMNS, empty="no projects that you may see")
+        rows = rows_of(session.api.get("/org-unit/projects", [("search", search)] if search else []), "projects")
+        session.out.rows(rows, PROJECT_COLUMNS, empty="no such project" if search else "no projects that you may see")
 
     @command(app, "describe", examples="muster project describe default", past=True)
     def describe(session: Session, project: ProjectArgument) -> None:

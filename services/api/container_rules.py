@@ -71,12 +71,10 @@ def check_security(spec: TrainingSpec) -> Iterator[Issue]:
 
 def _identity(security: SecuritySpec) -> Iterator[Issue]:
     source, user = "spec.security.uidGidSource", "spec.security.runAsUid"
-    if security.uid_gid_source == "fromIdpToken":
-        yield fault(source, "fromIdpToken is not possible yet; give custom with runAsUid and runAsGid", "options")
-    if security.uid_gid_source == "fromTheImage":
+    if security.uid_gid_source != "custom":
         for name, attribute in _IDS:
             if getattr(security, attribute) != getattr(_DEFAULT, attribute):
-                details = "is possible only where uidGidSource is custom"
+                details = f"is possible only where uidGidSource is custom; it is {security.uid_gid_source}"
                 yield fault(f"spec.security.{name}", details, "canAdd", source)
     for name, number in (("runAsUid", security.run_as_uid), ("runAsGid", security.run_as_gid)):
         if number is not None and not 0 <= number <= MOST_GROUP_ID:

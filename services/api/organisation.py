@@ -94,17 +94,21 @@ class AccessRule(Body, frozen=True, kw_only=True):
     PROJECTS,
     tag="Organisation",
     summary="List the projects that you may read, and what they use",
-    query=(AS_OF, MIN_SEQ),
+    query=(Query(name="search", help="Part of a name, in any case."), AS_OF, MIN_SEQ),
     headers=MOMENT_HEADERS,
 )
 async def list_projects(call: Look) -> Answer[answers.Projects]:
+    wanted: str = (call.values["search"] or "").casefold()
     if (moment := await moment_of(call)) is not None:
         held = await call.queries.as_of(moment).project_use()
-        were = [_project_answer(p, held.projects) for p in await projects_at(call, moment)]
+        were = [
+            _project_answer(p, held.projects) for p in await projects_at(call, moment) if wanted in p.name.casefold()
+        ]
         return read_answer(answers.Projects(projects=were), moment.seq, moment_headers(moment))
     headers = await directory_fresh(call)
     readable = call.grants.readable_projects
-    projects = [p for p in call.api.directory.projects.values() if readable is None or p.project_id in readable]
+    every = call.api.directory.projects.values()
+    projects = [p for p in every if (readable is None or p.project_id in readable) and wanted in p.name.casefold()]
     uses = await _uses(call, frozenset(p.project_id for p in projects))
     told = [_project_answer(p, uses) for p in sorted(projects, key=lambda project: project.name)]
     return read_answer(answers.Projects(projects=told), call.api.directory.seq, headers)

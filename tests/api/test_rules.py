@@ -265,7 +265,11 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         {"security": {"uidGidSource": "custom", "supplementalGroups": "1," * 600 + "1"}},
         {("spec.security.supplementalGroups", "max")},
     ),
-    ("R23", {"security": {"uidGidSource": "fromIdpToken"}}, {("spec.security.uidGidSource", "options")}),
+    (
+        "R23",
+        {"security": {"uidGidSource": "fromIdpToken", "runAsUid": 1000}},
+        {("spec.security.runAsUid", "canAdd")},
+    ),
     ("R24", {"security": {"seccompProfileType": "Localhost"}}, {("spec.security.seccompProfileType", "options")}),
     (
         "R24 unfiltered",

@@ -3004,13 +3004,13 @@ class SecuritySpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Body of a request: SecuritySpec."""
 
     uid_gid_source: SecuritySpecUidGidSource | None = None
-    """Where user and groups come from. fromIdpToken is not built yet."""
+    """Where user and groups come from. fromIdpToken: from the token with which the workload is submitted."""
     run_as_uid: int | None = None
-    """User id of the process. Only with uidGidSource custom."""
+    """User id of the process. Given only with uidGidSource custom."""
     run_as_gid: int | None = None
-    """Primary group id of the process. Only with uidGidSource custom."""
+    """Primary group id of the process. Given only with uidGidSource custom."""
     supplemental_groups: str | None = None
-    """More group ids, comma separated. Only with uidGidSource custom. Empty: the image's own."""
+    """More group ids, comma separated. Given only with uidGidSource custom. Empty: the image's own."""
     run_as_non_root: bool | None = None
     """Refuse to start as root."""
     allow_privilege_escalation: bool | None = None
