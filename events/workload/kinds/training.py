@@ -9,6 +9,7 @@ from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.pod_sets import Container, PodLimits, PodSet, PodTemplate
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, group_ids, pod_needs, with_defaults
+from events.workload.volumes import volumes
 
 
 def pod_sets(spec: TrainingSpec, _: Distributed | None = None) -> tuple[PodSet, ...]:
@@ -36,6 +37,7 @@ def template(spec: TrainingSpec) -> PodTemplate:
         request=pod_needs(spec),
         limits=_limits(spec.compute),
         container=_container(spec),
+        volumes=volumes(spec.storage),
         tolerations=spec.tolerations,
         grace_seconds=spec.termination_grace_period_seconds,
         labels={label.name: label.value for label in spec.labels},
@@ -59,6 +61,9 @@ def _container(spec: TrainingSpec) -> Container:
         escalation=security.allow_privilege_escalation,
         capabilities=security.capabilities,
         read_only=security.read_only_root_filesystem,
+        seccomp=security.seccomp_profile_type or "",
+        host_network=security.host_network,
+        host_ipc=security.host_ipc,
     )
 
 
@@ -77,7 +82,7 @@ def all_succeeded(sets: tuple[PodSet, ...], succeeded: Mapping[str, int]) -> boo
 
 
 def backoff_limit(spec: TrainingSpec) -> int:
-    return spec.backoff_limit
+    return 0 if spec.restart_policy == "Never" else spec.backoff_limit
 
 
 TRAINING: Final = Kind(

@@ -15,6 +15,16 @@ from events.workload.commands import PodFactKind
 from services.agent.backends.local import shim
 
 
+class LaidVolume(msgspec.Struct, frozen=True, kw_only=True):
+    """As isolation.Volume."""
+
+    kind: Literal["own", "node", "memory"]
+    target: str
+    source: str = ""
+    read_only: bool = False
+    most_bytes: int = 0
+
+
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
     """What the pods of this machine do not see, or cannot change (isolation.py). Absolute paths of folders."""
 
@@ -24,6 +34,9 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing new can be made in them; their folders are as they are outside."""
     kept: tuple[str, ...] = ()
     """Below a hidden one, and there all the same."""
+    volumes: tuple[LaidVolume, ...] = ()
+    untouched: tuple[str, ...] = ()
+    """In these and below, no folder is made for a volume."""
 
 
 class ShimRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -260,7 +260,7 @@ class What:
         self.environment: dict[str, str] = fields["environment"]
         self.working_dir: str = fields["working_dir"]
         self.log_max_bytes: int = fields["log_max_bytes"]
-        self.isolation: dict[str, list[str]] | None = fields["isolation"]
+        self.isolation: dict[str, Any] | None = fields["isolation"]
 
 
 def cell_for(run: "What") -> "isolation.Cell | None":
@@ -268,7 +268,10 @@ def cell_for(run: "What") -> "isolation.Cell | None":
     if run.isolation is None:
         return None
     try:
-        return isolation.enter(isolation.Walls(**run.isolation))
+        volumes = [isolation.Volume(**volume) for volume in run.isolation.get("volumes", ())]
+        return isolation.enter(isolation.Walls(**{**run.isolation, "volumes": volumes}))
+    except isolation.VolumeError as error:
+        raise StartError(None, "volume", str(error)) from error
     except (isolation.IsolationError, OSError) as error:
         raise StartError(None, "not_isolated", f"this machine cannot shut the pod off from Muster: {error}") from error
 

@@ -23,12 +23,14 @@ from services.agent.backends.kubernetes.act.container_manifests import (
     container_security,
     folders,
     image_and_terminal,
+    of_the_host,
     pod_security,
     pull_secrets,
 )
 from services.agent.backends.kubernetes.act.objects import MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
+from services.agent.backends.kubernetes.act.volume_manifests import devices as devices_of
 
 Manifest = dict[str, Any]
 
@@ -87,6 +89,7 @@ def pod_manifest(
         **({"args" if run.keeps_entry_point else "command": list(run.arguments)} if run.arguments else {}),
         **({"workingDir": working_dir} if working_dir else {}),
         **({"volumeMounts": mounts} if mounts else {}),
+        **devices_of(run),
         **container_security(level, run.container),
     }
     return {
@@ -108,6 +111,7 @@ def pod_manifest(
             "terminationGracePeriodSeconds": run.grace_seconds,
             "tolerations": [*_tolerations(), *tolerations(run)],
             **affinity(run, cluster_id),
+            **of_the_host(run.container),
             "securityContext": pod_security(level, run.container),
             **pull_secrets(run.container),
             **({"hostname": names.hostname(run), "subdomain": service} if service else {}),

@@ -248,6 +248,41 @@ class ConfigMap(_Part, frozen=True, kw_only=True):
     data: dict[str, str] = {}
 
 
+class ClaimLabels(_Part, frozen=True, kw_only=True):
+    cluster: str = msgspec.field(name=names.CLUSTER, default="")
+    workload: str = msgspec.field(name=names.WORKLOAD, default="")
+    ephemeral: str = msgspec.field(name=names.EPHEMERAL, default="")
+
+
+class ClaimAnnotations(_Part, frozen=True, kw_only=True):
+    selected_node: str = msgspec.field(name=names.SELECTED_NODE, default="")
+
+
+NO_CLAIM_LABELS: Final = ClaimLabels()
+NO_CLAIM_ANNOTATIONS: Final = ClaimAnnotations()
+
+
+class ClaimMeta(_Part, frozen=True, kw_only=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    deletion_timestamp: datetime | None = None
+    labels: ClaimLabels = NO_CLAIM_LABELS
+    annotations: ClaimAnnotations = NO_CLAIM_ANNOTATIONS
+
+
+class ClaimSpec(_Part, frozen=True, kw_only=True):
+    volume_name: str = ""
+    """Of the volume that it is bound to; empty while it is not."""
+
+
+class Claim(_Part, frozen=True, kw_only=True):
+    """A PersistentVolumeClaim."""
+
+    metadata: ClaimMeta
+    spec: ClaimSpec = ClaimSpec()
+
+
 class Service(_Part, frozen=True, kw_only=True):
     metadata: ObjectMeta
 
