@@ -20,6 +20,7 @@ from events.workload.fields.scheduling import NodeSelectorTerm, PodAffinity, Tol
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
 from events.workload.pod_sets import Container
+from events.workload.readiness import Readiness
 from events.workload.volumes import Volume
 
 
@@ -108,6 +109,7 @@ class RunPod(_Message, frozen=True, kw_only=True):
     memory_limit_bytes: int = 0
     container: Container = Container()
     volumes: tuple[Volume, ...] = ()
+    readiness: Readiness | None = None
     extended: tuple[ExtendedAmount, ...] = ()
     node_type: str = ""
     """Of its node, empty: any. This and the next three: what the pod says of its node, where pods say that."""
@@ -188,6 +190,8 @@ class ObservedPod(_Message, frozen=True, kw_only=True):
     pod: PodRef
     kind: PodFactKind
     at: datetime
+    ready: bool = True
+    """With `running`: whether it does what it is for, as far as it is asked."""
     node_name: str = ""
     exit_code: int | None = None
     reason: str = ""

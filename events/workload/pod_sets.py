@@ -10,6 +10,7 @@ import msgspec
 
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import PodAffinity, Toleration
+from events.workload.readiness import Readiness
 from events.workload.rendezvous import Peers
 from events.workload.spec import PodRequest
 from events.workload.volumes import Volume
@@ -71,6 +72,8 @@ class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     limits: PodLimits = PodLimits()
     container: Container = Container()
     volumes: tuple[Volume, ...] = ()
+    readiness: Readiness | None = None
+    """None: it is ready as soon as its process runs."""
     tolerations: tuple[Toleration, ...] = ()
     """As they were written; the scheduler reads what the request has of them."""
     grace_seconds: int = 0

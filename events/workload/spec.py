@@ -17,6 +17,7 @@ from events.workload.fields.compute import ComputeSpec, ExtendedResource, Resour
 from events.workload.fields.distribution import Distribution
 from events.workload.fields.lifetime import Lifetime
 from events.workload.fields.metadata import Metadata
+from events.workload.fields.probes import Probes
 from events.workload.fields.process import Process
 from events.workload.fields.scheduling import (
     DEFAULT_WORKSPACE_PRIORITY,
@@ -41,42 +42,62 @@ WHOLE_GPU_MILLI: Final = 1000
 
 if TYPE_CHECKING:
 
-    class TrainingSpec(Process, Resources, Storage, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True):
+    class TrainingSpec(Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True):
         """The effective spec of a standard training: every field has its value. Every kind stores one: a field that a
         kind does not have keeps its default there.
         """
 
     class WorkspaceSpec(
-        Process, Resources, Storage, Scheduling, OverQuota, Lifetime, Metadata, frozen=True, kw_only=True
+        Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, frozen=True, kw_only=True
     ):
         """What a request may say of a workspace, and what is shown of one."""
 
     class DistributedSpec(
-        Process, Resources, Storage, Scheduling, Lifetime, Metadata, Distribution, frozen=True, kw_only=True
+        Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, Distribution, frozen=True, kw_only=True
     ):
         """What a request may say of the workers of a distributed training, and of it as a whole."""
 
     class WorkloadSpec(
-        Process, Resources, Storage, Scheduling, OverQuota, Lifetime, Metadata, Distribution, frozen=True, kw_only=True
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Scheduling,
+        OverQuota,
+        Lifetime,
+        Metadata,
+        Distribution,
+        frozen=True,
+        kw_only=True,
     ):
         """Every field that a spec of some kind has: the form of answers that are of any kind."""
 
     class MasterSpec(Process, Resources, Metadata, frozen=True, kw_only=True):
         """What a request may say of a master that is made otherwise than the workers."""
 else:
-    _OF_PODS = (Process, Resources, Storage, Scheduling, Lifetime, Metadata)
+    _OF_PODS = (Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata)
     _RUNS = {"completions", "parallelism"}
     TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS)
     WorkspaceSpec = joined(
         "WorkspaceSpec",
         __name__,
-        *(Process, Resources, Storage, Scheduling, OverQuota, Lifetime, Metadata),
+        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata),
         without=_RUNS,
         defaults={"priority_class": DEFAULT_WORKSPACE_PRIORITY},
     )
     DistributedSpec = joined("DistributedSpec", __name__, *_OF_PODS, Distribution, without=_RUNS)
     WorkloadSpec = joined(
-        "WorkloadSpec", __name__, Process, Resources, Storage, Scheduling, OverQuota, Lifetime, Metadata, Distribution
+        "WorkloadSpec",
+        __name__,
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Scheduling,
+        OverQuota,
+        Lifetime,
+        Metadata,
+        Distribution,
     )
     MasterSpec = joined("MasterSpec", __name__, Process, Resources, Metadata, without={"category", "code"})
 

@@ -129,8 +129,10 @@ def check_privileged(spec: TrainingSpec, project: Project) -> Iterator[Issue]:
     """S059, S023: what Pod Security `baseline` forbids, in a project that is not privileged."""
     if project.privileged:
         return
-    security = spec.security
+    security, probe = spec.security, spec.probes.readiness
+    asked = None if probe is None or probe.handler is None else probe.handler.http_get
     beyond = {
+        "spec.probes.readiness.handler.httpGet.host": "a host that nodes ask" if asked and asked.host else "",
         "spec.security.hostNetwork": "the network of the node" if security.host_network else "",
         "spec.security.hostIpc": "memory and semaphores of the node" if security.host_ipc else "",
         "spec.security.seccompProfileType": "Unconfined" if security.seccomp_profile_type == "Unconfined" else "",

@@ -33,6 +33,7 @@ from services.api.container_rules import (
     check_terminal,
 )
 from services.api.issues import Issue, fault, shown
+from services.api.probe_rules import check_probe_kind, check_probes
 from services.api.storage_rules import check_storage, check_storage_kind
 
 MAX_NAME_CHARACTERS: Final = 253
@@ -324,6 +325,7 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     yield from _set_by_muster(spec, kind)
     yield from check_container(spec, kind)
     yield from check_storage_kind(spec, kind)
+    yield from check_probe_kind(spec, kind)
     if kind == "kubernetes":
         return
     for index, variable in enumerate(spec.environment_variables):
@@ -713,6 +715,7 @@ _CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (
     _lifetime,
     _metadata,
     check_home,
+    check_probes,
     check_pull_secrets,
     check_related_urls,
     check_security,

@@ -26,8 +26,6 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "spec": {
         "exposedUrls": [],
         "ports": [],
-        # A readiness probe without a handler is none (R21).
-        "probes": {"readiness": None},
     },
     "spec.storage": _STORAGE,
     "spec.storage.configMapVolume[]": _STORED_ITEM,

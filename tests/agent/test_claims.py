@@ -37,7 +37,7 @@ class Side:
             return
         asked = msgspec.json.decode(message.data, type=FatesRequest).workloads
         self.asked.append(asked)
-        told = {workload: self.fates[workload] for workload in asked if workload in self.fates}
+        told: dict[str, Fate] = {workload: self.fates[workload] for workload in asked if workload in self.fates}
         await self.nc.publish(agent_recipes_subject(CLUSTER), msgspec.json.encode(Fates(fates=told)))
 
     async def use(self, workload: str, token: int) -> None:

@@ -8,6 +8,7 @@ from events.workload.fields.creation import TrainingCreation
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.pod_sets import Container, PodLimits, PodSet, PodTemplate
+from events.workload.readiness import readiness
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, group_ids, pod_needs, with_defaults
 from events.workload.volumes import volumes
 
@@ -38,6 +39,7 @@ def template(spec: TrainingSpec) -> PodTemplate:
         limits=_limits(spec.compute),
         container=_container(spec),
         volumes=volumes(spec.storage),
+        readiness=readiness(spec.probes.readiness),
         tolerations=spec.tolerations,
         grace_seconds=spec.termination_grace_period_seconds,
         labels={label.name: label.value for label in spec.labels},

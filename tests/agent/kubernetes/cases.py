@@ -16,6 +16,7 @@ from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm,
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
 from events.workload.pod_sets import Container
+from events.workload.readiness import Readiness
 from events.workload.rendezvous import Peers
 from events.workload.volumes import ClaimedFolder, ConfigFiles, EmptyFolder, NewClaim, NfsFolder, NodeFolder, Volume
 from services.agent.backends.kubernetes import names
@@ -239,6 +240,9 @@ CASES: dict[str, Callable[[], Manifest]] = {
         coded(container=Container(user=1000, group=1000, home=True, pull_policy="Never")), code_maps=1
     ),
     "pod-volumes": lambda: pod(run(volumes=VOLUMES)),
+    "pod-probed": lambda: pod(
+        run(readiness=Readiness(port=8443, path="/healthz", https=True, delay_seconds=5, period_seconds=2, failures=1))
+    ),
     "pod-claims": lambda: pod(run(volumes=CLAIMS)),
     "claim": lambda: claim_manifest(
         run(), ClaimedFolder(mount_path="/data"), NEW, namespace=NAMESPACE, cluster_id=CLUSTER

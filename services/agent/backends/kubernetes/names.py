@@ -53,6 +53,8 @@ EPHEMERAL: Final = "muster.dev/ephemeral"
 """Label of a claim that goes each time its workload stops or ends."""
 CODE: Final = "muster.dev/code"
 """On a pod that starts with code: the archive's SHA-256, in hexadecimal digits."""
+PROBED: Final = "muster.dev/probed"
+"""On a pod that is asked whether it is ready."""
 CODE_MAPS: Final = "muster.dev/code-maps"
 """On such a pod: in how many ConfigMaps the archive lies."""
 

@@ -44,6 +44,7 @@ from services.agent.backends.local.gpus import Gpus, NoSuchDeviceError, choose, 
 from services.agent.backends.local.leftovers import kill_left
 from services.agent.backends.local.log_file import read_log
 from services.agent.backends.local.program import program_of
+from services.agent.backends.local.readiness import watch_readiness
 from services.agent.backends.local.run_folder import (
     ExitFile,
     ProcessFile,
@@ -88,6 +89,7 @@ CLEAN_SECONDS: Final = 3600.0
 END_MARGIN_SECONDS: Final = 1.0
 """Of the time for an interruption: what is kept back for killing and for writing down the ends."""
 DEVICE_LOST: Final = "device_lost"
+NOT_READY: Final = "not_ready"
 WORK: Final = "work"
 HOME: Final = "home"
 """Folders of a run."""
@@ -107,6 +109,8 @@ class _Run(msgspec.Struct, kw_only=True):
     status_fd: int | None = None
     refused: bool = False
     """Whether it is never started."""
+    asking: asyncio.Task[None] | None = None
+    """Asks whether it is ready."""
     force: asyncio.TimerHandle | None = None
 
     @property
@@ -367,7 +371,7 @@ class LocalBackend:
         seen = self._starting(pod)
         run = _Run(pod=pod, folder=folder, seen=seen, devices=held_devices(pod, file.shim.environment))
         if begun := folder.read_started():
-            run.seen = started(seen, begun.at)
+            self._begun(run, begun.at)
         self._runs[pod.pod_key, pod.token] = run
         if exit_file := folder.read_exit():
             self._end(run, exit_file)
@@ -450,8 +454,24 @@ class LocalBackend:
     def _read_started(self, run: _Run) -> None:
         begun = run.folder.read_started()
         if begun is not None and run.seen.kind == "starting":
-            run.seen = started(run.seen, begun.at)
+            self._begun(run, begun.at)
             self._news.put_nowait(run.seen)
+
+    def _begun(self, run: _Run, at: float) -> None:
+        """Its process runs; whether it is ready may have to be asked."""
+        probe = run.pod.readiness
+        run.seen = msgspec.structs.replace(started(run.seen, at), ready=probe is None)
+        if probe is not None:
+            run.asking = self._spawn(watch_readiness(probe, lambda ready, why: self._is_ready(run, ready, why)))
+
+    def _is_ready(self, run: _Run, ready: bool, why: str) -> None:  # noqa: FBT001 (what watch_readiness says)
+        if not run.live:
+            return
+        warnings = run.seen.warnings
+        if not ready and all(told.reason != NOT_READY for told in warnings):
+            warnings = (*warnings, PodWarning(reason=NOT_READY, message=f"it is not ready any more: {why}", at=_now()))
+        run.seen = msgspec.structs.replace(run.seen, ready=ready, warnings=warnings, at=_now())
+        self._news.put_nowait(run.seen)
 
     def _on_shim_gone(self, run: _Run) -> None:
         assert run.pid_fd is not None
@@ -499,6 +519,8 @@ class LocalBackend:
         if run.force is not None:
             run.force.cancel()
         run.seen = ended(run.seen, exit_file)
+        if run.asking is not None:
+            run.asking.cancel()
         self._usage.forget(run.pod)
         self._news.put_nowait(run.seen)
 
@@ -676,13 +698,14 @@ class LocalBackend:
                 log.info("old_logs_deleted", runs=count)
             await asyncio.sleep(CLEAN_SECONDS)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         async def run() -> None:
             await work
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _own_folders(pod: RunPod) -> tuple[str, ...]:

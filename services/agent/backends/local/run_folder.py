@@ -145,6 +145,7 @@ def ended(pod: ObservedPod, exit_file: ExitFile) -> ObservedPod:
         reason=reason,
         message=message,
         started_at=pod.started_at if began is None else _time(began),
+        ready=True,
     )
 
 

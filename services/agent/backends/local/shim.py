@@ -268,8 +268,9 @@ def cell_for(run: "What") -> "isolation.Cell | None":
     if run.isolation is None:
         return None
     try:
-        volumes = [isolation.Volume(**volume) for volume in run.isolation.get("volumes", ())]
-        return isolation.enter(isolation.Walls(**{**run.isolation, "volumes": volumes}))
+        folders = dict(run.isolation)
+        volumes = [isolation.Volume(**volume) for volume in folders.pop("volumes", ())]
+        return isolation.enter(isolation.Walls(volumes=volumes, **folders))
     except isolation.VolumeError as error:
         raise StartError(None, "volume", str(error)) from error
     except (isolation.IsolationError, OSError) as error:

@@ -48,6 +48,27 @@ def folders(run: RunPod, cluster_id: str, code_maps: int) -> tuple[list[Manifest
     return [*mounts, *more_mounts], [*volumes, *more_volumes]
 
 
+def readiness_probe(run: RunPod) -> Manifest:
+    probe = run.readiness
+    if probe is None:
+        return {}
+    return {
+        "readinessProbe": {
+            "httpGet": {
+                "path": probe.path,
+                "port": probe.port,
+                "scheme": "HTTPS" if probe.https else "HTTP",
+                **({"host": probe.host} if probe.host else {}),
+            },
+            "initialDelaySeconds": probe.delay_seconds,
+            "periodSeconds": probe.period_seconds,
+            "timeoutSeconds": probe.timeout_seconds,
+            "successThreshold": probe.successes,
+            "failureThreshold": probe.failures,
+        }
+    }
+
+
 def of_the_host(container: Container) -> Manifest:
     """What a pod shares with its node. It finds Services by name all the same."""
     network = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if container.host_network else {}

@@ -26,6 +26,7 @@ from services.agent.backends.kubernetes.act.container_manifests import (
     of_the_host,
     pod_security,
     pull_secrets,
+    readiness_probe,
 )
 from services.agent.backends.kubernetes.act.objects import MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
@@ -90,6 +91,7 @@ def pod_manifest(
         **({"workingDir": working_dir} if working_dir else {}),
         **({"volumeMounts": mounts} if mounts else {}),
         **devices_of(run),
+        **readiness_probe(run),
         **container_security(level, run.container),
     }
     return {
@@ -243,6 +245,8 @@ def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str], restricted
         annotations[names.RESTRICTED_BY] = restricted
     if reservations:
         annotations[names.RESERVATIONS] = ",".join(reservations)
+    if run.readiness is not None:
+        annotations[names.PROBED] = "true"
     if run.code:
         annotations |= {names.CODE: run.code, names.CODE_MAPS: str(code_maps)}
     return {"labels": labels, "annotations": annotations}

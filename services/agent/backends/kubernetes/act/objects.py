@@ -53,6 +53,7 @@ class OurAnnotations(_Part, frozen=True, kw_only=True):
     restricted_by: str = msgspec.field(name=names.RESTRICTED_BY, default="")
     project_name: str = msgspec.field(name=names.PROJECT_NAME, default="")
     code: str = msgspec.field(name=names.CODE, default="")
+    probed: str = msgspec.field(name=names.PROBED, default="")
     code_maps: str = msgspec.field(name=names.CODE_MAPS, default="")
 
 
@@ -153,6 +154,7 @@ class ContainerState(_Part, frozen=True, kw_only=True):
 class ContainerStatus(_Part, frozen=True, kw_only=True):
     name: str
     state: ContainerState = ContainerState()
+    ready: bool = False
     restart_count: int = 0
 
 
