@@ -78,7 +78,17 @@ class ClaimedFolder(_Volume, frozen=True, kw_only=True):
     read_only: bool = False
 
 
-Volume = EmptyFolder | NodeFolder | NfsFolder | ConfigFiles | ClaimedFolder
+class ClonedFolder(_Volume, frozen=True, kw_only=True):
+    """What a repository holds. Each pod has its own copy, and may change it."""
+
+    repository: str
+    branch: str = ""
+    """Empty: the repository's own."""
+    revision: str = ""
+    """Empty: the newest."""
+
+
+Volume = ClonedFolder | EmptyFolder | NodeFolder | NfsFolder | ConfigFiles | ClaimedFolder
 
 
 def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
@@ -99,6 +109,15 @@ def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
             propagation="" if one.mount_propagation in {None, "None"} else one.mount_propagation or "",
         )
         for one in storage.host_path
+    )
+    cloned = (
+        ClonedFolder(
+            mount_path=one.path or "",
+            repository=one.repository or "",
+            branch=one.branch or "",
+            revision=one.revision or "",
+        )
+        for one in storage.git
     )
     nfs = (
         NfsFolder(
@@ -125,7 +144,7 @@ def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
         for one in storage.secret_volume
     )
     claims = (_claim(number, one) for number, one in enumerate(storage.pvc))
-    return (*config_maps, *empty, *of_nodes, *nfs, *claims, *secrets)
+    return (*config_maps, *empty, *cloned, *of_nodes, *nfs, *claims, *secrets)
 
 
 def _claim(number: int, pvc: PvcVolume) -> ClaimedFolder:

@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 from events.cluster import ClusterKind
 from events.fields.values import MAX_LIST_ITEMS
@@ -16,6 +17,7 @@ OWN_FOLDERS: Final = ("/muster", "/proc", "/sys")
 """Nothing is laid there: Muster's own folders of a pod, and the kernel's, which no runtime lets anybody cover."""
 _SHM: Final = "/dev/shm"  # noqa: S108 (of a pod)
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+_REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\Z")
 _SERVER: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?\Z")
 
 
@@ -36,6 +38,7 @@ _EXAMPLES: Final = {
     "configMap": "settings",
     "mountPath": "/data",
     "path": "/data",
+    "repository": "https://git.example.com/team/code",
     "secret": "certificates",
     "server": "nfs.example.com",
 }
@@ -54,6 +57,7 @@ def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
     yield from _empty_folders(storage)
     yield from _of_the_node(storage)
     yield from _nfs(storage)
+    yield from _repositories(storage)
     yield from _claims(storage)
     yield from _files(storage)
 
@@ -64,6 +68,8 @@ def _asked(storage: StorageSpec) -> Iterator[_Asked]:
         yield _Asked(path, one.name, "mountPath", one.mount_path, {"configMap": one.config_map})
     for index, one in enumerate(storage.empty_dir_volume):
         yield _Asked(f"spec.storage.emptyDirVolume[{index}]", one.name, "path", one.path, {})
+    for index, one in enumerate(storage.git):
+        yield _Asked(f"spec.storage.git[{index}]", one.name, "path", one.path, {"repository": one.repository})
     for index, one in enumerate(storage.host_path):
         yield _Asked(f"spec.storage.hostPath[{index}]", one.name, "mountPath", one.mount_path, {"path": one.path})
     for index, one in enumerate(storage.nfs):
@@ -160,6 +166,33 @@ def _nfs(storage: StorageSpec) -> Iterator[Issue]:
         if one.server and not _SERVER.match(one.server):
             details = f"{shown(one.server)} is no host name or address; write it as {_EXAMPLES['server']}"
             yield fault(f"{path}.server", details)
+
+
+def _repositories(storage: StorageSpec) -> Iterator[Issue]:
+    """R34, of those that everybody may read."""
+    for index, one in enumerate(storage.git):
+        path = f"spec.storage.git[{index}]"
+        if one.repository and (wrong := _wrong_repository(one.repository)):
+            yield fault(f"{path}.repository", wrong)
+        for name, given in (("branch", one.branch), ("revision", one.revision)):
+            if given is not None and (not _REF.match(given) or ".." in given or given.endswith((".", "/", ".lock"))):
+                details = f"{shown(given)} is no name of a {name}: letters, digits, `-`, `_`, `.` and `/`"
+                yield fault(f"{path}.{name}", details)
+
+
+def _wrong_repository(address: str) -> str:
+    """Why it cannot be cloned; empty where it may be. What it was given with it is not told: it may be a password."""
+    try:
+        parts = urlsplit(address)
+        fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        secret = bool(parts.username or parts.password)
+    except ValueError:
+        fit = secret = False
+    if secret:
+        return "has a name or password in it, which the log would keep for ever; only public repositories are possible"
+    if not fit or not address.isprintable() or " " in address:
+        return f"{shown(address)} is no address of a repository; write it as https://host/path"
+    return ""
 
 
 def _claims(storage: StorageSpec) -> Iterator[Issue]:

@@ -16,7 +16,6 @@ type Default = bool | str | list[Any] | dict[str, Default] | None
 
 _STORAGE: Final[dict[str, Default]] = {
     "dataVolume": [],
-    "git": [],
     "s3": [],
 }
 _STORED_ITEM: Final[dict[str, Default]] = {"exclude": False}
@@ -30,6 +29,8 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "spec.storage": _STORAGE,
     "spec.storage.configMapVolume[]": _STORED_ITEM,
     "spec.storage.emptyDirVolume[]": _STORED_ITEM,
+    "spec.storage.git[]": _STORED_ITEM
+    | {"secretRef": None, "passwordSecret": None, "secretKeyOfUser": None, "secretKeyOfPassword": None},
     "spec.storage.hostPath[]": _STORED_ITEM,
     "spec.storage.nfs[]": _STORED_ITEM,
     "spec.storage.pvc[]": _STORED_ITEM | {"dataSharing": False},

@@ -7,7 +7,15 @@ import pytest
 from events.project import Project
 from events.workload.kinds.training import template
 from events.workload.spec import with_defaults
-from events.workload.volumes import ClaimedFolder, ConfigFiles, EmptyFolder, NewClaim, NfsFolder, NodeFolder
+from events.workload.volumes import (
+    ClaimedFolder,
+    ClonedFolder,
+    ConfigFiles,
+    EmptyFolder,
+    NewClaim,
+    NfsFolder,
+    NodeFolder,
+)
 from services.api.check import FaultyCreation, check_training
 from services.api.rules import check_kind, check_within
 
@@ -41,6 +49,7 @@ def empty(*paths: str) -> dict[str, Any]:
 
 
 HOST = {"path": "/models", "mountPath": "/models"}
+GIT = {"repository": "https://git.example.com/a/b", "path": "/src"}
 NFS = {"path": "/export", "server": "nfs.example.com", "mountPath": "/sets"}
 BAD: list[tuple[str, dict[str, Any], Issues]] = [
     ("R28 no path", {"pvc": [{"claimInfo": {"size": "1Gi"}}]}, {("pvc[0].path", "required")}),
@@ -85,6 +94,27 @@ BAD: list[tuple[str, dict[str, Any], Issues]] = [
     ("R32 no server", {"nfs": [NFS | {"server": None}]}, {("nfs[0].server", "required")}),
     ("R32 no mount path", {"nfs": [NFS | {"mountPath": None}]}, {("nfs[0].mountPath", "required")}),
     ("a server that is an address of the web", {"nfs": [NFS | {"server": "http://a/b"}]}, {("nfs[0].server", None)}),
+    ("R34 no repository", {"git": [{"path": "/a"}]}, {("git[0].repository", "required")}),
+    ("R34 no path", {"git": [GIT | {"path": None}]}, {("git[0].path", "required")}),
+    *(
+        (f"no public repository: {address}", {"git": [GIT | {"repository": address}]}, {("git[0].repository", None)})
+        for address in (
+            "git@github.com:a/b",
+            "file:///etc",
+            "/etc",
+            "ext::sh -c a",
+            "ssh://git@a.example/b",
+            "https://a:secret@a.example/b",
+            "https://token@a.example/b",
+            "https://a.example/b c",
+            "-u",
+        )
+    ),
+    *(
+        (f"no branch: {name}", {"git": [GIT | {"branch": name}]}, {("git[0].branch", None)})
+        for name in ("-b", "a b", "a..b", "a.lock", "+a:b", "a/")
+    ),
+    ("no revision", {"git": [GIT | {"revision": "HEAD~1"}]}, {("git[0].revision", None)}),
     ("R35 no ConfigMap", {"configMapVolume": [{"mountPath": "/a"}]}, {("configMapVolume[0].configMap", "required")}),
     ("R35 no Secret", {"secretVolume": [{"mountPath": "/a"}]}, {("secretVolume[0].secret", "required")}),
     ("R35 no path", {"emptyDirVolume": [{}]}, {("emptyDirVolume[0].path", "required")}),
@@ -159,6 +189,11 @@ def test_a_refusal_says_which_other_volume_is_in_the_way_and_which_unit_would_do
     assert "Kubernetes writes 10G" in told["spec.storage.pvc[0].claimInfo.size"]
 
 
+def test_a_password_in_the_address_of_a_repository_is_not_told_again() -> None:
+    refused = checked({"git": [GIT | {"repository": "https://a:secret@a.example/b"}]})
+    assert "secret" not in str(refused.issues)
+
+
 def test_a_large_dev_shm_is_the_only_volume_there() -> None:
     assert spec_of(empty("/dev/shm"))
     assert found(empty("/dev/shm"), compute={"largeShmRequest": True}) == {("emptyDirVolume[0].path", None)}
@@ -170,6 +205,7 @@ def test_what_is_asked_for_is_what_pods_are_made_of() -> None:
         {
             "configMapVolume": [{"configMap": "a", "mountPath": "/etc/a", "subPath": "k", "defaultMode": "0400"}],
             "emptyDirVolume": [{"path": "/fast", "medium": "Memory", "sizeLimit": "2Gi"}, None],
+            "git": [GIT | {"branch": "release/1.0", "revision": "0123abc"}],
             "hostPath": [HOST, HOST | {"mountPath": "/out", "readOnly": False}],
             "nfs": [NFS],
             "pvc": [
@@ -182,6 +218,9 @@ def test_what_is_asked_for_is_what_pods_are_made_of() -> None:
     assert template(with_defaults(spec)).volumes == (
         ConfigFiles(mount_path="/etc/a", object_name="a", only_key="k", mode=0o400),
         EmptyFolder(mount_path="/fast", in_memory=True, most_bytes=2 * GIB),
+        ClonedFolder(
+            mount_path="/src", repository="https://git.example.com/a/b", branch="release/1.0", revision="0123abc"
+        ),
         NodeFolder(mount_path="/models", path="/models"),
         NodeFolder(mount_path="/out", path="/models", read_only=False),
         NfsFolder(mount_path="/sets", server="nfs.example.com", path="/export"),

@@ -8,6 +8,7 @@ from events.fields.values import FilePath, ItemName, Items, LongName, ObjectName
 Switch = Annotated[bool, Limits(shows_default=True)]
 FileMode = Annotated[str, Limits(shortest=4, longest=4, pattern="0[0-7]{3}")]
 ClassName = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
+Repository = Annotated[str, Limits(shortest=1, longest=2048)]
 SomeText = Annotated[str, Limits(shortest=1)]
 MEMORY: Final = "Memory"
 
@@ -40,6 +41,21 @@ class HostPathVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a workload.
     Default: None. Only on clusters of kind kubernetes.
     """
+
+
+class GitVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """A repository that is cloned before each pod's program starts."""
+
+    name: Annotated[ItemName | None, About(rows="S055 R37")] = None
+    """Name of this item, unique among all volumes."""
+    repository: Annotated[Repository | None, About(rows="S057 R34")] = None
+    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    branch: Annotated[ItemName | None, About(rows="S057")] = None
+    """Branch. Default: that of the repository."""
+    revision: Annotated[ItemName | None, About(rows="S057")] = None
+    """Commit or tag. Default: the newest commit of the branch."""
+    path: Annotated[FilePath | None, About(rows="S057 R34")] = None
+    """Absolute path at which the pod finds it. Mandatory."""
 
 
 class NfsVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -141,6 +157,8 @@ class StorageSpec(Section, frozen=True, kw_only=True):
     """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
     empty_dir_volume: Annotated[Items[EmptyDirVolume], About(rows="S055 S059", flag="--empty-dir", key="path")] = ()
     """Empty folders, gone with their pod; at most 1000."""
+    git: Annotated[Items[GitVolume], About(rows="S055 S057", flag="--git-sync", key="path")] = ()
+    """Repositories; at most 1000. The image needs git and timeout; on the cluster local, this machine does."""
     host_path: Annotated[Items[HostPathVolume], About(rows="S055 S059", flag="--host-path", key="mountPath")] = ()
     """Folders and files of the node; at most 1000. The project must be privileged."""
     nfs: Annotated[Items[NfsVolume], About(rows="S055 S059", flag="--nfs", key="mountPath")] = ()

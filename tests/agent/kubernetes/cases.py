@@ -18,7 +18,16 @@ from events.workload.pod import DeviceShare, PodRef
 from events.workload.pod_sets import Container
 from events.workload.readiness import Readiness
 from events.workload.rendezvous import Peers
-from events.workload.volumes import ClaimedFolder, ConfigFiles, EmptyFolder, NewClaim, NfsFolder, NodeFolder, Volume
+from events.workload.volumes import (
+    ClaimedFolder,
+    ClonedFolder,
+    ConfigFiles,
+    EmptyFolder,
+    NewClaim,
+    NfsFolder,
+    NodeFolder,
+    Volume,
+)
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act import manifests
 from services.agent.backends.kubernetes.act.code_manifests import code_map_manifest
@@ -200,6 +209,10 @@ CLAIMS: tuple[Volume, ...] = (
     ClaimedFolder(mount_path="/sets", number=1, claim="sets", read_only=True),
     ClaimedFolder(mount_path="/device", number=2, claim="device", new=BLOCK),
 )
+CLONED: tuple[Volume, ...] = (
+    ClonedFolder(mount_path="/src", repository="https://git.example.com/team/code", branch="main"),
+    ClonedFolder(mount_path="/lib", repository="https://git.example.com/team/lib", revision="v1.2"),
+)
 OF_NODES: tuple[Volume, ...] = (
     NodeFolder(mount_path="/models", path="/var/models"),
     NodeFolder(mount_path="/mnt", path="/mnt", read_only=False, propagation="HostToContainer"),
@@ -242,6 +255,9 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-volumes": lambda: pod(run(volumes=VOLUMES)),
     "pod-probed": lambda: pod(
         run(readiness=Readiness(port=8443, path="/healthz", https=True, delay_seconds=5, period_seconds=2, failures=1))
+    ),
+    "pod-cloned": lambda: pod(
+        coded(volumes=CLONED, cpu_milli=500, container=Container(user=1000, pull_policy="Never")), code_maps=1
     ),
     "pod-claims": lambda: pod(run(volumes=CLAIMS)),
     "claim": lambda: claim_manifest(

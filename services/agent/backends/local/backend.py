@@ -62,6 +62,7 @@ from services.agent.backends.local.volumes import (
     impossible_volume,
     laid_volumes,
     own_volumes,
+    preparations,
     untouched_folders,
 )
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
@@ -280,14 +281,16 @@ class LocalBackend:
                 else laid_volumes(pod, run.folder.path, lambda claim: self._claims.folder_of(pod, claim)),
                 untouched=untouched_folders(pod, self._machine.home),
             )
+        environment = pod_environment(
+            pod,
+            self._machine,
+            [gpus[name] for name in run.devices.values()],
+            home=str(run.folder.path / HOME) if pod.container.home else "",
+        )
         what = ShimRun(
             arguments=pod.arguments,
-            environment=pod_environment(
-                pod,
-                self._machine,
-                [gpus[name] for name in run.devices.values()],
-                home=str(run.folder.path / HOME) if pod.container.home else "",
-            ),
+            environment=environment,
+            prepare=preparations(pod, run.folder.path, environment),
             working_dir=work if pod.code else pod.working_dir or work,
             log_max_bytes=self._machine.log_max_bytes,
             isolation=isolation,

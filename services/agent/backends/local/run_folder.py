@@ -39,6 +39,24 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
     """In these and below, no folder is made for a volume."""
 
 
+class Preparation(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that runs before the pod's own, where and as that does."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    working_dir: str
+    seconds: float
+    """How long it may take."""
+    folder: str
+    """What it fills, as seen from outside."""
+    most_bytes: int
+    """How large that may become."""
+    reason: str
+    """Of the run, where it fails."""
+    what: str
+    """That is done, in words."""
+
+
 class ShimRun(msgspec.Struct, frozen=True, kw_only=True):
     """What the shim needs to know."""
 
@@ -46,6 +64,7 @@ class ShimRun(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     working_dir: str
     log_max_bytes: int
+    prepare: tuple[Preparation, ...] = ()
     isolation: Isolation | None = None
     """None: the command runs among all other processes of this machine, and sees what they see."""
 

@@ -4,14 +4,17 @@ Volumes that only other machines have are refused when a workload is submitted; 
 fail by name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, assert_never
 
 from events.cluster_protocol import RunPod
-from events.workload.volumes import ClaimedFolder, ConfigFiles, EmptyFolder, NfsFolder, NodeFolder, Volume
-from services.agent.backends.local.run_folder import LaidVolume
+from events.workload.volumes import ClaimedFolder, ClonedFolder, ConfigFiles, EmptyFolder, NfsFolder, NodeFolder, Volume
+from services.agent.backends.clone import CLONE_BYTES, CLONE_SECONDS, ENVIRONMENT, NOT_CLONED, clone_command
+from services.agent.backends.local.run_folder import LaidVolume, Preparation
 
+_KEPT: Final = ("HOME", "LANG", "MUSTER_RUN_ID", "PATH")
+"""Variables that whatever runs for a pod has: by the third it is found when nobody watches it any more."""
 VOLUME: Final = "volume"
 """Reason of a run that failed because of one."""
 FOLDER: Final = "volumes"
@@ -37,7 +40,7 @@ def impossible_volume(pod: RunPod, *, isolated: bool) -> str:
                 return (
                     f"the claim at {volume.mount_path} can only be a folder here: there are no devices and no classes"
                 )
-            case EmptyFolder() | NodeFolder() | ClaimedFolder():
+            case EmptyFolder() | ClonedFolder() | NodeFolder() | ClaimedFolder():
                 pass
             case _:
                 assert_never(volume)
@@ -49,13 +52,31 @@ def own_volumes(pod: RunPod) -> tuple[str, ...]:
     return tuple(
         f"{FOLDER}/{number}"
         for number, volume in enumerate(pod.volumes)
-        if isinstance(volume, EmptyFolder) and not volume.in_memory
+        if isinstance(volume, ClonedFolder) or (isinstance(volume, EmptyFolder) and not volume.in_memory)
     )
 
 
 def laid_volumes(pod: RunPod, folder: Path, claim_of: Callable[[ClaimedFolder], Path]) -> tuple[LaidVolume, ...]:
     """How each is laid. `folder`: the run's own. Only of a run whose volumes are possible."""
     return tuple(_laid(volume, folder / FOLDER / str(number), claim_of) for number, volume in enumerate(pod.volumes))
+
+
+def preparations(pod: RunPod, folder: Path, environment: Mapping[str, str]) -> tuple[Preparation, ...]:
+    """What fills volumes before the pod's program starts. `environment`: of that program; the rest of it is its own."""
+    return tuple(
+        Preparation(
+            arguments=clone_command(volume),
+            environment={name: environment[name] for name in _KEPT if name in environment} | ENVIRONMENT,
+            working_dir="/",
+            seconds=CLONE_SECONDS,
+            folder=str(folder / FOLDER / str(number)),
+            most_bytes=CLONE_BYTES,
+            reason=NOT_CLONED,
+            what=f"clone {volume.repository}",
+        )
+        for number, volume in enumerate(pod.volumes)
+        if isinstance(volume, ClonedFolder)
+    )
 
 
 def untouched_folders(pod: RunPod, home: str) -> tuple[str, ...]:
@@ -70,7 +91,7 @@ def _laid(volume: Volume, own: Path, claim_of: Callable[[ClaimedFolder], Path]) 
             return LaidVolume(kind="own", target=volume.mount_path, source=source, read_only=volume.read_only)
         case EmptyFolder(in_memory=True):
             return LaidVolume(kind="memory", target=volume.mount_path, most_bytes=volume.most_bytes)
-        case EmptyFolder():
+        case EmptyFolder() | ClonedFolder():
             return LaidVolume(kind="own", target=volume.mount_path, source=str(own))
         case NodeFolder():
             return LaidVolume(kind="node", target=volume.mount_path, source=volume.path, read_only=volume.read_only)

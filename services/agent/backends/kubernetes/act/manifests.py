@@ -15,6 +15,7 @@ from events.workload.needs import GPU
 from events.workload.pod_sets import Container
 from events.workload.rendezvous import with_addresses
 from events.workload.spec import WHOLE_GPU_MILLI
+from services.agent.backends.clone import ENVIRONMENT, clone_command
 from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.code_manifests import CODE_FOLDER, code_container
@@ -28,9 +29,10 @@ from services.agent.backends.kubernetes.act.container_manifests import (
     pull_secrets,
     readiness_probe,
 )
-from services.agent.backends.kubernetes.act.objects import MAIN
+from services.agent.backends.kubernetes.act.objects import CLONE_CONTAINER, MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
+from services.agent.backends.kubernetes.act.volume_manifests import clones
 from services.agent.backends.kubernetes.act.volume_manifests import devices as devices_of
 
 Manifest = dict[str, Any]
@@ -81,6 +83,7 @@ def pod_manifest(
     level = with_project(security, run.pod_security)
     working_dir = CODE_FOLDER if run.code else run.working_dir
     mounts, volumes = folders(run, cluster_id, code_maps)
+    before = [*([_unpacking(run, level)] if run.code else []), *_cloning(run, level)]
     container = {
         "name": MAIN,
         "image": run.image,
@@ -118,7 +121,7 @@ def pod_manifest(
             **pull_secrets(run.container),
             **({"hostname": names.hostname(run), "subdomain": service} if service else {}),
             **({"volumes": volumes} if volumes else {}),
-            **({"initContainers": [_unpacking(run, level)]} if run.code else {}),
+            **({"initContainers": before} if before else {}),
             "containers": [container],
         },
     }
@@ -347,6 +350,25 @@ def _unpacking(run: RunPod, level: Security) -> Manifest:
     )
     pulls = image_and_terminal(Container(pull_policy=run.container.pull_policy))
     return {**unpacks, **pulls, **container_security(level, run.container)}
+
+
+def _cloning(run: RunPod, level: Security) -> list[Manifest]:
+    """The containers that clone repositories, of the pod's own image and as the same user. It needs two programs."""
+    environment = ENVIRONMENT | {"NVIDIA_VISIBLE_DEVICES": NO_DEVICES}
+    return [
+        {
+            "name": f"{CLONE_CONTAINER}{number}",
+            "image": run.image,
+            "command": list(clone_command(volume)),
+            "env": [{"name": name, "value": value} for name, value in environment.items()],
+            "resources": _resources(run, devices=False),
+            "volumeMounts": [mount],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            **image_and_terminal(Container(pull_policy=run.container.pull_policy)),
+            **container_security(level, run.container),
+        }
+        for number, (volume, mount) in enumerate(clones(run))
+    ]
 
 
 def _resources(run: RunPod, *, devices: bool = True) -> Manifest:

@@ -18,6 +18,8 @@ PodPhase = str
 TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 MAIN: Final = "main"
 """Name of the container that runs the workload; others were put beside it by the cluster's own admission."""
+CLONE_CONTAINER: Final = "clone-"
+"""How names of init containers begin that clone a repository."""
 CODE_CONTAINER: Final = "code"
 """Name of the init container that unpacks a run's code."""
 

@@ -3,7 +3,17 @@
 from typing import Any, assert_never
 
 from events.cluster_protocol import RunPod
-from events.workload.volumes import ClaimedFolder, ConfigFiles, EmptyFolder, NewClaim, NfsFolder, NodeFolder, Volume
+from events.workload.volumes import (
+    ClaimedFolder,
+    ClonedFolder,
+    ConfigFiles,
+    EmptyFolder,
+    NewClaim,
+    NfsFolder,
+    NodeFolder,
+    Volume,
+)
+from services.agent.backends.clone import CLONE_BYTES
 from services.agent.backends.kubernetes import names
 
 type Manifest = dict[str, Any]
@@ -14,6 +24,15 @@ def volume_manifests(run: RunPod) -> tuple[list[Manifest], list[Manifest]]:
     named = [(f"volume-{number}", volume) for number, volume in enumerate(run.volumes)]
     mounts = [_mount(name, volume) for name, volume in named if not _is_device(volume)]
     return mounts, [{"name": name, **_source(volume, run)} for name, volume in named]
+
+
+def clones(run: RunPod) -> list[tuple[ClonedFolder, Manifest]]:
+    """Repositories, each with the mount of its folder."""
+    return [
+        (volume, _mount(f"volume-{number}", volume))
+        for number, volume in enumerate(run.volumes)
+        if isinstance(volume, ClonedFolder)
+    ]
 
 
 def devices(run: RunPod) -> Manifest:
@@ -63,6 +82,8 @@ def _source(volume: Volume, run: RunPod) -> Manifest:
         case ClaimedFolder():
             claim = {"claimName": names.claim_name(run, volume.claim, volume.number)}
             return {"persistentVolumeClaim": {**claim, **({"readOnly": True} if volume.read_only else {})}}
+        case ClonedFolder():
+            return {"emptyDir": {"sizeLimit": str(CLONE_BYTES)}}
         case EmptyFolder():
             medium = {"medium": "Memory"} if volume.in_memory else {}
             limit = {"sizeLimit": str(volume.most_bytes)} if volume.most_bytes else {}
@@ -83,7 +104,7 @@ def _source(volume: Volume, run: RunPod) -> Manifest:
 def _mount(name: str, volume: Volume) -> Manifest:
     mount: Manifest = {"name": name, "mountPath": volume.mount_path}
     match volume:
-        case EmptyFolder():
+        case EmptyFolder() | ClonedFolder():
             pass
         case NodeFolder():
             mount |= {"readOnly": True} if volume.read_only else {}
