@@ -168,8 +168,8 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def with_defaults(spec: TrainingSpec) -> TrainingSpec:
-    """The spec with the defaults that depend on other fields (R19, C4); every other is the field's own. An item that
-    says exclude is left out, with what it excludes (R37).
+    """The spec with the defaults that depend on other fields (R19, C4, S026); every other is the field's own. An item
+    that says exclude is left out, with what it excludes (R37).
 
     Done once, when the creation is decided: a later change of a default changes no stored workload.
     """
@@ -183,6 +183,7 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         spec,
         compute=compute,
         preemptibility=spec.preemptibility or preemptibility_of(spec.priority_class),
+        backoff_limit=0 if spec.restart_policy == "Never" else spec.backoff_limit,
         tolerations=tuple(item for item in spec.tolerations if not item.exclude),
     )
 

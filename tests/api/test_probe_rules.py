@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from events.project import Project
-from events.workload.kinds.training import backoff_limit, template
+from events.workload.kinds.training import template
 from events.workload.readiness import Readiness
+from events.workload.spec import with_defaults
 from services.api.check import FaultyCreation, check_training
 from services.api.rules import check_kind, check_within
 
@@ -79,8 +80,8 @@ def test_another_host_than_the_pod_needs_a_privileged_project_and_is_none_of_thi
 )
 def test_a_restart_policy_says_whether_failed_pods_are_run_again(given: dict[str, Any], limit: int) -> None:
     """S026."""
-    assert backoff_limit(checked(**given).spec) == limit
-    assert backoff_limit(checked(**given, backoffLimit=0).spec) == 0
+    assert with_defaults(checked(**given).spec).backoff_limit == limit
+    assert with_defaults(checked(**given, backoffLimit=0).spec).backoff_limit == 0
 
 
 @pytest.mark.parametrize(

@@ -1112,6 +1112,8 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Requests and limits of one pod."""
     storage: StorageSpec | None = None
     """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1138,7 +1140,7 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
     restart_policy: TrainingSpecRestartPolicy | None = None
     """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
-    once. Always is not possible: what has succeeded is not run again.
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
@@ -1191,6 +1193,8 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Requests and limits of one pod."""
     storage: StorageSpec | None = None
     """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1213,7 +1217,7 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
     restart_policy: TrainingSpecRestartPolicy | None = None
     """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
-    once. Always is not possible: what has succeeded is not run again.
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
@@ -1319,6 +1323,8 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Requests and limits of one pod."""
     storage: StorageSpec | None = None
     """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1345,7 +1351,7 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
     restart_policy: TrainingSpecRestartPolicy | None = None
     """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
-    once. Always is not possible: what has succeeded is not run again.
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
@@ -1495,6 +1501,8 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Requests and limits of one pod."""
     storage: StorageSpec | None = None
     """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1525,7 +1533,7 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
     restart_policy: TrainingSpecRestartPolicy | None = None
     """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
-    once. Always is not possible: what has succeeded is not run again.
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
@@ -3109,6 +3117,8 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
     """Empty folders, gone with their pod; at most 1000."""
+    git: list[GitVolume] | None = None
+    """Repositories; at most 1000. The image needs git and timeout; on the cluster local, this machine does."""
     host_path: list[HostPathVolume] | None = None
     """Folders and files of the node; at most 1000. The project must be privileged."""
     nfs: list[NfsVolume] | None = None
@@ -3117,6 +3127,13 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Persistent volume claims; at most 1000."""
     secret_volume: list[SecretVolume] | None = None
     """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+
+
+class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ProbesSpec."""
+
+    readiness: Probe | None = None
+    """A pod counts as running once this succeeds. Default: as soon as its process runs."""
 
 
 class NodeAffinityRequired(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4309,6 +4326,21 @@ class EmptyDirVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Size that it cannot exceed, such as 2Gi. On the cluster local only with medium Memory. Default: none."""
 
 
+class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    repository: str | None = None
+    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    branch: str | None = None
+    """Branch. Default: that of the repository."""
+    revision: str | None = None
+    """Commit or tag. Default: the newest commit of the branch."""
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+
+
 class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: HostPathVolume."""
 
@@ -4375,6 +4407,25 @@ class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Rights of the files in four octal digits. Default: 0644."""
 
 
+class Probe(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Probe."""
+
+    initial_delay_seconds: int | None = None
+    """Time from the start of the process to the first try. Default: 0."""
+    period_seconds: int | None = None
+    """Time between two tries. Default: 10."""
+    timeout_seconds: int | None = None
+    """Time that an answer may take. Default: 1."""
+    success_threshold: int | None = None
+    """Number of tries in a row that must succeed. Default: 1."""
+    failure_threshold: int | None = None
+    """Number of tries in a row that must fail before the history warns that a pod is not ready any more. Default:
+    3.
+    """
+    handler: ProbeHandler | None = None
+    """How to ask. Mandatory."""
+
+
 class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeSelectorTerm."""
 
@@ -4399,6 +4450,7 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     security: SecuritySpec | None = None
     compute: ComputeSpec | None = None
     storage: StorageSpec | None = None
+    probes: ProbesSpec | None = None
     node_pools: list[str] | None = None
     node_type: str | None = None
     node_affinity_required: NodeAffinityRequired | None = None
@@ -4525,6 +4577,13 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
 
 
+class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ProbeHandler."""
+
+    http_get: HttpGet | None = None
+    """Ask by an HTTP request. Mandatory."""
+
+
 class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: MatchExpression."""
 
@@ -4575,6 +4634,19 @@ class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Pods of many nodes read it. Default: no."""
     read_write_many: bool | None = None
     """Pods of many nodes read and write it. Default: no."""
+
+
+class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HttpGet."""
+
+    path: str | None = None
+    """Path of the request. Default: /."""
+    port: int | None = None
+    """Port on which the pod listens. Mandatory."""
+    host: str | None = None
+    """Host to ask. Default: the pod. Another needs a privileged project. The cluster local asks on loopback alone."""
+    scheme: HttpGetScheme | None = None
+    """HTTPS: with TLS, whatever the certificate says. Default: HTTP."""
 
 
 # A later server may answer with others, so nothing checks them when an answer is read.
@@ -4638,6 +4710,7 @@ if TYPE_CHECKING:
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
     type HostPathVolumeMountPropagation = Literal["HostToContainer", "None"]
+    type HttpGetScheme = Literal["HTTP", "HTTPS"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
@@ -4826,6 +4899,7 @@ else:
     HealthStatus = str
     HistoryLostCause = str
     HostPathVolumeMountPropagation = str
+    HttpGetScheme = str
     MatchExpressionOperator = str
     MeasurementType = str
     NodeTaintFieldsEffect = str

@@ -27,8 +27,8 @@ class Lifetime(Section, frozen=True, kw_only=True):
     restart_policy: Annotated[
         Literal["Always", "Never", "OnFailure"] | None, About(rows="S026", flag="--restart-policy")
     ] = None
-    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not once.
-    Always is not possible: what has succeeded is not run again.
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not once,
+    and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: Annotated[
         NaturalInt64, About(rows="S049 C2", unit="seconds", flag="--termination-grace-period")

@@ -84,7 +84,7 @@ def all_succeeded(sets: tuple[PodSet, ...], succeeded: Mapping[str, int]) -> boo
 
 
 def backoff_limit(spec: TrainingSpec) -> int:
-    return 0 if spec.restart_policy == "Never" else spec.backoff_limit
+    return spec.backoff_limit
 
 
 TRAINING: Final = Kind(
