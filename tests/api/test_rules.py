@@ -451,7 +451,7 @@ def test_a_restricted_project_lets_a_container_have_less(security: dict[str, Any
     assert "podSecurity is restricted" in issue.details
 
 
-@pytest.mark.parametrize("field", ["storage", "probes", "templateId"])
+@pytest.mark.parametrize("field", ["ports", "probes", "templateId"])
 def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None:
     def with_field(value: Any) -> dict[str, Any]:
         return request() | {field: value} if field == "templateId" else request(**{field: value})

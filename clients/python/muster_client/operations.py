@@ -771,7 +771,7 @@ def get_project(project_id: str, *, as_of: str | None = None) -> Request[models.
 def set_project(
     project_id: str, body: models.ProjectSettings, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Set the GPU quota, node pools and Pod Security of a project.
+    """Set the GPU quota, node pools and Pod Security of a project, and whether it is privileged.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.

@@ -70,10 +70,14 @@ class SecuritySpec(Section, frozen=True, kw_only=True):
     Pod Security baseline or restricted.
     """
     capabilities: Annotated[tuple[Capability, ...], About(rows="S023", flag="--capability")] = ()
-    """Linux capabilities to add. Those that Pod Security baseline allows."""
+    """Linux capabilities to add. Those beyond Pod Security baseline need a privileged project."""
     read_only_root_filesystem: Annotated[bool, About(rows="S023", flag="--read-only-root-filesystem")] = False
     """Whether the image's files cannot be changed."""
     seccomp_profile_type: Annotated[
         Literal["RuntimeDefault", "Unconfined", "Localhost"] | None, About(rows="S023 R24")
     ] = None
-    """Filter of system calls. RuntimeDefault, which is the default, is what Pod Security baseline allows."""
+    """Filter of system calls. Default: RuntimeDefault. Unconfined needs a privileged project. Localhost is refused."""
+    host_network: Annotated[bool, About(rows="S023", flag="--host-network")] = False
+    """Whether the pod uses the network of its node. Needs a privileged project."""
+    host_ipc: Annotated[bool, About(rows="S023", flag="--host-ipc")] = False
+    """Whether the pod shares memory and semaphores with its node. Needs a privileged project."""
