@@ -1,4 +1,4 @@
-"""Short forms of long suites: of tests that are alike, one in so many. Every run takes others; `--seed` takes the same."""
+"""Short forms of long suites: of tests that are alike, one in so many, others in each run; `--seed` takes the same."""
 
 import random
 from collections import defaultdict
