@@ -81,15 +81,17 @@ def joined(
     *sections: type[Section],
     without: AbstractSet[str] = frozenset(),
     defaults: Mapping[str, Any] = MappingProxyType({}),
+    optional: bool = False,
 ) -> Any:
     """A struct with the fields of all sections side by side, as they stand in JSON: structs do not combine as bases.
 
     Args:
         without: fields, by their names in Python, that it does not have.
         defaults: fields whose default is another one here.
+        optional: whether also fields without a default may be left out; they are null then.
     """
     fields = [
-        (field.name, field.type)
+        ((field.name, field.type | None, None) if optional else (field.name, field.type))
         if field.required
         else (field.name, field.type, defaults.get(field.name, field.default))
         for section in sections
