@@ -262,6 +262,8 @@ def _parts(texts: list[str]) -> list[Json]:
 
 
 def _pair(flag: Flag, text: str) -> Row:
+    if "=" not in text and flag.node.name == "environmentVariables":
+        raise ValueProblem(f"{text!r} has no '='; a variable is NAME=VALUE")
     name, value = parse_pair(text, flag.names[0].removeprefix("--"))
     assert flag.node.item is not None
     key, of_value = flag.node.item.fields[:2]

@@ -67,7 +67,7 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
     """The request with all that it is made from. A repeated one is made from what the first was made from."""
     template_id, choice = data.get("templateId"), data.get("assets")
     spec: Any = data.get("spec")
-    given = cast("Json", spec) if isinstance(spec, dict) else None if spec else Json()
+    given: Json | None = cast("Json", spec) if isinstance(spec, dict) else {} if spec is None else None
     if template_id is None and not isinstance(choice, dict):
         alone = None if given is None else merged(spec_node(kind.name), [_request(given)])
         return Made(data=data, issues=[], used={}, merged=alone)
