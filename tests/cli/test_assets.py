@@ -74,7 +74,7 @@ def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muste
 def test_what_is_not_there_is_named_with_what_is(api: ShapeServer, muster: Muster, noun: str) -> None:
     there_is(api, noun, row())
     ran = muster(noun, "describe", "toch")
-    assert ran.code == 4, ran.err
+    assert ran.code == 3, ran.err
     assert "there are: torch" in ran.err
     there_is(api, noun, row(), row(id=ID.replace("a", "b"), scope="project", projectId="p-1"))
     ran = muster(noun, "delete", "torch", "-y")
@@ -154,8 +154,9 @@ def test_two_environments_and_one_that_is_not_there_are_refused(api: ShapeServer
     assert ran.code == 2, ran.err
     assert "one environment" in ran.err
     ran = muster("training", "submit", "hello", "-e", "LR", "-i", "i")
-    assert ran.code == 4, ran.err
+    assert ran.code == 3, ran.err
     assert "there is no environment 'LR'" in ran.err
+    assert "a variable is NAME=VALUE" in ran.err
     assert api.asked("POST", "/workloads/trainings") == []
 
 
