@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from events import cluster, hours, installation, node, prices, project, tenant, void
+from events import asset, cluster, hours, installation, node, prices, project, tenant, void
 from events.codec import encode_event
 from events.commit import About, Actor, BatchPart, Commit, CommitRecord
 from events.decision import Context, Decision
@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=7,
+    fold_version=8,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -168,8 +168,20 @@ HOURS: Final = Aggregate(
     fold_version=1,
 )
 
+ASSET: Final = Aggregate(
+    name="asset",
+    state=asset.Asset,
+    initial=asset.Asset(),
+    evolve=asset.evolve,
+    decide=asset.decide,
+    about=lambda state: About(
+        id=state.asset_id or None, project_id=state.project_id or None, cluster_id=state.cluster_id or None
+    ),
+    fold_version=1,
+)
+
 AGGREGATES: Final[dict[str, Aggregate[Any]]] = {
-    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID, LOG, PRICES, HOURS)
+    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID, LOG, PRICES, HOURS, ASSET)
 }
 """The registry: one line per kind."""
 

@@ -23,6 +23,8 @@ class Permission(StrEnum):
     """See, create and delete the subscriptions of a project."""
     MANAGE_WEBHOOKS = "manage_webhooks"
     """See, create, change and delete the webhooks of a project, and their deliveries."""
+    MANAGE_ASSETS = "manage_assets"
+    """Create, change and delete environments, compute resources and templates."""
     MANAGE_PROJECTS = "manage_projects"
     MANAGE_BUDGETS = "manage_budgets"
     """Set budgets of projects, and prices of GPUs."""
@@ -43,6 +45,7 @@ ROLE_PERMISSIONS: Final[dict[str, frozenset[Permission]]] = {
             Permission.GRANT_PROJECT_ROLES,
             Permission.MANAGE_SUBSCRIPTIONS,
             Permission.MANAGE_WEBHOOKS,
+            Permission.MANAGE_ASSETS,
         }
     ),
     "researcher": frozenset({Permission.READ, Permission.SUBMIT, Permission.OPERATE}),
@@ -58,6 +61,7 @@ _ACTS: Final[dict[Permission, str]] = {
     Permission.GRANT_PROJECT_ROLES: "grant or revoke roles of this project",
     Permission.MANAGE_SUBSCRIPTIONS: "see, create or delete subscriptions of this project",
     Permission.MANAGE_WEBHOOKS: "see, create, change or delete webhooks of this project",
+    Permission.MANAGE_ASSETS: "create, change or delete environments, compute resources and templates",
     Permission.MANAGE_PROJECTS: "create or change projects",
     Permission.MANAGE_BUDGETS: "set budgets of projects, or prices",
     Permission.MANAGE_CLUSTERS: "add, change or remove clusters and node pools",

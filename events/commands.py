@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from events.asset import AssetCommand, ChangeAsset, CreateAsset, DeleteAsset, asset_key
 from events.authorize import Permission
 from events.budgets import NoteBudgetUse, RemoveBudget, SetBudget
 from events.cluster import (
@@ -60,6 +61,7 @@ UserCommand = (
     | PriceCommand
     | NoteHours
     | VoidCommand
+    | AssetCommand
 )
 """Everything a person can ask for."""
 
@@ -69,7 +71,7 @@ class Scope(StrEnum):
 
     TENANT = "tenant"
     PROJECT = "project"
-    """Of the project that the command names as `project_id`."""
+    """Of the project that the command names as `project_id`; everywhere, where it names none."""
     WORKLOAD = "workload"
     """Of the project of the workload that the command names as `workload_id`; ownership protection holds, too."""
 
@@ -175,6 +177,19 @@ def _on_budget(type_: type[Any], **more: Any) -> CommandType:
         key=lambda command: key_of_id(command.project_id),
         permission=Permission.MANAGE_BUDGETS,
         target=lambda command: command.project_id,
+        **more,
+    )
+
+
+def _on_asset(type_: type[Any], **more: Any) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="asset",
+        key=lambda command: key_of_id(command.asset_id),
+        permission=Permission.MANAGE_ASSETS,
+        # The decider sees to it that the project is the asset's own.
+        scope=Scope.PROJECT,
+        target=lambda command: command.asset_id,
         **more,
     )
 
@@ -294,6 +309,17 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
             target=lambda command: command.project_id,
             service="auto_deletion",
         ),
+        CommandType(
+            type=CreateAsset,
+            aggregate="asset",
+            key=lambda command: asset_key(command.kind, command.scope, command.place, command.name),
+            permission=Permission.MANAGE_ASSETS,
+            scope=Scope.PROJECT,
+            target=lambda command: f"{command.kind} {command.name}",
+            creates=True,
+        ),
+        _on_asset(ChangeAsset),
+        _on_asset(DeleteAsset, in_full_log=True),
         _on_project_roles(GrantProjectRole, gives_role=True),
         _on_project_roles(RevokeProjectRole, in_full_log=True),
         _on_tenant_roles(GrantTenantRole, gives_role=True),

@@ -377,6 +377,11 @@ def _escaped(value: object) -> str:
     return str(value).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
+def containing(column: ColumnElement[Any], part: str) -> ColumnElement[bool]:
+    """Whether a text has this in it, whatever its case. Raises InvalidQueryError."""
+    return _like(column, f"%{_escaped(check_text('search', part))}%")
+
+
 def _search(given: str) -> ColumnElement[bool]:
     text = check_text("search", given)
     return or_(*(contains(column, text) for column in _SEARCHED))

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from events.aggregate import (
+    ASSET,
     CLUSTER,
     HOURS,
     NODE,
@@ -23,6 +24,7 @@ from events.aggregate import (
     Chain,
     advance,
 )
+from events.asset import Asset, AssetCreated
 from events.cluster import Cluster, ClusterAdded
 from events.commit import Commit
 from events.ids import key_of_id
@@ -30,6 +32,8 @@ from events.node import Node
 from events.prices import Prices
 from events.project import Project, ProjectCreated
 from events.workload.state import WorkloadCreated
+from projections.assets import project as assets
+from projections.assets.rows import AssetRow
 from projections.changes import Change, Changes, Passed
 from projections.clusters import project as clusters
 from projections.clusters.rows import ClusterRow
@@ -163,6 +167,12 @@ _PRICES: Final = _Past[Prices](
     seldom=lambda prices: prices,
 )
 
+_ASSETS: Final = _Past[Asset](
+    table="assets",
+    leaving=Leaving(AssetRow, Folded[Asset]),
+    is_listed=lambda asset: bool(asset.asset_id),
+    seldom=lambda asset: asset,
+)
 
 KINDS: Final[dict[str, Kind]] = {
     WORKLOAD.name: Kind(empty=workloads.EMPTY, work=workloads.WorkloadWork),
@@ -171,6 +181,7 @@ KINDS: Final[dict[str, Kind]] = {
     PROJECT.name: _of_state(PROJECT, projects.project, _PROJECTS),
     HOURS.name: Kind(empty=hours.EMPTY, work=hours.HoursWork),
     PRICES.name: _of_state(PRICES, prices.project, _PRICES),
+    ASSET.name: _of_state(ASSET, assets.project, _ASSETS),
 }
 """One line per kind of aggregate that has rows."""
 
@@ -178,6 +189,7 @@ _CREATED_IDS: Final[dict[type, str]] = {
     WorkloadCreated: "workload_id",
     ClusterAdded: "cluster_id",
     ProjectCreated: "project_id",
+    AssetCreated: "asset_id",
 }
 """What begins another life in the same chain, and where it says its id."""
 _subject_key: Final = lru_cache(maxsize=20_000)(key_of_id)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import asyncpg
-from sqlalchemy import ColumnElement, Double, Executable, RowMapping, Select, func, literal, select, text, union
+from sqlalchemy import ColumnElement, Double, Executable, RowMapping, Select, func, literal, or_, select, text, union
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
@@ -30,6 +30,7 @@ from projections.tables import (
     DERIVED_SCHEMA,
     PAST,
     REBUILD_LOCK,
+    assets,
     checkpoint,
     clusters,
     current_projection,
@@ -106,6 +107,24 @@ class Page:
     """Offset of the page after this one; None where there is none."""
     seq: int
     """Up to which sequence of the log the rows speak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssetQuery:
+    """Which assets are asked for; None: any."""
+
+    kind: str
+    search: str | None = None
+    """Part of the name."""
+    name: str | None = None
+    """The whole name."""
+    scope: str | None = None
+    project_id: str | None = None
+    """Those that a workload of this project can use; likewise the two below."""
+    cluster_id: str | None = None
+    workload_type: str | None = None
+    offset: int = 0
+    limit: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -431,6 +450,14 @@ class Queries:
                 (await connection.execute(select(projects.c.id).where(projects.c.deleted_at.is_(None)))).scalars()
             )
 
+    async def assets(self, query: AssetQuery) -> Page:
+        """One page of living assets of living places, by name. Raises InvalidQueryError."""
+        statement = _assets(query).offset(query.offset).limit(query.limit + 1)
+        async with self._snapshot() as (connection, seq):
+            rows = (await connection.execute(statement)).mappings().all()
+        more = len(rows) > query.limit
+        return Page(rows=rows[: query.limit], next=query.offset + query.limit if more else None, seq=seq)
+
     async def workload_names(self, ids: Sequence[str]) -> dict[str, str]:
         """By id; those that the tables do not have, or not for this reader, are not there."""
         statement = select(workloads.c.id, workloads.c.name).where(workloads.c.id.in_(ids))
@@ -617,6 +644,32 @@ def _select_workloads() -> Select[Any]:
     return select(workloads, *(expression.label(name) for name, expression in filters.UNSTORED.items())).select_from(
         filters.source()
     )
+
+
+def _assets(query: AssetQuery) -> Select[Any]:
+    a = assets.c
+    lives = select(projects.c.id).where(projects.c.id == a.project_id, projects.c.deleted_at.is_(None)).exists()
+    stands = select(clusters.c.id).where(clusters.c.id == a.cluster_id, clusters.c.removed.is_(False)).exists()
+    statement = select(assets).where(
+        a.kind == query.kind,
+        a.deleted_at.is_(None),
+        or_(a.project_id == "", lives),
+        or_(a.cluster_id == "", stands),
+    )
+    if query.search is not None:
+        statement = statement.where(filters.containing(a.name, query.search))
+    if query.name is not None:
+        statement = statement.where(a.name == query.name)
+    if query.scope is not None:
+        statement = statement.where(a.scope == query.scope)
+    if query.project_id is not None:
+        statement = statement.where(a.project_id.in_(("", query.project_id)))
+    if query.cluster_id is not None:
+        statement = statement.where(a.cluster_id.in_(("", query.cluster_id)))
+    if query.workload_type is not None:
+        fits = a.workload_types.contains([query.workload_type])
+        statement = statement.where(or_(func.cardinality(a.workload_types) == 0, fits))
+    return statement.order_by(a.name, a.id)
 
 
 def _of_project(column: ColumnElement[str], project_id: str | None) -> list[ColumnElement[bool]]:

@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
+from projections.assets.rows import AssetRow
 from projections.clusters.rows import ClusterRow
 from projections.columns import Type, columns_of
 from projections.hours.rows import HourRow, RateRow
@@ -45,7 +46,7 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 13
+SHAPE: Final = 14
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 
@@ -187,6 +188,8 @@ project_use: Final = _table("project_use", UseRow, rows_change=True)
 use_hours: Final = _table("use_hours", HourRow, rows_change=True)
 use_rates: Final = _table("use_rates", RateRow, rows_change=True)
 prices: Final = _table("prices", PricesRow)
+assets: Final = _table("assets", AssetRow)
+Index("assets_living_name", assets.c.kind, assets.c.name, assets.c.id, postgresql_where=_LIVING)
 
 SUMS: Final = frozenset({project_use.name, use_hours.name, use_rates.name})
 """Tables to whose numbers a batch adds. Rows of zeros may stay."""

@@ -52,6 +52,9 @@ AUTHORS: Final[Mapping[str, str]] = {
     "WebhookKeyRotated": "user",
     "WebhookEnabled": "user",
     "WebhookDeleted": "user",
+    "AssetCreated": "user",
+    "AssetChanged": "user",
+    "AssetDeleted": "user",
     "PriceSet": "user",
     "PriceRemoved": "user",
     "BudgetSet": "user",
@@ -220,6 +223,8 @@ class LogChecker:
                 self._all_wrong(self.places.take_project(record, type_, data))
             elif record.kind == "cluster":
                 self._all_wrong(self.places.take_cluster(record, type_, data))
+            elif record.kind == "asset":
+                self._all_wrong(self.places.take_asset(record, type_, data))
             elif record.kind == "node":
                 self._all_wrong(self.nodes.take(record.key, type_, data, record.seq))
             elif record.kind == "workload":

@@ -1,4 +1,4 @@
-"""Books of projects and clusters: which there are under which name, how they are set, what clusters say."""
+"""Books of projects, clusters and assets: which there are under which name, how they are set, what clusters say."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -51,13 +51,27 @@ class Cluster:
     pools: dict[str, Fields] = field(default_factory=dict[str, Fields])
 
 
+@dataclass
+class Asset:
+    """One incarnation of a name: an environment, a compute resource or a template."""
+
+    id: str
+    kind: str
+    name: str
+    version: int
+    spec: Fields
+    deleted: bool = False
+
+
 class Places:
-    """Takes the events of projects and clusters."""
+    """Takes the events of projects, clusters and assets."""
 
     def __init__(self) -> None:
         self.projects: dict[str, Project] = {}
         """Every incarnation, by id; likewise the one below."""
         self.clusters: dict[str, Cluster] = {}
+        self.assets: dict[str, Asset] = {}
+        self._asset_of: dict[str, Asset] = {}
         self._project_of: dict[str, Project] = {}
         """The newest of each name, by key; likewise the one below."""
         self._cluster_of: dict[str, Cluster] = {}
@@ -92,6 +106,32 @@ class Places:
             known.privileged = data.get("privileged", False)
         elif type_ == "ProjectDeleted":
             known.deleted = True
+
+    def take_asset(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
+        known = self._asset_of.get(record.key)
+        if type_ == "AssetCreated":
+            if known is not None and not known.deleted:
+                yield "asset", f"{data['name']} is made a second time"
+            if data["asset_id"] in self.assets:
+                yield "asset", f"{data['asset_id']} was made twice"
+            places = {"project": data.get("project_id", ""), "cluster": data.get("cluster_id", "")}
+            if {scope for scope, id_ in places.items() if id_} != {data["scope"]} - {"tenant"}:
+                yield "asset", f"{data['name']} is for a {data['scope']}, and names {places}"
+            known = Asset(data["asset_id"], data["kind"], data["name"], record.seq, data["spec"])
+            self._asset_of[record.key] = self.assets[known.id] = known
+            return
+        if known is None or known.deleted:
+            yield "asset", f"{type_} on {record.subject}, which is deleted or never was"
+            return
+        known.version = record.seq
+        if type_ == "AssetChanged":
+            if data["spec"] == known.spec:
+                yield "asset", f"{known.name} is changed into what it was"
+            known.spec = data["spec"]
+        elif type_ == "AssetDeleted":
+            known.deleted = True
+        else:
+            yield "unknown", f"the checker does not know {type_}"
 
     def take_cluster(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
         known = self._cluster_of.get(record.key)

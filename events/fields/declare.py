@@ -31,10 +31,10 @@ class Limits:
     """Whether a request may not say null, though it may of the other fields of the section."""
     hides_options: bool = False
     """Whether OpenAPI leaves out which words are possible, as the contract does."""
+    shows_default: bool = False
+    """Whether OpenAPI says the default also where null stands for it, as the contract does."""
     hides_default: bool = False
     """Whether OpenAPI leaves out the default, as the contract does."""
-    shows_default: bool = False
-    """Whether OpenAPI gives the default also where null is possible, as the contract does for some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +83,17 @@ def joined(
     *sections: type[Section],
     without: AbstractSet[str] = frozenset(),
     defaults: Mapping[str, Any] = MappingProxyType({}),
+    optional: bool = False,
 ) -> Any:
     """A struct with the fields of all sections side by side, as they stand in JSON: structs do not combine as bases.
 
     Args:
         without: fields, by their names in Python, that it does not have.
         defaults: fields whose default is another one here.
+        optional: whether also fields without a default may be left out; they are null then.
     """
     fields = [
-        (field.name, field.type)
+        ((field.name, field.type | None, None) if optional else (field.name, field.type))
         if field.required
         else (field.name, field.type, defaults.get(field.name, field.default))
         for section in sections

@@ -16,6 +16,7 @@ NaturalNumber = Annotated[float, Limits(format="double", least=0)]
 Quantity = Annotated[str, Limits(longest=63, pattern=r"^([+]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")]
 """The pattern is the contract's; the real parser is stricter where this lets nonsense through (C9)."""
 SomeQuantity = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^([+]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")]
+Excluded = Annotated[bool, Limits(shows_default=True)]
 Uuid = Annotated[str, Limits(format="uuid")]
 NonEmpty = Annotated[str, Limits(shortest=1)]
 ItemName = Annotated[str, Limits(shortest=1, longest=63)]

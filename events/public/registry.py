@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from events.aggregate import CLUSTER, HOURS, LOG, NODE, PRICES, PROJECT, TENANT, VOID, WORKLOAD
+from events.aggregate import ASSET, CLUSTER, HOURS, LOG, NODE, PRICES, PROJECT, TENANT, VOID, WORKLOAD
 from events.public import cluster, lost, node, project, workload
 from events.public.shape import Happening, PublicEvent, Told
 
@@ -32,6 +32,8 @@ PUBLIC: Final[dict[str, Public]] = {
     PRICES.name: Public((), _nothing),
     # Sums that people ask for, and nothing that happens.
     HOURS.name: Public((), _nothing),
+    # Most belong to no project, and what is made from them is told with the workload.
+    ASSET.name: Public((), _nothing),
     LOG.name: Public((), lost.tell_restored),
 }
 """By aggregate: one line for each. What is not here has no public events."""

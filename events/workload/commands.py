@@ -7,6 +7,7 @@ import msgspec
 
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
+from events.workload.made_from import MadeFrom
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import Distributed, TrainingSpec
 
@@ -27,6 +28,8 @@ class CreateWorkload(_Command, frozen=True, kw_only=True):
     spec: TrainingSpec
     distributed: Distributed | None = None
     """Of a distributed training; None for every other kind."""
+    made_from: MadeFrom | None = None
+    """From which template and assets the api made the spec, and who set its fields."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where there is no such kind."""

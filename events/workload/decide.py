@@ -144,6 +144,7 @@ def _create(command: CreateWorkload, state: Workload, context: Context) -> Workl
             at=context.now,
             spec=kind.with_defaults(command.spec),
             distributed=with_master_defaults(command.distributed),
+            made_from=command.made_from,
         ),
     )
 

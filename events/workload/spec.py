@@ -6,7 +6,7 @@ What a kind makes of it stands in `kinds`, what the pods are made of in `pod_set
 """
 
 import shlex
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -176,16 +176,34 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
     compute = spec.compute
     if compute.gpu_request_type is not None and not compute.gpu_devices_request:
         compute = replace(compute, gpu_devices_request=1)
-    asked = tuple(item for item in compute.extended_resources if not item.exclude)
-    if len(asked) < len(compute.extended_resources):
-        compute = replace(compute, extended_resources=asked)
     return replace(
         spec,
-        compute=compute,
+        compute=replace(compute, extended_resources=_included(compute.extended_resources)),
         preemptibility=spec.preemptibility or preemptibility_of(spec.priority_class),
         backoff_limit=0 if spec.restart_policy == "Never" else spec.backoff_limit,
-        tolerations=tuple(item for item in spec.tolerations if not item.exclude),
+        tolerations=_included(spec.tolerations),
+        environment_variables=_included(spec.environment_variables),
+        image_pull_secrets=_included(spec.image_pull_secrets),
+        labels=_included(spec.labels),
+        annotations=_included(spec.annotations),
+        related_urls=_included(spec.related_urls),
     )
+
+
+FOLLOWING: Final = frozenset({"preemptibility", "compute.gpuDevicesRequest"})
+"""Fields whose default `with_defaults` makes of other fields."""
+
+
+class _Excludable(Protocol):
+    @property
+    def exclude(self) -> bool: ...
+
+
+def _included[T: _Excludable](items: tuple[T, ...]) -> tuple[T, ...]:
+    for item in items:
+        if item.exclude:
+            return tuple(item for item in items if not item.exclude)
+    return items
 
 
 def preemptibility_of(priority: PriorityClass) -> Literal["preemptible", "non-preemptible"]:

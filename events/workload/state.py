@@ -28,6 +28,7 @@ from events.phases import (
 )
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
+from events.workload.made_from import MadeFrom
 from events.workload.pod import (
     MOST_COUNTED,
     Pod,
@@ -82,6 +83,8 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
     """The spec, with every default filled in. Of a distributed training, that of its workers."""
     distributed: Distributed | None = None
     """What a distributed training has beside that; absent for every other kind."""
+    made_from: MadeFrom | None = None
+    """From which template and assets it was made, and who set its fields where their values do not say it."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where nobody could run it: whoever reads it would fail, each in another place."""
@@ -237,6 +240,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spec: TrainingSpec = NO_SPEC
     distributed: Distributed | None = None
     """Of a distributed training alone."""
+    made_from: MadeFrom | None = None
     created_at: datetime | None = None
     desired: DesiredPhase = DesiredPhase.RUNNING
     phase: Phase = Phase.CREATING
@@ -459,6 +463,7 @@ def _created(event: WorkloadCreated) -> Workload:
         owner=event.owner,
         spec=event.spec,
         distributed=event.distributed,
+        made_from=event.made_from,
         created_at=event.at,
     )
 
@@ -619,6 +624,8 @@ def _changed(state: Workload, event: WorkloadChanged) -> Workload:
             spec,
             auto_deletion_time_after_completion_seconds=event.auto_deletion_time_after_completion_seconds,
         )
+    made_from = None if state.made_from is None else state.made_from.after(state.spec, spec)
+    state = replace(state, spec=spec, made_from=made_from)
     if event.delete_at is None:
-        return replace(state, spec=spec)
-    return replace(state, spec=spec, delete_at=event.delete_at, generation=state.generation + 1)
+        return state
+    return replace(state, delete_at=event.delete_at, generation=state.generation + 1)

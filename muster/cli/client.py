@@ -137,12 +137,14 @@ class Api:
             headers["If-Match"] = str(if_match)
         return _answer(self._call(method, API_PREFIX + path, parameters=parameters, body=body, headers=headers))
 
-    def pages(self, path: str, key: str, parameters: Parameters = (), *, most: int = 0) -> tuple[list[Row], bool]:
+    def pages(
+        self, path: str, key: str, parameters: Parameters = (), *, most: int = 0, at_once: int = PAGE_ROWS
+    ) -> tuple[list[Row], bool]:
         """The rows of a paged list, and whether there are more than `most` (0: no bound)."""
         rows: list[Row] = []
         offset: int | None = 0
         while offset is not None:
-            size = min(PAGE_ROWS, most - len(rows)) if most else PAGE_ROWS
+            size = min(at_once, most - len(rows)) if most else at_once
             page = self.get(path, [*parameters, ("offset", offset), ("limit", size)])
             found = page.get(key)
             rows += [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from muster.cli.completion_data import ARGUMENTS, COMMANDS, FLAGS, SHARED_FLAGS
 from muster.cli.contexts import ContextsError, Target, config_file, read_contexts, resolve
-from muster.cli.values import Json, Row, rows_of, text_of, texts_of
+from muster.cli.values import Json, Row, row_of, rows_of, text_of, texts_of
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -145,6 +145,25 @@ def cluster_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as 
     return _names("/clusters", "clusters", incomplete)
 
 
+def environment_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
+    return _asset_names("/asset/environment", "environments", incomplete)
+
+
+def compute_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
+    return _asset_names("/asset/compute", "computeResources", incomplete)
+
+
+def template_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
+    return _asset_names("/workload-templates", "templates", incomplete)
+
+
+def _asset_names(path: str, key: str, incomplete: str) -> list[str]:
+    from urllib.parse import quote
+
+    rows = _ask(f"{path}?limit={_OFFERED}" + (f"&search={quote(incomplete)}" if incomplete else ""), key)
+    return _beginning(sorted({text_of(row_of(row, "meta"), "name") for row in rows}), incomplete)
+
+
 def node_pools(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
     """Of all clusters; after a comma the next one."""
     return _beginning(sorted({*_names("/node-pools", "nodePools", "")}), incomplete, many=True)
@@ -187,6 +206,7 @@ SOURCES: Final = {
     source.__name__: source
     for source in (
         workload_names, pod_names, project_names, cluster_names, node_pools, labels, context_names, shells, phases,
+        environment_names, compute_names, template_names,
     )
 }  # fmt: skip
 """Of live values, by the name that the table knows."""

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from muster.cli.command import Session
 
 LATEST: Final = "@latest"
-_UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _ID_PREFIX = re.compile(r"^[0-9a-f]{4,8}(-[0-9a-f-]{0,27})?$")
 """At least four digits: shorter ones are more likely a name's typing error."""
-_LAG_SECONDS: Final = 0.3
+LAG_SECONDS: Final = 0.3
 """More than the p99 from event to row."""
 _MOST_NAMED: Final = 20
 """Names in one sentence."""
@@ -49,13 +49,13 @@ def workload_for_change(session: "Session", given: str, project: str | None, key
 
 def workload_told(session: "Session", given: str, project: str | None, *, deleted: bool = False) -> tuple[str, str]:
     """Its id, and what to call it to whoever said `given`: so that `@latest` hides nothing. Raises Problem."""
-    if _UUID.match(given.lower()):
+    if UUID.match(given.lower()):
         if project:
             find_project(session.api, project)
         return given.lower(), given
     found = _find_workloads(session.api, given, session.project(project), deleted=deleted)
     if not found:
-        time.sleep(_LAG_SECONDS)
+        time.sleep(LAG_SECONDS)
         found = _find_workloads(session.api, given, session.project(project), deleted=deleted)
     if len(found) == 1:
         identifier, name = text_of(found[0], "id"), text_of(found[0], "name")
@@ -83,7 +83,7 @@ def workload_told(session: "Session", given: str, project: str | None, *, delete
 def check_new_name(name: str) -> None:
     """Raises Problem (usage) for a name by which a workload could never be asked for."""
     taken = f"{LATEST} is the newest workload" if name == LATEST else "it looks like an id"
-    if name == LATEST or _UUID.match(name.lower()):
+    if name == LATEST or UUID.match(name.lower()):
         raise usage(f"a workload cannot be named {name!r}: {taken}", todo="give it another name")
 
 
@@ -91,7 +91,7 @@ def workload_filters(project: str | None) -> list[tuple[str, str | int]]:
     """Query parameters that keep a list to one project, by its name or id."""
     if not project:
         return []
-    if _UUID.match(project.lower()):
+    if UUID.match(project.lower()):
         return [("filterBy", f"projectId=={project.lower()}")]
     return [("filterBy", f"projectName=={project}")]
 

@@ -50,6 +50,15 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_workload",
         summary="Workloads of every kind: list, inspect, suspend, resume, change, delete.",
     ),
+    "environment": Noun(
+        module="assets", add="add_environment", summary="Environments: what workloads run, and as whom, to be chosen."
+    ),
+    "compute": Noun(
+        module="assets", add="add_compute", summary="Compute resources: what a pod asks for, to be chosen."
+    ),
+    "template": Noun(
+        module="assets", add="add_template", summary="Templates: any fields of a workload, to begin with."
+    ),
     "top": Noun(
         module="top",
         add="add_top",

@@ -1,7 +1,7 @@
 """The request in a file of YAML or JSON. Imports a parser, so only who reads a file imports this."""
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, Final, override
 
@@ -17,6 +17,29 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 def read_request(file: str, kind: str = "Training") -> Row:
     """The request that a file holds (`-`: standard input), as the API takes one of this kind. Raises Problem."""
+    document = _read(file, "a request", "it needs the fields name and spec; --dry-run=client prints an example")
+    known = list(KINDS[kind].creation.__struct_encode_fields__)
+    for key in document:
+        if key not in known:
+            # Here: a file with a wrong field is rare, and the fields are many to import.
+            from muster.cli.training_flags import FLAG_OF_FIELD
+
+            below = f"spec.{key}" in FLAG_OF_FIELD
+            todo = f"it stands in spec: spec.{key}" if below else did_you_mean(str(key), known)
+            raise usage(f"--file: {file}: unknown field {key!r}", todo=todo)
+    return document
+
+
+def read_document(file: str, known: Sequence[str], *, what: str) -> Row:
+    """An object with no other fields than these that a file holds. Raises Problem."""
+    document = _read(file, what, f"it has the fields {' and '.join(known)}")
+    for key in document:
+        if key not in known:
+            raise usage(f"--file: {file}: unknown field {key!r}", todo=did_you_mean(str(key), known))
+    return document
+
+
+def _read(file: str, what: str, todo: str) -> Row:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         document: Json = yaml.load(text, _OnceLoader)  # noqa: S506 - it is a SafeLoader
@@ -27,19 +50,7 @@ def read_request(file: str, kind: str = "Training") -> Row:
     except yaml.YAMLError as error:
         raise usage(f"--file: {file} is neither YAML nor JSON: {_fault(error)}") from error
     if not isinstance(document, dict):
-        raise usage(
-            f"--file: {file} does not hold a request",
-            todo="it needs the fields name and spec; --dry-run=client prints an example",
-        )
-    known = list(KINDS[kind].creation.__struct_encode_fields__)
-    for key in document:
-        if key not in known:
-            # Here: a file with a wrong field is rare, and the fields are many to import.
-            from muster.cli.training_flags import FLAG_OF_FIELD
-
-            below = f"spec.{key}" in FLAG_OF_FIELD
-            todo = f"it stands in spec: spec.{key}" if below else did_you_mean(str(key), known)
-            raise usage(f"--file: {file}: unknown field {key!r}", todo=todo)
+        raise usage(f"--file: {file} does not hold {what}", todo=todo)
     return document
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from muster.cli.command import Session, command
+from muster.cli.complete import compute_names, template_names
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.here import set_working_dir
 from muster.cli.names import check_new_name, default_cluster, default_project, find_cluster
@@ -21,7 +22,7 @@ from muster.cli.options import (
 )
 from muster.cli.output import Format
 from muster.cli.submission import SUBMITTED_COLUMNS, send
-from muster.cli.values import Row, set_field, text_of
+from muster.cli.values import Row, row_of, set_field, text_of
 
 if TYPE_CHECKING:
     from typer.core import TyperOption
@@ -57,6 +58,24 @@ _WatchOption = Annotated[
 ]
 
 
+_TemplateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--template",
+        metavar="NAME|ID",
+        help="Template to take fields from; assets and what is given here go before it.",
+        autocompletion=template_names,
+    ),
+]
+_ComputeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--compute",
+        metavar="NAME|ID",
+        help="Compute resource to take fields from; what is given here goes before it.",
+        autocompletion=compute_names,
+    ),
+]
 _RequiredKeyOption = Annotated[
     str | None,
     typer.Option(
@@ -105,6 +124,8 @@ def _submit(
     project: ProjectOption = None,
     cluster: ClusterOption = None,
     name_prefix: _PrefixOption = None,
+    template: _TemplateOption = None,
+    compute: _ComputeOption = None,
     required_pod_topology_key: _RequiredKeyOption = None,
     preferred_pod_topology_key: _PreferredKeyOption = None,
     code: CodeOption = None,
@@ -126,6 +147,7 @@ def _submit(
 
         request = read_request(file, of.kind)
     _name(request, name, name_prefix, of.noun)
+    environment = _environment(fields)
     set_fields(request, fields, of.creation)
     _set_topology(request, required_pod_topology_key, preferred_pod_topology_key)
     _set_words(request, words, of.noun, replace_command=replace_command)
@@ -141,6 +163,8 @@ def _submit(
         chosen = default_cluster(session, cluster)
         request["clusterId"] = text_of(chosen, "id")
         set_working_dir(session.api, request, chosen, code=code)
+    if template or compute or environment:
+        _set_assets(session, request, template=template, environment=environment, compute=compute)
     if code is not None:
         from muster.cli.code import send_code
 
@@ -166,6 +190,43 @@ def add_submit(app: typer.Typer, of: Submitted) -> None:
         more=partial(_field_options, of),
         examples=of.examples,
     )(submit)
+
+
+def _environment(fields: dict[str, Any]) -> str | None:
+    """The name or id of an environment among the variables, which is taken out. Raises Problem (usage)."""
+    given = cast("list[str]", fields.get("environment") or [])
+    names = [text for text in given if "=" not in text]
+    if len(names) > 1:
+        raise usage(
+            f"--environment: {names[0]!r} and {names[1]!r} have no '='",
+            todo="a variable is NAME=VALUE; a workload takes one environment",
+        )
+    if names:
+        fields["environment"] = [text for text in given if "=" in text]
+    return names[0] if names else None
+
+
+def _set_assets(
+    session: Session, request: Row, *, template: str | None, environment: str | None, compute: str | None
+) -> None:
+    """Raises Problem where there is none of a name."""
+    from muster.cli.assets import COMPUTE, ENVIRONMENT, TEMPLATE, find_asset
+
+    for of, given, field in (
+        (TEMPLATE, template, "templateId"),
+        (ENVIRONMENT, environment, "assets.environmentId"),
+        (COMPUTE, compute, "assets.computeId"),
+    ):
+        if given is not None:
+            project, cluster = text_of(request, "projectId"), text_of(request, "clusterId")
+            try:
+                found = find_asset(session, of, given, project=project, cluster=cluster)
+            except Problem as problem:
+                if of is not ENVIRONMENT or problem.code is not ExitCode.NOT_FOUND:
+                    raise
+                why = (*problem.why, "a variable is NAME=VALUE")
+                raise Problem(problem.what, why=why, todo=problem.todo, code=problem.code) from problem
+            set_field(request, field, text_of(row_of(found, "meta"), "id"))
 
 
 def _set_topology(request: Row, required: str | None, preferred: str | None) -> None:
@@ -221,10 +282,17 @@ def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitC
     from services.api.check import FaultyCreation, check_creation
 
     checked = check_creation(of.creation, request)
-    if isinstance(checked, FaultyCreation):
+    made_of_assets = bool(request.get("templateId") or request.get("assets"))
+    # What is missing here, a template or an asset may set.
+    faults = [
+        issue
+        for issue in (checked.issues if isinstance(checked, FaultyCreation) else ())
+        if not (made_of_assets and issue.rule == "required" and issue.field.startswith("spec."))
+    ]
+    if faults:
         why = tuple(
             f"{issue.field} ({flag}): {issue.details}" if flag else f"{issue.field}: {issue.details}"
-            for issue in checked.issues
+            for issue in faults
             for flag in [FLAG_OF_FIELD.get(issue.field.split("[")[0])]
         )
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)

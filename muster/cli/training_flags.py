@@ -34,10 +34,17 @@ from muster.cli.values import (
 )
 
 _NOT_FROM_TABLE: Final = frozenset(
-    {"name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec.command", "spec.args", "spec.code"}
+    {
+        *("name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec.command", "spec.args", "spec.code"),
+        *("templateId", "assets.environmentId", "assets.computeId"),
+    }
 )
 """Told by arguments and flags that `submit` declares itself."""
 
+ENVIRONMENT_FLAG: Final = "--environment"
+"""Takes variables, and the name of an environment: Run:ai's tool calls both so, in older and in newer versions.
+What has no = is a name (`muster.cli.submit`).
+"""
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
 
@@ -113,7 +120,7 @@ def _kind_of_items(node: Node) -> FlagKind:
     """By whether its items are told by their key alone, by it and one more text, or by more."""
     assert node.item is not None
     assert node.about is not None
-    first, *more = node.item.fields
+    first, *more = (field for field in node.item.fields if field.name != "exclude")
     if first.name != node.about.key:
         return "items"
     return "names" if not more else "pairs" if more[0].kind == "text" else "items"
@@ -145,6 +152,9 @@ FLAG_OF_FIELD: Final[dict[str, str]] = {
     "clusterId": "--cluster",
     "name": "NAME",
     "masterSpecSameAsWorker": "--no-master",
+    "templateId": "--template",
+    "assets.environmentId": "--environment",
+    "assets.computeId": "--compute",
 }
 """What to correct on the command line when the API names a field."""
 
@@ -192,6 +202,8 @@ def _option(flag: Flag) -> TyperOption:
 
 
 def _more_help(flag: Flag) -> str:
+    if flag.names[0] == ENVIRONMENT_FLAG:
+        return f" Without =: name or id of an environment to take fields from.{_MORE_HELP['pairs']}"
     if flag.kind != "items":
         return _MORE_HELP.get(flag.kind, "")
     assert flag.node.item is not None
@@ -250,12 +262,8 @@ def _parts(texts: list[str]) -> list[Json]:
 
 
 def _pair(flag: Flag, text: str) -> Row:
-    if "=" not in text and "--environment" in flag.names:
-        # Newer versions of Run:ai's tool mean a stored environment by the same flag (experience.md section 1).
-        raise ValueProblem(
-            f"{text!r} has no '='; a variable is NAME=VALUE. Where you mean a stored "
-            "environment: those do not exist here, give --image"
-        )
+    if "=" not in text and flag.node.name == "environmentVariables":
+        raise ValueProblem(f"{text!r} has no '='; a variable is NAME=VALUE")
     name, value = parse_pair(text, flag.names[0].removeprefix("--"))
     assert flag.node.item is not None
     key, of_value = flag.node.item.fields[:2]

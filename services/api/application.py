@@ -8,6 +8,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.api import (
+    assets,
     budgets,
     clusters,
     code,
@@ -44,6 +45,7 @@ OPERATIONS: Final = operations_in(
         trainings,
         distributed,
         workspaces,
+        assets,
         code,
         workloads,
         export,

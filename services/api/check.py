@@ -88,7 +88,7 @@ def check_creation[C: Creation](body: type[C], data: Json) -> C | FaultyCreation
             *check_given(sound.get("spec", {})),
             *check_given(sound.get("masterSpec") or {}, "masterSpec"),
         ]
-        issues += _untouched([*told, *check_order(request)], sound, issues)
+        issues += untouched([*told, *check_order(request)], sound, issues)
     if not issues:
         return request
     if any(issue.field == "name" for issue in issues):
@@ -107,10 +107,10 @@ def check[B: Body](
     """
     sound, issues = without_faults(tree(body), data)
     request = _as_declared(body, sound)
-    issues += _untouched(rules(request), sound, issues)
+    issues += untouched(rules(request), sound, issues)
     if not issues:
         return request
-    return [*issues, *_untouched(beside(request), sound, issues)][:MAX_ISSUES]
+    return [*issues, *untouched(beside(request), sound, issues)][:MAX_ISSUES]
 
 
 def without_faults(node: Node, data: Json) -> tuple[Json, list[Issue]]:
@@ -269,7 +269,7 @@ def _unknown(parent: Node, name: str, given: Any, path: str) -> Iterator[Issue]:
 # -- rules beside faults ---------------------------------------------------------------------------------------------
 
 
-def _untouched(issues: Iterable[Issue], sound: Json, faults: Iterable[Issue]) -> list[Issue]:
+def untouched(issues: Iterable[Issue], sound: Json, faults: Iterable[Issue]) -> list[Issue]:
     """What rules say, where no field that they looked at is faulty itself; with the request's own indexes."""
     broken = [fault.field for fault in faults]
     own = (_of_the_request(issue, sound) for issue in issues)

@@ -156,7 +156,7 @@ def check_container(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
         return
     given = {
         "imagePullPolicy": spec.image_pull_policy is not None,
-        "imagePullSecrets": bool(spec.image_pull_secrets),
+        "imagePullSecrets": any(not secret.exclude for secret in spec.image_pull_secrets),
         "stdin": spec.stdin,
         "tty": spec.tty,
         "security": spec.security != _DEFAULT,
@@ -169,6 +169,8 @@ def check_container(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
 
 def check_home(spec: TrainingSpec) -> Iterator[Issue]:
     """S025."""
-    if spec.create_home_dir and any(variable.name == "HOME" for variable in spec.environment_variables):
+    if spec.create_home_dir and any(
+        variable.name == "HOME" and not variable.exclude for variable in spec.environment_variables
+    ):
         details = "names the home folder, and so does the variable HOME; leave one of them out"
         yield fault("spec.createHomeDir", details, "canAdd", "spec.environmentVariables")

@@ -5,7 +5,7 @@ from events.workload.fields.creation import DistributedCreation
 from events.workload.kinds.distributed import DISTRIBUTED as KIND
 from services.api.answers import DistributedTraining, HttpResponse
 from services.api.context import MIN_SEQ, Call, Look
-from services.api.kinds import act, read, submit
+from services.api.kinds import EXPLAIN, act, read, submit
 from services.api.moments import AS_OF, MOMENT_HEADERS
 from services.api.operations import Answer, changes, reads
 from services.api.paths import DISTRIBUTED, DISTRIBUTED_TRAINING
@@ -41,7 +41,7 @@ async def create_distributed(call: Call) -> Answer[DistributedTraining]:
     DISTRIBUTED_TRAINING,
     tag="Distributed",
     summary="Get a distributed training in its newest state, or as of a moment",
-    query=(AS_OF, MIN_SEQ),
+    query=(EXPLAIN, AS_OF, MIN_SEQ),
     errors=(403, 404),
     headers=MOMENT_HEADERS,
 )

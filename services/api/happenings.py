@@ -1,4 +1,5 @@
-"""What happened to projects, clusters and nodes between two places in the log, in sentences: bounded, oldest first.
+"""What happened to projects, clusters, nodes and assets between two places in the log, in sentences: bounded, oldest
+first.
 
 Of a project, what concerns its quota; who has which role, and its webhooks, are not everybody's who may read it. Of a
 node, what it has and whether it takes pods; what is reserved there, its workloads tell.
@@ -9,7 +10,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from events.aggregate import AGGREGATES, CLUSTER, NODE, PROJECT
+from events.aggregate import AGGREGATES, ASSET, CLUSTER, NODE, PROJECT
+from events.asset import CALLED, AssetChanged, AssetCreated, AssetDeleted
 from events.budgets import Budget, BudgetExhausted, BudgetRemoved, BudgetReopened, BudgetSet, BudgetWarned
 from events.cluster import (
     ClusterAdded,
@@ -32,7 +34,12 @@ from services.api.context import Look
 
 MOST_SEARCHED: Final = 5_000
 """Commits that are looked at: about a second."""
-_ABOUT: Final[dict[str, About]] = {PROJECT.name: "project", CLUSTER.name: "cluster", NODE.name: "node"}
+_ABOUT: Final[dict[str, About]] = {
+    PROJECT.name: "project",
+    CLUSTER.name: "cluster",
+    NODE.name: "node",
+    ASSET.name: "asset",
+}
 
 
 def sentence(event: object) -> str | None:
@@ -42,8 +49,13 @@ def sentence(event: object) -> str | None:
             verb = "created" if isinstance(event, ProjectCreated) else "set"
             quota = "no quota" if event.gpu_quota_milli is None else f"a quota of {event.gpu_quota_milli / 1000:g} GPU"
             return f"{verb} with {quota}{_pools(event.node_pools)}"
-        case ProjectDeleted():
+        case ProjectDeleted() | AssetDeleted():
             return "deleted"
+        case AssetCreated():
+            whom = "everybody" if event.scope == "tenant" else f"a {event.scope}"
+            return f"created, {_a(CALLED[event.kind])} for {whom}"
+        case AssetChanged():
+            return "given another spec"
         case BudgetSet():
             budget = Budget(
                 per=event.per, gpu_milli_hours=event.gpu_milli_hours, micros=event.micros, currency=event.currency
@@ -91,6 +103,10 @@ def _of_cluster(event: object) -> str | None:
             return "removed"
         case _:
             return None
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def _pools(pools: Sequence[str]) -> str:
@@ -156,6 +172,8 @@ async def _commits(call: Look, after: int, until: int, project_id: str | None) -
 async def _told(call: Look, commit: Commit) -> list[answers.Happening]:
     about = commit.record.about
     if commit.aggregate == PROJECT.name and not call.may_read(about.id or ""):
+        return []
+    if commit.aggregate == ASSET.name and about.project_id and not call.may_read(about.project_id):
         return []
     said = [(type(event).__name__, text) for event in commit.events if (text := sentence(event)) is not None]
     if not said:

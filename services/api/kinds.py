@@ -2,7 +2,7 @@
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from events.aggregate import WORKLOAD, Chain
 from events.commands import UserCommand
@@ -23,13 +23,23 @@ from services.api.code import keep_for
 from services.api.context import MAX_WAIT_SECONDS, Call, Look, rfc3339, sequence_headers
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
+from services.api.explain import explained
 from services.api.issues import MAX_ISSUES
+from services.api.made_from import made
 from services.api.moments import moment_headers, moment_of
 from services.api.not_yet import not_yet_in_force
-from services.api.operations import Answer
+from services.api.operations import Answer, Query
 from services.api.token_user import with_token_user
 from services.runtime.log.chains import READ_SECONDS
 from services.runtime.log.floors import StaleLogError
+
+EXPLAIN: Final = Query(
+    name="explain",
+    type="boolean",
+    default=False,
+    help="Whether to say in setBy who set each field of the spec: the request, a template or asset by its name, or a "
+    "default.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +65,14 @@ async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
     """Submit a workload; (it as its event has it, without reading it back, headers): the same whenever the request is
     repeated. Raises ApiError.
     """
-    checked = check_creation(kind.creation, call.json_object())
     command_id = call.command_id()
+    request = await made(call, kind, call.json_object(), command_id)
+    checked = check_creation(kind.creation, request.data)
     issues, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
     asked, of_token = with_token_user(asked, call.identity.user)
     issues = [*issues, *of_token]
-    issues += await misfits(call, asked, command_id, faulty=bool(issues))
-    if issues:
+    issues += await misfits(call, asked, command_id, faulty=bool(issues or request.issues))
+    if issues := request.told(issues):
         raise bad_request(issues[:MAX_ISSUES])
     spec, distributed = asked.order()
     command = CreateWorkload(
@@ -72,6 +83,7 @@ async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
         cluster_id=asked.cluster_id,
         spec=spec,
         distributed=distributed,
+        made_from=request.made_from(kind, kind.with_defaults(spec), distributed),
     )
     if (code := code_of(asked)) is not None and call.may_submit(command.project_id):
         await keep_for(call, code, workload_key(command.project_id, command.name))
@@ -136,6 +148,8 @@ async def _shown(call: Look, state: Workload) -> Shown:
         "spec": KINDS[state.kind].shown(state.spec, state.distributed),
         "not_yet_in_force": not_yet_in_force(state.spec, state.distributed),
     }
+    if call.values.get(EXPLAIN.name):
+        fields["set_by"] = explained(KINDS[state.kind], state.spec, state.distributed, state.made_from)
     return Shown(fields=fields, spec=state.spec, distributed=state.distributed)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
+from events.asset_specs import AssetSpec
 from events.workload.spec import TrainingSpec, WorkloadSpec
 from services.api.answers import Error, SubmissionErrorV2
 from services.api.body_schemas import body_schemas
@@ -55,7 +56,7 @@ def document(operations: Sequence[Operation]) -> Schema:
         },
         "paths": paths,
         "components": {
-            "schemas": answer_schemas(answers) | body_schemas((*bodies, TrainingSpec, WorkloadSpec)),
+            "schemas": answer_schemas(answers) | body_schemas((*bodies, TrainingSpec, WorkloadSpec, AssetSpec)),
             "securitySchemes": {"bearerAuth": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
         "security": [{"bearerAuth": []}],

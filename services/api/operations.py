@@ -33,6 +33,7 @@ Tag = Literal[
     "Distributed",
     "Workspaces",
     "Workloads",
+    "Assets",
     "Clusters",
     "Organisation",
     "Events",

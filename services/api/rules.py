@@ -297,7 +297,7 @@ def _set_by_framework(spec: TrainingSpec, framework: DistributedFramework, kind:
         return
     taken = rendezvous.names(framework)
     for index, variable in enumerate(spec.environment_variables):
-        if variable.name in taken:
+        if variable.name in taken and not variable.exclude:
             details = f"{variable.name} is set by Muster for {framework}; leave it out"
             field = f"spec.environmentVariables[{index}].name"
             yield fault(field, details, "locked", "clusterId", "spec.distributedFramework")
@@ -331,7 +331,7 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     for index, variable in enumerate(spec.environment_variables):
         sources = {"secret": variable.secret, "configMap": variable.config_map, "podFieldRef": variable.pod_field_ref}
         for name, source in sources.items():
-            if source is not None:
+            if source is not None and not variable.exclude:
                 details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to read it from"
                 yield fault(f"spec.environmentVariables[{index}].{name}", details, "canAdd", "clusterId")
 
@@ -344,7 +344,7 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     if spec.compute.gpu_devices_request or spec.compute.gpu_request_type:
         names |= SET_WITH_DEVICES
     for index, variable in enumerate(spec.environment_variables):
-        if variable.name in names:
+        if variable.name in names and not variable.exclude:
             details = f"{variable.name} is set by Muster on a cluster of kind {kind}; choose another name"
             yield fault(f"spec.environmentVariables[{index}].name", details, "locked", "clusterId")
 

@@ -5,7 +5,7 @@ from events.workload.fields.creation import TrainingCreation
 from events.workload.kinds.training import TRAINING as KIND
 from services.api.answers import HttpResponse, Training1
 from services.api.context import MIN_SEQ, Call, Look
-from services.api.kinds import act, read, submit
+from services.api.kinds import EXPLAIN, act, read, submit
 from services.api.moments import AS_OF, MOMENT_HEADERS
 from services.api.operations import Answer, changes, reads
 from services.api.paths import TRAINING, TRAININGS
@@ -39,7 +39,7 @@ async def create_training(call: Call) -> Answer[Training1]:
     TRAINING,
     tag="Trainings",
     summary="Get a training in its newest state, or as of a moment",
-    query=(AS_OF, MIN_SEQ),
+    query=(EXPLAIN, AS_OF, MIN_SEQ),
     errors=(403, 404),
     headers=MOMENT_HEADERS,
 )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from events.fields.node import Node
+from events.workload.fields.creation import AssetChoice
 from events.workload.spec import DistributedSpec
 
 type Default = bool | str | list[Any] | dict[str, Default] | None
@@ -21,7 +22,6 @@ _STORAGE: Final[dict[str, Default]] = {
 _STORED_ITEM: Final[dict[str, Default]] = {"exclude": False}
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
-    "": {"templateId": None},
     "spec": {
         "exposedUrls": [],
         "ports": [],
@@ -36,11 +36,8 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "spec.storage.pvc[]": _STORED_ITEM | {"dataSharing": False},
     "spec.storage.pvc[].claimInfo": {"addedAttrValues": []},
     "spec.storage.secretVolume[]": _STORED_ITEM,
-    "spec.imagePullSecrets[]": {"userCredential": False, "exclude": False},
-    "spec.relatedUrls[]": {"exclude": False},
-    "spec.environmentVariables[]": {"userCredential": None, "exclude": False},
-    "spec.labels[]": {"exclude": False},
-    "spec.annotations[]": {"exclude": False},
+    "spec.imagePullSecrets[]": {"userCredential": False},
+    "spec.environmentVariables[]": {"userCredential": None},
 }
 """By the path of their object."""
 
@@ -54,8 +51,13 @@ OF_DISTRIBUTED: Final[dict[str, Default]] = {
 }
 
 
+OF_ASSETS: Final[dict[str, Default]] = {"datasourceIds": []}
+
+
 def unbuilt_fields(node: Node) -> dict[str, Default]:
     """The fields of this object that are not built, of any kind. A master's are those of a spec."""
+    if node.struct is AssetChoice:
+        return OF_ASSETS
     fields = UNBUILT_FIELDS.get(_MASTER.sub("spec", node.path), {})
     return fields | OF_DISTRIBUTED if node.struct is DistributedSpec else fields
 

@@ -41,7 +41,7 @@ from services.api.answers import Workload as WorkloadAnswer
 from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, rfc3339, sequence_headers
 from services.api.errors import bad_request
 from services.api.issues import BadValueError, Issue, none_of, shown
-from services.api.kinds import act, load_workload, newest_workload, shown_workload, workload_at
+from services.api.kinds import EXPLAIN, act, load_workload, newest_workload, shown_workload, workload_at
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_as_of, parse_moment, reading
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOAD_TYPES, WORKLOADS
@@ -257,7 +257,7 @@ async def whole_workload(call: Look, chain: Chain[Workload]) -> tuple[Chain[Work
     WORKLOAD,
     tag="Workloads",
     summary="Get a workload",
-    query=(AS_OF, MIN_SEQ),
+    query=(EXPLAIN, AS_OF, MIN_SEQ),
     errors=(404,),
     headers=MOMENT_HEADERS,
 )

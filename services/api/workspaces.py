@@ -5,7 +5,7 @@ from events.workload.fields.creation import WorkspaceCreation
 from events.workload.kinds.workspace import WORKSPACE as KIND
 from services.api.answers import HttpResponse, Workspace
 from services.api.context import MIN_SEQ, Call, Look
-from services.api.kinds import act, read, submit
+from services.api.kinds import EXPLAIN, act, read, submit
 from services.api.moments import AS_OF, MOMENT_HEADERS
 from services.api.operations import Answer, changes, reads
 from services.api.paths import WORKSPACE, WORKSPACES
@@ -37,7 +37,7 @@ async def create_workspace(call: Call) -> Answer[Workspace]:
     WORKSPACE,
     tag="Workspaces",
     summary="Get a workspace in its newest state, or as of a moment",
-    query=(AS_OF, MIN_SEQ),
+    query=(EXPLAIN, AS_OF, MIN_SEQ),
     errors=(403, 404),
     headers=MOMENT_HEADERS,
 )

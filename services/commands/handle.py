@@ -18,6 +18,7 @@ from prometheus_client import Counter
 
 from events import subscriptions, webhooks
 from events.aggregate import AGGREGATES, CLUSTER, PRICES, PROJECT, WORKLOAD, Aggregate, Chain, Draft
+from events.asset import CreateAsset
 from events.budgets import SetBudget, exhausted_refusal
 from events.cluster import AddCluster, local_taken
 from events.codec import UNDECODABLE
@@ -234,7 +235,17 @@ class Commands:
             return await self._other_currency(command)
         if isinstance(command, ResumeWorkload):
             return await self._exhausted(await self._project_of(command.workload_id))
+        if isinstance(command, CreateAsset):
+            return await self._place_missing(command.project_id, command.cluster_id)
         return await self._creation_obstacle(command, admitted) if isinstance(command, CreateWorkload) else None
+
+    async def _place_missing(self, project_id: str | None, cluster_id: str | None) -> Refusal | None:
+        """Why nothing can be made for this project or cluster; None stands for neither."""
+        if project_id is not None and await self._project(project_id) is None:
+            return Refusal(code="unknown_project", field="projectId", message=f"there is no project {project_id!r}")
+        if cluster_id is not None and not await self._cluster_exists(cluster_id):
+            return Refusal(code="unknown_cluster", field="clusterId", message=f"there is no cluster {cluster_id!r}")
+        return None
 
     async def _creation_obstacle(self, command: CreateWorkload, admitted: AdmittedCommand) -> Refusal | None:
         project = await self._project(command.project_id)
@@ -242,10 +253,8 @@ class Commands:
             return Refusal(
                 code="unknown_project", field="projectId", message=f"there is no project {command.project_id!r}"
             )
-        if not await self._cluster_exists(command.cluster_id):
-            return Refusal(
-                code="unknown_cluster", field="clusterId", message=f"there is no cluster {command.cluster_id!r}"
-            )
+        if refusal := await self._place_missing(None, command.cluster_id):
+            return refusal
         if refusal := await self._exhausted(project):
             return refusal
         asked = Creation(command.project_id, admitted.actor.id, len(msgspec.json.encode(command.spec)))

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
+from events.asset import AssetEvent
 from events.budgets import BudgetEvent, BudgetSet, BudgetWarned
 from events.cluster import ClusterEvent
 from events.node import NodeChanged, NodeEvent, NodeFacts
@@ -21,7 +22,9 @@ SILENT = {"PodsReserved", "ReservationsReleased"}
 OF_QUOTAS = {"ProjectCreated", "ProjectChanged", "ProjectDeleted", *(kind.__name__ for kind in get_args(BudgetEvent))}
 
 
-@pytest.mark.parametrize("kind", [*get_args(ClusterEvent), *get_args(NodeEvent), *get_args(ProjectEvent)])
+@pytest.mark.parametrize(
+    "kind", [*get_args(ClusterEvent), *get_args(NodeEvent), *get_args(ProjectEvent), *get_args(AssetEvent)]
+)
 @given(data=st.data())
 @settings(max_examples=10)
 def test_each_event_has_a_sentence_or_is_not_told(kind: type[msgspec.Struct], data: st.DataObject) -> None:

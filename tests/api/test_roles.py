@@ -42,6 +42,21 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "delete_workspace": OPERATE,
     "suspend_workspace": OPERATE,
     "resume_workspace": OPERATE,
+    "list_environments": EVERYBODY,
+    "create_environment": ((403, 403, 202, 202), (403, 403, 403, 202)),
+    "get_environment": READ,
+    "set_environment": GRANT,
+    "delete_environment": GRANT,
+    "list_compute_resources": EVERYBODY,
+    "create_compute_resource": ((403, 403, 202, 202), (403, 403, 403, 202)),
+    "get_compute_resource": READ,
+    "set_compute_resource": GRANT,
+    "delete_compute_resource": GRANT,
+    "list_templates": EVERYBODY,
+    "create_template": ((403, 403, 202, 202), (403, 403, 403, 202)),
+    "get_template": READ,
+    "set_template": GRANT,
+    "delete_template": GRANT,
     "list_workload_types": EVERYBODY,
     "list_workloads": EVERYBODY,
     "count_workloads": EVERYBODY,
@@ -114,6 +129,7 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
 """By operation, the status for each of ROLES in the own project, and in another. In the other project the three first
 are as somebody with no role; what belongs to no project is the same in both."""
 
+ASSETS: Final = ("environment", "compute_resource", "template")
 BUDGET: Final = {"gpuHours": 1_000_000}
 """That nothing here exhausts."""
 PUBLIC: Final = frozenset({"alive", "ready", "openapi", "docs"})
@@ -169,6 +185,13 @@ def price_of(admin: httpx.Client, model: str, *, there: bool) -> dict[str, str]:
     return price
 
 
+def asset(project: str, path: str, fresh: str) -> dict[str, Any]:
+    """The body of an environment, a compute resource or a template, by the path of its list."""
+    meta = {"name": f"a-{fresh}", "scope": "project", "projectId": project}
+    of_template = {"workloadType": "Training"} if "template" in path else {}
+    return {"meta": meta | of_template, "spec": {}}
+
+
 def gang(served: Served, project: str) -> dict[str, Any]:
     """The body of a distributed training."""
     return served.training(projectId=project, spec={"distributedFramework": "JAX"})
@@ -219,6 +242,10 @@ def aimed(
     webhook = {"projectId": project, "url": "https://example.com/", "name": f"w-{fresh}"}
     if "{webhookId}" in path:
         path = path.replace("{webhookId}", admin.post("/api/v1/webhooks", json=webhook).json()["id"])
+    if "{assetId}" in path:
+        listed = path.removesuffix("/{assetId}")
+        made = admin.post(listed, json=asset(project, path, fresh))
+        path = path.replace("{assetId}", made.json()["meta"]["id"])
     price = price_of(admin, f"m-{fresh}", there=name == "remove_price")
     if "/budgets/" in path:
         assert admin.put(f"/api/v1/budgets/{project}", json=BUDGET).status_code == 202
@@ -252,6 +279,8 @@ def aimed(
         "redeliver_webhook": {},
         "void_message": {"sequence": 1, "reason": "a test"},
     }
+    bodies |= {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
+    bodies |= {f"set_{kind}": {"spec": {}} for kind in ASSETS}
     if name in bodies:
         options["json"] = bodies[name]
     parameters: dict[str, Any] = {

@@ -33,6 +33,8 @@ TEXTS = (
     "x" * 300,
 )
 RAWS = (msgspec.Raw(b"{}"), msgspec.Raw(b"[1e400]"), msgspec.Raw(b"null"))
+VALUES: tuple[Any, ...] = (None, True, 0, -1.5, "", "a", "\x00", [], [{}], ["a", None], {}, {"name": "a", "x": [1]})
+"""Of JSON."""
 MOMENTS = (
     datetime(2026, 1, 1, 12, tzinfo=UTC),
     datetime(2026, 1, 1, 12, 0, 9, 250, tzinfo=timezone(-timedelta(hours=23, minutes=59))),
@@ -96,6 +98,8 @@ def _of(type_: Any, given: _Given) -> st.SearchStrategy[Any]:
         return _struct(type_, given)
     if isinstance(type_, type) and issubclass(type_, Enum):
         return st.sampled_from(list(type_))
+    if type_ is Any:
+        return st.sampled_from(VALUES)
     simple: dict[Any, st.SearchStrategy[Any]] = {
         int: st.sampled_from(NUMBERS),
         float: st.sampled_from(FLOATS),

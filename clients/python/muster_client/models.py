@@ -21,6 +21,10 @@ class TrainingCreation(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Id of the project that the workload belongs to."""
     cluster_id: str
     """Id of the cluster that runs the workload."""
+    template_id: str | None = None
+    """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
+    assets: AssetChoice | None = None
+    """Environment and compute resource, whose fields go into the spec."""
     spec: TrainingSpec | None = None
     """What is to run, and how."""
 
@@ -54,6 +58,10 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """The spec, with defaults filled in."""
     not_yet_in_force: list[str] | None = None
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | None = None
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
 
 
 class HttpResponse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -76,6 +84,10 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     """Id of the project that the workload belongs to."""
     cluster_id: str
     """Id of the cluster that runs the workload."""
+    template_id: str | None = None
+    """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
+    assets: AssetChoice | None = None
+    """Environment and compute resource, whose fields go into the spec."""
     spec: DistributedSpec | None = None
     """What is to run in each worker, and how."""
     master_spec_same_as_worker: bool | None = None
@@ -117,6 +129,10 @@ class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit
     """The spec of the workers and of the whole, with defaults filled in."""
     not_yet_in_force: list[str] | None = None
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | None = None
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
     master_spec_same_as_worker: bool
     """Whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
@@ -134,6 +150,10 @@ class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Id of the project that the workload belongs to."""
     cluster_id: str
     """Id of the cluster that runs the workload."""
+    template_id: str | None = None
+    """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
+    assets: AssetChoice | None = None
+    """Environment and compute resource, whose fields go into the spec."""
     spec: WorkspaceSpec | None = None
     """What is to run, and how."""
 
@@ -167,6 +187,118 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """The spec, with defaults filled in."""
     not_yet_in_force: list[str] | None = None
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | None = None
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
+
+
+class Environments(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of environments."""
+
+    environments: list[Environment]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class EnvironmentCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: EnvironmentCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: EnvironmentSpec
+    """The fields that it sets. A null clears what stands below it."""
+
+
+class Environment(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An environment: what workloads run, and as whom."""
+
+    meta: AssetMeta
+    """Which it is, and who can use it."""
+    spec: EnvironmentSpec | None
+    """The fields that it sets, as they were given."""
+
+
+class EnvironmentChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: EnvironmentChange."""
+
+    meta: AssetPlace | None = None
+    """Which it is. It cannot be changed, and can be left out."""
+    spec: EnvironmentSpec
+    """All fields that it sets from now on."""
+
+
+class ComputeResources(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of compute resources."""
+
+    compute_resources: list[ComputeResource]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class ComputeResourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ComputeResourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: ComputeResourceSpec
+    """The fields that it sets. A null clears what stands below it."""
+
+
+class ComputeResource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A compute resource: what a pod asks for, and on which nodes."""
+
+    meta: AssetMeta
+    """Which it is, and who can use it."""
+    spec: ComputeResourceSpec | None
+    """The fields that it sets, as they were given."""
+
+
+class ComputeResourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ComputeResourceChange."""
+
+    meta: AssetPlace | None = None
+    """Which it is. It cannot be changed, and can be left out."""
+    spec: ComputeResourceSpec
+    """All fields that it sets from now on."""
+
+
+class Templates(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of templates."""
+
+    templates: list[Template]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class TemplateCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TemplateCreation."""
+
+    meta: TemplatePlace
+    """Which it is to be, and who can use it."""
+    spec: TemplateSpec
+    """The fields that it sets. A null clears what stands below it."""
+
+
+class Template(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A template: any fields of a kind of workload."""
+
+    meta: TemplateMeta
+    """Which it is, and who can use it."""
+    spec: TemplateSpec | None
+    """The fields that it sets, as they were given."""
+
+
+class TemplateChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TemplateChange."""
+
+    meta: TemplatePlace | None = None
+    """Which it is. It cannot be changed, and can be left out."""
+    spec: TemplateSpec
+    """All fields that it sets from now on."""
 
 
 class CodeLimits(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -320,6 +452,10 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """The spec, with defaults filled in, in the fields of a request for its kind."""
     not_yet_in_force: list[str] | None = None
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | None = None
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
     kubernetes_type: str
     """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
     master_spec_same_as_worker: bool | None = None
@@ -1075,6 +1211,15 @@ class OtherPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_de
     data: dict[str, Any]
 
 
+class AssetChoice(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: AssetChoice."""
+
+    environment_id: str | None = None
+    """Id of an environment."""
+    compute_id: str | None = None
+    """Id of a compute resource."""
+
+
 class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: TrainingSpec."""
 
@@ -1365,6 +1510,227 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """A word to group and filter workloads by; at most 253 characters."""
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
+
+
+class AssetPlace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: AssetPlace."""
+
+    name: str
+    """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
+    scope: AssetPlaceScope
+    """Who can use it: every workload, those of one cluster, or those of one project. It cannot be changed."""
+    project_id: str | None = None
+    """Id of the project, where the scope is a project."""
+    cluster_id: str | None = None
+    """Id of the cluster, where the scope is a cluster."""
+
+
+class EnvironmentSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: EnvironmentSpec."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    workload_types: list[WorkloadType] | None = None
+    """Kinds of workloads that can use it. Default: all of them."""
+    override_uid_gid_in_workspace: bool | None = None
+    """Whether a request may give another user and groups. Only where uidGidSource is custom. Default: no."""
+
+
+class AssetMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Which asset it is, and who can use it."""
+
+    id: str
+    """Id of the asset. A later one of the same name has another id."""
+    name: str
+    """Unique among the assets of its kind and scope."""
+    scope: AssetPlaceScope
+    """Who can use it: every workload, those of one cluster, or those of one project."""
+    project_id: str | None
+    """Id of the project, where the scope is a project."""
+    cluster_id: str | None
+    """Id of the cluster, where the scope is a cluster."""
+    created_by: str
+    """Subject of who created it."""
+    created_at: datetime
+    """When it was created."""
+    changed_at: datetime | None
+    """When it got its present spec. Null if that is its first."""
+
+
+class ComputeResourceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ComputeResourceSpec."""
+
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+
+
+class TemplatePlace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TemplatePlace."""
+
+    name: str
+    """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
+    scope: AssetPlaceScope
+    """Who can use it: every workload, those of one cluster, or those of one project. It cannot be changed."""
+    project_id: str | None = None
+    """Id of the project, where the scope is a project."""
+    cluster_id: str | None = None
+    """Id of the cluster, where the scope is a cluster."""
+    workload_type: WorkloadType
+    """Kind of workload that it is for, such as Training. It cannot be changed."""
+
+
+class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TemplateSpec."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    allow_over_quota: bool | None = None
+    """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
+    Default: false.
+    """
+    completions: int | None = None
+    """Number of pods that must succeed. Default: 1."""
+    parallelism: int | None = None
+    """Number of pods at a time, at most the number of runs. Default: 1."""
+    backoff_limit: int | None = None
+    """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
+    distributed_framework: Framework | None = None
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
+    Mandatory.
+    """
+    num_workers: int | None = None
+    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    min_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    max_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
+    """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
+    they run until they end by themselves, or until it is deleted. Default: Running.
+    """
+    assets: AssetChoice | None = None
+    """Environment and compute resource that it takes its fields from, where a request names none."""
+
+
+class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Which template it is, and who can use it."""
+
+    id: str
+    """Id of the asset. A later one of the same name has another id."""
+    name: str
+    """Unique among the assets of its kind and scope."""
+    scope: AssetPlaceScope
+    """Who can use it: every workload, those of one cluster, or those of one project."""
+    project_id: str | None
+    """Id of the project, where the scope is a project."""
+    cluster_id: str | None
+    """Id of the cluster, where the scope is a cluster."""
+    created_by: str
+    """Subject of who created it."""
+    created_at: datetime
+    """When it was created."""
+    changed_at: datetime | None
+    """When it got its present spec. Null if that is its first."""
+    workload_type: str
+    """Kind of workload that it is for, such as Training."""
 
 
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2373,9 +2739,9 @@ class Happening(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     about: HappeningAbout
     """What it happened to."""
     id: str | None
-    """Id of that workload, project or cluster. Null for a node."""
+    """Id of that workload, project, cluster or asset. Null for a node."""
     name: str
-    """Name of that workload, project, cluster or node."""
+    """Name of that workload, project, cluster, node or asset."""
     type: str
     """Name of the event."""
     message: str
@@ -3025,6 +3391,8 @@ class ImagePullSecret(Model, frozen=True, kw_only=True, rename="camel", omit_def
 
     name: str | None = None
     """Name of a Secret in the project's namespace. Mandatory."""
+    exclude: bool | None = None
+    """Whether to drop the Secret of this name that a template or an environment sets."""
 
 
 class EnvironmentVariable(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3042,6 +3410,8 @@ class EnvironmentVariable(Model, frozen=True, kw_only=True, rename="camel", omit
     """Take the value from the pod itself. Only on clusters of kind kubernetes."""
     description: str | None = None
     """A note for people; the process does not see it."""
+    exclude: bool | None = None
+    """Whether to drop the variable of this name that a template or an environment sets."""
 
 
 class SecuritySpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3180,6 +3550,8 @@ class Label(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """A Kubernetes label key. Mandatory."""
     value: str | None = None
     """A Kubernetes label value. Default: empty."""
+    exclude: bool | None = None
+    """Whether to drop the label of this name that a template sets."""
 
 
 class Annotation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3189,6 +3561,8 @@ class Annotation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """A Kubernetes annotation key. Mandatory."""
     value: str | None = None
     """Any text. Default: empty."""
+    exclude: bool | None = None
+    """Whether to drop the annotation of this name that a template sets."""
 
 
 class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3200,6 +3574,8 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """What is found there, such as wandb. Mandatory."""
     name: str | None = None
     """Name for people. Default: the type."""
+    exclude: bool | None = None
+    """Whether to drop the address of this name that a template sets."""
 
 
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3225,6 +3601,8 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """The spec, with every default filled in. Of a distributed training, that of its workers."""
     distributed: DistributedData | None = None
     """What a distributed training has beside that; absent for every other kind."""
+    made_from: MadeFromData | None = None
+    """From which template and assets it was made, and who set its fields where their values do not say it."""
 
 
 class WorkloadQueuedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4480,6 +4858,21 @@ class DistributedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """The spec of its master, every field with its value; null where it has workers only."""
 
 
+class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """From what a workload was made."""
+
+    template: AssetUsedData | None = None
+    """The template; null where there is none. Likewise the two below."""
+    environment: AssetUsedData | None = None
+    """The environment."""
+    compute: AssetUsedData | None = None
+    """The compute resource."""
+    set_by: dict[str, list[str]] | None = None
+    """Fields of the spec by who set them, such as `image` or `labels[0]`, where the value does not say it: one
+    that differs from its default is taken to be set by the request, and every other to be a default.
+    """
+
+
 class PlacementData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The node and the devices of a pod."""
 
@@ -4616,6 +5009,17 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """
 
 
+class AssetUsedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An asset as it was when the workload was made from it."""
+
+    id: str
+    """UUID of the asset."""
+    name: str
+    """Its name."""
+    version: int
+    """Sequence of its last commit at that time."""
+
+
 class DeviceShareData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: DeviceShareData."""
 
@@ -4654,6 +5058,7 @@ if TYPE_CHECKING:
     type AccessRuleRoleName = Literal["administrator", "project-admin", "researcher", "viewer"]
     type AccessRuleScopeType = Literal["project", "tenant"]
     type ActorKind = Literal["service", "user"]
+    type AssetPlaceScope = Literal["cluster", "project", "tenant"]
     type AuditEntryOutcome = Literal["admitted", "refused", "unreadable"]
     type BudgetReopenedReason = Literal["changed", "measured_again", "new_period"]
     type BudgetState = Literal["exhausted", "open", "warned"]
@@ -4665,15 +5070,18 @@ if TYPE_CHECKING:
     type CommandName = Literal[
         "",
         "AddCluster",
+        "ChangeAsset",
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
         "CordonNode",
+        "CreateAsset",
         "CreateProject",
         "CreateServiceAccount",
         "CreateSubscription",
         "CreateWebhook",
         "CreateWorkload",
+        "DeleteAsset",
         "DeleteProject",
         "DeleteServiceAccount",
         "DeleteSubscription",
@@ -4706,7 +5114,7 @@ if TYPE_CHECKING:
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
-    type HappeningAbout = Literal["cluster", "node", "project", "workload"]
+    type HappeningAbout = Literal["asset", "cluster", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
     type HostPathVolumeMountPropagation = Literal["HostToContainer", "None"]
@@ -4882,6 +5290,7 @@ else:
     AccessRuleRoleName = str
     AccessRuleScopeType = str
     ActorKind = str
+    AssetPlaceScope = str
     AuditEntryOutcome = str
     BudgetReopenedReason = str
     BudgetState = str

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from msgspec.structs import replace
 
-from events.fields.declare import About, Body, Limits
+from events.fields.declare import About, Body, Limits, Section
 from events.fields.values import NonEmpty, Uuid
 from events.workload.spec import (
     NO_DISTRIBUTED_SPEC,
@@ -20,6 +20,15 @@ from events.workload.spec import (
 )
 
 
+class AssetChoice(Section, frozen=True, kw_only=True):
+    """Assets whose fields go into the spec. What the request says itself goes before them."""
+
+    environment_id: Annotated[Uuid | None, About(rows="S015 R39", flag="--environment")] = None
+    """Id of an environment."""
+    compute_id: Annotated[Uuid | None, About(rows="S034 R39", flag="--compute")] = None
+    """Id of a compute resource."""
+
+
 class Creation(Body, frozen=True, kw_only=True):
     """What the creation of any kind says."""
 
@@ -33,6 +42,10 @@ class Creation(Body, frozen=True, kw_only=True):
     """Id of the project that the workload belongs to."""
     cluster_id: Annotated[Uuid, About(rows="S007", flag="--cluster")]
     """Id of the cluster that runs the workload."""
+    template_id: Annotated[Uuid | None, About(rows="S009 R39", flag="--template")] = None
+    """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
+    assets: Annotated[AssetChoice | None, About(rows="S009 S015 S034 R39")] = None
+    """Environment and compute resource, whose fields go into the spec."""
 
     def order(self) -> tuple[TrainingSpec, Distributed | None]:
         """What of it is stored, before defaults that depend on other fields. Each kind says it."""

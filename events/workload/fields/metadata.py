@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar
 
 from events.fields.declare import About, Item, Section
-from events.fields.values import ItemName, Items, LongText, LongUrl, PoolWord
+from events.fields.values import Excluded, ItemName, Items, LongText, LongUrl, PoolWord
 
 
 class Label(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -13,6 +13,8 @@ class Label(Item, frozen=True, kw_only=True, omit_defaults=True):
     """A Kubernetes label key. Mandatory."""
     value: Annotated[str, About(rows="S074")] = ""
     """A Kubernetes label value. Default: empty."""
+    exclude: Annotated[bool, About(rows="S074 R37")] = False
+    """Whether to drop the label of this name that a template sets."""
 
 
 class Annotation(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,6 +24,8 @@ class Annotation(Item, frozen=True, kw_only=True, omit_defaults=True):
     """A Kubernetes annotation key. Mandatory."""
     value: Annotated[LongText, About(rows="S073")] = ""
     """Any text. Default: empty."""
+    exclude: Annotated[Excluded, About(rows="S073 R37")] = False
+    """Whether to drop the annotation of this name that a template sets."""
 
 
 class RelatedUrl(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,6 +37,8 @@ class RelatedUrl(Item, frozen=True, kw_only=True, omit_defaults=True):
     """What is found there, such as wandb. Mandatory."""
     name: Annotated[PoolWord, About(rows="S032")] = ""
     """Name for people. Default: the type."""
+    exclude: Annotated[Excluded, About(rows="S032 R37")] = False
+    """Whether to drop the address of this name that a template sets."""
 
 
 class Metadata(Section, frozen=True, kw_only=True):

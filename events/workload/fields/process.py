@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from events.fields.declare import About, Item, Section
 from events.fields.values import (
     Digest,
+    Excluded,
     FilePath,
     ImageName,
     ItemName,
@@ -58,6 +59,8 @@ class EnvironmentVariable(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Take the value from the pod itself. Only on clusters of kind kubernetes."""
     description: Annotated[ShortText | None, About(rows="S021")] = None
     """A note for people; the process does not see it."""
+    exclude: Annotated[bool, About(rows="S020 R37")] = False
+    """Whether to drop the variable of this name that a template or an environment sets."""
 
 
 class ImagePullSecret(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,6 +68,8 @@ class ImagePullSecret(Item, frozen=True, kw_only=True, omit_defaults=True):
 
     name: Annotated[PullSecretName, About(rows="S018")]
     """Name of a Secret in the project's namespace. Mandatory."""
+    exclude: Annotated[Excluded, About(rows="S018 R37")] = False
+    """Whether to drop the Secret of this name that a template or an environment sets."""
 
 
 class Process(Section, frozen=True, kw_only=True):

@@ -4,6 +4,16 @@ The docstring below a field is its description. A field that may be missing is `
 there. What follows from other declarations is made here, too: the columns of a workload, and events. Pure.
 """
 
+from services.api.answers.assets import (
+    AssetMeta,
+    ComputeResource,
+    ComputeResources,
+    Environment,
+    Environments,
+    Template,
+    TemplateMeta,
+    Templates,
+)
 from services.api.answers.budgets import Budget, Budgets, Price, Prices
 from services.api.answers.clusters import (
     Cluster,
@@ -101,6 +111,7 @@ __all__ = [
     "Allocated",
     "Amounts",
     "AnyWorkload",
+    "AssetMeta",
     "Audit",
     "AuditEntry",
     "Budget",
@@ -110,12 +121,16 @@ __all__ = [
     "CodeLimits",
     "Commit",
     "ComplianceIssue",
+    "ComputeResource",
+    "ComputeResources",
     "Count",
     "Created",
     "Device",
     "Diff",
     "DiffMoment",
     "DistributedTraining",
+    "Environment",
+    "Environments",
     "Error",
     "EventRow",
     "EventRows",
@@ -166,6 +181,9 @@ __all__ = [
     "Subscription",
     "SubscriptionKey",
     "Subscriptions",
+    "Template",
+    "TemplateMeta",
+    "Templates",
     "Training1",
     "UseHours",
     "UseNow",

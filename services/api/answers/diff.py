@@ -111,7 +111,7 @@ class NodeDiff(Form, frozen=True, kw_only=True):
     """At the later moment. Null if it was gone."""
 
 
-About = Literal["workload", "project", "cluster", "node"]
+About = Literal["workload", "project", "cluster", "node", "asset"]
 """What something happened to."""
 
 
@@ -125,9 +125,9 @@ class Happening(Form, frozen=True, kw_only=True):
     about: About
     """What it happened to."""
     id: Uuid | None
-    """Id of that workload, project or cluster. Null for a node."""
+    """Id of that workload, project, cluster or asset. Null for a node."""
     name: str
-    """Name of that workload, project, cluster or node."""
+    """Name of that workload, project, cluster, node or asset."""
     type: str
     """Name of the event."""
     message: str

@@ -59,6 +59,10 @@ class Training1(Form, frozen=True, kw_only=True):
     """The spec, with defaults filled in."""
     not_yet_in_force: tuple[str, ...] = ()
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | UnsetType = UNSET
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
 
 
 class Workspace(Training1, frozen=True, kw_only=True):

@@ -1,0 +1,242 @@
+"""The asset aggregate: an environment, a compute resource or a template, from which workloads are made.
+
+One kind of aggregate for all of them: they live alike, and what may stand in the spec of each, the field registry says
+(events/asset_specs.py). A spec is kept as it was given, since absent, null and a value are three things in it. A
+workload stores what came of it, so that no later change and no deletion of an asset changes a workload.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, assert_never, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from events.decision import Context, Decision
+from events.ids import incarnation_id, name_key
+from events.refusal import Refusal
+
+AssetKind = Literal["environment", "compute", "template"]
+AssetScope = Literal["tenant", "cluster", "project"]
+SCOPES: Final[tuple[AssetScope, ...]] = get_args(AssetScope)
+CALLED: Final[dict[AssetKind, str]] = {
+    "environment": "environment",
+    "compute": "compute resource",
+    "template": "template",
+}
+"""In sentences."""
+MAX_SPEC_BYTES: Final = 64 * 1024
+"""Of a spec as JSON: a page of a list holds a hundred, and a workload made from three of them still fits a message."""
+
+AssetFields = Annotated[
+    dict[str, Any], msgspec.Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/AssetSpec"}]})
+]
+"""A spec as it was given: fields by their names on the wire, and only those that were given."""
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class AssetCreated(_Event, frozen=True, kw_only=True):
+    """Somebody created an environment, a compute resource or a template."""
+
+    asset_id: str
+    """UUID of this incarnation of the name."""
+    kind: AssetKind
+    """What it is."""
+    name: str
+    """Unique among the assets of its kind and scope."""
+    scope: AssetScope
+    """Who can use it: everybody, workloads of one cluster, or workloads of one project."""
+    project_id: str = ""
+    """UUID, where the scope is a project."""
+    cluster_id: str = ""
+    """UUID, where the scope is a cluster."""
+    workload_type: str = ""
+    """Kind of workload that a template is for; empty for the others."""
+    created_by: str
+    """Actor id of who created it."""
+    at: datetime
+    """When it was decided."""
+    spec: AssetFields
+    """Its fields as they were given, by their names on the wire. A null clears what stands below it."""
+
+
+class AssetChanged(_Event, frozen=True, kw_only=True):
+    """Somebody gave it another spec. Workloads that were made from it stay as they are."""
+
+    at: datetime
+    """When it was decided."""
+    spec: AssetFields
+    """The whole spec from now on."""
+
+
+class AssetDeleted(_Event, frozen=True, kw_only=True):
+    """It was deleted. Workloads that were made from it stay as they are, and its name is free."""
+
+    at: datetime
+    """When it was decided."""
+
+
+AssetEvent = AssetCreated | AssetChanged | AssetDeleted
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+class Asset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The newest incarnation of a name; `asset_id` is empty where there never was one."""
+
+    asset_id: str = ""
+    kind: AssetKind = "environment"
+    name: str = ""
+    scope: AssetScope = "tenant"
+    project_id: str = ""
+    cluster_id: str = ""
+    workload_type: str = ""
+    created_by: str = ""
+    created_at: datetime | None = None
+    changed_at: datetime | None = None
+    deleted_at: datetime | None = None
+    spec: AssetFields = msgspec.field(default_factory=dict[str, Any])
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.asset_id) and self.deleted_at is None
+
+
+def asset_key(kind: str, scope: str, place: str, name: str) -> str:
+    """Args: place, the id of the project or cluster; empty for the tenant."""
+    return name_key("asset", kind, scope, place, name)
+
+
+def evolve(state: Asset, event: AssetEvent) -> Asset:
+    """The state after one event; the very same one where the event does not fit it: then it changes nothing."""
+    match event:
+        case AssetCreated():
+            if event.asset_id in ("", state.asset_id):
+                return state
+            return Asset(
+                asset_id=event.asset_id,
+                kind=event.kind,
+                name=event.name,
+                scope=event.scope,
+                project_id=event.project_id,
+                cluster_id=event.cluster_id,
+                workload_type=event.workload_type,
+                created_by=event.created_by,
+                created_at=event.at,
+                spec=event.spec,
+            )
+        case AssetChanged():
+            return replace(state, spec=event.spec, changed_at=event.at) if state.exists else state
+        case AssetDeleted():
+            return replace(state, deleted_at=event.at) if state.exists else state
+        case _:
+            assert_never(event)
+
+
+# -- commands and decide ---------------------------------------------------------------------------------------------
+
+
+class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    project_id: str | None = None
+    """Of an asset whose scope is a project: the gate goes by it, and it must be the asset's own."""
+
+
+class CreateAsset(_Command, frozen=True, kw_only=True):
+    kind: AssetKind
+    name: str
+    scope: AssetScope
+    cluster_id: str | None = None
+    workload_type: str = ""
+    spec: AssetFields
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where scope and place do not go together: whoever may write in a project only must name
+        it, and nobody but the api has looked at them before.
+        """
+        if (self.project_id is not None) != (self.scope == "project"):
+            raise ValueError("the scope is a project where a project is named, and only there")
+        if (self.cluster_id is not None) != (self.scope == "cluster"):
+            raise ValueError("the scope is a cluster where a cluster is named, and only there")
+
+    @property
+    def place(self) -> str:
+        return self.project_id or self.cluster_id or ""
+
+
+class ChangeAsset(_Command, frozen=True, kw_only=True):
+    """Set the spec to exactly this."""
+
+    asset_id: str
+    spec: AssetFields
+
+
+class DeleteAsset(_Command, frozen=True, kw_only=True):
+    asset_id: str
+
+
+AssetCommand = CreateAsset | ChangeAsset | DeleteAsset
+
+
+def decide(command: AssetCommand, state: Asset, context: Context) -> Decision[AssetEvent]:
+    if isinstance(command, CreateAsset):
+        return _create(command, state, context)
+    if not state.exists or (command.asset_id, command.project_id or "") != (state.asset_id, state.project_id):
+        return Refusal(code="not_found", message=f"there is no asset {command.asset_id}")
+    match command:
+        case ChangeAsset():
+            if refusal := _too_large(command.spec):
+                return refusal
+            return () if command.spec == state.spec else (AssetChanged(at=context.now, spec=command.spec),)
+        case DeleteAsset():
+            return (AssetDeleted(at=context.now),)
+        case _:
+            assert_never(command)
+
+
+def name_taken(kind: AssetKind, name: str, instead: str) -> Refusal:
+    """Args: instead, a name to propose."""
+    return Refusal(
+        code="name_taken",
+        field="meta.name",
+        message=f"there is already an asset of this scope and kind ({CALLED[kind]}) that is named {name!r}; choose "
+        f"another name, such as {instead!r}",
+    )
+
+
+def next_name(name: str, number: int = 2) -> str:
+    """Another name that says whose sister it is."""
+    return f"{name}-{number}"
+
+
+def _create(command: CreateAsset, state: Asset, context: Context) -> Decision[AssetEvent]:
+    if state.exists:
+        return name_taken(command.kind, command.name, next_name(command.name))
+    if refusal := _too_large(command.spec):
+        return refusal
+    key = asset_key(command.kind, command.scope, command.place, command.name)
+    return (
+        AssetCreated(
+            asset_id=incarnation_id(key, context.command_id),
+            kind=command.kind,
+            name=command.name,
+            scope=command.scope,
+            project_id=command.project_id or "",
+            cluster_id=command.cluster_id or "",
+            workload_type=command.workload_type,
+            created_by=context.actor.id,
+            at=context.now,
+            spec=command.spec,
+        ),
+    )
+
+
+def _too_large(spec: dict[str, Any]) -> Refusal | None:
+    size = len(msgspec.json.encode(spec))
+    if size <= MAX_SPEC_BYTES:
+        return None
+    message = f"has {size:,} bytes as JSON; at most {MAX_SPEC_BYTES:,} are possible in an asset"
+    return Refusal(code="invalid", field="spec", message=message)

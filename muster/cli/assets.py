@@ -1,0 +1,331 @@
+"""`muster environment`, `muster compute` and `muster template`: what workloads are made from. All three are alike."""
+
+import time
+from dataclasses import dataclass
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from events.nearest import did_you_mean
+from muster.cli.command import Session, command, group
+from muster.cli.complete import compute_names, environment_names, template_names
+from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.names import LAG_SECONDS, UUID, cluster_id, find_cluster, find_project, project_id
+from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, YesOption, confirm
+from muster.cli.output import Column, plain_text
+from muster.cli.values import Row, row_of, rows_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAGE: Final = 100
+"""Rows that are asked for at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssetNoun:
+    """One kind of asset on the command line."""
+
+    noun: str
+    called: str
+    path: str
+    rows: str
+    """The field of a list that holds them."""
+    example: str
+    """Name in examples."""
+    names: "Callable[[Any, str], list[str]]"
+    """What a shell completes."""
+
+
+ENVIRONMENT: Final = AssetNoun(
+    noun="environment",
+    called="environment",
+    path="/asset/environment",
+    rows="environments",
+    example="pytorch",
+    names=environment_names,
+)
+COMPUTE: Final = AssetNoun(
+    noun="compute",
+    called="compute resource",
+    path="/asset/compute",
+    rows="computeResources",
+    example="half-gpu",
+    names=compute_names,
+)
+TEMPLATE: Final = AssetNoun(
+    noun="template",
+    called="template",
+    path="/workload-templates",
+    rows="templates",
+    example="nightly",
+    names=template_names,
+)
+
+
+def _what(row: Row) -> str:
+    """What it is most of all asked for."""
+    spec, compute = row_of(row, "spec"), row_of(row_of(row, "spec"), "compute")
+    names = ("gpuDevicesRequest", "gpuPortionRequest", "gpuMemoryRequest", "cpuCoreRequest", "cpuMemoryRequest")
+    told = [text_of(spec, "image"), *(f"{name} {plain_text(compute[name])}" for name in names if compute.get(name))]
+    return ", ".join(part for part in told if part)
+
+
+ASSET_COLUMNS: Final = (
+    Column("NAME", "meta.name"),
+    Column("SCOPE", "meta.scope"),
+    Column("TYPE", "meta.workloadType"),
+    Column("SETS", "spec", show=_what, rest=True),
+    Column("CREATED", "meta.createdAt", time=True),
+    Column("BY", "meta.createdBy", wide=True),
+    Column("PROJECT", "meta.projectId", wide=True),
+    Column("CLUSTER", "meta.clusterId", wide=True),
+    Column("ID", "meta.id", wide=True),
+)
+_FileOption = Annotated[
+    str, typer.Option("--file", "-f", metavar="FILE|-", help="Read meta and spec from this YAML or JSON file.")
+]
+_ScopeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--scope",
+        metavar="tenant|cluster|project",
+        help="Who can use it. Default: what the file says, else the project or cluster of the flag, else everybody.",
+    ),
+]
+
+
+def find_asset(
+    session: Session, of: AssetNoun, given: str, *, project: str | None = None, cluster: str | None = None
+) -> Row:
+    """One by its name or id, among those that workloads of this project and cluster (ids) can use. Raises Problem."""
+    if UUID.match(given.lower()):
+        return session.api.get(f"{of.path}/{given.lower()}")
+    scope = [(name, value) for name, value in (("projectId", project), ("clusterId", cluster)) if value]
+    found = rows_of(session.api.get(of.path, [("name", given), *scope]), of.rows)
+    if not found and not session.as_of:
+        time.sleep(LAG_SECONDS)
+        found = rows_of(session.api.get(of.path, [("name", given), *scope]), of.rows)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise Problem(
+            f"{given!r} names several {of.called}s",
+            why=tuple(f"{text_of(row_of(row, 'meta'), 'id')}  {_where(row)}" for row in found),
+            todo="give the project (-p) or the cluster (--cluster), or the id",
+            code=ExitCode.USAGE,
+        )
+    known = [text_of(row_of(row, "meta"), "name") for row in rows_of(session.api.get(of.path, scope), of.rows)]
+    raise Problem(
+        f"there is no {of.called} {given!r} that you can use here",
+        why=(f"there are: {', '.join(known[:20])}" if known else "there are none",),
+        todo=did_you_mean(given, known) or f"`muster {of.noun} list` shows what there is",
+        code=ExitCode.NOT_FOUND,
+    )
+
+
+def _where(row: Row) -> str:
+    meta = row_of(row, "meta")
+    place = text_of(meta, "projectId") or text_of(meta, "clusterId")
+    return f"{text_of(meta, 'scope')} {place}".strip()
+
+
+def add_environment(root: typer.Typer) -> None:
+    _add(root, ENVIRONMENT)
+
+
+def add_compute(root: typer.Typer) -> None:
+    _add(root, COMPUTE)
+
+
+def add_template(root: typer.Typer) -> None:
+    _add(root, TEMPLATE)
+
+
+def _add(root: typer.Typer, of: AssetNoun) -> None:
+    app = group(of.noun)
+    _add_reads(app, of)
+    _add_create(app, of)
+    _add_changes(app, of)
+    root.add_typer(app, name=of.noun)
+
+
+def _argument(of: AssetNoun) -> Any:
+    return Annotated[
+        str, typer.Argument(metavar="ASSET", help=f"Name or id of the {of.called}.", autocompletion=of.names)
+    ]
+
+
+def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
+    argument = _argument(of)
+
+    def list_(
+        session: Session,
+        *,
+        search: Annotated[str | None, typer.Option("--search", help="Only those with this in their name.")] = None,
+        project: ProjectOption = None,
+        cluster: ClusterOption = None,
+        limit: Annotated[
+            int, typer.Option("--limit", metavar="N", min=0, help="Maximum number of rows; 0 shows all.")
+        ] = PAGE,
+    ) -> None:
+        scope: list[tuple[str, str | int]] = [("search", search)] if search else []
+        if project:
+            scope.append(("projectId", project_id(session.api, project)))
+        if cluster:
+            scope.append(("clusterId", text_of(find_cluster(session.api, cluster), "id")))
+        rows, more = session.api.pages(of.path, of.rows, scope, most=limit, at_once=PAGE)
+        session.out.rows(rows, ASSET_COLUMNS, name="meta.name", empty=f"no {of.called}s that you can use")
+        if more:
+            session.out.talk(f"there are more than {limit}; --limit 0 shows all")
+
+    def describe(
+        session: Session, asset: argument, *, project: ProjectOption = None, cluster: ClusterOption = None
+    ) -> None:
+        row = find_asset(session, of, asset, **_place(session, project, cluster))
+        session.out.one(row, lambda: _describe(session, row), name="meta.name", columns=ASSET_COLUMNS)
+
+    list_.__doc__ = f"List the {of.called}s that you can use."
+    describe.__doc__ = f"Show a {of.called}." if of.noun != "environment" else "Show an environment."
+    listing = f"muster {of.noun} list\nmuster {of.noun} list --search {of.example} -p vision"
+    command(app, "list", examples=listing, columns=ASSET_COLUMNS, past=True)(list_)
+    command(app, "describe", examples=f"muster {of.noun} describe {of.example}", columns=ASSET_COLUMNS, past=True)(
+        describe
+    )
+
+
+def _place(session: Session, project: str | None, cluster: str | None) -> dict[str, str | None]:
+    return {
+        "project": text_of(find_project(session.api, project), "id") if project else None,
+        "cluster": cluster_id(session, cluster) if cluster else None,
+    }
+
+
+def _describe(session: Session, row: Row) -> None:
+    import yaml
+
+    meta = row_of(row, "meta")
+    session.out.pairs(
+        [
+            ("Name", text_of(meta, "name")),
+            ("Id", text_of(meta, "id")),
+            ("For", text_of(meta, "workloadType")),
+            ("Scope", _where(row)),
+            ("Created", f"{session.out.time(meta.get('createdAt'))} by {text_of(meta, 'createdBy')}"),
+            ("Changed", session.out.time(meta.get("changedAt")) if meta.get("changedAt") else ""),
+        ]
+    )
+    session.out.heading("Spec")
+    session.out.write(yaml.safe_dump(row.get("spec"), sort_keys=False, allow_unicode=True))
+
+
+def _add_create(app: typer.Typer, of: AssetNoun) -> None:
+    def create(
+        session: Session,
+        name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name. Default: the file's.")] = None,
+        *,
+        file: _FileOption,
+        scope: _ScopeOption = None,
+        project: ProjectOption = None,
+        cluster: ClusterOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        body = _read(file)
+        meta: Row = {**row_of(body, "meta")}
+        if name is not None:
+            meta["name"] = name
+        if not text_of(meta, "name"):
+            raise usage(f"the {of.called} needs a name", todo=f"muster {of.noun} create NAME -f {quote(file)}")
+        _set_place(session, meta, scope, project, cluster)
+        made = session.api.mutate("POST", of.path, {**body, "meta": meta}, idempotency_key=idempotency_key).body
+        _made(session, made)
+        session.out.talk(f"{of.called} {text_of(row_of(made, 'meta'), 'name')} created")
+
+    create.__doc__ = f"Create {_a(of)} from a file."
+    command(
+        app,
+        "create",
+        examples=f"muster {of.noun} create {of.example} -f {of.example}.yaml\n"
+        f"muster {of.noun} create {of.example} -f {of.example}.yaml -p vision",
+        columns=ASSET_COLUMNS,
+    )(create)
+
+
+def _made(session: Session, row: Row) -> None:
+    session.out.one(row, lambda: session.out.table([row], ASSET_COLUMNS), name="meta.name", columns=ASSET_COLUMNS)
+
+
+def _a(of: AssetNoun) -> str:
+    return f"{'an' if of.noun == 'environment' else 'a'} {of.called}"
+
+
+def _set_place(session: Session, meta: Row, scope: str | None, project: str | None, cluster: str | None) -> None:
+    """What flags say goes before the file. Raises Problem."""
+    if project and cluster and scope is None:
+        raise usage("--project and --cluster exclude each other", todo="an asset is for one project, or one cluster")
+    scope = scope or ("project" if project else "cluster" if cluster else None)
+    if scope is None:
+        meta.setdefault("scope", "tenant")
+        return
+    meta["scope"] = scope
+    for place in ("projectId", "clusterId"):
+        meta.pop(place, None)
+    if scope == "project" or project:
+        from muster.cli.names import default_project
+
+        meta["projectId"] = text_of(default_project(session, project), "id")
+    if scope == "cluster" or cluster:
+        meta["clusterId"] = cluster_id(session, cluster)
+
+
+def _read(file: str) -> Row:
+    from muster.cli.request_file import read_document
+
+    return read_document(file, ("meta", "spec"), what="an asset")
+
+
+def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
+    argument = _argument(of)
+
+    def update(
+        session: Session,
+        asset: argument,
+        *,
+        file: _FileOption,
+        project: ProjectOption = None,
+        cluster: ClusterOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        row = find_asset(session, of, asset, **_place(session, project, cluster))
+        path = f"{of.path}/{text_of(row_of(row, 'meta'), 'id')}"
+        body: Row = {"spec": _read(file).get("spec")}
+        made = session.api.mutate("PUT", path, body, idempotency_key=idempotency_key).body
+        _made(session, made)
+        session.out.talk(f"{of.called} {text_of(row_of(made, 'meta'), 'name')} is as the file says")
+
+    def delete(
+        session: Session,
+        asset: argument,
+        *,
+        project: ProjectOption = None,
+        cluster: ClusterOption = None,
+        yes: YesOption = False,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        row = find_asset(session, of, asset, **_place(session, project, cluster))
+        name = text_of(row_of(row, "meta"), "name")
+        confirm(f"delete {of.called} {name}? Workloads made from it stay as they are.", yes=yes)
+        path = f"{of.path}/{text_of(row_of(row, 'meta'), 'id')}"
+        session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
+        session.out.talk(f"{of.called} {name} deleted")
+
+    update.__doc__ = f"Set what {_a(of)} sets, from a file. Workloads made from it stay as they are."
+    delete.__doc__ = f"Delete {_a(of)}. Workloads made from it stay as they are."
+    command(
+        app,
+        "update",
+        examples=f"muster {of.noun} update {of.example} -f {of.example}.yaml",
+        columns=ASSET_COLUMNS,
+    )(update)
+    command(app, "delete", output=False, examples=f"muster {of.noun} delete {of.example} -y")(delete)

@@ -1,0 +1,1 @@
+"""Environments, compute resources and templates, from which workloads are made."""

@@ -1,0 +1,90 @@
+"""Environments, compute resources and templates. Pure."""
+
+from typing import Annotated
+
+from events.asset import AssetScope
+from services.api.answers.forms import Form, Uuid
+from services.api.answers.workloads import spec_schema
+from services.api.shown_events import Moment
+
+
+class AssetMeta(Form, frozen=True, kw_only=True):
+    """Which asset it is, and who can use it."""
+
+    id: Uuid
+    """Id of the asset. A later one of the same name has another id."""
+    name: str
+    """Unique among the assets of its kind and scope."""
+    scope: AssetScope
+    """Who can use it: every workload, those of one cluster, or those of one project."""
+    project_id: Uuid | None
+    """Id of the project, where the scope is a project."""
+    cluster_id: Uuid | None
+    """Id of the cluster, where the scope is a cluster."""
+    created_by: str
+    """Subject of who created it."""
+    created_at: Moment
+    """When it was created."""
+    changed_at: Moment | None
+    """When it got its present spec. Null if that is its first."""
+
+
+class TemplateMeta(AssetMeta, frozen=True, kw_only=True):
+    """Which template it is, and who can use it."""
+
+    workload_type: str
+    """Kind of workload that it is for, such as Training."""
+
+
+class Environment(Form, frozen=True, kw_only=True):
+    """An environment: what workloads run, and as whom."""
+
+    meta: AssetMeta
+    """Which it is, and who can use it."""
+    spec: Annotated[object, spec_schema("EnvironmentSpec")]
+    """The fields that it sets, as they were given."""
+
+
+class Environments(Form, frozen=True, kw_only=True):
+    """A page of environments."""
+
+    environments: list[Environment]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class ComputeResource(Form, frozen=True, kw_only=True):
+    """A compute resource: what a pod asks for, and on which nodes."""
+
+    meta: AssetMeta
+    """Which it is, and who can use it."""
+    spec: Annotated[object, spec_schema("ComputeResourceSpec")]
+    """The fields that it sets, as they were given."""
+
+
+class ComputeResources(Form, frozen=True, kw_only=True):
+    """A page of compute resources."""
+
+    compute_resources: list[ComputeResource]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class Template(Form, frozen=True, kw_only=True):
+    """A template: any fields of a kind of workload."""
+
+    meta: TemplateMeta
+    """Which it is, and who can use it."""
+    spec: Annotated[object, spec_schema("TemplateSpec")]
+    """The fields that it sets, as they were given."""
+
+
+class Templates(Form, frozen=True, kw_only=True):
+    """A page of templates."""
+
+    templates: list[Template]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""

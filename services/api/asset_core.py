@@ -1,0 +1,429 @@
+"""What the five operations on every kind of asset share: listing them, making one, reading, changing and deleting one.
+
+Anybody who may submit somewhere can use what is there for it; who may change it, the gate says.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+
+from msgspec.structs import replace
+
+from events.aggregate import ASSET, Chain
+from events.asset import (
+    CALLED,
+    SCOPES,
+    Asset,
+    AssetKind,
+    AssetScope,
+    ChangeAsset,
+    CreateAsset,
+    DeleteAsset,
+    asset_key,
+    next_name,
+)
+from events.asset import name_taken as taken
+from events.asset_specs import OWN, WorkloadType, spec_node
+from events.authorize import Permission
+from events.envelope import Accepted
+from events.fields.declare import Body
+from events.fields.node import tree
+from events.fields.values import NonEmpty, Uuid
+from events.ids import key_of_id
+from events.workload.kinds import KINDS
+from projections.filters import MAX_OFFSET
+from projections.queries import AssetQuery
+from services.api import answers
+from services.api.check import FaultyCreation, check_creation, untouched, without_faults
+from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, sequence_headers
+from services.api.errors import ApiError, bad_request, not_found, refused
+from services.api.event_filters import read_uuid
+from services.api.issues import MAX_ISSUES, Issue, fault, shown
+from services.api.made_from import CHOSEN, find_asset, unsuitable
+from services.api.moments import AS_OF, moment_headers, moment_of, reading
+from services.api.operations import Answer, Query
+from services.api.places import find_cluster, find_project
+from services.api.rules import check_name
+from services.runtime.log.floors import StaleLogError
+
+MAX_PAGE: Final = 100
+"""Assets in an answer: each has up to 64 KiB."""
+MAX_PROPOSALS: Final = 20
+"""Names that are tried before one is proposed."""
+LIST: Final = (
+    Query(name="search", help="Part of a name, in capitals or small letters."),
+    Query(name="name", help="The whole name."),
+    Query(name="scope", type="choice", options=SCOPES, help="Only of this scope."),
+    Query(name="projectId", read=read_uuid, help="Only those that workloads of this project can use."),
+    Query(name="clusterId", read=read_uuid, help="Only those that workloads of this cluster can use."),
+    Query(name="workloadType", type="choice", options=tuple(KINDS), help="Only those for this kind of workload."),
+    Query(name="offset", type="integer", default=0, most=MAX_OFFSET, help="Rows to skip."),
+    Query(name="limit", type="integer", default=50, least=1, most=MAX_PAGE, help="Maximum number of rows, 1 to 100."),
+    AS_OF,
+    MIN_SEQ,
+)
+_UNBUILT: Final = "departments are not built yet"
+
+
+class AssetPlace(Body, frozen=True, kw_only=True):
+    """Which asset it is to be, and who can use it."""
+
+    name: NonEmpty
+    """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
+    scope: AssetScope
+    """Who can use it: every workload, those of one cluster, or those of one project. It cannot be changed."""
+    project_id: Uuid | None = None
+    """Id of the project, where the scope is a project."""
+    cluster_id: Uuid | None = None
+    """Id of the cluster, where the scope is a cluster."""
+
+
+class TemplatePlace(AssetPlace, frozen=True, kw_only=True):
+    """Which template it is to be, and who can use it."""
+
+    workload_type: WorkloadType
+    """Kind of workload that it is for, such as Training. It cannot be changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownAsset:
+    """An asset as answers give it."""
+
+    meta: answers.AssetMeta
+    spec: Mapping[str, Any]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {"meta": self.meta, "spec": self.spec}
+
+
+async def listed(call: Look, kind: AssetKind) -> tuple[list[ShownAsset], int | None, int, dict[str, str]]:
+    """(a page, the offset of the next one, up to which sequence it speaks, headers). Raises 403 where the caller may
+    read nothing at all.
+    """
+    require_reader(call)
+    read, values = await reading(call), call.values
+    page = await read.queries.assets(
+        AssetQuery(
+            kind=kind,
+            search=values["search"],
+            name=values["name"],
+            scope=values["scope"],
+            project_id=values["projectId"],
+            cluster_id=values["clusterId"],
+            workload_type=values["workloadType"],
+            offset=values["offset"],
+            limit=values["limit"],
+        )
+    )
+    subjects = await call.api.actors.subjects_of({row["created_by"] for row in page.rows})
+    found = [
+        ShownAsset(
+            meta=_meta(
+                kind,
+                asset_id=row["id"],
+                name=row["name"],
+                scope=row["scope"],
+                project_id=row["project_id"],
+                cluster_id=row["cluster_id"],
+                created_by=subjects[row["created_by"]],
+                created_at=row["created_at"],
+                changed_at=row["changed_at"],
+                workload_type="".join(row["workload_types"][:1]),
+            ),
+            spec=row["spec"],
+        )
+        for row in page.rows
+    ]
+    return found, page.next, page.seq, read.headers
+
+
+def require_reader(call: Look) -> None:
+    """Raises 403 where the caller has no role that lets them read anything."""
+    if call.grants.readable_projects == frozenset():
+        call.require(Permission.READ, None)
+
+
+async def create(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAsset, dict[str, str]]:
+    """(the new asset, headers). Raises ApiError."""
+    data = call.json_object()
+    _, place = await _checked(call, kind, body, data, None)
+    meta, spec = cast("dict[str, Any]", data["meta"]), cast("dict[str, Any]", data["spec"])
+    command = CreateAsset(
+        kind=kind,
+        name=meta["name"],
+        scope=meta["scope"],
+        project_id=place if meta["scope"] == "project" else None,
+        cluster_id=place if meta["scope"] == "cluster" else None,
+        workload_type=meta.get("workloadType") or "",
+        spec=spec,
+    )
+    reply = await _sent(call, command)
+    assert reply.at is not None, "a creation is answered with its time"
+    made = Asset(
+        asset_id=reply.id,
+        kind=kind,
+        name=command.name,
+        scope=command.scope,
+        project_id=command.project_id or "",
+        cluster_id=command.cluster_id or "",
+        workload_type=command.workload_type,
+        created_at=reply.at,
+        spec=spec,
+    )
+    return _shown(made, call.identity.sub), sequence_headers(reply.seq)
+
+
+async def _sent(call: Call, command: CreateAsset) -> Accepted:
+    """Have it made. Where its name is taken, the refusal proposes one that is free."""
+    try:
+        return await call.send(command, creation=True)
+    except ApiError as error:
+        if error.details != "name_taken":
+            raise
+        for number in range(2, MAX_PROPOSALS):
+            instead = next_name(command.name, number)
+            key = asset_key(command.kind, command.scope, command.place, instead)
+            if not (await call.api.store.load(ASSET, key)).state.exists:
+                raise refused(taken(command.kind, command.name, instead), creation=True) from None
+        raise
+
+
+async def read(call: Look, kind: AssetKind) -> tuple[ShownAsset, dict[str, str]]:
+    """(an asset as it is, or was at a moment, headers). Raises 404."""
+    moment = await moment_of(call)
+    headers = {} if moment is None else moment_headers(moment)
+    if moment is not None:
+        chain = await find_asset(call, kind, call.id, at=moment.seq) if moment.seq else None
+    else:
+        chain, headers = await _newest(call, kind)
+    if chain is None or not chain.state.exists:
+        raise not_found(f"there is no {CALLED[kind]} {call.id}")
+    return await _told(call, chain.state), sequence_headers(chain.version) | headers
+
+
+async def _newest(call: Look, kind: AssetKind) -> tuple[Chain[Asset] | None, dict[str, str]]:
+    """With all up to `min_seq`, where it was asked for."""
+    key, wanted = key_of_id(call.id), call.min_seq
+    headers: dict[str, str] = {}
+    if key is not None and wanted:
+        try:
+            await call.api.store.load(ASSET, key, min_seq=wanted, seconds=MAX_WAIT_SECONDS)
+        except StaleLogError:
+            headers = {"X-Log-Stale": "true"}
+    chain = await find_asset(call, kind, call.id)
+    return (chain if chain is not None and await _place_lives(call, chain.state) else None), headers
+
+
+async def change(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAsset, dict[str, str]]:
+    """(the asset with its new spec, headers). Raises ApiError."""
+    chain = await _found(call, kind)
+    data = call.json_object()
+    await _checked(call, kind, body, data, chain.state)
+    asset, spec = chain.state, cast("dict[str, Any]", data["spec"])
+    command = ChangeAsset(asset_id=call.id, project_id=asset.project_id or None, spec=spec)
+    reply = await call.send(command)
+    changed = replace(asset, spec=spec, changed_at=reply.at) if reply.changed else asset
+    return await _told(call, changed), sequence_headers(reply.seq)
+
+
+async def delete(call: Call, kind: AssetKind) -> Answer[answers.HttpResponse]:
+    chain = await _found(call, kind)
+    command = DeleteAsset(asset_id=call.id, project_id=chain.state.project_id or None)
+    reply = await call.send(command)
+    return call.accepted(
+        reply, f"{CALLED[kind]} {chain.state.name} is deleted; workloads made from it stay as they are"
+    )
+
+
+async def _found(call: Call, kind: AssetKind) -> Chain[Asset]:
+    chain, _ = await _newest(call, kind)
+    # A deleted one is for the decider: a repeated request is answered as the first time.
+    if chain is None or not (chain.state.exists or call.keyed):
+        raise not_found(f"there is no {CALLED[kind]} {call.id}")
+    return chain
+
+
+async def _place_lives(call: Look, asset: Asset) -> bool:
+    """Whether its project or cluster is still there."""
+    if asset.project_id:
+        return await find_project(call, asset.project_id) is not None
+    return not asset.cluster_id or await find_cluster(call, asset.cluster_id) is not None
+
+
+# -- what is wrong with one ------------------------------------------------------------------------------------------
+
+
+async def _checked(
+    call: Call, kind: AssetKind, body: type[Body], data: dict[str, Any], before: Asset | None
+) -> tuple[dict[str, Any], str]:
+    """(what was sent, id of the place that it is for). Raises 400 with everything that is wrong.
+
+    Args:
+        before: the asset that is to be changed; None: one is to be made.
+    """
+    unbuilt = [*_departments(data)]
+    sound, issues = without_faults(tree(body), data if not unbuilt else _without_departments(data))
+    meta: dict[str, Any] = sound.get("meta") or {}
+    found = [*(_of_meta(meta) if before is None else _of_same(meta, before))]
+    place = meta if before is None else {"projectId": before.project_id or None, "clusterId": before.cluster_id or None}
+    workload_type = (meta.get("workloadType") if before is None else before.workload_type) or ""
+    spec: dict[str, Any] = sound.get("spec") or {}
+    found += _of_spec(kind, spec, workload_type)
+    if before is None:
+        found += await _of_place(call, meta)
+    found += await _of_assets(call, spec, workload_type, place)
+    if told := [*unbuilt, *issues, *untouched(found, sound, [*unbuilt, *issues])]:
+        raise bad_request(told[:MAX_ISSUES])
+    return data, place.get("projectId") or place.get("clusterId") or ""
+
+
+def _departments(data: dict[str, Any]) -> Iterator[Issue]:
+    meta = data.get("meta")
+    if not isinstance(meta, dict):
+        return
+    given = cast("dict[str, Any]", meta)
+    if given.get("scope") == "department":
+        yield fault("meta.scope", f"{_UNBUILT}; give one of {', '.join(SCOPES)}", "options")
+    if given.get("departmentId") is not None:
+        yield fault("meta.departmentId", f"{_UNBUILT}; leave it out", "canAdd")
+
+
+def _without_departments(data: dict[str, Any]) -> dict[str, Any]:
+    """The same without what was told of already: as if it were for everybody."""
+    meta = {name: value for name, value in data["meta"].items() if name != "departmentId"}
+    return data | {"meta": meta | ({"scope": "tenant"} if meta.get("scope") == "department" else {})}
+
+
+def _of_meta(meta: Mapping[str, Any]) -> Iterator[Issue]:
+    for issue in check_name(meta.get("name") or "", as_prefix=False):
+        yield fault(f"meta.{issue.field}", issue.details, issue.rule)
+    for scope, field in (("project", "projectId"), ("cluster", "clusterId")):
+        given = meta.get(field) is not None
+        if given != (meta.get("scope") == scope):
+            rule = "canAdd" if given else "required"
+            yield fault(f"meta.{field}", f"is given where scope is {scope}, and only there", rule, "meta.scope")
+
+
+def _of_same(meta: Mapping[str, Any], asset: Asset) -> Iterator[Issue]:
+    """What says where it is cannot be changed; a body may repeat it."""
+    own = {
+        "name": asset.name,
+        "scope": asset.scope,
+        "projectId": asset.project_id,
+        "clusterId": asset.cluster_id,
+        "workloadType": asset.workload_type,
+    }
+    for field, value in meta.items():
+        if value is not None and value != own.get(field):
+            details = (
+                f"cannot be changed: it is {shown(own.get(field) or None)}, got {shown(value)}; create another one"
+            )
+            yield fault(f"meta.{field}", details, "canEdit")
+
+
+def _of_spec(kind: AssetKind, spec: Mapping[str, Any], workload_type: str) -> Iterator[Issue]:
+    """What the rules of workloads say of the fields that are there. What depends on others, the merge shows."""
+    fields = {name: value for name, value in spec.items() if name not in OWN and value is not None}
+    known = workload_type if workload_type in KINDS else next(iter(KINDS))
+    filled = {
+        field.name: field.options[0] if field.options else "any" for field in spec_node(known).fields if field.mandatory
+    }
+    creation = {"name": "any", "projectId": "any", "clusterId": "any", "spec": filled | fields}
+    checked = check_creation(KINDS[known].creation, creation)
+    if isinstance(checked, FaultyCreation):
+        for issue in checked.issues:
+            if all(_is_given(fields, looked_at) for looked_at in issue.involves | {issue.field}):
+                yield issue
+    if kind == "environment" and spec.get("overrideUidGidInWorkspace"):
+        security: Mapping[str, Any] = spec.get("security") or {}
+        if security.get("uidGidSource") in (None, "fromTheImage"):
+            details = "is possible only where security.uidGidSource is custom: user and groups come from the image here"
+            yield fault("spec.overrideUidGidInWorkspace", details, "canAdd", "spec.security.uidGidSource")
+
+
+def _is_given(spec: Mapping[str, Any], path: str) -> bool:
+    """Whether a field such as `spec.labels[0].name` is among those that are there; of an item, whether its list is."""
+    here: Any = spec
+    for step in path.partition("[")[0].split(".")[1:]:
+        here = cast("Mapping[str, Any]", here).get(step) if isinstance(here, dict) else None
+    return here is not None
+
+
+async def _of_place(call: Call, meta: Mapping[str, Any]) -> list[Issue]:
+    """Whoever may not read there learns nothing of it: the gate refuses."""
+    issues: list[Issue] = []
+    project_id, cluster_id = meta.get("projectId"), meta.get("clusterId")
+    if project_id and call.may_read(project_id) and await find_project(call, project_id) is None:
+        issues.append(fault("meta.projectId", f"there is no project {shown(project_id)}"))
+    if cluster_id and await find_cluster(call, cluster_id) is None:
+        issues.append(fault("meta.clusterId", f"there is no cluster {shown(cluster_id)}"))
+    return issues
+
+
+async def _of_assets(call: Call, spec: Mapping[str, Any], workload_type: str, place: Mapping[str, Any]) -> list[Issue]:
+    """What is wrong with the assets that a template names."""
+    chosen: Mapping[str, Any] = spec.get("assets") or {}
+    issues: list[Issue] = []
+    for kind, name in CHOSEN.items():
+        asset_id = chosen.get(name)
+        if not isinstance(asset_id, str):
+            continue
+        chain = await find_asset(call, kind, asset_id)
+        asset = None if chain is None else chain.state
+        if problem := unsuitable(kind, asset_id, asset, workload_type, place):
+            issues.append(fault(f"spec.assets.{name}", problem))
+    return issues
+
+
+# -- how one is shown ------------------------------------------------------------------------------------------------
+
+
+async def _told(call: Look, asset: Asset) -> ShownAsset:
+    return _shown(asset, (await call.api.actors.subjects_of((asset.created_by,)))[asset.created_by])
+
+
+def _shown(asset: Asset, created_by: str) -> ShownAsset:
+    assert asset.created_at is not None, "an asset that was loaded was created"
+    meta = _meta(
+        asset.kind,
+        asset_id=asset.asset_id,
+        name=asset.name,
+        scope=asset.scope,
+        project_id=asset.project_id,
+        cluster_id=asset.cluster_id,
+        created_by=created_by,
+        created_at=asset.created_at,
+        changed_at=asset.changed_at,
+        workload_type=asset.workload_type,
+    )
+    return ShownAsset(meta=meta, spec=asset.spec)
+
+
+def _meta(
+    kind: AssetKind,
+    *,
+    asset_id: str,
+    name: str,
+    scope: AssetScope,
+    project_id: str,
+    cluster_id: str,
+    created_by: str,
+    created_at: datetime,
+    changed_at: datetime | None,
+    workload_type: str,
+) -> answers.AssetMeta:
+    fields: dict[str, Any] = {
+        "id": asset_id,
+        "name": name,
+        "scope": scope,
+        "project_id": project_id or None,
+        "cluster_id": cluster_id or None,
+        "created_by": created_by,
+        "created_at": created_at,
+        "changed_at": changed_at,
+    }
+    if kind == "template":
+        return answers.TemplateMeta(workload_type=workload_type, **fields)
+    return answers.AssetMeta(**fields)

@@ -1,0 +1,143 @@
+"""Who set each field of a workload's spec: what of it is stored, and what is told. Pure.
+
+A value mostly says it itself: one that differs from its default was asked for, and every other is a default. Only where
+that is not so, something is stored (docs/adr/0082).
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, cast
+
+from msgspec.structs import replace
+
+from events.asset_specs import spec_node
+from events.fields.declare import Section
+from events.fields.node import Node
+from events.workload.kinds.kind import Kind
+from events.workload.made_from import MadeFrom, Source
+from events.workload.spec import FOLLOWING, Distributed, TrainingSpec
+from services.api.merge import Merged, Origin, Place, item_key
+
+_LAST_STEP: Final = re.compile(r"(\.\w+|\[\d+\])\Z")
+
+
+def set_by(
+    kind: Kind, merged: Merged, spec: TrainingSpec, distributed: Distributed | None
+) -> dict[str, tuple[str, ...]]:
+    """What is to be stored of who set which field: paths by source. `spec` has its defaults."""
+    actual = dict(_given(spec_node(kind.name), merged.origin, merged.spec, ""))
+    found: dict[str, list[str]] = {}
+    # Of what nobody gave, the value says that it is a default, or follows from what somebody gave.
+    for path, supposed in _supposed(kind, spec, distributed, among=merged.origin.keys()):
+        source = _source_of(path, actual)
+        if source != supposed:
+            found.setdefault(source, []).append(path)
+    return {source: tuple(paths) for source, paths in found.items()}
+
+
+def explained(
+    kind: Kind, spec: TrainingSpec, distributed: Distributed | None, made_from: MadeFrom | None
+) -> dict[str, str]:
+    """Who set each field of the spec, such as `spec.labels[0]`: `request`, `default`, or the asset and its name."""
+    told: dict[str, str] = dict(_supposed(kind, spec, distributed))
+    if made_from is not None:
+        called = {"template": made_from.template, "environment": made_from.environment, "compute": made_from.compute}
+        for source, paths in made_from.set_by.items():
+            used = called.get(source)
+            word = source if used is None else f"{source} {used.name}"
+            told |= {path: word for path in paths if path in told}
+    return {f"spec.{path}": word for path, word in told.items()}
+
+
+def _supposed(
+    kind: Kind, spec: TrainingSpec, distributed: Distributed | None, *, among: Collection[str] | None = None
+) -> Iterator[tuple[str, Source]]:
+    """Who set each field and each item, as far as its value says it; `among`: only below these fields of the spec."""
+    form = kind.shown(spec, distributed)
+    following: Section | None = None
+    for leaf in _leaves(kind.name):
+        if among is not None and leaf.top not in among:
+            continue
+        own = leaf.value(form)
+        if own and leaf.by_item:
+            yield from ((f"{leaf.path}[{index}]", "request") for index in range(len(own)))
+            continue
+        default = leaf.default
+        if leaf.path in FOLLOWING:
+            following = following or _with_what_follows(kind, spec, distributed)
+            default = leaf.value(following)
+        yield leaf.path, "default" if own == default else "request"
+
+
+def _with_what_follows(kind: Kind, spec: TrainingSpec, distributed: Distributed | None) -> Section:
+    """The spec as it would be if nobody had given what can follow from other fields."""
+    undone = replace(spec, preemptibility=None, compute=replace(spec.compute, gpu_devices_request=0))
+    return kind.shown(kind.with_defaults(undone), distributed)
+
+
+class _Leaf(NamedTuple):
+    """A field of the spec that holds no others; a list that is merged item by item holds items."""
+
+    path: str
+    top: str
+    """The first step of it."""
+    value: Callable[[Any], Any]
+    """Of the spec in the form of its kind; the default where the object that holds it is null."""
+    default: Any
+    by_item: bool
+
+
+@cache
+def _leaves(kind: str) -> tuple[_Leaf, ...]:
+    return tuple(_leaves_of(spec_node(kind), "", (), optional=False))
+
+
+def _leaves_of(node: Node, path: str, attributes: tuple[str, ...], *, optional: bool) -> Iterator[_Leaf]:
+    for field in node.fields:
+        here, names = f"{path}.{field.name}" if path else field.name, (*attributes, field.attribute)
+        if field.kind == "object":
+            yield from _leaves_of(field, here, names, optional=optional or field.default is None)
+        else:
+            get = _in_optional(names, field.default) if optional else attrgetter(".".join(names))
+            yield _Leaf(here, here.partition(".")[0], get, field.default, item_key(field) is not None)
+
+
+def _in_optional(attributes: tuple[str, ...], default: Any) -> Callable[[Any], Any]:
+    def get(form: Any) -> Any:
+        for name in attributes:
+            if form is None:
+                return default
+            form = getattr(form, name)
+        return form
+
+    return get
+
+
+def _given(
+    node: Node, origin: Mapping[str, Origin], values: Mapping[str, Any], path: str
+) -> Iterator[tuple[str, Source]]:
+    """Who gave what, by path; of lists that are merged, the items that are left when the excluded ones are dropped."""
+    for name, held in origin.items():
+        here = f"{path}.{name}" if path else name
+        if isinstance(held, Place):
+            yield here, held.layer.source
+        elif isinstance(held, dict):
+            yield from _given(node.by_name[name], held, values[name], here)
+        else:
+            items = cast("list[dict[str, Any]]", values[name])
+            left = [place for item, place in zip(items, held, strict=True) if not item.get("exclude")]
+            yield from ((f"{here}[{index}]", place.layer.source) for index, place in enumerate(left))
+            if held and not left:
+                yield here, held[-1].layer.source
+
+
+def _source_of(path: str, actual: Mapping[str, Source]) -> Source:
+    """Of a field, or of the object that it is in, where that was given or cleared as a whole."""
+    while path:
+        if (source := actual.get(path)) is not None:
+            return source
+        shorter = _LAST_STEP.sub("", path)
+        path = shorter if shorter != path else ""
+    return "default"

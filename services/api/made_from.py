@@ -1,0 +1,207 @@
+"""From a request that names a template or assets to the one that it stands for: fields from whoever sets them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, cast
+
+from events.aggregate import ASSET, WORKLOAD, Chain
+from events.asset import CALLED, Asset, AssetKind
+from events.asset_specs import OWN, spec_node
+from events.ids import incarnation_id, key_of_id, workload_key
+from events.workload.decide import final_name
+from events.workload.kinds.kind import Kind
+from events.workload.made_from import AssetUsed, MadeFrom
+from events.workload.spec import Distributed, TrainingSpec
+from services.api.context import Call, Look
+from services.api.explain import set_by
+from services.api.issues import Issue, fault, shown
+from services.api.merge import Json, Layer, Merged, merged
+
+CHOSEN: Final[dict[Literal["environment", "compute"], str]] = {"environment": "environmentId", "compute": "computeId"}
+"""Assets that a request or a template chooses, and the fields of `assets` that name them."""
+_OF_USERS: Final = ("runAsUid", "runAsGid", "supplementalGroups")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A request and what it is made from."""
+
+    data: Json
+    """The request, with the fields of all assets in its spec."""
+    issues: Sequence[Issue]
+    """What is wrong with the assets that it names."""
+    used: Mapping[AssetKind, Chain[Asset]]
+    merged: Merged | None
+    """None where the spec is none."""
+
+    def told(self, issues: Sequence[Issue]) -> list[Issue]:
+        """What is wrong with the whole, by the request's own paths; of what an asset set, which one that is."""
+        return [*self.issues, *map(self._told, issues)] if self.used else [*self.issues, *issues]
+
+    def _told(self, issue: Issue) -> Issue:
+        if self.merged is None or not issue.field.startswith("spec."):
+            return issue
+        found = self.merged.place(issue.field.removeprefix("spec."))
+        if found is None:
+            return issue
+        place, path = found
+        if place.layer.source == "request":
+            return replace(issue, field=f"spec.{path}")
+        return replace(issue, field=f"spec.{path}", details=f"{issue.details} ({place.layer.called} sets it)")
+
+    def made_from(self, kind: Kind, spec: TrainingSpec, distributed: Distributed | None) -> MadeFrom | None:
+        """What is stored of it; None where the values of the spec say everything. `spec` has its defaults."""
+        fields = {} if self.merged is None else set_by(kind, self.merged, spec, distributed)
+        if not (fields or self.used):
+            return None
+        of = {
+            kind: AssetUsed(id=chain.state.asset_id, name=chain.state.name, version=chain.version)
+            for kind, chain in self.used.items()
+        }
+        return MadeFrom(
+            template=of.get("template"), environment=of.get("environment"), compute=of.get("compute"), set_by=fields
+        )
+
+
+async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
+    """The request with all that it is made from. A repeated one is made from what the first was made from."""
+    template_id, choice = data.get("templateId"), data.get("assets")
+    spec: Any = data.get("spec")
+    given: Json | None = cast("Json", spec) if isinstance(spec, dict) else {} if spec is None else None
+    if template_id is None and not isinstance(choice, dict):
+        alone = None if given is None else merged(spec_node(kind.name), [_request(given)])
+        return Made(data=data, issues=[], used={}, merged=alone)
+    gathering = _Gathering(call, kind, data, await _earlier(call, data, command_id))
+    await gathering.gather(template_id, cast("Json", choice) if isinstance(choice, dict) else {})
+    used = gathering.used
+    if given is None:
+        return Made(data=data, issues=gathering.issues, used=used, merged=None)
+    layers = [_layer(used[asset]) for asset in ("template", "environment", "compute") if asset in used]
+    if "environment" in used:
+        gathering.issues += _users(given, used["environment"].state)
+    whole = merged(spec_node(kind.name), [*layers, _request(given)])
+    return Made(data=data | {"spec": whole.spec}, issues=gathering.issues, used=used, merged=whole)
+
+
+def _request(spec: Json) -> Layer:
+    return Layer(source="request", name="", spec=spec)
+
+
+def _layer(chain: Chain[Asset]) -> Layer:
+    asset = chain.state
+    fields = {name: value for name, value in asset.spec.items() if name not in OWN}
+    return Layer(source=asset.kind, name=asset.name, spec=fields)
+
+
+class _Gathering:
+    """Finds the assets of one request."""
+
+    def __init__(self, call: Call, kind: Kind, data: Json, earlier: MadeFrom | None) -> None:
+        self._call, self._kind, self._data, self._earlier = call, kind, data, earlier
+        self.used: dict[AssetKind, Chain[Asset]] = {}
+        self.issues: list[Issue] = []
+
+    async def gather(self, template_id: Any, choice: Json) -> None:
+        of_template: Json = {}
+        if isinstance(template_id, str):
+            await self._take("template", template_id, "templateId")
+            if (template := self.used.get("template")) is not None:
+                of_template = template.state.spec.get("assets") or {}
+        for kind, name in CHOSEN.items():
+            if name in choice:
+                # Null takes away what the template names.
+                if isinstance(choice[name], str):
+                    await self._take(kind, choice[name], f"assets.{name}")
+            elif isinstance(of_template.get(name), str):
+                await self._take(kind, of_template[name], "templateId")
+
+    async def _take(self, kind: AssetKind, asset_id: str, field: str) -> None:
+        before = None if self._earlier is None else self._earlier.used(kind)
+        at = before.version if before is not None and before.id == asset_id else None
+        chain = await find_asset(self._call, kind, asset_id, at=at)
+        asset = None if chain is None else chain.state
+        if problem := unsuitable(kind, asset_id, asset, self._kind.name, self._data):
+            self.issues.append(Issue(field=field, details=problem))
+        elif chain is not None:
+            self.used[kind] = chain
+
+
+async def find_asset(call: Look, kind: AssetKind, asset_id: str, *, at: int | None = None) -> Chain[Asset] | None:
+    """An asset that the caller may read, as the log has it now or at a sequence, perhaps deleted; None where there is
+    none.
+    """
+    key = key_of_id(asset_id)
+    if key is None:
+        return None
+    chain: Chain[Asset] = await (call.api.store.load(ASSET, key) if at is None else call.api.store.load(ASSET, key, at))
+    asset = chain.state
+    ours = chain.version > 0 and (asset.asset_id, asset.kind) == (asset_id.lower(), kind)
+    return chain if ours and may_read_asset(call, asset) else None
+
+
+def may_read_asset(call: Look, asset: Asset) -> bool:
+    """Those of the tenant and of clusters are everybody's who may read anything."""
+    if asset.project_id:
+        return call.may_read(asset.project_id)
+    return call.grants.readable_projects != frozenset()
+
+
+def unsuitable(
+    kind: AssetKind, asset_id: str, asset: Asset | None, workload_type: str, asked: Mapping[str, Any]
+) -> str:
+    """Why a workload of this type, project and cluster cannot be made from an asset; empty where it can.
+
+    Args:
+        asked: with `projectId` and `clusterId`; what is missing there fits.
+    """
+    called = CALLED[kind]
+    if asset is None:
+        return f"there is no {called} {shown(asset_id)}, or you may not see it"
+    name, project_id, cluster_id = shown(asset.name), asked.get("projectId"), asked.get("clusterId")
+    if asset.deleted_at is not None:
+        return f"{called} {name} was deleted; choose another, or leave it out"
+    if asset.project_id and project_id is not None and asset.project_id != project_id:
+        return (
+            f"{called} {name} is of another project ({asset.project_id}); choose one of this project or of the tenant"
+        )
+    if asset.cluster_id and cluster_id is not None and asset.cluster_id != cluster_id:
+        return (
+            f"{called} {name} is of another cluster ({asset.cluster_id}); choose one of this cluster or of the tenant"
+        )
+    types = [asset.workload_type] if asset.workload_type else asset.spec.get("workloadTypes") or []
+    if workload_type and types and workload_type not in types:
+        return f"{called} {name} is for {', '.join(types)}, and this is a {workload_type}; choose another"
+    return ""
+
+
+def _users(given: Json, environment: Asset) -> list[Issue]:
+    """R22: what a request says of user and groups beside an environment."""
+    security, own = given.get("security"), environment.spec.get("security") or {}
+    if not isinstance(security, dict):
+        return []
+    source = own.get("uidGidSource") or "fromTheImage"
+    if environment.spec.get("overrideUidGidInWorkspace") and source != "fromTheImage":
+        return []
+    name = shown(environment.name)
+    why = (
+        f"environment {name} takes user and groups from the image"
+        if source == "fromTheImage"
+        else f"environment {name} lets no request change its user and groups (overrideUidGidInWorkspace)"
+    )
+    said = cast("Json", security)
+    return [
+        fault(f"spec.security.{field}", f"is not possible: {why}; leave it out", "canEdit", "assets.environmentId")
+        for field in _OF_USERS
+        if said.get(field) is not None
+    ]
+
+
+async def _earlier(call: Call, data: Json, command_id: str) -> MadeFrom | None:
+    """What the workload was made from that this very request made before."""
+    name, project_id = data.get("name"), data.get("projectId")
+    if not call.keyed or not isinstance(name, str) or not isinstance(project_id, str) or not call.may_read(project_id):
+        return None
+    as_prefix = data.get("useGivenNameAsPrefix") is True
+    key = workload_key(project_id, final_name(name, as_prefix=as_prefix, command_id=command_id))
+    chain = await call.api.store.load_at(WORKLOAD, key, incarnation_id(key, command_id))
+    return None if chain is None else chain.state.made_from

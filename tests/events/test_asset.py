@@ -1,0 +1,139 @@
+"""Deciding on assets, given, when, then."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from events.aggregate import ASSET
+from events.asset import (
+    MAX_SPEC_BYTES,
+    Asset,
+    AssetChanged,
+    AssetCreated,
+    AssetDeleted,
+    ChangeAsset,
+    CreateAsset,
+    DeleteAsset,
+    asset_key,
+)
+from events.ids import key_of_id
+from events.refusal import Refusal
+from tests.events.given import NOW, context
+
+SPEC = {"image": "python:3.13", "security": None}
+
+
+class Given:
+    """An asset with a life behind it."""
+
+    def __init__(self, *commands: Any) -> None:
+        self.state: Asset = ASSET.initial
+        for number, command in enumerate(commands):
+            self.do(command, f"c{number}")
+
+    def when(self, command: Any, command_id: str = "c") -> Any:
+        return ASSET.decide(command, self.state, context(now=NOW, command_id=command_id))
+
+    def do(self, command: Any, command_id: str = "c") -> tuple[Any, ...]:
+        events = self.when(command, command_id)
+        assert not isinstance(events, Refusal), events
+        self.state = ASSET.after(self.state, events)
+        return events
+
+
+def create(**more: Any) -> CreateAsset:
+    return CreateAsset(**{"kind": "environment", "name": "torch", "scope": "tenant", "spec": SPEC} | more)
+
+
+def test_what_was_given_is_kept_with_its_nulls() -> None:
+    (created,) = Given().do(create(scope="project", project_id="p"))
+    assert isinstance(created, AssetCreated)
+    assert (created.spec, created.project_id, created.cluster_id, created.at) == (SPEC, "p", "", NOW)
+    assert key_of_id(created.asset_id) == asset_key("environment", "project", "p", "torch")
+
+
+def test_a_name_is_taken_within_its_kind_and_scope_and_another_is_proposed() -> None:
+    refused = Given(create()).when(create())
+    assert isinstance(refused, Refusal)
+    assert refused.code == "name_taken"
+    assert "'torch-2'" in refused.message
+    keys = {
+        asset_key(kind, scope, place, "torch")
+        for kind in ("environment", "compute", "template")
+        for scope, place in (("tenant", ""), ("project", "p"), ("project", "q"), ("cluster", "p"))
+    }
+    assert len(keys) == 12
+
+
+def test_a_name_is_free_again_after_a_deletion_and_stands_for_another_asset() -> None:
+    given = Given(create())
+    first = given.state.asset_id
+    assert given.do(DeleteAsset(asset_id=first)) == (AssetDeleted(at=NOW),)
+    given.do(create(), "again")
+    assert given.state.exists
+    assert given.state.asset_id != first
+    gone = given.when(ChangeAsset(asset_id=first, spec={}))
+    assert isinstance(gone, Refusal)
+    assert gone.code == "not_found"
+
+
+def test_a_change_sets_the_whole_spec_and_the_same_spec_changes_nothing() -> None:
+    given = Given(create())
+    change = ChangeAsset(asset_id=given.state.asset_id, spec={"image": "other"})
+    assert given.do(change) == (AssetChanged(at=NOW, spec={"image": "other"}),)
+    assert given.state.spec == {"image": "other"}
+    assert given.when(change) == ()
+
+
+@pytest.mark.parametrize("act", [ChangeAsset, DeleteAsset])
+@pytest.mark.parametrize("named", [None, "q"])
+def test_who_names_another_project_than_the_assets_finds_nothing(act: Any, named: str | None) -> None:
+    """The gate looks at the project that a command names."""
+    given = Given(create(scope="project", project_id="p"))
+    more = {"spec": {}} if act is ChangeAsset else {}
+    refused = given.when(act(asset_id=given.state.asset_id, project_id=named, **more))
+    assert isinstance(refused, Refusal)
+    assert refused.code == "not_found"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"scope": "project"},
+        {"scope": "tenant", "project_id": "p"},
+        {"scope": "cluster"},
+        {"scope": "cluster", "project_id": "p", "cluster_id": "c"},
+        {"scope": "project", "project_id": "p", "cluster_id": "c"},
+    ],
+)
+def test_a_scope_without_its_place_is_no_command(place: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the scope is"):
+        create(**place)
+
+
+def test_a_spec_that_is_too_large_is_refused() -> None:
+    large = {"args": "x" * MAX_SPEC_BYTES}
+    for refused in (Given().when(create(spec=large)), Given(create()).when(create(spec=large))):
+        assert isinstance(refused, Refusal)
+    given = Given(create())
+    refused = given.when(ChangeAsset(asset_id=given.state.asset_id, spec=large))
+    assert isinstance(refused, Refusal)
+    assert refused.code == "invalid"
+
+
+def test_events_that_do_not_fit_change_nothing() -> None:
+    nothing = ASSET.initial
+    assert ASSET.evolve(nothing, AssetChanged(at=NOW, spec={})) is nothing
+    assert ASSET.evolve(nothing, AssetDeleted(at=NOW)) is nothing
+    given = Given(create())
+    same = AssetCreated(
+        asset_id=given.state.asset_id,
+        kind="compute",
+        name="n",
+        scope="tenant",
+        created_by="x",
+        at=NOW + timedelta(1),
+        spec={},
+    )
+    assert ASSET.evolve(given.state, same) is given.state
