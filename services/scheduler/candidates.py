@@ -82,7 +82,8 @@ class Candidates:
         room, request, rows = self._room, self._request, self.rows
         counts = room.pods[rows].copy()
         amounts = [(room.cpu, request.cpu_milli), (room.memory, request.memory_bytes)]
-        amounts += [(room.extended[each.resource], each.amount) for each in request.extended if len(rows)]
+        # Where no node has a resource, a filter has refused them all.
+        amounts += [(free, e.amount) for e in request.extended if (free := room.extended.get(e.resource)) is not None]
         for free, amount in amounts:
             if amount:
                 counts = np.minimum(counts, free[rows] // amount)

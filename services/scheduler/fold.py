@@ -33,7 +33,7 @@ from events.workload.state import (
     schedulable,
 )
 from services.runtime.log.log_fold import LogFold
-from services.scheduler.columns import Columns
+from services.scheduler.columns import Columns, uncount
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Order
@@ -79,6 +79,8 @@ class SchedulingState(LogFold):
         """Rises whenever something may fit that did not before."""
         self._columns = Columns()
         self._queues: dict[PodClass, WaitingQueue] = {}
+        self._extended_asked: Counter[str] = Counter()
+        """By extended resource: queues whose pods want it."""
         self._indexed: dict[str, _Indexed] = {}
         self._not_schedulable: dict[str, NotSchedulable] = {}
         self._quota_used: Counter[str] = Counter()
@@ -243,6 +245,7 @@ class SchedulingState(LogFold):
             queue.remove(entry)
             if not queue.entries:
                 self._queues.pop(queue.pod_class, None)
+                uncount(self._extended_asked, queue.pod_class.extended)
 
     def _put_in_queue(self, key: str, state: Workload, indexed: _Indexed, now: datetime, *, idle: bool) -> None:
         ready: dict[str, list[PodRef]] = {}
@@ -271,6 +274,7 @@ class SchedulingState(LogFold):
             queue = self._queues.get(pod_class)
             if queue is None:
                 queue = self._queues[pod_class] = WaitingQueue(pod_class)
+                self._extended_asked.update(pod_class.extended)
             queue.add(entry)
             indexed.entries.append((queue, entry))
 
@@ -293,7 +297,7 @@ class SchedulingState(LogFold):
         projects = {queue.pod_class.project_id for queue in queues}
         return Snapshot(
             now=now,
-            nodes=self._columns.frozen(),
+            nodes=self._columns.frozen(extended=self._extended_asked),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects={id_: view for id_ in projects if (view := self._project_view(id_)) is not None},
             queues=queues,

@@ -67,6 +67,12 @@ class PodClass:
     gang: tuple[GangPart, ...] = ()
     """Of pods that are placed together; pools and request are then those of the first part."""
 
+    @property
+    def extended(self) -> tuple[str, ...]:
+        """Names of the extended resources that its pods want."""
+        requests = (self.request, *(part.request for part in self.gang))
+        return tuple({each.resource for request in requests for each in request.extended})
+
     def part(self, of: GangPart) -> "PodClass":
         """The pods of this part, as if each stood for itself."""
         return replace(self, pools=of.pools, request=of.request, gang=())
@@ -182,7 +188,7 @@ class NodeTable:
     capacity_pods: Integers
     capacity_devices: Integers
     free_extended: dict[str, Integers]
-    """By resource; those that no node ever had are not there."""
+    """By resource; those that no node has, or no pod waits for, are not there."""
     capacity_extended: dict[str, Integers]
 
 

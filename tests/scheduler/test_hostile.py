@@ -1,0 +1,61 @@
+"""What an agent says of its nodes, or one person submits, costs the others little."""
+
+from typing import Any
+
+import pytest
+
+from events.node import Taint
+from events.workload.fields.compute import ExtendedResource
+from events.workload.fields.scheduling import PodAffinity
+from tests.scheduler.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.cluster()
+    world.project()
+    return world
+
+
+def asks(*resources: str) -> dict[str, Any]:
+    return {"extended_resources": tuple(ExtendedResource(resource=name, quantity="1") for name in resources)}
+
+
+def test_resources_that_no_pod_waits_for_take_no_room_in_the_table(world: World) -> None:
+    """An agent could name a hundred on each of its nodes, others each time, and have a column made of each."""
+    for number in range(20):
+        world.node(f"n{number}", extended={f"made.up/{number}-{name}": 1 for name in range(100)})
+        world.node("changes", extended={f"new.name/{number}-{name}": 1 for name in range(100)})
+    assert not world.fold.snapshot(world.now).nodes.free_extended
+    key = world.submit("w", **asks("made.up/7-3"))
+    assert list(world.fold.snapshot(world.now).nodes.free_extended) == ["made.up/7-3"]
+    world.settle()
+    assert world.places(key) == {0: ("n7", [])}
+    assert not world.fold.snapshot(world.now).nodes.free_extended
+
+
+def test_sets_of_taints_that_no_node_has_any_more_are_forgotten(world: World) -> None:
+    world.node("good", taints=(Taint(key="first"),))
+    for number in range(500):
+        world.node("changes", taints=(Taint(key="k", value=f"v{number}"),))
+        world.fold.settle(world.now)
+    table = world.fold.snapshot(world.now).nodes
+    assert len(table.taint_sets) <= 100
+    assert [table.taint_sets[number][0].key for number in table.taints] == ["first", "k"]
+    assert table.taint_sets[table.taints[1]][0].value == "v499"
+
+
+def test_a_resource_that_no_node_has_beside_an_affinity_stops_nobody(world: World) -> None:
+    world.node("a", labels={"zone": "z"})
+    world.submit("greedy", pod_affinity=PodAffinity(type="Preferred", key="zone"), **asks("no.such/thing"))
+    key = world.submit("w")
+    world.settle()
+    assert world.places(key) == {0: ("a", [])}
+
+
+def test_the_reason_of_one_that_asks_for_a_thousand_resources_is_short(world: World) -> None:
+    world.node("a", extended={"some.thing/a": 1})
+    key = world.submit("w", **asks("some.thing/a", *(f"no.such/thing-{number}" for number in range(999))))
+    world.settle()
+    assert len(world.workload(key).message) < 1_000
