@@ -42,8 +42,8 @@ def test_sets_of_taints_that_no_node_has_any_more_are_forgotten(world: World) ->
         world.fold.settle(world.now)
     table = world.fold.snapshot(world.now).nodes
     assert len(table.taint_sets) <= 100
-    assert [table.taint_sets[number][0].key for number in table.taints] == ["first", "k"]
-    assert table.taint_sets[table.taints[1]][0].value == "v499"
+    taints = {name: table.taint_sets[number][0] for name, number in zip(table.names, table.taints, strict=True)}
+    assert taints == {"good": Taint(key="first"), "changes": Taint(key="k", value="v499")}
 
 
 def test_a_resource_that_no_node_has_beside_an_affinity_stops_nobody(world: World) -> None:
