@@ -317,6 +317,8 @@ class SchedulingState(LogFold):
         """Remember what the plan found out, so that the next one need not look again until something is freed."""
         for seen in snapshot.queues:
             queue, waiting = self._queues.get(seen.pod_class), plan.blocked.get(seen.pod_class)
+            if queue is not None:
+                queue.put_off = queue.put_off + 1 if seen.pod_class in plan.put_off else 0
             if queue is None or waiting is None:
                 continue
             queue.block(waiting, self.freed)

@@ -149,9 +149,11 @@ class Scheduler:
         snapshot = self.fold.snapshot(now)
         planned = plan(snapshot)
         self.fold.note(snapshot, planned)
+        if planned.put_off:
+            self._changed.set()
         if planned.empty:
             self._failures = 0
-            return False
+            return bool(planned.put_off)
         if await self._commit(planned, now):
             self._failures = 0
         else:

@@ -186,6 +186,7 @@ class World:
     def settle(self, *, cycles: int = 20) -> None:
         """Cycles until nothing is planned any more."""
         for _ in range(cycles):
-            if self.cycle().empty:
+            planned = self.cycle()
+            if planned.empty and not planned.put_off:
                 return
         raise AssertionError("the scheduler does not come to rest")

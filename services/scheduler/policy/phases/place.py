@@ -3,10 +3,13 @@ after the other, and where too many find no room, none of them is placed.
 
 A workload that does not fit lets others pass. Once no room was found for one pod, its whole class is done for this
 plan, because from here on room only shrinks.
+
+To find out that a gang does not fit takes as long as to place it, and to compare a long node affinity takes its time,
+too: a plan spends so much on that for each project, and puts the rest off to the next one.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from events.workload.pod import PodRef
@@ -14,7 +17,10 @@ from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.together import Stay
-from services.scheduler.snapshot import OrderKey, Pending, PodClass
+from services.scheduler.snapshot import OrderKey, Pending, PodClass, Queue
+
+MOST_PROBED: Final = 1_000
+"""Pods of one project that are tried in vain in one plan, about: some 0.15 s, which everybody waits for."""
 
 
 def run(planning: Planning) -> None:
@@ -25,21 +31,44 @@ def run(planning: Planning) -> None:
     ]
     heapq.heapify(heads)
     classes = {i: queues[i].pod_class for _, i, _ in heads}
-    pools = {i: _pools(planning, pod_class) for i, pod_class in classes.items() if not pod_class.gang}
+    pools = {
+        i: _pools(planning, pod_class)
+        for i, pod_class in classes.items()
+        if not pod_class.gang and not pod_class.probing
+    }
+    longest: dict[str, int] = {}
+    for i, pod_class in classes.items():
+        longest[pod_class.project_id] = max(longest.get(pod_class.project_id, 0), queues[i].put_off)
     while heads:
         _, i, at = heapq.heappop(heads)
         queue = queues[i]
         entry = queue.entries[at]
+        probing = queue.pod_class.probing
+        if probing and _puts_off(planning, queue, longest):
+            planning.put_off.add(i)
+            continue
         if queue.pod_class.gang:
             shortfall = _place_gang(planning, queue.pod_class, entry)
         else:
+            if i not in pools:
+                pools[i] = _pools(planning, queue.pod_class)
             shortfall = _place(planning, queue.pod_class, entry, entry.pods, pools[i])
+        if shortfall is not None:
+            planning.probed[queue.pod_class.project_id] += probing
         if planning.cut_short:
             return
         if shortfall is not None:
             planning.short[i] = shortfall
         elif at + 1 < len(queue.entries):
             heapq.heappush(heads, (queue.entries[at + 1].order, i, at + 1))
+
+
+def _puts_off(planning: Planning, queue: Queue, longest: Mapping[str, int]) -> bool:
+    """Whether its project has used up what one plan spends on it, or others of it have been put off more often.
+    `longest`: by project, how often at most.
+    """
+    project_id = queue.pod_class.project_id
+    return planning.probed[project_id] >= MOST_PROBED or queue.put_off < longest[project_id]
 
 
 def _pools(planning: Planning, pod_class: PodClass) -> list[tuple[str, Candidates]]:
