@@ -101,7 +101,8 @@ def check_related_urls(spec: TrainingSpec) -> Iterator[Issue]:
         field = f"spec.relatedUrls[{index}].url"
         try:
             parts = urlsplit(related.url)
-            # What stands before an @ is a password, or leads the eye astray; browsers read \ as /, and end the host there.
+            # What stands before an @ is a password, or leads the eye astray;
+            # a backslash ends the host for browsers, and not here.
             fit = not {"@", "\\"} & {*parts.netloc} and parts.port != 0
             fit = fit and parts.scheme in {"http", "https"} and bool(parts.hostname)
         except ValueError:
