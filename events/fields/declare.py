@@ -33,6 +33,8 @@ class Limits:
     """Whether OpenAPI leaves out which words are possible, as the contract does."""
     hides_default: bool = False
     """Whether OpenAPI leaves out the default, as the contract does."""
+    shows_default: bool = False
+    """Whether OpenAPI gives the default also where null is possible, as the contract does for some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,8 @@ def _field(node: Node) -> Schema:
         }
         schema["title"] = label_of(node)
         schema["x-muster"] = {key: value for key, value in marks.items() if value}
-    if not node.mandatory and not node.nullable and not node.limits.hides_default:
+    shown = node.limits.shows_default or not (node.nullable or node.limits.hides_default)
+    if shown and not node.mandatory:
         schema["default"] = list(node.default) if node.kind == "list" else node.default
     return schema
 

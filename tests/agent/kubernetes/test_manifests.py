@@ -131,8 +131,17 @@ def test_a_pod_that_shares_a_device_is_not_made_before_it_is_known_which() -> No
 
 def test_a_run_of_a_project_that_became_strict_after_it_was_submitted_has_no_more_than_strict_pods() -> None:
     """Its namespace is not strict, so the API server would let it through."""
-    asked = Container(capabilities=("CHOWN", "NET_BIND_SERVICE"), escalation=True)
-    made = pod(run(container=asked, pod_security="restricted"), security="baseline")["spec"]["containers"][0]
+    asked = Container(
+        capabilities=("CHOWN", "NET_BIND_SERVICE"),
+        escalation=True,
+        seccomp="Unconfined",
+        host_network=True,
+        host_ipc=True,
+    )
+    spec = pod(run(container=asked, pod_security="restricted"), security="baseline")["spec"]
+    assert not {"hostNetwork", "hostIPC"} & spec.keys()
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (made,) = spec["containers"]
     assert made["securityContext"]["allowPrivilegeEscalation"] is False
     assert made["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}
     refused = pod(run(container=asked, pod_security="restricted"), security="restricted")["spec"]["containers"][0]
