@@ -23,13 +23,12 @@ from events.phases import FINISHED, WaitingReason
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import LIVE_POD_PHASES, PodRef, pod_id
-from events.workload.pod_sets import PodSet
 from events.workload.pods import changed
 from events.workload.state import (
-    SetProgress,
     Workload,
     bindable,
     next_retry_at,
+    placed_of,
     schedulable,
 )
 from services.runtime.log.log_fold import LogFold
@@ -248,8 +247,8 @@ class SchedulingState(LogFold):
         ready: dict[str, list[PodRef]] = {}
         for pod in bindable(state, now):
             ready.setdefault(pod.pod_set, []).append(pod)
-        retry_at = next_retry_at(state)
-        if retry_at is not None and retry_at > now:
+        retry_at = next_retry_at(state, now)
+        if retry_at is not None:
             heapq.heappush(self._due, (retry_at, key))
         if not ready:
             self._nothing_to_bind(key, state, retry_at if idle else None)
@@ -388,17 +387,11 @@ def _classes(
             pools=pod_set.node_pools,
             request=pod_set.template.request,
             pods=len(ready[pod_set.name]),
-            needed=min(len(ready[pod_set.name]), pod_set.minimum - _placed_of(state, pod_set)),
+            needed=min(len(ready[pod_set.name]), pod_set.minimum - placed_of(state, pod_set)),
         )
         for pod_set in sets
     )
     return [(replace(classes[0], gang=parts), tuple(pod for pod_set in sets for pod in ready[pod_set.name]))]
-
-
-def _placed_of(state: Workload, pod_set: PodSet) -> int:
-    """Pods of the set that hold a node, or have succeeded."""
-    succeeded = state.progress.get(pod_set.name, SetProgress()).succeeded
-    return state.pods.live.of_set(pod_set.name) + succeeded
 
 
 def _together(workload_key: str, affinity: PodAffinity | None) -> Together | None:

@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
+from events.aggregate import WORKLOAD
+from events.decision import Context
 from events.ids import workload_key
 from events.phases import Phase
+from events.refusal import Refusal
 from events.workload.commands import (
     CreateWorkload,
     DeleteWorkload,
+    PlacePods,
     PodFact,
     PodFactKind,
     ReportPods,
@@ -21,7 +25,7 @@ from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 from services.scheduler.batches import batches
 from services.scheduler.plan import plan
-from tests.scheduler.world import World
+from tests.scheduler.world import ACTOR, World
 
 
 def world(*gpus: int, quota: int | None = None) -> World:
@@ -144,6 +148,77 @@ def test_a_resumed_gang_is_placed_whole_again() -> None:
     made.cycle()
     made.cycle()
     assert made.workload(key).pods.live.size == 3
+
+
+def test_a_gang_of_which_all_pods_failed_is_placed_whole_again() -> None:
+    made = world(3)
+    key = submit(made, "crashed", workers=3, master=None)
+    made.cycle()
+    for index in range(3):
+        told(made, key, "worker", index, "running", "failed")
+    other = submit(made, "other", workers=2, master=None)
+    made.cycle()
+    assert not made.workload(key).pods.live.size, "its first pod may run again, and the third one not yet"
+    assert made.workload(key).reason == "backoff"
+    assert made.workload(other).pods.live.size == 2
+    made.now += timedelta(seconds=10)
+    made.cycle()
+    assert not made.workload(key).pods.live.size, "all of them may, and have no room"
+    told(made, other, "worker", 0, "running", "succeeded")
+    told(made, other, "worker", 1, "running", "succeeded")
+    made.cycle()
+    made.cycle()
+    assert made.workload(key).pods.live.size == 3
+    assert not made.check().violations
+
+
+def test_what_a_crashed_gang_waits_for_is_looked_at_when_its_last_pod_may_run_again() -> None:
+    made = world(3)
+    key = submit(made, "crashed", workers=3, master=None)
+    made.cycle()
+    for index in range(3):
+        told(made, key, "worker", index, "running", "failed")
+    for _ in range(10):
+        made.cycle()
+        due = made.fold.next_due()
+        if due is None:
+            break
+        made.now = max(due, made.now)
+    assert made.workload(key).pods.live.size == 3
+
+
+def test_a_gang_that_is_resumed_while_its_pods_stop_waits_for_all_of_them() -> None:
+    made = world(3)
+    key = submit(made, "resumed", workers=3, master=None)
+    made.cycle()
+    id_ = made.workload(key).workload_id
+    made.do("workload", key, SuspendWorkload(workload_id=id_))
+    made.do("workload", key, ResumeWorkload(workload_id=id_))
+    told(made, key, "worker", 0, "stopped")
+    made.cycle()
+    made.cycle()
+    assert [pod.phase for pod in made.workload(key).pods.live.values()] == ["Stopping", "Stopping"]
+    told(made, key, "worker", 1, "stopped")
+    told(made, key, "worker", 2, "stopped")
+    made.cycle()
+    made.cycle()
+    assert [pod.phase for pod in made.workload(key).pods.live.values()] == ["Bound"] * 3
+    assert not made.check().violations
+
+
+def test_what_changed_since_the_plan_binds_no_part_of_a_gang() -> None:
+    made = world(4)
+    key = submit(made, "torn", workers=3, master=None)
+    made.cycle()
+    told(made, key, "worker", 0, "running", "interrupted")
+    (again,) = plan(made.fold.snapshot(made.now)).bindings
+    told(made, key, "worker", 1, "running", "failed")
+    id_ = made.workload(key).workload_id
+    command = PlacePods(workload_id=id_, placements=(again.placement,))
+    context = Context(now=made.now, actor=ACTOR, command_id="c", version=made.chain("workload", key).version)
+    refused = WORKLOAD.decide(command, made.workload(key), context)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "stale_placement"
 
 
 @pytest.mark.parametrize("preemptibility", ["preemptible", "non-preemptible"])
