@@ -21,10 +21,14 @@ from events.workload.commands import (
     SuspendWorkload,
 )
 from events.workload.fields.distribution import Distribution
+from events.workload.fields.scheduling import PodAffinity
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 from services.scheduler.batches import batches
 from services.scheduler.plan import plan
+from services.scheduler.planning import Planning
+from services.scheduler.policy.phases import place
+from services.scheduler.policy.registry import POLICY
 from tests.scheduler.world import ACTOR, World
 
 
@@ -236,6 +240,52 @@ def test_gangs_leave_room_for_a_plan_that_is_cut_short() -> None:
     planned = plan(made.fold.snapshot(made.now), max_pods=3)
     assert len(planned.bindings) == 2
     assert planned.more
+
+
+@pytest.fixture
+def counted_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind many gangs that were tried in vain."""
+    monkeypatch.setattr(place, "TRIED_IN_VAIN", 0)
+
+
+@pytest.mark.usefixtures("counted_first")
+def test_a_gang_that_is_counted_first_is_placed_where_it_fits_and_says_how_many_would_find_a_place() -> None:
+    made = world(2, 1)
+    wide, narrow = submit(made, "wide", workers=4), submit(made, "narrow", workers=3)
+    made.cycle()
+    assert made.workload(narrow).pods.live.size == 4
+    assert (made.workload(wide).reason, made.workload(wide).message) == (
+        "insufficient_gpu",
+        "its 5 pods start together, and at most 3 of them find a place now, each with 1 GPU",
+    )
+
+
+@pytest.mark.usefixtures("counted_first")
+def test_a_gang_that_is_counted_first_keeps_to_the_quota_and_to_its_topology() -> None:
+    made = world(quota=2000)
+    for number, zone in enumerate("aab"):
+        made.node(f"n{number}", gpu_count=1, labels={"zone": zone})
+    beyond = submit(made, "beyond", workers=3, master=None, preemptibility="non-preemptible")
+    apart = submit(made, "apart", workers=3, master=None, pod_affinity=PodAffinity(key="zone", type="Required"))
+    fits = submit(made, "fits", workers=2, master=None, pod_affinity=PodAffinity(key="zone", type="Required"))
+    made.cycle()
+    assert [made.workload(key).pods.live.size for key in (beyond, apart, fits)] == [0, 0, 2]
+    assert made.workload(beyond).reason == "quota_used"
+    assert "at most 2 of them find a place now: " in made.workload(beyond).message
+    assert "at most 2 of them find a place now, each with 1 GPU" in made.workload(apart).message
+
+
+def test_many_wide_gangs_that_wait_are_not_tried_pod_by_pod() -> None:
+    """Given gangs of different shapes, of which each would take nearly all that is free."""
+    made = world(*(8 for _ in range(10)))
+    for number in range(60):
+        submit(made, f"wide-{number}", workers=81 + number, master=None)
+    planning = Planning(made.fold.snapshot(made.now), POLICY, 2_000)
+    for phase in POLICY.phases:
+        phase.run(planning)
+    assert not planning.placed.pods
+    assert len(planning.short) == 60
+    assert planning.tried_in_vain == 2_000
 
 
 def test_the_masters_end_completes_it_and_stops_the_workers() -> None:
