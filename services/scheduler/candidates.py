@@ -92,6 +92,10 @@ class Candidates:
             counts = np.minimum(counts, shares.sum(axis=1) // request.gpu_devices)
         return np.where(self._keys[0] == NO_ROOM, 0, np.maximum(counts, 1))
 
+    def fitting_in_all(self, most: int) -> int:
+        """About how many such pods find room now, no fewer than do, and no more than `most` on each node."""
+        return int(np.minimum(self.fitting(), most).sum())
+
     def devices(self, index: int) -> tuple[DeviceShare, ...]:
         """The devices that a pod gets on this node: those with the least free, then the lowest."""
         if not self._request.gpu_devices:

@@ -95,6 +95,8 @@ class Planning:
         """By index of the queue: those that were not tried for that."""
         self.in_gang = False
         """Whether a gang is just being placed, which nothing cuts short."""
+        self.tried_in_vain = 0
+        """Pods of gangs that were placed and taken back."""
         self.blocked: dict[int, Waiting] = {}
         """By index of the queue: why it waits."""
         self.updates: list[StatusUpdate] = []

@@ -71,7 +71,7 @@ def test_the_reason_of_one_that_asks_for_a_thousand_resources_is_short(world: Wo
 
 def test_gangs_that_find_no_place_keep_no_other_project_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is placed but for its last pod before that is found out: 80 ms for one of 499 workers."""
-    monkeypatch.setattr(place, "MOST_PROBED", 20)
+    monkeypatch.setattr(place, "MOST_PROBED", 30)
     for number in range(8):
         world.node(f"n{number}", gpu_count=1)
     ours, theirs = world.project_id, world.project("theirs")
