@@ -59,6 +59,7 @@ from events.workload.state import (
     WorkloadWaiting,
     bindable_among,
     is_completed,
+    is_whole,
     schedulable,
     take,
 )
@@ -242,6 +243,9 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
         placed[pod] = placement.node_name
     if gap := _left_out(placed, state):
         return Refusal(code="stale_placement", message=gap)
+    if placed and not is_whole(state, Counter(pod.pod_set for pod in placed)):
+        message = f"the pods of {state.name!r} start together, and others of them have no node and stand not in it"
+        return Refusal(code="stale_placement", message=message)
     events: list[WorkloadEvent] = []
     if not state.queued:
         events.append(WorkloadQueued())

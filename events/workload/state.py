@@ -8,7 +8,8 @@ Pods that are bound, or wait to be run again, are in `pods`. An index below its 
 has succeeded: ten thousand finished pods cost a workload nothing.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final, assert_never
@@ -323,7 +324,9 @@ def is_completed(state: Workload) -> bool:
 
 
 def bindable(state: Workload, now: datetime) -> list[PodRef]:
-    """The pods that may be given a node now, in order: those to run again first, then new indexes."""
+    """The pods that may be given a node now, in order: those to run again first, then new indexes. None where they
+    would not be a whole gang.
+    """
     if not schedulable(state):
         return []
     again = [
@@ -338,7 +341,27 @@ def bindable(state: Workload, now: datetime) -> list[PodRef]:
             PodRef(pod_set=pod_set.name, index=index, attempt=state.attempt, try_=0)
             for index in new_indexes(state, pod_set)
         )
-    return refs
+    return refs if is_whole(state, Counter(ref.pod_set for ref in refs)) else []
+
+
+def is_whole(state: Workload, more: Mapping[str, int]) -> bool:
+    """Whether, with so many more pods of each set placed, every set has as many as must start together. Otherwise those
+    would hold nodes for nothing, and two such workloads might each wait for what the other holds.
+    """
+    return all(
+        placed_of(state, pod_set) + more.get(pod_set.name, 0) >= pod_set.minimum
+        for pod_set in state.pod_sets
+        if pod_set.minimum
+    )
+
+
+def placed_of(state: Workload, pod_set: PodSet) -> int:
+    """Pods of the set that hold a node and are not on their way out, or have succeeded."""
+    succeeded = state.progress.get(pod_set.name, SetProgress()).succeeded
+    staying = (
+        name == pod_set.name and pod.phase is not PodPhase.STOPPING for (name, _), pod in state.pods.live.items()
+    )
+    return sum(staying) + succeeded
 
 
 def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> set[PodRef]:
@@ -371,11 +394,15 @@ def _is_due(pod: Pod, now: datetime) -> bool:
     return pod.not_before is None or not now < pod.not_before <= now + LONGEST_RETRY_WAIT
 
 
-def next_retry_at(state: Workload) -> datetime | None:
-    """When the next waiting pod may be placed; None where none waits for a time."""
+def next_retry_at(state: Workload, now: datetime) -> datetime | None:
+    """When the next waiting pod may be placed, or the last one, where they start together; None where none waits for a
+    time that is still to come.
+    """
     if not schedulable(state):
         return None
-    return min((pod.not_before for pod in state.pods.waiting.values() if pod.not_before), default=None)
+    times = [pod.not_before for pod in state.pods.waiting.values() if pod.not_before and not _is_due(pod, now)]
+    together = any(pod_set.minimum for pod_set in state.pod_sets)
+    return (max if together else min)(times, default=None)
 
 
 # -- evolve ----------------------------------------------------------------------------------------------------------

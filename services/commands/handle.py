@@ -41,6 +41,7 @@ from services.commands.turns import Turns
 from services.runtime.identity.directory import Directory
 from services.runtime.log.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
 from services.runtime.log.store import Committed, Conflict, EventStore, Rejected, Unknown, UnreadableMessageError
+from services.runtime.nats.bus import TOO_LARGE
 from services.runtime.nats.jetstream_api import JetStreamError
 from services.runtime.nats.request_server import reply
 from services.runtime.nats.requests import UnansweredError
@@ -346,7 +347,7 @@ def _answer_of(outcome: Committed | Rejected | Unknown, admitted: AdmittedComman
         case Rejected(code=code) if code == STREAM_FULL_CODE:
             return Refused(refusal=_log_full(LIMIT_REACHED))
         case Rejected(code=code) if code == TOO_LARGE_CODE:
-            return refused("invalid", "the request is too large to be stored; send less text")
+            return TOO_LARGE
         case Rejected():
             log.error("append_rejected", command_id=admitted.command_id, code=outcome.code, reason=outcome.message)
             return OutcomeUnknown()

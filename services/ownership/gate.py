@@ -16,6 +16,7 @@ import structlog
 from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import MaxPayloadError
 
 from events.actors import STRANGER, fit_account, fit_subject, is_account
 from events.aggregate import CLUSTER, PROJECT, TENANT, WORKLOAD
@@ -37,6 +38,7 @@ from services.runtime.identity.directory import Directory, grants_of
 from services.runtime.identity.identities import Identities
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.store import EventStore, UnreadableMessageError
+from services.runtime.nats.bus import TOO_LARGE
 from services.runtime.nats.jetstream_api import JetStreamError, decode_ack
 from services.runtime.nats.request_server import reply
 from services.runtime.nats.requests import Requests, UnansweredError
@@ -323,7 +325,10 @@ class Gate:
             min_seq=request.min_seq,
         )
         subject = admitted_subject(type(request.command).__name__)
-        await self._connection.publish(subject, _ENCODER.encode(admitted), reply=message.reply)
+        try:
+            await self._connection.publish(subject, _ENCODER.encode(admitted), reply=message.reply)
+        except MaxPayloadError:
+            await reply(self._connection, message, TOO_LARGE)
 
     async def _refuse(self, message: Msg, refusal: Refusal) -> None:
         await reply(self._connection, message, Refused(refusal=refusal))

@@ -307,10 +307,12 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
                     "https://a.example:99999",
                     "https://a b",
                     "http://[x",
+                    "https://ann:secret@a.example/",
+                    "https://evil.example\\@a.example/",
                 )
             ]
         },
-        {(f"spec.relatedUrls[{index}].url", None) for index in range(6)},
+        {(f"spec.relatedUrls[{index}].url", None) for index in range(8)},
     ),
     ("not built, deep", {"storage": {"s3": [{}]}}, {("spec.storage.s3", None)}),
     ("unknown", {"imagee": "x"}, {("spec.imagee", None)}),

@@ -8,14 +8,22 @@ from typing import Final
 import msgspec
 import structlog
 from nats.errors import Error as NatsError
+from nats.errors import MaxPayloadError
 
 from events.codec import UNDECODABLE
-from events.envelope import AdmittedCommand, CommandReply, CommandRequest, OutcomeUnknown
+from events.envelope import AdmittedCommand, CommandReply, CommandRequest, OutcomeUnknown, Refused
+from events.refusal import Refusal
 from events.subjects import request_subject, system_subject
 from services.runtime.nats.requests import NobodyListensError, Requests, UnansweredError
 
 REPLY_SECONDS: Final = 5.0
 """How long the api waits for an answer (architecture.md section 4); who works on one must be done before."""
+TOO_LARGE: Final = Refused(
+    refusal=Refusal(code="invalid", message="the request is too large to be stored; send less text")
+)
+"""A body within its limit may still be: a distributed training stores what its master has in common with its workers
+twice.
+"""
 _ENCODER: Final = msgspec.json.Encoder()
 _REPLY_DECODER: Final = msgspec.json.Decoder(CommandReply)
 
@@ -49,6 +57,8 @@ class CommandClient:
             answer = await self._requests.ask(subject, _ENCODER.encode(message), seconds=timeout_seconds)
         except NobodyListensError as error:
             raise GateAwayError(f"nobody listens on {subject}") from error
+        except MaxPayloadError:
+            return TOO_LARGE  # nothing was sent, and nothing will be however often it is tried
         except (UnansweredError, NatsError, OSError):
             # Also a connection that broke: what was sent may have arrived.
             return OutcomeUnknown()
