@@ -74,7 +74,8 @@ def _supposed(
         own = leaf.value(form)
         if own and leaf.by_item:
             if leaf.path not in but:
-                yield from ((f"{leaf.path}[{index}]", "request") for index in range(len(own)))
+                for index in range(len(own)):
+                    yield f"{leaf.path}[{index}]", "request"
             continue
         default = leaf.default
         if leaf.path in FOLLOWING:
@@ -140,7 +141,8 @@ def _given(
         else:
             items = cast("list[dict[str, Any]]", values[name])
             left = [place for item, place in zip(items, held, strict=True) if not item.get("exclude")]
-            yield from ((f"{here}[{index}]", place.layer.source) for index, place in enumerate(left))
+            for index, place in enumerate(left):
+                yield f"{here}[{index}]", place.layer.source
             if held and not left:
                 yield here, held[-1].layer.source
 

@@ -176,10 +176,11 @@ def unsuitable(
 
 def _users(given: Json, environment: Asset) -> list[Issue]:
     """R22: what a request says of user and groups beside an environment."""
-    security, own = given.get("security"), environment.spec.get("security") or {}
+    security: Any = given.get("security")
+    own: Json = environment.spec.get("security") or {}
     if not isinstance(security, dict):
         return []
-    source = own.get("uidGidSource") or "fromTheImage"
+    source: str = own.get("uidGidSource") or "fromTheImage"
     if environment.spec.get("overrideUidGidInWorkspace") and source != "fromTheImage":
         return []
     name = shown(environment.name)
