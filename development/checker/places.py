@@ -22,6 +22,7 @@ class Project:
     gpu_quota_milli: int | None = None
     node_pools: list[str] = field(default_factory=list[str])
     pod_security: str | None = None
+    privileged: bool = False
     deleted: bool = False
 
 
@@ -102,6 +103,7 @@ class Places:
             known.gpu_quota_milli = data.get("gpu_quota_milli")
             known.node_pools = data.get("node_pools", [])
             known.pod_security = data.get("pod_security")
+            known.privileged = data.get("privileged", False)
         elif type_ == "ProjectDeleted":
             known.deleted = True
 

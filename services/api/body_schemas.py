@@ -51,7 +51,8 @@ def _field(node: Node) -> Schema:
         schema["title"] = label_of(node)
         schema["x-muster"] = {key: value for key, value in marks.items() if value}
     shown = node.limits.shows_default or not (node.nullable or node.limits.hides_default)
-    if shown and not node.mandatory:
+    # A field that must be left out or given has null for its default, and no null.
+    if shown and not node.mandatory and node.default is not None:
         schema["default"] = list(node.default) if node.kind == "list" else node.default
     return schema
 

@@ -29,6 +29,7 @@ from services.api.made_from import made
 from services.api.moments import moment_headers, moment_of
 from services.api.not_yet import not_yet_in_force
 from services.api.operations import Answer, Query
+from services.api.token_user import with_token_user
 from services.runtime.log.chains import READ_SECONDS
 from services.runtime.log.floors import StaleLogError
 
@@ -67,23 +68,24 @@ async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
     command_id = call.command_id()
     request = await made(call, kind, call.json_object(), command_id)
     checked = check_creation(kind.creation, request.data)
-    if isinstance(checked, FaultyCreation):
-        more = await misfits(call, checked.sound, command_id, faulty=True)
-        raise bad_request(request.told([*checked.issues, *more])[:MAX_ISSUES])
-    if issues := request.told(await misfits(call, checked, command_id, faulty=bool(request.issues))):
+    issues, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
+    asked, of_token = with_token_user(asked, call.identity.user)
+    issues = [*issues, *of_token]
+    issues += await misfits(call, asked, command_id, faulty=bool(issues or request.issues))
+    if issues := request.told(issues):
         raise bad_request(issues[:MAX_ISSUES])
-    spec, distributed = checked.order()
+    spec, distributed = asked.order()
     command = CreateWorkload(
         kind=kind.name,
-        name=final_name(checked.name, as_prefix=checked.use_given_name_as_prefix, command_id=command_id),
-        requested_name=checked.name,
-        project_id=checked.project_id,
-        cluster_id=checked.cluster_id,
+        name=final_name(asked.name, as_prefix=asked.use_given_name_as_prefix, command_id=command_id),
+        requested_name=asked.name,
+        project_id=asked.project_id,
+        cluster_id=asked.cluster_id,
         spec=spec,
         distributed=distributed,
         made_from=request.made_from(kind, kind.with_defaults(spec), distributed),
     )
-    if (code := code_of(checked)) is not None and call.may_submit(command.project_id):
+    if (code := code_of(asked)) is not None and call.may_submit(command.project_id):
         await keep_for(call, code, workload_key(command.project_id, command.name))
     reply = await call.send(command, command_id=command_id, creation=True)
     return _created(call, kind, command, reply), sequence_headers(reply.seq)

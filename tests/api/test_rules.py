@@ -265,7 +265,11 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         {"security": {"uidGidSource": "custom", "supplementalGroups": "1," * 600 + "1"}},
         {("spec.security.supplementalGroups", "max")},
     ),
-    ("R23", {"security": {"uidGidSource": "fromIdpToken"}}, {("spec.security.uidGidSource", "options")}),
+    (
+        "R23",
+        {"security": {"uidGidSource": "fromIdpToken", "runAsUid": 1000}},
+        {("spec.security.runAsUid", "canAdd")},
+    ),
     ("R24", {"security": {"seccompProfileType": "Localhost"}}, {("spec.security.seccompProfileType", "options")}),
     (
         "R24 unfiltered",
@@ -447,7 +451,7 @@ def test_a_restricted_project_lets_a_container_have_less(security: dict[str, Any
     assert "podSecurity is restricted" in issue.details
 
 
-@pytest.mark.parametrize("field", ["storage", "probes"])
+@pytest.mark.parametrize("field", ["ports", "exposedUrls"])
 def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None:
     checked = check_training(request(**{field: {"x": 1}}))
     assert isinstance(checked, FaultyCreation)

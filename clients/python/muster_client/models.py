@@ -613,6 +613,10 @@ class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: ProjectCreationPodSecurity | None = None
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    privileged: bool | None = None
+    """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
+    network.
+    """
 
 
 class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -630,6 +634,10 @@ class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: ProjectCreationPodSecurity | None
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    privileged: bool
+    """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
+    network.
+    """
     use: ProjectUse | None
     """What it uses now. Null while the lists cannot be read."""
 
@@ -643,6 +651,10 @@ class ProjectSettings(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: ProjectCreationPodSecurity | None = None
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    privileged: bool | None = None
+    """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
+    network.
+    """
 
 
 class AccessRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1243,6 +1255,10 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1267,6 +1283,10 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Number of pods at a time, at most the number of runs. Default: 1."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
@@ -1316,6 +1336,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1336,6 +1360,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
@@ -1438,6 +1466,10 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1462,6 +1494,10 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
@@ -1608,6 +1644,10 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1636,6 +1676,10 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Number of pods at a time, at most the number of runs. Default: 1."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
@@ -1821,6 +1865,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1849,6 +1897,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Number of pods at a time, at most the number of runs. Default: 1."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
@@ -3366,13 +3418,13 @@ class SecuritySpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Body of a request: SecuritySpec."""
 
     uid_gid_source: SecuritySpecUidGidSource | None = None
-    """Where user and groups come from. fromIdpToken is not built yet."""
+    """Where user and groups come from. fromIdpToken: from the token with which the workload is submitted."""
     run_as_uid: int | None = None
-    """User id of the process. Only with uidGidSource custom."""
+    """User id of the process. Given only with uidGidSource custom."""
     run_as_gid: int | None = None
-    """Primary group id of the process. Only with uidGidSource custom."""
+    """Primary group id of the process. Given only with uidGidSource custom."""
     supplemental_groups: str | None = None
-    """More group ids, comma separated. Only with uidGidSource custom. Empty: the image's own."""
+    """More group ids, comma separated. Given only with uidGidSource custom. Empty: the image's own."""
     run_as_non_root: bool | None = None
     """Refuse to start as root."""
     allow_privilege_escalation: bool | None = None
@@ -3380,11 +3432,17 @@ class SecuritySpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     keeps to Pod Security baseline or restricted.
     """
     capabilities: list[SecuritySpecCapabilities] | None = None
-    """Linux capabilities to add. Those that Pod Security baseline allows."""
+    """Linux capabilities to add. Those beyond Pod Security baseline need a privileged project."""
     read_only_root_filesystem: bool | None = None
     """Whether the image's files cannot be changed."""
     seccomp_profile_type: SecuritySpecSeccompProfileType | None = None
-    """Filter of system calls. RuntimeDefault, which is the default, is what Pod Security baseline allows."""
+    """Filter of system calls. Default: RuntimeDefault. Unconfined needs a privileged project. Localhost is
+    refused.
+    """
+    host_network: bool | None = None
+    """Whether the pod uses the network of its node. Needs a privileged project."""
+    host_ipc: bool | None = None
+    """Whether the pod shares memory and semaphores with its node. Needs a privileged project."""
 
 
 class ComputeSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3420,6 +3478,32 @@ class ComputeSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """
     extended_resources: list[ExtendedResource] | None = None
     """Other resources of nodes that each pod gets; at most 1000, each once."""
+
+
+class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: StorageSpec."""
+
+    config_map_volume: list[ConfigMapVolume] | None = None
+    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    empty_dir_volume: list[EmptyDirVolume] | None = None
+    """Empty folders, gone with their pod; at most 1000."""
+    git: list[GitVolume] | None = None
+    """Repositories; at most 1000. The image needs git and timeout; on the cluster local, this machine does."""
+    host_path: list[HostPathVolume] | None = None
+    """Folders and files of the node; at most 1000. The project must be privileged."""
+    nfs: list[NfsVolume] | None = None
+    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    pvc: list[PvcVolume] | None = None
+    """Persistent volume claims; at most 1000."""
+    secret_volume: list[SecretVolume] | None = None
+    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+
+
+class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ProbesSpec."""
+
+    readiness: Probe | None = None
+    """A pod counts as running once this succeeds. Default: as soon as its process runs."""
 
 
 class NodeAffinityRequired(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4424,6 +4508,8 @@ class ProjectCreated(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The order in which node pools are tried where a workload names none. Empty: all pools, by name."""
     pod_security: str | None
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
+    privileged: bool
+    """Whether its workloads may have what Pod Security `baseline` forbids."""
     at: str | None
     """When it was created."""
 
@@ -4443,6 +4529,8 @@ class ProjectChanged(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The order in which node pools are tried where a workload names none. Empty: all pools, by name."""
     pod_security: str | None
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
+    privileged: bool
+    """Whether its workloads may have what Pod Security `baseline` forbids."""
 
 
 class ProjectDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4588,6 +4676,134 @@ class ExtendedResource(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Whether to drop the item of this resource that a default sets."""
 
 
+class ConfigMapVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    config_map: str | None = None
+    """Name of the ConfigMap. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    sub_path: str | None = None
+    """Only this key, as a file at the mount path. Default: all of them, in a folder there."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits. Default: 0644."""
+
+
+class EmptyDirVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: EmptyDirVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    medium: str | None = None
+    """Memory: in memory, and not on a disk. Default: on a disk of the node."""
+    size_limit: str | None = None
+    """Size that it cannot exceed, such as 2Gi. On the cluster local only with medium Memory. Default: none."""
+
+
+class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    repository: str | None = None
+    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    branch: str | None = None
+    """Branch. Default: that of the repository."""
+    revision: str | None = None
+    """Commit or tag. Default: the newest commit of the branch."""
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+
+
+class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    path: str | None = None
+    """Absolute path on the node. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it cannot."""
+    mount_propagation: HostPathVolumeMountPropagation | None = None
+    """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
+    workload. Default: None. Only on clusters of kind kubernetes.
+    """
+
+
+class NfsVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    path: str | None = None
+    """Absolute path on the server. Mandatory."""
+    server: str | None = None
+    """Host name or address of the server. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it cannot."""
+
+
+class PvcVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    existing_pvc: bool | None = None
+    """Whether the claim is there already, in the project. Default: no, it is made."""
+    claim_name: str | None = None
+    """Name of the claim. Mandatory with existingPvc. Default: a name is made."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it can."""
+    ephemeral: bool | None = None
+    """Whether a new claim is deleted each time the workload stops, completes or fails. Default: no, it is deleted
+    with the workload.
+    """
+    claim_info: ClaimInfo | None = None
+    """How the new claim is made. Mandatory without existingPvc."""
+
+
+class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    secret: str | None = None
+    """Name of the Secret. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits. Default: 0644."""
+
+
+class Probe(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Probe."""
+
+    initial_delay_seconds: int | None = None
+    """Time from the start of the process to the first try. Default: 0."""
+    period_seconds: int | None = None
+    """Time between two tries. Default: 10."""
+    timeout_seconds: int | None = None
+    """Time that an answer may take. Default: 1."""
+    success_threshold: int | None = None
+    """Number of tries in a row that must succeed. Default: 1."""
+    failure_threshold: int | None = None
+    """Number of tries in a row that must fail before the history warns that a pod is not ready any more. Default:
+    3.
+    """
+    handler: ProbeHandler | None = None
+    """How to ask. Mandatory."""
+
+
 class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeSelectorTerm."""
 
@@ -4611,6 +4827,8 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     tty: bool | None = None
     security: SecuritySpec | None = None
     compute: ComputeSpec | None = None
+    storage: StorageSpec | None = None
+    probes: ProbesSpec | None = None
     node_pools: list[str] | None = None
     node_type: str | None = None
     node_affinity_required: NodeAffinityRequired | None = None
@@ -4622,6 +4840,7 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     completions: int | None = None
     parallelism: int | None = None
     backoff_limit: int | None = None
+    restart_policy: TrainingSpecRestartPolicy | None = None
     termination_grace_period_seconds: int | None = None
     auto_deletion_time_after_completion_seconds: int | None = None
     labels: list[Label] | None = None
@@ -4738,6 +4957,26 @@ class Run(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Counts the runs of this pod in the attempt, from 1."""
 
 
+class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ClaimInfo."""
+
+    size: str | None = None
+    """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
+    storage_class: str | None = None
+    """Storage class of the cluster. Default: the cluster's own default. Only on clusters of kind kubernetes."""
+    access_modes: PvcAccessModes | None = None
+    """How many nodes may use it, and how."""
+    volume_mode: ClaimInfoVolumeMode | None = None
+    """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+
+
+class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ProbeHandler."""
+
+    http_get: HttpGet | None = None
+    """Ask by an HTTP request. Mandatory."""
+
+
 class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: MatchExpression."""
 
@@ -4790,6 +5029,30 @@ class DeviceShareData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Share in thousandths of the device."""
 
 
+class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcAccessModes."""
+
+    read_write_once: bool | None = None
+    """Pods of one node read and write it. Default: yes."""
+    read_only_many: bool | None = None
+    """Pods of many nodes read it. Default: no."""
+    read_write_many: bool | None = None
+    """Pods of many nodes read and write it. Default: no."""
+
+
+class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HttpGet."""
+
+    path: str | None = None
+    """Path of the request. Default: /."""
+    port: int | None = None
+    """Port on which the pod listens. Mandatory."""
+    host: str | None = None
+    """Host to ask. Default: the pod. Another needs a privileged project. The cluster local asks on loopback alone."""
+    scheme: HttpGetScheme | None = None
+    """HTTPS: with TLS, whatever the certificate says. Default: HTTP."""
+
+
 # A later server may answer with others, so nothing checks them when an answer is read.
 if TYPE_CHECKING:
     type AccessRuleRoleName = Literal["administrator", "project-admin", "researcher", "viewer"]
@@ -4800,6 +5063,7 @@ if TYPE_CHECKING:
     type BudgetReopenedReason = Literal["changed", "measured_again", "new_period"]
     type BudgetState = Literal["exhausted", "open", "warned"]
     type BudgetWarnedUnit = Literal["gpuHours", "money"]
+    type ClaimInfoVolumeMode = Literal["Block", "Filesystem"]
     type ClusterCreationKind = Literal["kubernetes", "local", "simulated"]
     type ClusterOwnershipProtectionSource = Literal["administrator", "cluster", "default"]
     type ClusterStatus = Literal["Connected", "Disconnected", "WaitingToConnect"]
@@ -4853,6 +5117,8 @@ if TYPE_CHECKING:
     type HappeningAbout = Literal["asset", "cluster", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
+    type HostPathVolumeMountPropagation = Literal["HostToContainer", "None"]
+    type HttpGetScheme = Literal["HTTP", "HTTPS"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
@@ -5015,6 +5281,7 @@ if TYPE_CHECKING:
     type TolerationOperator = Literal["Equal", "Exists"]
     type TrainingSpecImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
     type TrainingSpecPreemptibility = Literal["non-preemptible", "preemptible"]
+    type TrainingSpecRestartPolicy = Literal["Always", "Never", "OnFailure"]
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
@@ -5028,6 +5295,7 @@ else:
     BudgetReopenedReason = str
     BudgetState = str
     BudgetWarnedUnit = str
+    ClaimInfoVolumeMode = str
     ClusterCreationKind = str
     ClusterOwnershipProtectionSource = str
     ClusterStatus = str
@@ -5039,6 +5307,8 @@ else:
     HappeningAbout = str
     HealthStatus = str
     HistoryLostCause = str
+    HostPathVolumeMountPropagation = str
+    HttpGetScheme = str
     MatchExpressionOperator = str
     MeasurementType = str
     NodeTaintFieldsEffect = str
@@ -5126,6 +5396,7 @@ else:
     TolerationOperator = str
     TrainingSpecImagePullPolicy = str
     TrainingSpecPreemptibility = str
+    TrainingSpecRestartPolicy = str
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadDiffDifference = str

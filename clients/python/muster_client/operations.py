@@ -756,11 +756,23 @@ def change_workload(
 
 
 def workload_history(
-    workload_id: str, *, offset: int | None = None, limit: int | None = None, as_of: str | None = None
+    workload_id: str,
+    *,
+    type_: list[str] | None = None,
+    text: str | None = None,
+    from_: str | None = None,
+    to: str | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
 ) -> Request[models.History]:
     """Get what happened to a workload, in sentences.
 
     Args:
+        type_: Only of this type, such as PodFailed; `*` and `?` stand for any characters. Repeatable.
+        text: Only records whose sentence has this text, in any case.
+        from_: Only from this time (RFC 3339) or sequence of the log on.
+        to: Only up to this time (RFC 3339) or sequence of the log.
         offset: Rows to skip. Default: 0.
         limit: Maximum number of rows, 1 to 500. Default: 50.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
@@ -769,7 +781,15 @@ def workload_history(
         "GET",
         path("/api/v1/workloads/{}/history", workload_id),
         models.History,
-        query=[("offset", offset), ("limit", limit), ("as_of", as_of)],
+        query=[
+            ("type", type_),
+            ("text", text),
+            ("from", from_),
+            ("to", to),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
     )
 
 
@@ -1065,13 +1085,14 @@ def uncordon_node(
     )
 
 
-def list_projects(*, as_of: str | None = None) -> Request[models.Projects]:
+def list_projects(*, search: str | None = None, as_of: str | None = None) -> Request[models.Projects]:
     """List the projects that you may read, and what they use.
 
     Args:
+        search: Part of a name, in any case.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
-    return Request("GET", "/api/v1/org-unit/projects", models.Projects, query=[("as_of", as_of)])
+    return Request("GET", "/api/v1/org-unit/projects", models.Projects, query=[("search", search), ("as_of", as_of)])
 
 
 def create_project(
@@ -1105,7 +1126,7 @@ def get_project(project_id: str, *, as_of: str | None = None) -> Request[models.
 def set_project(
     project_id: str, body: models.ProjectSettings, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Set the GPU quota, node pools and Pod Security of a project.
+    """Set the GPU quota, node pools and Pod Security of a project, and whether it is privileged.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
