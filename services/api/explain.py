@@ -30,7 +30,8 @@ def set_by(
     actual = dict(_given(spec_node(kind.name), merged.origin, merged.spec, ""))
     found: dict[str, list[str]] = {}
     # Of what nobody gave, the value says that it is a default, or follows from what somebody gave.
-    for path, supposed in _supposed(kind, spec, distributed, among=merged.origin.keys()):
+    whole = {path for path, source in actual.items() if source == "request"}
+    for path, supposed in _supposed(kind, spec, distributed, among=merged.origin.keys(), but=whole):
         source = _source_of(path, actual)
         if source != supposed:
             found.setdefault(source, []).append(path)
@@ -52,9 +53,19 @@ def explained(
 
 
 def _supposed(
-    kind: Kind, spec: TrainingSpec, distributed: Distributed | None, *, among: Collection[str] | None = None
+    kind: Kind,
+    spec: TrainingSpec,
+    distributed: Distributed | None,
+    *,
+    among: Collection[str] | None = None,
+    but: Collection[str] = (),
 ) -> Iterator[tuple[str, Source]]:
-    """Who set each field and each item, as far as its value says it; `among`: only below these fields of the spec."""
+    """Who set each field and each item, as far as its value says it.
+
+    Args:
+        among: only below these fields of the spec.
+        but: lists whose items need not be told one by one.
+    """
     form = kind.shown(spec, distributed)
     following: Section | None = None
     for leaf in _leaves(kind.name):
@@ -62,7 +73,9 @@ def _supposed(
             continue
         own = leaf.value(form)
         if own and leaf.by_item:
-            yield from ((f"{leaf.path}[{index}]", "request") for index in range(len(own)))
+            if leaf.path not in but:
+                for index in range(len(own)):
+                    yield f"{leaf.path}[{index}]", "request"
             continue
         default = leaf.default
         if leaf.path in FOLLOWING:
@@ -128,7 +141,8 @@ def _given(
         else:
             items = cast("list[dict[str, Any]]", values[name])
             left = [place for item, place in zip(items, held, strict=True) if not item.get("exclude")]
-            yield from ((f"{here}[{index}]", place.layer.source) for index, place in enumerate(left))
+            for index, place in enumerate(left):
+                yield f"{here}[{index}]", place.layer.source
             if held and not left:
                 yield here, held[-1].layer.source
 

@@ -134,7 +134,7 @@ async def shown_workload(call: Look, state: Workload) -> AnyWorkload:
 async def _shown(call: Look, state: Workload) -> Shown:
     owners = await call.api.actors.subjects_of((state.owner,))
     assert state.created_at is not None, "a workload that was loaded was created"
-    fields = {
+    fields: dict[str, Any] = {
         "name": state.name,
         "requested_name": state.requested_name,
         "workload_id": state.workload_id,

@@ -15,7 +15,7 @@ from events.workload.spec import Distributed, TrainingSpec
 from services.api.context import Call, Look
 from services.api.explain import set_by
 from services.api.issues import Issue, fault, shown
-from services.api.merge import Json, Layer, Merged, merged
+from services.api.merge import Json, Layer, Merged, alone, merged
 
 CHOSEN: Final[dict[Literal["environment", "compute"], str]] = {"environment": "environmentId", "compute": "computeId"}
 """Assets that a request or a template chooses, and the fields of `assets` that name them."""
@@ -69,8 +69,8 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
     spec: Any = data.get("spec")
     given: Json | None = cast("Json", spec) if isinstance(spec, dict) else {} if spec is None else None
     if template_id is None and not isinstance(choice, dict):
-        alone = None if given is None else merged(spec_node(kind.name), [_request(given)])
-        return Made(data=data, issues=[], used={}, merged=alone)
+        own = None if given is None else alone(spec_node(kind.name), _request(given))
+        return Made(data=data, issues=[], used={}, merged=own)
     gathering = _Gathering(call, kind, data, await _earlier(call, data, command_id))
     await gathering.gather(template_id, cast("Json", choice) if isinstance(choice, dict) else {})
     used = gathering.used
@@ -176,10 +176,11 @@ def unsuitable(
 
 def _users(given: Json, environment: Asset) -> list[Issue]:
     """R22: what a request says of user and groups beside an environment."""
-    security, own = given.get("security"), environment.spec.get("security") or {}
+    security: Any = given.get("security")
+    own: Json = environment.spec.get("security") or {}
     if not isinstance(security, dict):
         return []
-    source = own.get("uidGidSource") or "fromTheImage"
+    source: str = own.get("uidGidSource") or "fromTheImage"
     if environment.spec.get("overrideUidGidInWorkspace") and source != "fromTheImage":
         return []
     name = shown(environment.name)

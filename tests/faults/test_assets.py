@@ -28,6 +28,7 @@ def log_of(count: int) -> list[Commit]:
     def add(aggregate: Aggregate[Any], key: str, command: Any) -> None:
         command_id, chain = f"c{len(commits)}", Chain(state=aggregate.initial)
         events = aggregate.decide(command, chain.state, Context(now=NOW, actor=ADMIN, command_id=command_id))
+        assert isinstance(events, tuple)
         made = draft(aggregate, key, chain, events, command_id=command_id, actor=ADMIN, now=NOW)
         commits.append(made.committed(len(commits) + 1))
 
