@@ -114,6 +114,8 @@ class Reader:
         while not stop.is_set():
             try:
                 await self._begin()
+                # At once: what is lost with Postgres before the first standing, nobody knows of.
+                await self.write_standing()
                 health.ready()
                 health.warnings.pop(_TROUBLE, None)
                 pause = FIRST_PAUSE_SECONDS

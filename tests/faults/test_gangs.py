@@ -17,7 +17,7 @@ from tests.faults.test_kills import SIMULATION, all_over, brief, pause, unfinish
 from tests.support.load import PLANS, Effects, Person, Submitter
 from tests.support.second import Second, second
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
 NODES = 8
 
@@ -90,14 +90,17 @@ def test_no_part_of_a_gang_is_ever_bound_whatever_is_killed(tmp_path: Path, roun
         added = stack.muster("cluster", "add", "sim", "--simulated", f"{NODES}x8")
         assert added.returncode == 0, added.stderr
         api = stack.api()
-        ids = {"cluster_id": api.cluster("sim"), "project_id": api.project()}
+        sim, project = api.cluster("sim"), api.project()
 
         def own() -> random.Random:
             return random.Random(chance.random())
 
-        gangs = [Gangs([stack.api()], own(), f"gang-{number}", **ids) for number in range(3)]
-        singles = Submitter([stack.api()], own(), "single", per_second=4, spec=brief, **ids)
-        sim = ids["cluster_id"]
+        gangs = [
+            Gangs([stack.api()], own(), f"gang-{number}", cluster_id=sim, project_id=project) for number in range(3)
+        ]
+        singles = Submitter(
+            [stack.api()], own(), "single", per_second=4, spec=brief, cluster_id=sim, project_id=project
+        )
         keeper = Keeper([stack.api()], own(), "keeper", cluster_id=sim, nodes=nodes_of(api, sim))
         people: list[Person] = [*gangs, singles, keeper]
         with second(stack, "scheduler") as (other,):

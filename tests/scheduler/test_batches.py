@@ -93,7 +93,8 @@ def test_a_node_of_which_the_plan_knew_something_else_takes_its_workloads_out_of
     world = world_with(2, gpu_count=1, labels={"zone": "a"})
     first, second = (world.submit(name, gpu_devices_request=1) for name in ("first", "second"))
     planned = world.plan()
-    world.node(planned.bindings[0].placement.node_name, **({"gpu_count": 1, "labels": {"zone": "a"}} | change))
+    facts: dict[str, Any] = {"gpu_count": 1, "labels": {"zone": "a"}} | change
+    world.node(planned.bindings[0].placement.node_name, **facts)
     (batch,), _ = batches(planned, max_messages=300)
     drafts, refused = batch_drafts(world.heads(), batch, str(uuid4()), world.now)
     assert {refusal.code for refusal in refused.values()} == {"stale_placement"}

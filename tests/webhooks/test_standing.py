@@ -172,5 +172,22 @@ async def test_tables_that_are_put_back_beside_a_running_service_lose_no_event(
     await until(lambda: {*ids, new} <= set(receiver.ids("/down")), "what waited is posted, and what is new")
 
 
+async def test_from_its_first_moment_on_nothing_is_lost_with_postgres(scene: Scene, receiver: Receiver) -> None:
+    """Given tables that are lost before the time of the first standing has come."""
+    await scene.webhook(f"{receiver.url}/down")
+    service = await scene.start()
+    await scene.webhook("https://example.com/another", "BudgetWarned")
+    ids = await tell(scene, [await scene.given.store.last_seq()])
+    await until(lambda: receiver.of("/down"), "it is taken in")
+    await scene.kill(service)
+    connection = await asyncpg.connect(scene.settings("webhooks").database_url)
+    await connection.execute("TRUNCATE muster.webhook_position, muster.webhook_deliveries")
+    await connection.close()
+    receiver.requests.clear()
+    receiver.answers["/down"] = lambda _: reply(204)
+    await scene.start()
+    await until(lambda: set(ids) <= set(receiver.ids("/down")), "what waited is posted")
+
+
 async def tell(scene: Scene, seqs: Sequence[int]) -> list[str]:
     return [await scene.tell_at(seq) for seq in seqs]
