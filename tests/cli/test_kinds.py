@@ -1,5 +1,6 @@
 """`muster workspace`, `muster training pytorch` and its sisters: flags and files become the request of their kind."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,58 @@ def test_a_masters_flags_say_only_what_is_otherwise(distributed: ShapeServer, mu
         "compute": {"gpuDevicesRequest": 0},
         "environmentVariables": [{"name": "A", "value": "1"}],
     }
+
+
+@pytest.mark.parametrize(
+    ("flags", "workers", "master"),
+    [
+        (("--master-image", "m"), ".", "."),
+        (("--master-image", "m", "--working-dir", "sub"), "sub", "sub"),
+        (("--master-working-dir", "sub"), ".", "sub"),
+        (("--master-working-dir", "/w"), ".", "/w"),
+    ],
+)
+def test_on_this_machine_a_master_of_its_own_starts_in_the_callers_folder_too(
+    distributed: ShapeServer,
+    muster: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    flags: tuple[str, ...],
+    workers: str,
+    master: str,
+) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    distributed.on("GET", "/nodes", Reply(body={"nodes": [{"name": socket.gethostname()}]}))
+    ran = muster("training", "pytorch", "submit", "hello", "-i", "a", *flags, "--", "python3", "train.py")
+    assert ran.code == 0, ran.err
+    made = sent(distributed, "distributed")
+    folders = [made[part]["workingDir"] for part in ("spec", "masterSpec")]
+    assert folders == [str((tmp_path / folder).resolve()) for folder in (workers, master)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--master-working-dir", "nowhere"), "--master-working-dir 'nowhere': there is no folder"),
+        (("--master-working-dir", "/w", "--code", "."), "--master-working-dir '/w': with code each run starts in"),
+    ],
+)
+def test_a_masters_folder_that_cannot_be_is_refused_by_its_own_flag(
+    distributed: ShapeServer,
+    muster: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    flags: tuple[str, ...],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    distributed.on("GET", "/nodes", Reply(body={"nodes": [{"name": socket.gethostname()}]}))
+    ran = muster("training", "pytorch", "submit", "hello", "-i", "a", *flags, "--", "x")
+    assert (ran.code, told in ran.err) == (ExitCode.USAGE, True), ran.err
+    assert not distributed.asked("POST", "/workloads/distributed")
 
 
 def test_no_master_means_workers_only_and_goes_with_no_masters_flag(distributed: ShapeServer, muster: Any) -> None:
