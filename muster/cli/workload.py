@@ -76,10 +76,17 @@ _SearchOption = Annotated[
 ]
 
 
+_LISTS: Final = {
+    "Training": "List standard trainings. `muster workload list` shows distributed ones, too.",
+    "Distributed": "List distributed trainings with {framework}.",
+    "Workspace": "List workspaces.",
+}
+"""What a list of one kind says that it does."""
+
+
 def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = "") -> None:
     """Declares `list`; `kind` keeps it to one kind of workload, `framework` to one of distributed trainings."""
-
-    @command(
+    declare = command(
         app,
         "list",
         examples=f"""
@@ -93,6 +100,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         columns=workload_columns,
         past=True,
     )
+
     def list_(
         session: Session,
         *,
@@ -114,7 +122,6 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
-        """List workloads."""
         if everything and project:
             raise usage("--all and --project cannot be used together", todo="leave one of them out")
         patience = session.patience(timeout, waits=watch)
@@ -146,6 +153,9 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         session.out.rows(rows, workload_columns(), empty=empty)
         if more:
             session.out.talk(f"there are more than {limit}; --limit 0 shows all")
+
+    list_.__doc__ = _LISTS.get(kind or "", "List workloads.").format(framework=framework)
+    declare(list_)
 
 
 def _phase(given: str) -> str:

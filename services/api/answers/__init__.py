@@ -16,6 +16,7 @@ from services.api.answers.clusters import (
     Nodes,
     NodeUse,
     RefusedReport,
+    Taint,
 )
 from services.api.answers.diff import (
     Diff,
@@ -166,6 +167,7 @@ __all__ = [
     "Subscription",
     "SubscriptionKey",
     "Subscriptions",
+    "Taint",
     "Training1",
     "UseHours",
     "UseNow",
