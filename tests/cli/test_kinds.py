@@ -175,3 +175,27 @@ def test_a_distributed_training_is_submitted_again_with_its_master(distributed: 
     assert ran.code == 0, ran.err
     request = sent(distributed, "distributed")
     assert (request["spec"]["numWorkers"], request["masterSpec"]) == (4, {"image": "m"})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("training list", "List standard trainings."),
+        ("training jax list", "List distributed trainings with JAX."),
+        ("workspace list", "List workspaces."),
+        ("workload list", "List workloads."),
+    ],
+)
+def test_a_list_says_what_it_lists(muster: Any, words: str, said: str) -> None:
+    assert said in muster(*words.split(), "--help").out
+
+
+def test_a_file_that_is_not_there_is_refused_in_words(muster: Any, tmp_path: Path, api: ShapeServer) -> None:
+    ran = muster("training", "submit", "-f", str(tmp_path / "no.yaml"))
+    assert (ran.code, "no.yaml cannot be read: No such file or directory\n" in ran.err) == (ExitCode.USAGE, True), (
+        ran.err
+    )
+    assert "Errno" not in ran.err
+    (tmp_path / "odd.yaml").write_bytes(b"\xff\xfe")
+    ran = muster("training", "submit", "-f", str(tmp_path / "odd.yaml"))
+    assert (ran.code, "write YAML or JSON, in UTF-8" in ran.err) == (ExitCode.USAGE, True), ran.err
