@@ -76,6 +76,14 @@ _SearchOption = Annotated[
 ]
 
 
+_LIST_EXAMPLES: Final = """
+        muster {noun} list
+        muster {noun} list -A --status Pending -o wide
+        muster {noun} list -l 'team=vision,stage in (dev,test)'
+        muster {noun} list --filter 'gpuAllocated>=1' --sort-by createdAt --columns name,phase,gpuAllocated
+        muster {noun} list --as-of 7d
+        muster {noun} list -w
+        """
 _LISTS: Final = {
     "Training": "List standard trainings. `muster workload list` shows distributed ones, too.",
     "Distributed": "List distributed trainings with {framework}.",
@@ -89,14 +97,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
     declare = command(
         app,
         "list",
-        examples=f"""
-        muster {noun} list
-        muster {noun} list -A --status Pending -o wide
-        muster {noun} list -l 'team=vision,stage in (dev,test)'
-        muster {noun} list --filter 'gpuAllocated>=1' --sort-by createdAt --columns name,phase,gpuAllocated
-        muster {noun} list --as-of 7d
-        muster {noun} list -w
-        """,
+        examples=_LIST_EXAMPLES.format(noun=noun),
         columns=workload_columns,
         past=True,
     )
