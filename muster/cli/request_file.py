@@ -43,8 +43,10 @@ def _read(file: str, what: str, todo: str) -> Row:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         document: Json = yaml.load(text, _OnceLoader)  # noqa: S506 - it is a SafeLoader
-    except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"--file: {file} cannot be read: {error}") from error
+    except OSError as error:
+        raise usage(f"--file: {file} cannot be read: {error.strerror}", todo="give the path of a file, or -") from error
+    except UnicodeDecodeError as error:
+        raise usage(f"--file: {file} is no text: {error}", todo="write YAML or JSON, in UTF-8") from error
     except _TwiceError as error:
         raise usage(f"--file: {file} {error}", todo="leave one of them out") from error
     except yaml.YAMLError as error:

@@ -29,7 +29,8 @@ _TEXTS: Final = ("spec.command", "spec.args")
 """Fields without a flag of their own: the words after `--` are in one of them."""
 _CODE: Final = "spec.code"
 """Holds a digest: `--code` sends the folder."""
-_WORKING_DIR: Final = "spec.workingDir"
+_PARTS: Final = ("spec", "masterSpec")
+"""Of a request: what its pods run."""
 
 
 def add_resubmit(app: typer.Typer) -> None:
@@ -87,11 +88,12 @@ def add_resubmit(app: typer.Typer) -> None:
 
 
 def _send_anew(session: Session, request: Row, before: Row, folder: str) -> None:
-    """The folder as it is now. The working directory of the one before is of no use then. Raises Problem."""
+    """The folder as it is now. The working directories of the one before are of no use then. Raises Problem."""
     from muster.cli.code import send_code
 
-    if row_of(request, "spec").get("workingDir") == row_of(before, "spec").get("workingDir"):
-        _take_out(request, _WORKING_DIR)
+    for part in _PARTS:
+        if row_of(request, part).get("workingDir") == row_of(before, part).get("workingDir"):
+            _take_out(request, f"{part}.workingDir")
     cluster = find_cluster(session.api, text_of(request, "clusterId"))
     set_field(request, _CODE, send_code(session, request, cluster, folder, dry_run=False))
 

@@ -79,23 +79,32 @@ _SearchOption = Annotated[
 ]
 
 
-def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = "") -> None:
-    """Declares `list`; `kind` keeps it to one kind of workload, `framework` to one of distributed trainings."""
-
-    @command(
-        app,
-        "list",
-        examples=f"""
+_LIST_EXAMPLES: Final = """
         muster {noun} list
         muster {noun} list -A --status Pending -o wide
         muster {noun} list -l 'team=vision,stage in (dev,test)'
         muster {noun} list --filter 'gpuAllocated>=1' --sort-by createdAt --columns name,phase,gpuAllocated
         muster {noun} list --as-of 7d
         muster {noun} list -w
-        """,
+        """
+_LISTS: Final = {
+    "Training": "List standard trainings. `muster workload list` shows distributed ones, too.",
+    "Distributed": "List distributed trainings with {framework}.",
+    "Workspace": "List workspaces.",
+}
+"""What a list of one kind says that it does."""
+
+
+def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = "") -> None:
+    """Declares `list`; `kind` keeps it to one kind of workload, `framework` to one of distributed trainings."""
+    declare = command(
+        app,
+        "list",
+        examples=_LIST_EXAMPLES.format(noun=noun),
         columns=workload_columns,
         past=True,
     )
+
     def list_(
         session: Session,
         *,
@@ -117,7 +126,6 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
-        """List workloads."""
         if everything and project:
             raise usage("--all and --project cannot be used together", todo="leave one of them out")
         patience = session.patience(timeout, waits=watch)
@@ -149,6 +157,9 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         session.out.rows(rows, workload_columns(), empty=empty)
         if more:
             session.out.talk(f"there are more than {limit}; --limit 0 shows all")
+
+    list_.__doc__ = _LISTS.get(kind or "", "List workloads.").format(framework=framework)
+    declare(list_)
 
 
 def _phase(given: str) -> str:

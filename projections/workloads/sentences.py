@@ -141,12 +141,13 @@ def _created(event: WorkloadCreated, happened: Happened) -> str:
     parts: list[str] = []
     for pod_set in happened.state.pod_sets:
         at_once = pod_set.at_once
-        pods = _count(pod_set.count, "pod")
+        pods = _count(pod_set.count, "pod" if len(happened.state.pod_sets) == 1 else pod_set.name)
         if pod_set.count > at_once:
             pods += f", {at_once} at a time"
         parts.append(f"{pods}{', each' if pod_set.count > 1 else ''} with {_request(pod_set.template.request)}")
     priority = f"priority {happened.asked.priority_class}, {happened.asked.preemptibility}"
-    return f"submitted by {event.owner}: {event.kind.lower()} {event.name!r}, {'; '.join(parts)}; {priority}"
+    kind = "distributed training" if event.kind == "Distributed" else event.kind.lower()
+    return f"submitted by {event.owner}: {kind} {event.name!r}, {'; '.join(parts)}; {priority}"
 
 
 def _request(request: PodRequest) -> str:

@@ -3893,9 +3893,9 @@ class Taint(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
 
     key: str
     """Key of the taint."""
-    value: str | None = None
-    """Value of the taint."""
-    effect: str | None = None
+    value: str
+    """Value of the taint; empty if it has none."""
+    effect: str
     """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
 
 

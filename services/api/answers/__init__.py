@@ -26,6 +26,7 @@ from services.api.answers.clusters import (
     Nodes,
     NodeUse,
     RefusedReport,
+    Taint,
 )
 from services.api.answers.diff import (
     Diff,
@@ -181,6 +182,7 @@ __all__ = [
     "Subscription",
     "SubscriptionKey",
     "Subscriptions",
+    "Taint",
     "Template",
     "TemplateMeta",
     "Templates",
