@@ -77,6 +77,7 @@ else:
 NO_SPEC: Final = TrainingSpec(image="")
 """Of a workload that never was."""
 NO_WORKSPACE_SPEC: Final = WorkspaceSpec(image="")
+NO_WORKLOAD_SPEC: Final = WorkloadSpec(image="", distributed_framework="PyTorch")
 NO_DISTRIBUTED_SPEC: Final = DistributedSpec(image="", distributed_framework="PyTorch")
 """What a request has that says nothing."""
 

@@ -22,7 +22,7 @@ LATEST: Final = "@latest"
 _UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _ID_PREFIX = re.compile(r"^[0-9a-f]{4,8}(-[0-9a-f-]{0,27})?$")
 """At least four digits: shorter ones are more likely a name's typing error."""
-_LAG_SECONDS: Final = 0.3
+LAG_SECONDS: Final = 0.3
 """More than the p99 from event to row."""
 _MOST_NAMED: Final = 20
 """Names in one sentence."""
@@ -55,7 +55,7 @@ def workload_told(session: "Session", given: str, project: str | None, *, delete
         return given.lower(), given
     found = _find_workloads(session.api, given, session.project(project), deleted=deleted)
     if not found:
-        time.sleep(_LAG_SECONDS)
+        time.sleep(LAG_SECONDS)
         found = _find_workloads(session.api, given, session.project(project), deleted=deleted)
     if len(found) == 1:
         identifier, name = text_of(found[0], "id"), text_of(found[0], "name")

@@ -50,6 +50,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_workload",
         summary="Workloads of every kind: list, inspect, suspend, resume, change, delete.",
     ),
+    "apply": Noun(
+        module="apply",
+        add="add_apply",
+        summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
+    ),
     "top": Noun(
         module="top",
         add="add_top",

@@ -17,15 +17,38 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 def read_request(file: str, kind: str = "Training") -> Row:
     """The request that a file holds (`-`: standard input), as the API takes one of this kind. Raises Problem."""
+    documents = read_documents(file)
+    if len(documents) > 1:
+        raise usage(
+            f"--file: {file} holds {len(documents)} documents, and `submit` submits one",
+            todo=f"muster apply -f {file}",
+        )
+    document = documents[0] if documents else None
+    return _request_in(document, file, kind)
+
+
+def read_documents(file: str) -> list[Json]:
+    """What a file holds: the documents of YAML that are not empty, or one JSON value. Raises Problem."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        document: Json = yaml.load(text, _OnceLoader)  # noqa: S506 - it is a SafeLoader
+        documents: list[Json] = list(yaml.load_all(text, _OnceLoader))
     except (OSError, UnicodeDecodeError) as error:
         raise usage(f"--file: {file} cannot be read: {error}") from error
     except _TwiceError as error:
         raise usage(f"--file: {file} {error}", todo="leave one of them out") from error
     except yaml.YAMLError as error:
         raise usage(f"--file: {file} is neither YAML nor JSON: {_fault(error)}") from error
+    return [document for document in documents if document is not None]
+
+
+def _request_in(document: Json, file: str, kind: str) -> Row:
+    """Raises Problem."""
+    if isinstance(document, dict) and "kind" in document:
+        said = document.pop("kind")
+        if said != kind:
+            raise usage(
+                f"--file: {file} is of kind {said!r}, and this submits a {kind}", todo=f"muster apply -f {file}"
+            )
     if not isinstance(document, dict):
         raise usage(
             f"--file: {file} does not hold a request",
