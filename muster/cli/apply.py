@@ -11,12 +11,12 @@ import typer
 
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command
-from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.exits import ExitCode, Problem, exit_code_of, usage
 from muster.cli.names import LAG_SECONDS, check_new_name, default_cluster, default_project, find_cluster, find_project
 from muster.cli.options import ClusterOption, ProjectOption
 from muster.cli.output import Column
 from muster.cli.resubmit import difference
-from muster.cli.values import Json, Row, row_of, rows_of, text_of
+from muster.cli.values import Json, Row, number_of, row_of, rows_of, text_of
 
 if TYPE_CHECKING:
     from events.workload.kinds.kind import Kind
@@ -45,16 +45,6 @@ _FilesOption = Annotated[
         help="Read workloads from this file, of YAML (one document for each) or JSON, or from those of a folder.",
     ),
 ]
-_CODES: Final[dict[int, ExitCode]] = {
-    400: ExitCode.REJECTED,
-    401: ExitCode.DENIED,
-    403: ExitCode.DENIED,
-    404: ExitCode.NOT_FOUND,
-    409: ExitCode.CONFLICT,
-    412: ExitCode.CONFLICT,
-    429: ExitCode.UNREACHABLE,
-    503: ExitCode.UNREACHABLE,
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -251,7 +241,6 @@ def _create(session: Session, batch: Sequence[_Wanted], *, all_or_nothing: bool)
     except Problem as problem:
         raise _in_files(problem, batch) from problem
     for one, outcome in zip(batch, rows_of(answer, "items"), strict=True):
-        status = outcome.get("code")
         if identifier := text_of(outcome, "id"):
             one.result, one.id = "created", identifier
         elif text_of(outcome, "details") == "name_taken":
@@ -259,8 +248,7 @@ def _create(session: Session, batch: Sequence[_Wanted], *, all_or_nothing: bool)
         else:
             issues = rows_of(outcome, "complianceIssues")
             why = "; ".join(f"{text_of(issue, 'field')}: {text_of(issue, 'details')}" for issue in issues)
-            code = _CODES.get(status, ExitCode.FAILURE) if isinstance(status, int) else ExitCode.FAILURE
-            one.refuse(why or text_of(outcome, "message"), code)
+            one.refuse(why or text_of(outcome, "message"), exit_code_of(int(number_of(outcome, "code"))))
 
 
 def _in_files(problem: Problem, batch: Sequence[_Wanted]) -> Problem:

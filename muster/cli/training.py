@@ -50,6 +50,6 @@ def add_training(root: typer.Typer) -> None:
     add_list(app, "training", kind="Training")
     add_describe(app, "training")
     add_logs(app, "training")
-    add_acts(app, "training")
+    add_acts(app, "training", kind="Training")
     add_frameworks(app)
     root.add_typer(app, name="training")

@@ -26,5 +26,5 @@ def add_workspace(root: typer.Typer) -> None:
     add_list(app, "workspace", kind="Workspace")
     add_describe(app, "workspace")
     add_logs(app, "workspace")
-    add_acts(app, "workspace")
+    add_acts(app, "workspace", kind="Workspace")
     root.add_typer(app, name="workspace")
