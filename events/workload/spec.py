@@ -70,7 +70,11 @@ else:
     )
     DistributedSpec = joined("DistributedSpec", __name__, *_OF_PODS, Distribution, without=_RUNS)
     WorkloadSpec = joined(
-        "WorkloadSpec", __name__, Process, Resources, Scheduling, OverQuota, Lifetime, Metadata, Distribution
+        "WorkloadSpec",
+        __name__,
+        *(Process, Resources, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
+        # Only one kind has it, and insists on it.
+        defaults={"distributed_framework": None},
     )
     MasterSpec = joined("MasterSpec", __name__, Process, Resources, Metadata, without={"category", "code"})
 

@@ -146,7 +146,7 @@ async def create_workloads(call: Call) -> Answer[BatchOutcome]:
 def _around(raw: bytes) -> tuple[list[msgspec.Raw], bool]:
     """(the items as they came, whether it is all or nothing). Raises 400."""
     try:
-        shell: dict[str, Any] = dict(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])) if raw.strip() else {}
+        shell: dict[str, Any] = dict(msgspec.json.decode(raw, type=dict[str, msgspec.Raw]))
         raws: list[msgspec.Raw] = []
         for name, value in shell.items():
             if name == "items" and bytes(memoryview(value)[:1]) == b"[":

@@ -78,7 +78,7 @@ def test_everything_that_is_wrong_is_told_with_its_item_and_nothing_is_created(
         post(
             alice,
             good,
-            item(served, name="Bad_Name", spec={"imagePullPolicy": "Sometimes"}),
+            item(served, name="x" * 254, spec={"imagePullPolicy": "Sometimes"}),
             {"kind": "Trainings", **served.training()},
             served.training(),
             item(served, clusterId=NOWHERE, spec={"completions": 0}),
