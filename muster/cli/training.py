@@ -46,7 +46,7 @@ def add_training(root: typer.Typer) -> None:
         rich_markup_mode=None,
     )
     add_submit(app, STANDARD)
-    add_resubmit(app)
+    add_resubmit(app, "training")
     add_list(app, "training", kind="Training")
     add_describe(app, "training")
     add_logs(app, "training")
