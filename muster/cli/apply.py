@@ -111,10 +111,10 @@ def add_apply(root: typer.Typer) -> None:
             bool, typer.Option("--all-or-nothing", help="Create nothing unless all that is new can be created.")
         ] = False,
     ) -> int:
-        """Create the workloads of files, of any kinds. What exists already stays as it is where its spec is the same;
-        else what may be changed is changed, and the rest is refused.
+        """Create the workloads of files or folders, of any kinds, or change them where they may be changed.
 
-        A document is what `submit -f` takes, with its kind: Training, Distributed or Workspace.
+        What exists already stays as it is where its spec is the same; what cannot be changed is refused by name. A
+        document is what `submit -f` takes, with its kind: Training, Distributed or Workspace.
         """
         wanted = [one for file in files for one in _read(file)]
         if not wanted:
@@ -340,18 +340,23 @@ def _effective(one: _Wanted) -> Row | None:
 
 
 def _shown(kind: "Kind", checked: Any) -> Row:
-    from msgspec import to_builtins
-
     from events.workload.kinds.distributed import shown_master
     from events.workload.spec import with_master_defaults
 
     spec, distributed = checked.order()
     spec, distributed = kind.with_defaults(spec), with_master_defaults(distributed)
-    shown: Row = {"clusterId": checked.cluster_id, "spec": to_builtins(kind.shown(spec, distributed))}
+    shown: Row = {"clusterId": checked.cluster_id, "spec": _as_json(kind.shown(spec, distributed))}
     if distributed is not None:
         same, master = shown_master(spec, distributed)
-        shown |= {"masterSpecSameAsWorker": same, "masterSpec": to_builtins(master)}
+        shown |= {"masterSpecSameAsWorker": same, "masterSpec": _as_json(master)}
     return shown
+
+
+def _as_json(value: object) -> Json:
+    """As an answer of the API has it."""
+    import msgspec
+
+    return json.loads(msgspec.json.encode(value))
 
 
 def _differing(one: _Wanted, want: Row, there: Row) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Final
 COMMANDS: Final[dict[str, str]] = {
     "": "",
     "up": "Run everything on this machine, for development, until Ctrl-C",
-    "apply": "Create the workloads of files, of any kinds",
+    "apply": "Create the workloads of files or folders, of any kinds, or change them where they may be changed",
     "top": "Show who uses what now: GPUs, CPU and memory by project, user, pool, node or workload",
     "usage": "Show who used what in a span of time: GPU hours, cost, waiting time and runs",
     "diff": "Compare two moments: workloads, quotas and nodes, and what happened between them",
