@@ -104,7 +104,7 @@ def _add_copy(app: typer.Typer, noun: str) -> None:
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int | None:
-        """Submit a workload like this one under another name, with changes if you like ("Copy & Edit")."""
+        """Submit a workload like this one under another name, with changes if you like."""
         again = _Again(noun=noun, name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
         return again.submit(session, workload, project, idempotency_key)
 
