@@ -43,6 +43,7 @@ from services.api.errors import ApiError, bad_request, compliance_issues, outcom
 from services.api.issues import MAX_ISSUES, Issue, none_of
 from services.api.operations import Answer, changes
 from services.api.paths import CREATIONS
+from services.api.rules import check_name
 from services.runtime.nats.bus import GateAwayError
 
 BATCHES: Final = 4
@@ -59,6 +60,8 @@ MOST_PACKED_BYTES: Final = 700 * 1024
 MAX_TRIES: Final = 4
 """Of one part whose answer was lost: it is the same commands again, so each is carried out once."""
 PAUSE_SECONDS: Final = 0.2
+MOST_ALIKE: Final = 50
+"""Different items of one batch that are remembered: more are no sweep."""
 CHECKED_AT_ONCE: Final = 20
 """Before others have their turn: some milliseconds."""
 
@@ -184,10 +187,11 @@ async def _prepared(call: Call, raws: Sequence[msgspec.Raw], batch_id: str) -> l
     prepared: list[_Prepared] = []
     faulty: list[tuple[int, Creation]] = []
     projects: set[str] = set()
+    alike = _Alike()
     for index, raw in enumerate(raws):
         if index % CHECKED_AT_ONCE == 0:
             await asyncio.sleep(0)
-        checked = _checked(memoryview(raw))
+        checked = alike.checked(bytes(raw))
         if isinstance(checked, FaultyCreation):
             found += _within(index, checked.issues)
             faulty.append((index, checked.sound))
@@ -211,16 +215,42 @@ async def _prepared(call: Call, raws: Sequence[msgspec.Raw], batch_id: str) -> l
     raise bad_request(found[:MAX_ISSUES])
 
 
-def _checked(raw: memoryview) -> Creation | FaultyCreation[Creation] | list[Issue]:
+class _Alike:
+    """Items that differ in their names only are checked once: most of a sweep's do, and a check is the most that an
+    item costs.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[str, bytes], ...], Creation] = {}
+
+    def checked(self, raw: bytes) -> Creation | FaultyCreation[Creation] | list[Issue]:
+        """As `_checked`."""
+        try:
+            fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+            name = msgspec.json.decode(fields.pop("name", msgspec.Raw(b"null")))
+        except UNDECODABLE:
+            return _checked(raw)
+        key = tuple((field, bytes(value)) for field, value in fields.items())
+        known = self._known.get(key)
+        fits = isinstance(name, str) and name and "\x00" not in name and len(raw) <= MAX_BODY_BYTES
+        if known is not None and fits and not [*check_name(name, as_prefix=known.use_given_name_as_prefix)]:
+            return replace(known, name=name)
+        checked = _checked(raw)
+        if isinstance(checked, Creation) and len(self._known) < MOST_ALIKE:
+            self._known[key] = checked
+        return checked
+
+
+def _checked(raw: bytes) -> Creation | FaultyCreation[Creation] | list[Issue]:
     """One item, or what is wrong with it in itself; the fields as of a creation alone."""
     if len(raw) > MAX_BODY_BYTES:
         details = f"must be at most {MAX_BODY_BYTES} bytes, got {len(raw)} bytes"
         return [Issue(field="", details=details, rule="max")]
     try:
-        data = read_object(bytes(raw))
+        data = read_object(raw)
     except BadBodyError as error:
         return [Issue(field="", details=str(error))]
-    if unfit := unfit_texts(bytes(raw), data):
+    if unfit := unfit_texts(raw, data):
         return unfit
     kind = data.pop("kind", None)
     if kind is None:
@@ -260,6 +290,8 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
     """
     found: dict[int, BatchItemOutcome] = {}
     keys: set[str] = set()
+    fitting: set[tuple[int, str, str]] = set()
+    """What was looked at already: without its name, nothing tells one item from another of the same spec object."""
     for number, one in enumerate(prepared):
         if number % CHECKED_AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -270,9 +302,13 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
             found[one.item.index] = _of_refusal(one, twice)
             continue
         keys.add(key)
-        if issues := await misfits(call, one.checked, command_id, faulty=False):
+        same = (id(command.spec), command.project_id, command.cluster_id)
+        issues = [] if same in fitting else await misfits(call, one.checked, command_id, faulty=False)
+        if issues:
             found[one.item.index] = _of_error(one, bad_request(issues[:MAX_ISSUES]))
-        elif (code := code_of(one.checked)) is not None and call.may_submit(command.project_id):
+            continue
+        fitting.add(same)
+        if (code := code_of(one.checked)) is not None and call.may_submit(command.project_id):
             await keep_for(call, code, key)
     return found
 

@@ -142,6 +142,16 @@ def test_what_only_the_newest_state_tells_is_answered_for_each_item(served: Serv
     assert told["items"][5]["details"] == "name_taken"
 
 
+def test_items_that_differ_in_their_names_only_are_still_checked_each(served: Served, alice: httpx.Client) -> None:
+    """They are checked together (`_Alike`)."""
+    first = item(served)
+    told = issues(post(alice, first, *(first | {"name": name} for name in ("", "a\x00b", 5, None, "x" * 254, "good"))))
+    assert set(told) == {f"items[{index}].name" for index in range(1, 6)}
+    different = first | {"spec": first["spec"] | {"completions": 0}, "name": "other"}
+    assert set(issues(post(alice, first, different))) == {"items[1].spec.completions"}
+    assert post(alice, first, first | {"name": first["name"] + "-2"}).json()["created"] == 2
+
+
 def test_all_or_nothing_is_nothing_where_one_is_refused_and_says_which(served: Served, alice: httpx.Client) -> None:
     taken, good = item(served), item(served)
     assert post(alice, taken).json()["created"] == 1
