@@ -84,6 +84,13 @@ def name_taken(name: str) -> Refusal:
     )
 
 
+def others_refused() -> Refusal:
+    return Refusal(
+        code="others_refused",
+        message="another item was refused, and the batch is all or nothing; mend that one and send the batch again",
+    )
+
+
 def decide(command: WorkloadCommand, state: Workload, context: Context) -> WorkloadDecision:
     if isinstance(command, CreateWorkload):
         return _create(command, state, context)
@@ -187,15 +194,18 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
     seconds = command.auto_deletion_time_after_completion_seconds
     if seconds == state.spec.auto_deletion_time_after_completion_seconds:
         seconds = None
-    priority = command.priority_class if command.priority_class != state.spec.priority_class else None
-    if seconds is None and priority is None:
+    spec = state.spec
+    priority = command.priority_class if command.priority_class != spec.priority_class else None
+    labels = command.labels if command.labels != spec.labels else None
+    annotations = command.annotations if command.annotations != spec.annotations else None
+    if seconds is None and priority is None and labels is None and annotations is None:
         return ()
     if priority is not None and state.phase in FINISHED:
         return Refusal(
             code="workload_finished",
             field="priorityClass",
             message=f"{state.name!r} is {state.phase} and will not be scheduled again, so its priority cannot be "
-            "changed; its auto-deletion can",
+            "changed; its auto-deletion, labels and annotations can",
         )
     delete_at = None
     if seconds is not None and state.completed_at is not None:
@@ -205,6 +215,8 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
             priority_class=priority,
             auto_deletion_time_after_completion_seconds=seconds,
             delete_at=delete_at,
+            labels=labels,
+            annotations=annotations,
         ),
     )
 

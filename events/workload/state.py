@@ -27,6 +27,7 @@ from events.phases import (
     may_follow,
     nodes_unreachable,
 )
+from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
@@ -162,6 +163,10 @@ class WorkloadChanged(_Event, frozen=True, kw_only=True):
     """Counted from the end of the workload."""
     delete_at: datetime | None = None
     """New time of the auto-deletion, if the workload has already ended."""
+    labels: tuple[Label, ...] | None = None
+    """All labels that it has from now on. Runs that begin later carry them."""
+    annotations: tuple[Annotation, ...] | None = None
+    """All annotations that it has from now on, likewise."""
 
 
 class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
@@ -651,8 +656,36 @@ def _changed(state: Workload, event: WorkloadChanged) -> Workload:
             spec,
             auto_deletion_time_after_completion_seconds=event.auto_deletion_time_after_completion_seconds,
         )
+    distributed = state.distributed
+    if event.labels is not None or event.annotations is not None:
+        distributed = _master_changed(distributed, state.spec, event)
+        spec = _marked(spec, event)
     made_from = None if state.made_from is None else state.made_from.after(state.spec, spec)
-    state = replace(state, spec=spec, made_from=made_from)
+    state = replace(state, spec=spec, distributed=distributed, made_from=made_from)
     if event.delete_at is None:
         return state
     return replace(state, delete_at=event.delete_at, generation=state.generation + 1)
+
+
+def _marked(spec: TrainingSpec, event: WorkloadChanged) -> TrainingSpec:
+    return replace(
+        spec,
+        labels=spec.labels if event.labels is None else event.labels,
+        annotations=spec.annotations if event.annotations is None else event.annotations,
+    )
+
+
+def _master_changed(distributed: Distributed | None, of: TrainingSpec, event: WorkloadChanged) -> Distributed | None:
+    """A master's labels and annotations follow where it has those of the workers; of its own it keeps them."""
+    master = None if distributed is None else distributed.master
+    if distributed is None or master is None:
+        return distributed
+    marked = _marked(master, event)
+    return replace(
+        distributed,
+        master=replace(
+            master,
+            labels=marked.labels if master.labels == of.labels else master.labels,
+            annotations=marked.annotations if master.annotations == of.annotations else master.annotations,
+        ),
+    )

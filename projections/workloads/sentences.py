@@ -4,6 +4,7 @@ They are made from the event and what it found and left (`Happened`); times and 
 changed sentence shows up in old histories with the next rebuild.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, assert_never
 
@@ -47,6 +48,8 @@ from projections.workloads.facts import Asked
 
 CLUSTER_REMOVED: Final = "cluster_removed"
 """Reason of an interruption after which nothing is placed any more: a workload stays with its cluster."""
+MAX_NAMED_MARKS: Final = 5
+"""Labels and annotations, likewise."""
 MAX_NAMED_PLACEMENTS: Final = 3
 """More than this many pods in one sentence nobody reads."""
 
@@ -221,7 +224,17 @@ def _changed(event: WorkloadChanged, before: Asked, actor: Actor) -> str:
         parts.append(f"auto-deletion {after_end}")
     if event.delete_at is not None:
         parts.append(f"to be deleted on {_moment(event.delete_at)}")
+    if event.labels is not None:
+        parts.append(f"labels {_marks(f'{label.name}={label.value}' for label in event.labels)}")
+    if event.annotations is not None:
+        parts.append(f"annotations {_marks(one.name for one in event.annotations)}")
     return f"changed by {_who(actor)}: {_listed(parts) or 'nothing'}"
+
+
+def _marks(marks: Iterable[str]) -> str:
+    named = [*marks]
+    more = len(named) - MAX_NAMED_MARKS
+    return " ".join(named[:MAX_NAMED_MARKS]) + (f" and {more} more" if more > 0 else "") or "none"
 
 
 def _told_to_stop(live: int) -> str:
