@@ -16,7 +16,6 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
-import asyncpg
 import psutil
 import pytest
 
@@ -154,12 +153,9 @@ class Receivers:
 class Run:
     """What is disturbed, and when it was."""
 
-    def __init__(
-        self, nats: NatsServer, postgres: PostgresServer, database_url: str, services: list[Killable], seed: int
-    ) -> None:
+    def __init__(self, nats: NatsServer, postgres: PostgresServer, services: list[Killable], seed: int) -> None:
         self._nats = nats
         self._postgres = postgres
-        self._database_url = database_url
         self._services = services
         self._chance = random.Random(seed)
         self.times: list[tuple[float, float]] = []
@@ -179,8 +175,6 @@ class Run:
             service = chance.choice(self._services)
             with service.paused():
                 time.sleep(chance.uniform(0.0, 7.0))
-        elif what < 0.4:
-            asyncio.run(lose_tables(self._database_url))
         else:
             killed = chance.sample(self._services, chance.randint(1, 2))
             for service in killed:
@@ -193,13 +187,6 @@ class Run:
     def explains(self, first: Got, second: Got) -> bool:
         """Whether something was disturbed between the answer to the one and the other."""
         return any(began <= second.at and ended >= first.at for began, ended in self.times)
-
-
-async def lose_tables(database_url: str) -> None:
-    """As where Postgres is made anew beside services that run."""
-    connection = await asyncpg.connect(database_url)
-    await connection.execute("TRUNCATE muster.webhook_position, muster.webhook_deliveries")
-    await connection.close()
 
 
 def webhooks_service(nats: NatsServer, postgres_url: str, folder: Path, code: str = HASTE) -> Killable:
@@ -298,7 +285,7 @@ def test_receivers_get_every_event_that_they_want_whatever_is_killed(  # noqa: P
             service.start()
             ends.callback(service.kill)
         projects = set_up(served, receivers, count, chance)
-        run = Run(nats_server, postgres_server, served.settings.postgres_url, services, next(seeds))
+        run = Run(nats_server, postgres_server, services, next(seeds))
         pause = 0.1 if short else 0.4
         with BusyUsers(served, seed=next(seeds), pause_seconds=pause, projects=projects, living=10):
             for _ in range(rounds if short else max(rounds, 50)):
