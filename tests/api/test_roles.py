@@ -224,6 +224,11 @@ def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> st
     return path.replace("{clusterId}", made).replace("{name}", "fast")
 
 
+def two_at_once(served: Served, project: str) -> dict[str, Any]:
+    items = [{"kind": "Training", **served.training(projectId=project)} for _ in range(2)]
+    return {"items": items, "allOrNothing": True}
+
+
 def aimed(
     served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str, project: str
 ) -> Target:
@@ -245,8 +250,7 @@ def aimed(
     if "{webhookId}" in path:
         path = path.replace("{webhookId}", admin.post("/api/v1/webhooks", json=webhook).json()["id"])
     if "{assetId}" in path:
-        listed = path.removesuffix("/{assetId}")
-        made = admin.post(listed, json=asset(project, path, fresh))
+        made = admin.post(path.removesuffix("/{assetId}"), json=asset(project, path, fresh))
         path = path.replace("{assetId}", made.json()["meta"]["id"])
     price = price_of(admin, f"m-{fresh}", there=name == "remove_price")
     if "/budgets/" in path:
@@ -262,10 +266,7 @@ def aimed(
         "create_training1": served.training(projectId=project),
         "create_distributed": gang(served, project),
         "create_workspace": served.training(projectId=project),
-        "create_workloads": {
-            "items": [{"kind": "Training", **served.training(projectId=project)} for _ in range(2)],
-            "allOrNothing": True,
-        },
+        "create_workloads": two_at_once(served, project),
         "act_on_workloads": {"action": "delete", "ids": [workload(served, admin, path, project)]},
         "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},

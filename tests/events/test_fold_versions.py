@@ -11,15 +11,16 @@ from msgspec import inspect
 from events.aggregate import AGGREGATES
 
 KNOWN: Final = {
+    "asset": (1, "974f0df0aae9"),
     "cluster": (5, "93d632af2fab"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
     "node": (5, "ac25318640a9"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (7, "758cc8c09dcd"),
+    "project": (8, "537c416ac374"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (8, "8ae53284212d"),
+    "workload": (8, "33492271f7c8"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 
