@@ -59,6 +59,11 @@ NOUNS: Final[dict[str, Noun]] = {
     "template": Noun(
         module="assets", add="add_template", summary="Templates: any fields of a workload, to begin with."
     ),
+    "apply": Noun(
+        module="apply",
+        add="add_apply",
+        summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
+    ),
     "top": Noun(
         module="top",
         add="add_top",

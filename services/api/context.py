@@ -104,6 +104,8 @@ class Api(Readers):
     requests: Requests
     streams: Slots
     """Of public events."""
+    batches: Slots
+    """Of large bodies."""
     heartbeat_seconds: float
     """Of them."""
     feed: FeedTail
@@ -279,7 +281,7 @@ class Call(Look):
             command_id=command_id or self.command_id(),
             token=self.token,
             command=command,
-            body_hash=self._hash_of_keyed(),
+            body_hash=self.hash_of_keyed(),
             expected_version=self.expected_version(),
             correlation_id=self.request_id,
             min_seq=max(self.min_seq, 0 if place is None else self.api.store.seen(*place)),
@@ -302,7 +304,7 @@ class Call(Look):
         if aggregate in KINDS:
             self.api.directory.told(seq)
 
-    def _hash_of_keyed(self) -> str:
+    def hash_of_keyed(self) -> str:
         """Of all that the command id does not say already; empty without an Idempotency-Key."""
         if not self.keyed:
             return ""

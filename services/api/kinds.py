@@ -1,6 +1,7 @@
 """What the five operations of every kind of workload share: submitting one, reading one, acting on one."""
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from events.ids import key_of_id, workload_key
 from events.phases import DesiredPhase, Phase
 from events.workload.commands import CreateWorkload
 from events.workload.decide import final_name
+from events.workload.fields.creation import Creation
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
 from events.workload.kinds.kind import Kind
@@ -24,8 +26,9 @@ from services.api.context import MAX_WAIT_SECONDS, Call, Look, rfc3339, sequence
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
 from services.api.explain import explained
-from services.api.issues import MAX_ISSUES
-from services.api.made_from import made
+from services.api.issues import MAX_ISSUES, Issue
+from services.api.made_from import Made, made
+from services.api.merge import Json
 from services.api.moments import moment_headers, moment_of
 from services.api.not_yet import not_yet_in_force
 from services.api.operations import Answer, Query
@@ -61,31 +64,62 @@ class Shown:
         return {"master_spec_same_as_worker": same, "master_spec": master}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """A request to make a workload, before it is held against its project and its cluster."""
+
+    kind: Kind
+    made: Made
+    checked: Creation
+    """With what a template, assets and the caller's token set; without its faults."""
+    faults: Sequence[Issue]
+    """What is wrong with it in itself, wherever it is sent."""
+    unsuited: Sequence[Issue]
+    """What does not go together with the caller's token."""
+
+    @property
+    def faulty(self) -> bool:
+        return bool(self.faults or self.unsuited or self.made.issues)
+
+    def told(self, more: Sequence[Issue] = ()) -> list[Issue]:
+        """All that is wrong, by the request's own paths."""
+        return self.made.told([*self.faults, *self.unsuited, *more])[:MAX_ISSUES]
+
+    def command(self, command_id: str) -> CreateWorkload:
+        checked = self.checked
+        spec, distributed = checked.order()
+        return CreateWorkload(
+            kind=self.kind.name,
+            name=final_name(checked.name, as_prefix=checked.use_given_name_as_prefix, command_id=command_id),
+            requested_name=checked.name,
+            project_id=checked.project_id,
+            cluster_id=checked.cluster_id,
+            spec=spec,
+            distributed=distributed,
+            made_from=self.made.made_from(self.kind, self.kind.with_defaults(spec), distributed),
+        )
+
+
+async def examined(call: Call, kind: Kind, data: Json, command_id: str) -> Examined:
+    """Every creation, alone or in a batch, is looked at here."""
+    request = await made(call, kind, data, command_id)
+    checked = check_creation(kind.creation, request.data)
+    faults, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
+    asked, unsuited = with_token_user(asked, call.identity.user)
+    return Examined(kind=kind, made=request, checked=asked, faults=faults, unsuited=unsuited)
+
+
 async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
     """Submit a workload; (it as its event has it, without reading it back, headers): the same whenever the request is
     repeated. Raises ApiError.
     """
     command_id = call.command_id()
-    request = await made(call, kind, call.json_object(), command_id)
-    checked = check_creation(kind.creation, request.data)
-    issues, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
-    asked, of_token = with_token_user(asked, call.identity.user)
-    issues = [*issues, *of_token]
-    issues += await misfits(call, asked, command_id, faulty=bool(issues or request.issues))
-    if issues := request.told(issues):
-        raise bad_request(issues[:MAX_ISSUES])
-    spec, distributed = asked.order()
-    command = CreateWorkload(
-        kind=kind.name,
-        name=final_name(asked.name, as_prefix=asked.use_given_name_as_prefix, command_id=command_id),
-        requested_name=asked.name,
-        project_id=asked.project_id,
-        cluster_id=asked.cluster_id,
-        spec=spec,
-        distributed=distributed,
-        made_from=request.made_from(kind, kind.with_defaults(spec), distributed),
-    )
-    if (code := code_of(asked)) is not None and call.may_submit(command.project_id):
+    asked = await examined(call, kind, call.json_object(), command_id)
+    more = await misfits(call, asked.checked, command_id, faulty=asked.faulty)
+    if issues := asked.told(more):
+        raise bad_request(issues)
+    command = asked.command(command_id)
+    if (code := code_of(asked.checked)) is not None and call.may_submit(command.project_id):
         await keep_for(call, code, workload_key(command.project_id, command.name))
     reply = await call.send(command, command_id=command_id, creation=True)
     return _created(call, kind, command, reply), sequence_headers(reply.seq)

@@ -25,7 +25,7 @@ ERROR_TEXTS: Final[dict[int, str]] = {
     "used with another body",
     410: "It existed, and was deleted for good",
     412: "The version in If-Match is no longer the newest",
-    413: "The body is larger than 512 KiB",
+    413: "The body is larger than 512 KiB; that of a batch, than 16 MiB",
     415: "The body is not application/json",
     429: "Too many requests. Retry-After says when to send the next one",
     431: "The headers and the query are larger than 16 KiB",

@@ -57,6 +57,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "get_template": READ,
     "set_template": GRANT,
     "delete_template": GRANT,
+    "create_workloads": ((403, 202, 202, 202), (403, 403, 403, 202)),  # all or nothing: what one item is refused with
+    "act_on_workloads": ((202,) * 4, (202,) * 4),  # each id has its own status (tests/api/test_acts.py)
     "list_workload_types": EVERYBODY,
     "list_workloads": EVERYBODY,
     "count_workloads": EVERYBODY,
@@ -260,6 +262,11 @@ def aimed(
         "create_training1": served.training(projectId=project),
         "create_distributed": gang(served, project),
         "create_workspace": served.training(projectId=project),
+        "create_workloads": {
+            "items": [{"kind": "Training", **served.training(projectId=project)} for _ in range(2)],
+            "allOrNothing": True,
+        },
+        "act_on_workloads": {"action": "delete", "ids": [workload(served, admin, path, project)]},
         "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},

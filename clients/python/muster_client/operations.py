@@ -644,6 +644,44 @@ def put_code(
     )
 
 
+def create_workloads(
+    body: models.BatchCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.BatchOutcome]:
+    """Create up to 1,000 workloads of any kinds. The answer says for each whether it is stored.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/workloads:batch",
+        models.BatchOutcome,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def act_on_workloads(
+    body: models.WorkloadActs, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.WorkloadActOutcomes]:
+    """Delete, suspend or resume up to 100 workloads of any kinds. The answer says what became of each.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/workloads/batch",
+        models.WorkloadActOutcomes,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
 def list_workloads(
     *,
     offset: int | None = None,
@@ -739,7 +777,7 @@ def get_workload(
 def change_workload(
     workload_id: str, body: models.WorkloadChange, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Change the priority of a workload, or when it is deleted automatically.
+    """Change the priority, labels or annotations of a workload, or when it is deleted automatically.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.

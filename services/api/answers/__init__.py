@@ -26,6 +26,7 @@ from services.api.answers.clusters import (
     Nodes,
     NodeUse,
     RefusedReport,
+    Taint,
 )
 from services.api.answers.diff import (
     Diff,
@@ -65,7 +66,18 @@ from services.api.answers.organisation import (
     ServiceAccounts,
     ServiceAccountToken,
 )
-from services.api.answers.outcomes import CodeLimits, ComplianceIssue, Created, Error, HttpResponse, SubmissionErrorV2
+from services.api.answers.outcomes import (
+    BatchItemOutcome,
+    BatchOutcome,
+    CodeLimits,
+    ComplianceIssue,
+    Created,
+    Error,
+    HttpResponse,
+    SubmissionErrorV2,
+    WorkloadActOutcome,
+    WorkloadActOutcomes,
+)
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
@@ -114,6 +126,8 @@ __all__ = [
     "AssetMeta",
     "Audit",
     "AuditEntry",
+    "BatchItemOutcome",
+    "BatchOutcome",
     "Budget",
     "Budgets",
     "Cluster",
@@ -181,6 +195,7 @@ __all__ = [
     "Subscription",
     "SubscriptionKey",
     "Subscriptions",
+    "Taint",
     "Template",
     "TemplateMeta",
     "Templates",
@@ -198,6 +213,8 @@ __all__ = [
     "WebhookTry",
     "Webhooks",
     "Workload",
+    "WorkloadActOutcome",
+    "WorkloadActOutcomes",
     "WorkloadDiff",
     "WorkloadKind",
     "WorkloadList",
