@@ -195,6 +195,14 @@ def test_sizes_are_bounded(served: Served, alice: httpx.Client) -> None:
     assert small.status_code == 413, "other bodies are as small as ever"
 
 
+def test_code_of_a_project_that_cannot_be_is_no_error_of_ours(served: Served) -> None:
+    """Also of one creation alone."""
+    odd = served.training(projectId="w&", spec={"code": "0" * 64})
+    with served.client() as admin:
+        assert set(issues(post(admin, {"kind": "Training", **odd}, allOrNothing=True))) == {"items[0].projectId"}
+        assert set(issues(admin.post("/api/v1/workloads/trainings", json=odd))) == {"projectId"}
+
+
 def test_a_batch_is_for_so_many_projects(served: Served, alice: httpx.Client) -> None:
     items = [item(served, projectId=f"p-{number}") for number in range(MOST_PROJECTS + 1)]
     assert f"items[{MOST_PROJECTS}].projectId" in issues(post(alice, *items))
