@@ -113,6 +113,7 @@ def test_everything_that_is_wrong_is_told_with_its_item_and_nothing_is_created(
         pytest.param("[]", "body", id="no request"),
         pytest.param("", "body", id="nothing"),
         pytest.param('{"items": [' + "{}," * 1000 + "{}]}", "items", id="too many"),
+        pytest.param('{"items": [' + "{}," * 1_000_001 + "{}]}", "body", id="very many"),
         pytest.param('{"items": [' + '{"a":' * 40 + "1" + "}" * 40 + "]}", "items[0]", id="deep"),
     ],
 )
