@@ -69,6 +69,11 @@ class _Wanted:
     def place(self) -> tuple[str, str]:
         return text_of(self.request, "projectId"), self.name
 
+    @property
+    def merged(self) -> bool:
+        """Whether more goes into its spec than its file says."""
+        return any(self.request.get(field) for field in ("templateId", "assets"))
+
     def refuse(self, why: str, code: ExitCode) -> None:
         self.result, self.why, self.code = "refused", why, code
 
@@ -303,6 +308,13 @@ def _compare(session: Session, one: _Wanted) -> None:
     if text_of(there, "type") not in {"", one.kind}:
         one.refuse(f"there is a {text_of(there, 'type')} of this name", ExitCode.CONFLICT)
         return
+    if one.merged:
+        one.refuse(
+            "it is there, and its file names a template or assets: only the API knows what they make of it; change it "
+            "with `muster workload set` or `label`, or give this one another name",
+            ExitCode.CONFLICT,
+        )
+        return
     want = _effective(one)
     if want is None:
         return
@@ -366,9 +378,22 @@ def _differing(one: _Wanted, want: Row, there: Row) -> list[str]:
     for name, value in row_of(want, "spec").items():
         # It follows the priority that a workload was created with, where nobody names one.
         follows = name == "preemptibility" and given.get(name) is None
-        if value != has.get(name) and not follows:
+        plain = _without_token if name == "security" else _as_it_is
+        if plain(value) != plain(has.get(name)) and not follows:
             found.append(f"spec.{name}")
     return found
+
+
+def _as_it_is(value: Json) -> Json:
+    return value
+
+
+def _without_token(security: Json) -> Json:
+    """Without the user and groups that the API took from a token: a file names none then."""
+    if not isinstance(security, dict) or security.get("uidGidSource") != "fromIdpToken":
+        return security
+    of_token = {"runAsUid", "runAsGid", "supplementalGroups"}
+    return {key: value for key, value in security.items() if key not in of_token}
 
 
 def _only(row: Row, name: str) -> Row:
@@ -388,7 +413,7 @@ def _change(session: Session, one: _Wanted) -> None:
 def _rehearse(session: Session, wanted: Sequence[_Wanted]) -> None:
     """What would be done, as far as can be said without doing it."""
     for one in wanted:
-        if _effective(one) is None:
+        if not one.merged and _effective(one) is None:
             continue
         if _found(session, one):
             _compare(session, one)

@@ -60,6 +60,10 @@ PART_BYTES: Final = 640 * 1024
 """Of one part's items before they are packed: whatever they hold, a message takes it."""
 MOST_PACKED_BYTES: Final = 700 * 1024
 """Of one part's items as they travel, in base64 below the 1 MiB of a message."""
+MOST_VALUES: Final = 1_000_000
+"""Of a body, counted by its commas: as many small values would take twenty times what they have in bytes."""
+_EMPTY: Final[dict[str, Any]] = {}
+"""Stands for every item that is an object, while what is around them is checked."""
 MAX_TRIES: Final = 4
 """Of one part whose answer was lost: it is the same commands again, so each is carried out once."""
 PAUSE_SECONDS: Final = 0.2
@@ -151,13 +155,16 @@ async def create_workloads(call: Call) -> Answer[BatchOutcome]:
 
 def _around(raw: bytes) -> tuple[list[msgspec.Raw], bool]:
     """(the items as they came, whether it is all or nothing). Raises 400."""
+    if raw.count(b",") > MOST_VALUES:
+        details = f"has more than {MOST_VALUES:,} values; send several batches"
+        raise bad_request([Issue(field="body", details=details, rule="max")])
     try:
         shell: dict[str, Any] = dict(msgspec.json.decode(raw, type=dict[str, msgspec.Raw]))
         raws: list[msgspec.Raw] = []
         for name, value in shell.items():
             if name == "items" and bytes(memoryview(value)[:1]) == b"[":
                 raws = msgspec.json.decode(value, type=list[msgspec.Raw])
-                shell[name] = [{} if _is_object(item) else msgspec.json.decode(item) for item in raws]
+                shell[name] = [_EMPTY if _is_object(item) else msgspec.json.decode(item) for item in raws]
             else:
                 shell[name] = msgspec.json.decode(value)
     except UNDECODABLE:

@@ -4,7 +4,7 @@ Only reads. The deciders have the last word: here is what lets a person mend eve
 """
 
 from events.aggregate import CLUSTER, WORKLOAD
-from events.ids import incarnation_id, key_of_id, workload_key
+from events.ids import KEY_PATTERN, incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
 from events.workload.fields.creation import Creation
 from services.api.code import is_kept
@@ -49,9 +49,9 @@ async def _of_project(call: Call, asked: Creation) -> list[Issue]:
 
 
 def code_of(asked: Creation) -> Code | None:
-    """The code that it shall run."""
+    """The code that it shall run; None where it names none, or a project or cluster that can have none."""
     digest = asked.order()[0].code
-    if not (digest and asked.project_id and asked.cluster_id):
+    if not (digest and KEY_PATTERN.match(asked.project_id) and KEY_PATTERN.match(asked.cluster_id)):
         return None
     return Code(cluster_id=asked.cluster_id, project_id=asked.project_id, digest=digest)
 

@@ -113,6 +113,7 @@ def test_everything_that_is_wrong_is_told_with_its_item_and_nothing_is_created(
         pytest.param("[]", "body", id="no request"),
         pytest.param("", "body", id="nothing"),
         pytest.param('{"items": [' + "{}," * 1000 + "{}]}", "items", id="too many"),
+        pytest.param('{"items": [' + "{}," * 1_000_001 + "{}]}", "body", id="very many"),
         pytest.param('{"items": [' + '{"a":' * 40 + "1" + "}" * 40 + "]}", "items[0]", id="deep"),
     ],
 )
@@ -193,6 +194,14 @@ def test_sizes_are_bounded(served: Served, alice: httpx.Client) -> None:
     small = alice.post("/api/v1/workloads/trainings", content=b" " * (MAX_BODY_BYTES + 1),
                        headers={"Content-Type": "application/json"})  # fmt: skip
     assert small.status_code == 413, "other bodies are as small as ever"
+
+
+def test_code_of_a_project_that_cannot_be_is_no_error_of_ours(served: Served) -> None:
+    """Also of one creation alone."""
+    odd = served.training(projectId="w&", spec={"code": "0" * 64})
+    with served.client() as admin:
+        assert set(issues(post(admin, {"kind": "Training", **odd}, allOrNothing=True))) == {"items[0].projectId"}
+        assert set(issues(admin.post("/api/v1/workloads/trainings", json=odd))) == {"projectId"}
 
 
 def test_a_batch_is_for_so_many_projects(served: Served, alice: httpx.Client) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from development.servers import NatsServer, PostgresServer
 from development.stack import until
+from muster.cli.apply import _differing, _Wanted
 from tests.support.api import Served, serving
 
 MANY = """
@@ -100,6 +101,25 @@ def test_what_is_wrong_is_said_of_the_file(  # noqa: PLR0917 - fixtures and case
     file.write_text(text.format(prefix) if "{0}" in text else text)
     ran = muster("apply", "-f", str(file))
     assert (ran.code, told in ran.err) == (code, True), ran.err
+
+
+def test_user_and_groups_of_a_token_are_no_difference() -> None:
+    spec: Any = {"image": "a", "security": {"uidGidSource": "fromIdpToken"}}
+    one = _Wanted(file="f", kind="Training", request={"name": "a", "projectId": "p", "clusterId": "c", "spec": spec})
+    want: Any = {
+        "clusterId": "c",
+        "spec": {"image": "a", "security": {"uidGidSource": "fromIdpToken", "runAsUid": None}},
+    }
+    there: Any = {
+        "clusterId": "c",
+        "spec": {"image": "a", "security": {"uidGidSource": "fromIdpToken", "runAsUid": 1000}},
+    }
+
+    assert _differing(one, want, there) == []
+    there["spec"]["security"]["uidGidSource"] = "custom"
+    assert _differing(one, want, there) == ["spec.security"]
+    assert not one.merged
+    assert _Wanted(file="f", kind="Training", request={"templateId": "t"}).merged
 
 
 def test_a_file_for_apply_is_one_for_submit_and_several_documents_are_not(
