@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple, cast
 from msgspec.structs import replace
 
 from events.asset_specs import spec_node
-from events.fields.node import Node
+from events.fields.node import Node, item_key
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import MadeFrom, Source
 from events.workload.spec import FOLLOWING, Distributed, TrainingSpec
-from services.api.merge import Merged, Origin, Place, item_key
+from services.api.merge import Merged, Origin, Place
 
 _LAST_STEP: Final = re.compile(r"(\.\w+|\[\d+\])\Z")
 

@@ -11,6 +11,7 @@ from events.ids import key_of_id, workload_key
 from events.phases import DesiredPhase, Phase
 from events.workload.commands import CreateWorkload
 from events.workload.decide import final_name
+from events.workload.fields.creation import Creation
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
 from events.workload.kinds.kind import Kind
@@ -24,8 +25,8 @@ from services.api.context import MAX_WAIT_SECONDS, Call, Look, rfc3339, sequence
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
 from services.api.explain import explained
-from services.api.issues import MAX_ISSUES
-from services.api.made_from import made
+from services.api.issues import MAX_ISSUES, Issue
+from services.api.made_from import Made, made
 from services.api.moments import moment_headers, moment_of
 from services.api.not_yet import not_yet_in_force
 from services.api.operations import Answer, Query
@@ -60,18 +61,42 @@ class Shown:
         return {"master_spec_same_as_worker": same, "master_spec": master}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """A request to make a workload, and all that is wrong with it."""
+
+    made: Made
+    checked: Creation
+    """With what a template, assets and policies set. Where issues are told, without its faults."""
+    issues: list[Issue]
+
+
+async def examined(call: Call, kind: Kind, command_id: str, *, name_too: bool = False) -> Examined:
+    """The request in the body, examined as a submission is.
+
+    Args:
+        name_too: whether to tell that its name is taken also where nothing else is wrong; else the decider tells it.
+    """
+    request = await made(call, kind, call.json_object(), command_id)
+    checked = check_creation(kind.creation, request.data)
+    if isinstance(checked, FaultyCreation):
+        faults = [*checked.issues, *request.broken_rules(kind, checked.sound, checked.issues)]
+        more = await misfits(call, checked.sound, command_id, faulty=True)
+        return Examined(made=request, checked=checked.sound, issues=request.told([*faults, *more])[:MAX_ISSUES])
+    broken = request.broken_rules(kind, checked)
+    more = await misfits(call, checked, command_id, faulty=name_too or bool(request.issues or broken))
+    return Examined(made=request, checked=checked, issues=request.told([*broken, *more])[:MAX_ISSUES])
+
+
 async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
     """Submit a workload; (it as its event has it, without reading it back, headers): the same whenever the request is
     repeated. Raises ApiError.
     """
     command_id = call.command_id()
-    request = await made(call, kind, call.json_object(), command_id)
-    checked = check_creation(kind.creation, request.data)
-    if isinstance(checked, FaultyCreation):
-        more = await misfits(call, checked.sound, command_id, faulty=True)
-        raise bad_request(request.told([*checked.issues, *more])[:MAX_ISSUES])
-    if issues := request.told(await misfits(call, checked, command_id, faulty=bool(request.issues))):
-        raise bad_request(issues[:MAX_ISSUES])
+    found = await examined(call, kind, command_id)
+    if found.issues:
+        raise bad_request(found.issues)
+    request, checked = found.made, found.checked
     spec, distributed = checked.order()
     command = CreateWorkload(
         kind=kind.name,

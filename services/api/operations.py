@@ -34,6 +34,7 @@ Tag = Literal[
     "Workspaces",
     "Workloads",
     "Assets",
+    "Policies",
     "Clusters",
     "Organisation",
     "Events",

@@ -42,6 +42,7 @@ from services.api.kinds import EXPLAIN, act, load_workload, newest_workload, sho
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_moment, reading
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOAD_TYPES, WORKLOADS
+from services.api.policies_in_force import forbidden_changes
 from services.api.shown_rows import history_record, people_in, pod_answer
 from services.runtime.identity.actors import ActorNames
 
@@ -272,6 +273,10 @@ async def change_workload(call: Call) -> Answer[HttpResponse]:
     if change.priority_class is None and seconds is None:
         details = "names nothing to change; give priorityClass or autoDeletionTimeAfterCompletionSeconds"
         raise bad_request([Issue(field="body", details=details, rule="required")])
+    changes = {"priorityClass": change.priority_class, "autoDeletionTimeAfterCompletionSeconds": seconds}
+    state = (await load_workload(call, call.id)).state
+    if issues := await forbidden_changes(call, state, {n: value for n, value in changes.items() if value is not None}):
+        raise bad_request(issues)
     command = ChangeWorkload(
         workload_id=call.id,
         priority_class=change.priority_class,

@@ -66,6 +66,7 @@ from services.api.answers.organisation import (
     ServiceAccountToken,
 )
 from services.api.answers.outcomes import CodeLimits, ComplianceIssue, Created, Error, HttpResponse, SubmissionErrorV2
+from services.api.answers.policies import DistributedPolicy, PolicyMeta, TrainingPolicy, WorkspacePolicy
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
@@ -128,6 +129,7 @@ __all__ = [
     "Device",
     "Diff",
     "DiffMoment",
+    "DistributedPolicy",
     "DistributedTraining",
     "Environment",
     "Environments",
@@ -161,6 +163,7 @@ __all__ = [
     "Nodes",
     "Pod",
     "Pods",
+    "PolicyMeta",
     "Price",
     "Prices",
     "Project",
@@ -185,6 +188,7 @@ __all__ = [
     "TemplateMeta",
     "Templates",
     "Training1",
+    "TrainingPolicy",
     "UseHours",
     "UseNow",
     "UseRow",
@@ -205,5 +209,6 @@ __all__ = [
     "WorkloadThen",
     "WorkloadTypes",
     "Workspace",
+    "WorkspacePolicy",
     "fields_of",
 ]
