@@ -35,7 +35,7 @@ async def get_training_policy(call: Look) -> Answer[answers.TrainingPolicy]:
     query=WHICH,
     body=TrainingPolicySetting,
     example=_EXAMPLE,
-    errors=(403,),
+    errors=(403, 404),
 )
 async def set_training_policy(call: Call) -> Answer[answers.TrainingPolicy]:
     found, headers = await set_policy(call, "Training")
@@ -76,7 +76,7 @@ async def get_distributed_policy(call: Look) -> Answer[answers.DistributedPolicy
     query=WHICH,
     body=DistributedPolicySetting,
     example=_EXAMPLE,
-    errors=(403,),
+    errors=(403, 404),
 )
 async def set_distributed_policy(call: Call) -> Answer[answers.DistributedPolicy]:
     found, headers = await set_policy(call, "Distributed")
@@ -117,7 +117,7 @@ async def get_workspace_policy(call: Look) -> Answer[answers.WorkspacePolicy]:
     query=WHICH,
     body=WorkspacePolicySetting,
     example=_EXAMPLE,
-    errors=(403,),
+    errors=(403, 404),
 )
 async def set_workspace_policy(call: Call) -> Answer[answers.WorkspacePolicy]:
     found, headers = await set_policy(call, "Workspace")
