@@ -249,6 +249,8 @@ def _value(parameter: Query, text: str) -> Any:
                 raise BadValueError(f"must be true or false, got {shown(text)}", "options")
             return text.lower() == "true"
         case "choice":
+            if parameter.read is not None:
+                return parameter.read(text)
             if text not in parameter.options:
                 raise BadValueError(none_of(text, parameter.options), "options")
             return text

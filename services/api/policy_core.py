@@ -38,7 +38,13 @@ def _read_scope(text: str) -> str:
 
 
 WHICH: Final = (
-    Query(name="scope", read=_read_scope, help="tenant: the one that holds everywhere. project: that of one project."),
+    Query(
+        name="scope",
+        type="choice",
+        options=POLICY_SCOPES,
+        read=_read_scope,
+        help="tenant: the one that holds everywhere. project: that of one project. Must be given.",
+    ),
     Query(name="projectId", read=read_uuid, help="Id of the project, where the scope is project."),
 )
 READ: Final = (*WHICH, AS_OF, MIN_SEQ)

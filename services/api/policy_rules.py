@@ -374,7 +374,7 @@ class _ItemRule(NamedTuple):
 
 
 def _items_against(of: FieldRules, key: str, subject: Subject, against: _ItemRule) -> Iterator[Issue]:
-    """What of the items breaks one rule."""
+    """What of the items breaks one rule. Only those are looked at that can: a list has up to a thousand."""
     rule, scope, names = against
     before = _by_key(value_at(subject.below[scope], of.path), key)
     kept = before if names is None else {name: item for name, item in before.items() if name in names}
@@ -383,19 +383,28 @@ def _items_against(of: FieldRules, key: str, subject: Subject, against: _ItemRul
         if kept and rule != "canAdd" and _above(_place(of, subject), scope):
             yield _issue(of, subject, rule, f"has items of {whose(scope)}, which must stay; leave it out")
         return
-    for index, (item, place) in enumerate(zip(cast("list[Any]", given), places, strict=True)):
-        if not _above(place, scope) or not isinstance(item, dict):
+    items = cast("list[Any]", given)
+    adds = rule != "canEdit" and names is None
+    if not (adds or kept):
+        return
+    layers = _layers_above(scope)
+    for index, item in enumerate(items):
+        if places[index].layer.source not in layers or not isinstance(item, dict):
             continue
-        fields = cast("Json", item)
-        name = fields.get(key)
-        path = f"{of.path}[{index}]"
+        name = cast("Json", item).get(key)
         if isinstance(name, str) and name in before:
-            if rule != "canAdd" and name in kept and _frozen(fields) != _frozen(before[name]):
+            if rule != "canAdd" and name in kept and _frozen(item) != _frozen(before[name]):
                 details = f"{shown(name)} must stay as {whose(scope)} has it; leave it out"
-                yield _issue(of, subject, rule, details, path)
-        elif names is None and rule != "canEdit" and not fields.get("exclude"):
+                yield _issue(of, subject, rule, details, f"{of.path}[{index}]")
+        elif adds and not cast("Json", item).get("exclude"):
             told = "nothing may be given here" if rule == "blocked" else "no items may be added here"
-            yield _issue(of, subject, rule, f"{told} by {whose(scope)}; leave {shown(name or 'it')} out", path)
+            details = f"{told} by {whose(scope)}; leave {shown(name or 'it')} out"
+            yield _issue(of, subject, rule, details, f"{of.path}[{index}]")
+
+
+def _layers_above(scope: PolicyScope) -> frozenset[Source]:
+    least = _RANK[SOURCE_OF[scope]]
+    return frozenset(source for source, rank in _RANK.items() if rank > least)
 
 
 def _by_key(items: Any, key: str) -> dict[str, Json]:

@@ -57,6 +57,15 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "get_template": READ,
     "set_template": GRANT,
     "delete_template": GRANT,
+    "get_training_policy": READ,
+    "set_training_policy": GRANT,
+    "delete_training_policy": GRANT,
+    "get_distributed_policy": READ,
+    "set_distributed_policy": GRANT,
+    "delete_distributed_policy": GRANT,
+    "get_workspace_policy": READ,
+    "set_workspace_policy": GRANT,
+    "delete_workspace_policy": GRANT,
     "list_workload_types": EVERYBODY,
     "list_workloads": EVERYBODY,
     "count_workloads": EVERYBODY,
@@ -130,6 +139,7 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
 are as somebody with no role; what belongs to no project is the same in both."""
 
 ASSETS: Final = ("environment", "compute_resource", "template")
+POLICIES: Final = ("training", "distributed", "workspace")
 BUDGET: Final = {"gpuHours": 1_000_000}
 """That nothing here exhausts."""
 PUBLIC: Final = frozenset({"alive", "ready", "openapi", "docs"})
@@ -281,6 +291,7 @@ def aimed(
     }
     bodies |= {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
     bodies |= {f"set_{kind}": {"spec": {}} for kind in ASSETS}
+    bodies |= {f"set_{kind}_policy": {} for kind in POLICIES}
     if name in bodies:
         options["json"] = bodies[name]
     parameters: dict[str, Any] = {
@@ -289,6 +300,9 @@ def aimed(
         "remove_price": {"gpuModel": price["gpuModel"]},
         "stream_events": {"projectId": project},
     }
+    if "/policies/" in path:
+        parameters[name] = {"scope": "project", "projectId": project}
+        assert admin.put(path, params=parameters[name], json={}).status_code == 202
     if name in parameters:
         options["params"] = parameters[name]
     return Target(method=method, path=path, options=options)
