@@ -22,7 +22,7 @@ class _FieldRules(Section, frozen=True, kw_only=True):
     locked: bool = False
     """Whether it must stay as the policy has it."""
     blocked: bool = False
-    """Whether nobody may give it at all."""
+    """Whether nobody may give it: only what is there anyway is possible."""
 
 
 class BooleanRules(_FieldRules, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ RULES_OF: Final[dict[Kind, type[Section]]] = {
 }
 _OF_OBJECTS: Final[dict[str, str]] = {
     "locked": "Whether all of it must stay as the policy has it.",
-    "blocked": "Whether nobody may give any of it.",
+    "blocked": "Whether nobody may give any of it: only what is there anyway is possible.",
 }
 
 

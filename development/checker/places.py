@@ -1,4 +1,6 @@
-"""Books of projects, clusters, assets and policies: which there are under which name, how they are set, what clusters say."""
+"""Books of projects, clusters, assets and policies: which there are under which name, how they are set, what clusters
+say.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

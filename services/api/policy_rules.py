@@ -226,11 +226,10 @@ def _broken(of: FieldRules, subject: Subject) -> Iterator[Issue]:
     if of.key is not None:
         yield from _broken_items(of, of.key, subject)
         return
-    blocked = [*_blocked(of, subject)]
-    yield from blocked
-    if blocked:
+    changed = [*_changed(of, subject)]
+    yield from changed
+    if any(issue.rule == "blocked" for issue in changed):
         return
-    yield from _changed(of, subject)
     if subject.form is not None:
         yield from value_issues(of, of.value(subject.form), f"{subject.prefix}.{of.path}")
         return
@@ -256,19 +255,13 @@ def _place(of: FieldRules, subject: Subject) -> Place | None:
     return None if found is None else found[0]
 
 
-def _blocked(of: FieldRules, subject: Subject) -> Iterator[Issue]:
-    for scope in of.blocked:
-        given, before = value_at(subject.whole, of.path), value_at(subject.below[scope], of.path)
-        if not _above(_place(of, subject), scope) or (given in (None, []) and before in (None, [])):
-            continue
-        yield _issue(of, subject, "blocked", f"is blocked by {whose(scope)}; leave it out")
-        return
-
-
 def _changed(of: FieldRules, subject: Subject) -> Iterator[Issue]:
-    """canEdit, locked and canAdd of a field that is one value."""
+    """blocked, locked, canEdit and canAdd of a field that is one value. The value that is there anyway may be given: a
+    workload that is submitted again says all of its fields.
+    """
     node = of.node
     rules: list[tuple[PolicyRule, PolicyScope]] = [
+        *(("blocked", scope) for scope in of.blocked),
         *(("locked", scope) for scope in of.locked),
         *(("canEdit", scope) for scope in of.fixed),
         *(("canAdd", scope) for scope in of.closed),
@@ -287,7 +280,10 @@ def _changed(of: FieldRules, subject: Subject) -> Iterator[Issue]:
                 return
         elif comparable(node, given) != comparable(node, before):
             held = "unset" if before in (None, [], "") else shown(before)
-            details = f"must stay as {whose(scope)} has it, {held}, got {shown(given)}; leave it out"
+            said = (
+                f"is blocked by {whose(scope)}" if rule == "blocked" else f"must stay as {whose(scope)} has it, {held}"
+            )
+            details = f"{said}, got {shown(given)}; leave it out"
             yield _issue(of, subject, rule, details)
             return
 

@@ -173,7 +173,9 @@ def test_a_default_that_the_tenant_forbids_is_refused(admin: httpx.Client, serve
 
 def test_one_that_is_too_large_is_refused(admin: httpx.Client) -> None:
     variables = [{"name": f"V{n}", "value": "x" * 9_000} for n in range(8)]
-    answer = admin.put(f"{V1}/policies/trainings", params=where(), json={"defaults": {"environmentVariables": variables}})
+    answer = admin.put(
+        f"{V1}/policies/trainings", params=where(), json={"defaults": {"environmentVariables": variables}}
+    )
     assert "65,536" in issues(answer)["body"][1]
 
 

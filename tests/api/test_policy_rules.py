@@ -3,9 +3,11 @@
 Requirement rows: S083, C20, R37.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from events.asset_specs import spec_node
 from events.policy import Policy
@@ -56,9 +58,17 @@ OF_VALUES: Final[list[tuple[Json, Json, list[tuple[str, str]]]]] = [
     ({"completions": {"min": 1, "step": 2}}, {"completions": 5}, []),
     ({"completions": {"min": 1, "step": 2}}, {"completions": 4}, [("completions", "step")]),
     ({"compute": {"cpuCoreRequest": {"step": 0.1}}}, {"compute": {"cpuCoreRequest": 0.3}}, []),
-    ({"compute": {"cpuCoreRequest": {"step": 0.1}}}, {"compute": {"cpuCoreRequest": 0.35}}, [("cpuCoreRequest", "step")]),
+    (
+        {"compute": {"cpuCoreRequest": {"step": 0.1}}},
+        {"compute": {"cpuCoreRequest": 0.35}},
+        [("cpuCoreRequest", "step")],
+    ),
     ({"compute": {"cpuMemoryRequest": {"max": "1Gi"}}}, {"compute": {"cpuMemoryRequest": "1024Mi"}}, []),
-    ({"compute": {"cpuMemoryRequest": {"max": "1Gi"}}}, {"compute": {"cpuMemoryRequest": "1025Mi"}}, [("cpuMemoryRequest", "max")]),
+    (
+        {"compute": {"cpuMemoryRequest": {"max": "1Gi"}}},
+        {"compute": {"cpuMemoryRequest": "1025Mi"}},
+        [("cpuMemoryRequest", "max")],
+    ),
     ({"compute": {"cpuMemoryRequest": {"options": ["1Gi"]}}}, {"compute": {"cpuMemoryRequest": "1024Mi"}}, []),
     ({"compute": {"gpuPortionRequest": {"max": 0.5}}}, {}, []),  # what is not there has no bound
     ({"compute": {"gpuPortionRequest": {"required": True}}}, {}, [("gpuPortionRequest", "required")]),
@@ -100,13 +110,20 @@ OF_LAYERS: Final[list[tuple[Json, Json, Json, list[tuple[str, str]]]]] = [
         {"compute": {"cpuMemoryRequest": "1024Mi"}},
         [],
     ),
-    # what is blocked may not even be given as it is
-    ({"category": BLOCKED}, {"category": "x"}, {"category": "x"}, [("category", "blocked")]),
+    # what is there anyway may be said again, as a workload does that is submitted again
+    ({"category": BLOCKED}, {"category": "x"}, {"category": "x"}, []),
+    ({"category": BLOCKED}, {}, {"category": ""}, []),
+    ({"category": BLOCKED}, {}, {"category": "y"}, [("category", "blocked")]),
     ({"category": BLOCKED}, {"category": "x"}, {"category": None}, [("category", "blocked")]),
     ({"category": BLOCKED}, {}, {"category": None}, []),
     # a whole object
     ({"security": LOCKED}, {}, {"security": {"runAsNonRoot": True}}, [("security.runAsNonRoot", "locked")]),
-    ({"security": LOCKED}, {"security": {"runAsNonRoot": True}}, {"security": None}, [("security.runAsNonRoot", "locked")]),
+    (
+        {"security": LOCKED},
+        {"security": {"runAsNonRoot": True}},
+        {"security": None},
+        [("security.runAsNonRoot", "locked")],
+    ),
     ({"security": LOCKED}, {"security": {"runAsNonRoot": True}}, {"security": {}}, []),
     ({"compute": BLOCKED}, {}, {"compute": {"cpuCoreRequest": 1}}, [("compute.cpuCoreRequest", "blocked")]),
     ({"compute": BLOCKED}, {}, {"compute": {}}, []),
@@ -181,3 +198,15 @@ def test_a_project_fixes_its_own_default_above_the_tenants() -> None:
 def test_a_bound_says_what_was_given_and_what_would_do() -> None:
     (issue,) = found([policy({"completions": {"max": 2}})], {"completions": 3})
     assert issue.details == "is at most 2 by the tenant's policy, got 3"
+
+
+def test_the_page_says_what_happens() -> None:
+    page = (Path(__file__).parents[2] / "docs/concepts/policies.md").read_text()
+    told = yaml.safe_load(page.partition("checks these lines -->\n```yaml\n")[2].partition("```")[0])
+    tenant, project = told["tenant"], told["project"]
+    policies = [
+        policy(tenant["rules"], tenant["defaults"]),
+        policy(project["rules"], project["defaults"], project="p"),
+    ]
+    issues = found(policies, told["request"])
+    assert {issue.field: {"rule": issue.rule, "details": issue.details} for issue in issues} == told["issues"]
