@@ -59,6 +59,11 @@ NOUNS: Final[dict[str, Noun]] = {
     "template": Noun(
         module="assets", add="add_template", summary="Templates: any fields of a workload, to begin with."
     ),
+    "policy": Noun(
+        module="policies",
+        add="add_policies",
+        summary="Policies: what administrators set and forbid, everywhere or in a project.",
+    ),
     "top": Noun(
         module="top",
         add="add_top",

@@ -8,6 +8,7 @@ defaults; canEdit, canAdd, locked and blocked on what layers above the policy sa
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
@@ -334,7 +335,8 @@ def _range_issues(of: FieldRules, value: Any, field: str) -> Iterator[Issue]:
     if of.most is not None and number > of.most.value:
         yield fault(field, f"is at most {of.most.text} by {whose(of.most.scope)}, got {shown(value)}", "max")
     for step in of.steps:
-        if (number - step.base) % step.size:
+        # Exact for numbers of any size; decimals have only so many digits.
+        if (Fraction(number) - Fraction(step.base)) % Fraction(step.size):
             start = f"{step.base} plus " if step.base else ""
             details = f"must be {start}a multiple of {step.text} by {whose(step.scope)}, got {shown(value)}"
             yield fault(field, details, "step")
