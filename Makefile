@@ -21,7 +21,7 @@ test-faults: venv ## the long runs: real processes killed under load, requests a
 	@exec $(PY) -m pytest tests/faults -m faults --timeout 3600 $(ARGS)
 kube-tools: ## build a Kubernetes control plane for tests (once per machine, some ten minutes; needs Go)
 	@exec tools/kube/kube-tools
-test-kubernetes: venv kube-tools ## the tests on a real Kubernetes API server
+test-kubernetes: venv kube-tools ## the tests on a real Kubernetes API server (ARGS=--short: a third of them)
 	@exec $(PY) -m pytest tests/kubernetes -m kubernetes -n 2 --dist loadfile $(ARGS)
 test-kubernetes-faults: venv kube-tools ## break that API server, its nodes and the way to it, under load
 	@exec $(PY) -m pytest tests/kubernetes/faults -m kubernetes_faults --timeout 3600 $(ARGS)

@@ -8,7 +8,7 @@ recipe (`RecipeRequest`, answered with `RunPod`), which no stream keeps.
 """
 
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -20,6 +20,8 @@ from events.workload.fields.scheduling import NodeSelectorTerm, PodAffinity, Tol
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
 from events.workload.pod_sets import Container
+from events.workload.readiness import Readiness
+from events.workload.volumes import Volume
 
 
 def pod_key(workload_key: str, pod_set: str, index: int) -> str:
@@ -106,6 +108,8 @@ class RunPod(_Message, frozen=True, kw_only=True):
     """0: no limit; likewise memory."""
     memory_limit_bytes: int = 0
     container: Container = Container()
+    volumes: tuple[Volume, ...] = ()
+    readiness: Readiness | None = None
     extended: tuple[ExtendedAmount, ...] = ()
     node_type: str = ""
     """Of its node, empty: any. This and the next three: what the pod says of its node, where pods say that."""
@@ -116,6 +120,32 @@ class RunPod(_Message, frozen=True, kw_only=True):
     grace_seconds: int = 30
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+
+
+MOST_FATES: Final = 200
+"""Workloads that one request asks about."""
+Fate = Literal["kept", "ended", "gone"]
+"""ended: it has stopped, or is finished, and may still run again. gone: it was deleted."""
+
+
+class FatesRequest(_Message, frozen=True, kw_only=True, tag=True):
+    """Asked by an agent on `recipes.<cluster>`, too: what became of these workloads, whose claims it holds?"""
+
+    workloads: tuple[str, ...] = ()
+    """Ids, MOST_FATES at most."""
+
+
+class Fates(_Message, frozen=True, kw_only=True, tag=True):
+    """Said on `agent.<cluster>.recipes`, too. Without workloads that the log does not know, or of another cluster."""
+
+    fates: dict[str, Fate] = {}
+    """By workload id."""
+
+
+class MessageType(_Message, frozen=True, kw_only=True):
+    """Of a message on a subject on which recipes are said or asked for: those have none."""
+
+    type: str = ""
 
 
 class StopPod(_Message, frozen=True, kw_only=True, tag=True):
@@ -160,6 +190,8 @@ class ObservedPod(_Message, frozen=True, kw_only=True):
     pod: PodRef
     kind: PodFactKind
     at: datetime
+    ready: bool = True
+    """With `running`: whether it does what it is for, as far as it is asked."""
     node_name: str = ""
     exit_code: int | None = None
     reason: str = ""

@@ -100,6 +100,8 @@ class ProjectCreated(_Event, frozen=True, kw_only=True):
     """The order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None = None
     """The loosest Pod Security Standard of its pods on Kubernetes. None: the setting of the cluster."""
+    privileged: bool = False
+    """Whether its workloads may have what Pod Security `baseline` forbids, such as paths of nodes."""
 
 
 class ProjectChanged(_Event, frozen=True, kw_only=True):
@@ -110,6 +112,8 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
     node_pools: tuple[str, ...] = ()
     """As in ProjectCreated."""
     pod_security: PodSecurity | None = None
+    """As in ProjectCreated."""
+    privileged: bool = False
     """As in ProjectCreated."""
 
 
@@ -162,6 +166,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_quota_milli: int | None = None
     node_pools: tuple[str, ...] = ()
     pod_security: PodSecurity | None = None
+    privileged: bool = False
     roles: dict[str, tuple[ProjectRole, ...]] = msgspec.field(default_factory=dict[str, tuple[ProjectRole, ...]])
     """Roles by actor id; those of service accounts, too."""
     accounts: Accounts = msgspec.field(default_factory=dict[str, ServiceAccount])
@@ -191,6 +196,7 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 gpu_quota_milli=event.gpu_quota_milli,
                 node_pools=event.node_pools,
                 pod_security=event.pod_security,
+                privileged=event.privileged,
             )
         case ProjectChanged():
             return replace(
@@ -198,6 +204,7 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 gpu_quota_milli=event.gpu_quota_milli,
                 node_pools=event.node_pools,
                 pod_security=event.pod_security,
+                privileged=event.privileged,
             )
         case ProjectRoleGranted():
             return replace(state, roles=with_role(state.roles, event.actor, event.role))
@@ -257,6 +264,7 @@ class CreateProject(_Command, frozen=True, kw_only=True):
     gpu_quota_milli: int | None = None
     node_pools: tuple[str, ...] = ()
     pod_security: PodSecurity | None = None
+    privileged: bool = False
 
 
 class ChangeProject(_Command, frozen=True, kw_only=True):
@@ -266,6 +274,7 @@ class ChangeProject(_Command, frozen=True, kw_only=True):
     gpu_quota_milli: int | None = None
     node_pools: tuple[str, ...] = ()
     pod_security: PodSecurity | None = None
+    privileged: bool = False
 
 
 class GrantProjectRole(_Command, frozen=True, kw_only=True):
@@ -314,13 +323,14 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
         return Refusal(code="not_found", message=f"there is no project {command.project_id}")
     match command:
         case ChangeProject():
-            wanted = (command.gpu_quota_milli, command.node_pools, command.pod_security)
-            if wanted == (state.gpu_quota_milli, state.node_pools, state.pod_security):
+            wanted = (command.gpu_quota_milli, command.node_pools, command.pod_security, command.privileged)
+            if wanted == (state.gpu_quota_milli, state.node_pools, state.pod_security, state.privileged):
                 return ()
             changed = ProjectChanged(
                 gpu_quota_milli=command.gpu_quota_milli,
                 node_pools=command.node_pools,
                 pod_security=command.pod_security,
+                privileged=command.privileged,
             )
             return (changed,)
         case GrantProjectRole():
@@ -370,5 +380,6 @@ def _create(command: CreateProject, state: Project, context: Context) -> Decisio
             gpu_quota_milli=command.gpu_quota_milli,
             node_pools=command.node_pools,
             pod_security=command.pod_security,
+            privileged=command.privileged,
         ),
     )

@@ -352,15 +352,20 @@ def _compare(column: ColumnElement[Any], op: str, value: object) -> ColumnElemen
         case ">=":
             return column >= value
         case "=@":
-            return _like(column, f"%{_escaped(value)}%")
+            return contains(column, value)
         case "!@":
-            return func.coalesce(not_(_like(column, f"%{_escaped(value)}%")), True)
+            return func.coalesce(not_(contains(column, value)), True)
         case "=^":
             return _like(column, f"{_escaped(value)}%")
         case "=$":
             return _like(column, f"%{_escaped(value)}")
         case _:
             raise AssertionError(f"an operator that nobody checked: {op!r}")
+
+
+def contains(column: ColumnElement[Any], value: object) -> ColumnElement[bool]:
+    """Whether a text holds another, in any case."""
+    return _like(column, f"%{_escaped(value)}%")
 
 
 def _like(column: ColumnElement[Any], pattern: str) -> ColumnElement[bool]:
@@ -378,8 +383,8 @@ def containing(column: ColumnElement[Any], part: str) -> ColumnElement[bool]:
 
 
 def _search(given: str) -> ColumnElement[bool]:
-    pattern = f"%{_escaped(check_text('search', given))}%"
-    return or_(*(_like(column, pattern) for column in _SEARCHED))
+    text = check_text("search", given)
+    return or_(*(contains(column, text) for column in _SEARCHED))
 
 
 def _value(field: Field, given: Filter) -> object:

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from projections import filters
 from projections.access import scope_values
 from projections.filters import WorkloadQuery
+from projections.history_query import ALL_RECORDS, HistoryQuery, history_statement, people_statement
 from projections.past_views import past_schema
 from projections.postgres import CUT_OFF
 from projections.schemas import LISTED, Schema, listed
@@ -394,15 +395,19 @@ class Queries:
                     return Rows(rows=rows, seq=seq)
                 commits *= 10
 
-    async def history(self, workload_id: str, *, offset: int = 0, limit: int = 50) -> Page:
+    async def history(
+        self, workload_id: str, asked: HistoryQuery = ALL_RECORDS, *, offset: int = 0, limit: int = 50
+    ) -> Page:
         """What happened to one workload, oldest first."""
-        h = history.c
-        statement = (
-            select(history).where(h.workload_id == workload_id).order_by(h.seq, h.index).offset(offset).limit(limit + 1)
-        )
+        statement = history_statement(workload_id, asked, offset=offset, limit=limit + 1)
         async with self._snapshot() as (connection, seq):
             rows = (await connection.execute(statement)).mappings().all()
         return Page(rows=rows[:limit], next=offset + limit if len(rows) > limit else None, seq=seq)
+
+    async def people_in_history(self, workload_id: str) -> list[str]:
+        """Ids of those whom its sentences name: some hundred at most."""
+        async with self._snapshot() as (connection, _):
+            return [found[0] for found in (await connection.execute(people_statement(workload_id))).scalars()]
 
     async def pods(self, workload_id: str) -> Rows:
         """Every run of every pod of one workload, in order of pod set, index, attempt and try."""

@@ -245,6 +245,7 @@ def _project(log: LogChecker, project: Project) -> Answer:
         "gpuQuota": None if project.gpu_quota_milli is None else project.gpu_quota_milli / 1000,
         "nodePools": project.node_pools,
         "podSecurity": project.pod_security,
+        "privileged": project.privileged,
         "use": {
             "workloads": dict(Counter(each.phase for each in its)),
             "pods": len(live),

@@ -24,6 +24,7 @@ class Project:
     gpu_quota_milli: int | None = None
     node_pools: list[str] = field(default_factory=list[str])
     pod_security: str | None = None
+    privileged: bool = False
     deleted: bool = False
 
 
@@ -106,6 +107,7 @@ class Places:
             known.gpu_quota_milli = data.get("gpu_quota_milli")
             known.node_pools = data.get("node_pools", [])
             known.pod_security = data.get("pod_security")
+            known.privileged = data.get("privileged", False)
         elif type_ == "ProjectDeleted":
             known.deleted = True
 

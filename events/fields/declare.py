@@ -31,6 +31,8 @@ class Limits:
     """Whether a request may not say null, though it may of the other fields of the section."""
     hides_options: bool = False
     """Whether OpenAPI leaves out which words are possible, as the contract does."""
+    shows_default: bool = False
+    """Whether OpenAPI says the default also where null stands for it, as the contract does."""
     hides_default: bool = False
     """Whether OpenAPI leaves out the default, as the contract does."""
 

@@ -17,6 +17,7 @@ QUANTITY_PATTERN: Final = r"^([+]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 Quantity = Annotated[str, Limits(longest=63, pattern=QUANTITY_PATTERN)]
 """The pattern is the contract's; the real parser is stricter where this lets nonsense through (C9)."""
 SomeQuantity = Annotated[str, Limits(shortest=1, longest=63, pattern=QUANTITY_PATTERN)]
+Excluded = Annotated[bool, Limits(shows_default=True)]
 Uuid = Annotated[str, Limits(format="uuid")]
 NonEmpty = Annotated[str, Limits(shortest=1)]
 ItemName = Annotated[str, Limits(shortest=1, longest=63)]

@@ -29,6 +29,8 @@ class ProjectSettings(OfProject, frozen=True, kw_only=True, rename="camel"):
     """The order in which node pools are tried where a workload names none. Empty: all pools, by name."""
     pod_security: str | None
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
+    privileged: bool
+    """Whether its workloads may have what Pod Security `baseline` forbids."""
 
 
 class ProjectCreated(ProjectSettings, frozen=True, kw_only=True, rename="camel"):
@@ -121,11 +123,12 @@ def _told(happening: Happening[Project], was: Project, now: Project, event: Proj
         "gpu_quota_milli": fit_or_none(now.gpu_quota_milli),
         "node_pools": [cut(pool, MOST_NAME_CHARACTERS) for pool in now.node_pools[:MOST_POOLS]],
         "pod_security": now.pod_security,
+        "privileged": now.privileged,
     }
     if now.project_id != was.project_id:
         return ProjectCreated(at=now.created_at, **settings, **of)
-    asked = (was.gpu_quota_milli, was.node_pools, was.pod_security)
-    if now.exists and (now.gpu_quota_milli, now.node_pools, now.pod_security) != asked:
+    asked = (was.gpu_quota_milli, was.node_pools, was.pod_security, was.privileged)
+    if now.exists and (now.gpu_quota_milli, now.node_pools, now.pod_security, now.privileged) != asked:
         return ProjectChanged(**settings, **of)
     return None if now.budget is was.budget or now.budget is None else _of_budget(event, now.budget, of)
 

@@ -10,8 +10,10 @@ import msgspec
 
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import PodAffinity, Toleration
+from events.workload.readiness import Readiness
 from events.workload.rendezvous import Peers
 from events.workload.spec import PodRequest
+from events.workload.volumes import Volume
 
 NO_LIMIT: Final = 0
 
@@ -49,6 +51,10 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """To be added."""
     read_only: bool = False
     """The image's files."""
+    seccomp: str = ""
+    """Filter of system calls, as Kubernetes names it; empty: the runtime's own."""
+    host_network: bool = False
+    host_ipc: bool = False
 
 
 class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,6 +71,9 @@ class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     request: PodRequest = PodRequest()
     limits: PodLimits = PodLimits()
     container: Container = Container()
+    volumes: tuple[Volume, ...] = ()
+    readiness: Readiness | None = None
+    """None: it is ready as soon as its process runs."""
     tolerations: tuple[Toleration, ...] = ()
     """As they were written; the scheduler reads what the request has of them."""
     grace_seconds: int = 0

@@ -17,6 +17,7 @@ from events.workload.fields.compute import ComputeSpec, ExtendedResource, Resour
 from events.workload.fields.distribution import Distribution
 from events.workload.fields.lifetime import Lifetime
 from events.workload.fields.metadata import Metadata
+from events.workload.fields.probes import Probes
 from events.workload.fields.process import Process
 from events.workload.fields.scheduling import (
     DEFAULT_WORKSPACE_PRIORITY,
@@ -24,8 +25,10 @@ from events.workload.fields.scheduling import (
     PriorityClass,
     Scheduling,
 )
+from events.workload.fields.storage import Storage
 from events.workload.fields.workspace import OverQuota
 from events.workload.needs import ExtendedAmount, Tolerated, tolerated
+from events.workload.volumes import check_volumes
 
 MAX_AUTO_DELETION_SECONDS: Final = 100 * 365 * 24 * 3600
 """A hundred years: longer cannot be a wish, and a larger number would leave the calendar."""
@@ -39,38 +42,62 @@ WHOLE_GPU_MILLI: Final = 1000
 
 if TYPE_CHECKING:
 
-    class TrainingSpec(Process, Resources, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True):
+    class TrainingSpec(Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True):
         """The effective spec of a standard training: every field has its value. Every kind stores one: a field that a
         kind does not have keeps its default there.
         """
 
-    class WorkspaceSpec(Process, Resources, Scheduling, OverQuota, Lifetime, Metadata, frozen=True, kw_only=True):
+    class WorkspaceSpec(
+        Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, frozen=True, kw_only=True
+    ):
         """What a request may say of a workspace, and what is shown of one."""
 
-    class DistributedSpec(Process, Resources, Scheduling, Lifetime, Metadata, Distribution, frozen=True, kw_only=True):
+    class DistributedSpec(
+        Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, Distribution, frozen=True, kw_only=True
+    ):
         """What a request may say of the workers of a distributed training, and of it as a whole."""
 
     class WorkloadSpec(
-        Process, Resources, Scheduling, OverQuota, Lifetime, Metadata, Distribution, frozen=True, kw_only=True
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Scheduling,
+        OverQuota,
+        Lifetime,
+        Metadata,
+        Distribution,
+        frozen=True,
+        kw_only=True,
     ):
         """Every field that a spec of some kind has: the form of answers that are of any kind."""
 
     class MasterSpec(Process, Resources, Metadata, frozen=True, kw_only=True):
         """What a request may say of a master that is made otherwise than the workers."""
 else:
-    _OF_PODS = (Process, Resources, Scheduling, Lifetime, Metadata)
+    _OF_PODS = (Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata)
     _RUNS = {"completions", "parallelism"}
     TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS)
     WorkspaceSpec = joined(
         "WorkspaceSpec",
         __name__,
-        *(Process, Resources, Scheduling, OverQuota, Lifetime, Metadata),
+        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata),
         without=_RUNS,
         defaults={"priority_class": DEFAULT_WORKSPACE_PRIORITY},
     )
     DistributedSpec = joined("DistributedSpec", __name__, *_OF_PODS, Distribution, without=_RUNS)
     WorkloadSpec = joined(
-        "WorkloadSpec", __name__, Process, Resources, Scheduling, OverQuota, Lifetime, Metadata, Distribution
+        "WorkloadSpec",
+        __name__,
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Scheduling,
+        OverQuota,
+        Lifetime,
+        Metadata,
+        Distribution,
     )
     MasterSpec = joined("MasterSpec", __name__, Process, Resources, Metadata, without={"category", "code"})
 
@@ -141,8 +168,8 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def with_defaults(spec: TrainingSpec) -> TrainingSpec:
-    """The spec with the defaults that depend on other fields (R19, C4); every other is the field's own. An item that
-    says exclude is left out, with what it excludes (R37).
+    """The spec with the defaults that depend on other fields (R19, C4, S026); every other is the field's own. An item
+    that says exclude is left out, with what it excludes (R37).
 
     Done once, when the creation is decided: a later change of a default changes no stored workload.
     """
@@ -153,6 +180,7 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         spec,
         compute=replace(compute, extended_resources=_included(compute.extended_resources)),
         preemptibility=spec.preemptibility or preemptibility_of(spec.priority_class),
+        backoff_limit=0 if spec.restart_policy == "Never" else spec.backoff_limit,
         tolerations=_included(spec.tolerations),
         environment_variables=_included(spec.environment_variables),
         image_pull_secrets=_included(spec.image_pull_secrets),
@@ -237,7 +265,7 @@ def _extended(resources: tuple[ExtendedResource, ...]) -> tuple[ExtendedAmount, 
 
 
 def check_quantities(spec: TrainingSpec) -> None:
-    """Raises ValueError where a quantity of the spec is none, or quotes of its command do not close."""
+    """Raises ValueError where a quantity of the spec or its volumes is none, or quotes of its command do not close."""
     compute = spec.compute
     parse_bytes(compute.cpu_memory_request)
     extended = (item.quantity for item in compute.extended_resources)
@@ -245,6 +273,7 @@ def check_quantities(spec: TrainingSpec) -> None:
         if quantity is not None:
             parse_bytes(quantity)
     group_ids(spec.security.supplemental_groups)
+    check_volumes(spec.storage)
     if any(character in text for text in (spec.command, spec.args) if text for character in "'\"\\"):
         shlex.split(spec.command or "")
         shlex.split(spec.args or "")

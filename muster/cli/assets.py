@@ -151,15 +151,13 @@ def _add(root: typer.Typer, of: AssetNoun) -> None:
     root.add_typer(app, name=of.noun)
 
 
-def _argument(of: AssetNoun) -> Any:
-    return Annotated[
-        str, typer.Argument(metavar="ASSET", help=f"Name or id of the {of.called}.", autocompletion=of.names)
-    ]
+def _takes_one(function: "Callable[..., None]", of: AssetNoun) -> None:
+    """Says of the parameter `asset` what it names, by which it is completed."""
+    told = typer.Argument(metavar="ASSET", help=f"Name or id of the {of.called}.", autocompletion=of.names)
+    function.__annotations__["asset"] = Annotated[str, told]
 
 
 def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
-    argument = _argument(of)
-
     def list_(
         session: Session,
         *,
@@ -180,12 +178,11 @@ def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
         if more:
             session.out.talk(f"there are more than {limit}; --limit 0 shows all")
 
-    def describe(
-        session: Session, asset: argument, *, project: ProjectOption = None, cluster: ClusterOption = None
-    ) -> None:
+    def describe(session: Session, asset: str, *, project: ProjectOption = None, cluster: ClusterOption = None) -> None:
         row = find_asset(session, of, asset, **_place(session, project, cluster))
         session.out.one(row, lambda: _describe(session, row), name="meta.name", columns=ASSET_COLUMNS)
 
+    _takes_one(describe, of)
     list_.__doc__ = f"List the {of.called}s that you can use."
     describe.__doc__ = f"Show a {of.called}." if of.noun != "environment" else "Show an environment."
     listing = f"muster {of.noun} list\nmuster {of.noun} list --search {of.example} -p vision"
@@ -286,11 +283,9 @@ def _read(file: str) -> Row:
 
 
 def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
-    argument = _argument(of)
-
     def update(
         session: Session,
-        asset: argument,
+        asset: str,
         *,
         file: _FileOption,
         project: ProjectOption = None,
@@ -306,7 +301,7 @@ def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
 
     def delete(
         session: Session,
-        asset: argument,
+        asset: str,
         *,
         project: ProjectOption = None,
         cluster: ClusterOption = None,
@@ -320,6 +315,8 @@ def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
         session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
         session.out.talk(f"{of.called} {name} deleted")
 
+    _takes_one(update, of)
+    _takes_one(delete, of)
     update.__doc__ = f"Set what {_a(of)} sets, from a file. Workloads made from it stay as they are."
     delete.__doc__ = f"Delete {_a(of)}. Workloads made from it stay as they are."
     command(

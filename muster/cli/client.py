@@ -344,6 +344,7 @@ _OTHER_FLAGS: Final = {
     "nodePools": "--node-pools",
     "gpuQuota": "--gpu-quota",
     "podSecurity": "--pod-security",
+    "privileged": "--privileged",
     "priorityClass": "--priority",
     "autoDeletionTimeAfterCompletionSeconds": "--auto-deletion-time-after-completion",
     "simulatedNodes": "--simulated or --nodes-csv",

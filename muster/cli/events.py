@@ -10,7 +10,7 @@ from muster.cli.complete import project_names, workload_names
 from muster.cli.exits import ExitCode, Problem
 from muster.cli.names import project_id, workload_id
 from muster.cli.names import project_names as names_of_projects
-from muster.cli.options import FollowTimeoutOption, moment_option
+from muster.cli.options import FollowTimeoutOption, FromOption, ToOption, moment_option, span
 from muster.cli.output import Column, Format
 from muster.cli.values import Row, row_of, rows_of, text_of
 
@@ -79,11 +79,6 @@ TypeFilter = Annotated[
         autocompletion=type_names,
     ),
 ]
-FromOption = Annotated[
-    str | None,
-    typer.Option("--from", metavar="MOMENT", help="Begin here: a time, a time ago, or a sequence of the log."),
-]
-ToOption = Annotated[str | None, typer.Option("--to", metavar="MOMENT", help="End here. Default: now.")]
 
 
 def add_events(root: typer.Typer) -> None:
@@ -99,11 +94,6 @@ def _filters(session: Session, project: str | None, workload: str | None, types:
     found: list[tuple[str, str | int]] = [("projectId", project_id(session.api, project))] if project else []
     found += [("workloadId", workload_id(session, workload, project, deleted=True))] if workload else []
     return [*found, *(("type", name) for name in types or ())]
-
-
-def _span(begin: str | None, end: str | None) -> "Parameters":
-    given = (("from", begin), ("to", end))
-    return [(name, moment_option(f"--{name}", text)) for name, text in given if text is not None]
 
 
 def _add_list(app: typer.Typer) -> None:
@@ -141,7 +131,7 @@ def _add_list(app: typer.Typer) -> None:
         ] = 100,
     ) -> None:
         """List public events, newest first. They are kept for 30 days."""
-        filters = [*_filters(session, project, workload, types), *_span(from_, to)]
+        filters = [*_filters(session, project, workload, types), *span(from_, to)]
         filters += [("actor", actor)] if actor else []
         filters += [("since", moment_option("--since", since))] if since else []
         rows: list[Row] = []
@@ -219,7 +209,7 @@ def _add_export(app: typer.Typer) -> None:
         to: ToOption = None,
     ) -> None:
         """Write public events to standard output, oldest first: one CloudEvent in JSON a line."""
-        filters = [*_filters(session, project, workload, types), *_span(from_, to)]
+        filters = [*_filters(session, project, workload, types), *span(from_, to)]
         with session.api.stream(f"{PATH}/export", filters, accept="application/jsonl") as response:
             if response.headers.get("X-Events-Gone") == "true":
                 session.out.talk("older events are no longer kept")
@@ -252,7 +242,7 @@ def _add_tail(app: typer.Typer) -> None:
         filters = _filters(session, project, workload, types)
         projects = names_of_projects(session.api)
         first = True
-        for event in _followed(session, patience, filters, _span(from_, None)):
+        for event in _followed(session, patience, filters, span(from_, None)):
             row = _as_listed(session, event, projects)
             if session.out.style.format in {Format.JSON, Format.JSONL}:
                 session.out.line(row)

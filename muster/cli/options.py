@@ -95,6 +95,19 @@ def moment_option(flag: str, given: str) -> str:
         raise usage(f"{flag}: {given!r} is no moment", todo=todo) from None
 
 
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="MOMENT", help="Begin here: a time, a time ago, or a sequence of the log."),
+]
+ToOption = Annotated[str | None, typer.Option("--to", metavar="MOMENT", help="End here. Default: now.")]
+
+
+def span(begin: str | None, end: str | None) -> list[tuple[str, str]]:
+    """The parameters of --from and --to. Raises Problem (usage)."""
+    given = (("from", begin), ("to", end))
+    return [(name, moment_option(f"--{name}", text)) for name, text in given if text is not None]
+
+
 def time_option(flag: str, given: str) -> str:
     """A time as the API takes it; of a time ago, the time. A bare number is none. Raises Problem (usage)."""
     if parse_time(given) is not None:

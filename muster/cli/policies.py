@@ -162,7 +162,10 @@ def _add_changes(app: typer.Typer) -> None:
         project: ProjectOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Set the policy for a kind of workload, everywhere or in a project. Workloads that there are stay as they are."""
+        """Set the policy for a kind of workload, everywhere or in a project.
+
+        Workloads that there are stay as they are.
+        """
         from muster.cli.request_file import read_document
 
         path, (query, called) = _path(kind), _where(session, project)

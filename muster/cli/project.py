@@ -12,7 +12,7 @@ from muster.cli.command import Session, command, group
 from muster.cli.complete import node_pools
 from muster.cli.exits import Problem, usage
 from muster.cli.names import find_project
-from muster.cli.options import IdempotencyOption, ProjectArgument, YesOption, confirm
+from muster.cli.options import IdempotencyOption, ProjectArgument, YesOption, confirm, switch_option
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Json, Row, ValueProblem, format_number, number_of, parse_number, row_of, rows_of, text_of
 
@@ -25,6 +25,8 @@ CHANGE_TRIES: Final = 10
 
 CHANGE_PAUSE_SECONDS: Final = 0.1
 """At most, between two of them."""
+
+_SETTINGS: Final = ("gpuQuota", "nodePools", "podSecurity", "privileged")
 
 
 def _quota(row: Row) -> str:
@@ -39,6 +41,7 @@ PROJECT_COLUMNS: Final = (
     Column("CREATED", "createdAt", time=True),
     Column("NODE-POOLS", "nodePools", wide=True),
     Column("POD-SECURITY", "podSecurity", wide=True),
+    Column("PRIVILEGED", "privileged", wide=True),
     Column("NON-PREEMPTIBLE", "use.gpuAllocatedNonPreemptible", wide=True),
     Column("CPU", "use.cpuAllocatedCores", wide=True),
     Column("ID", "id", wide=True),
@@ -75,6 +78,15 @@ SecurityOption = Annotated[
     ),
 ]
 
+PrivilegedOption = Annotated[
+    str | None,
+    typer.Option(
+        "--privileged",
+        metavar="on|off",
+        help="on: its workloads may have what Pod Security baseline forbids, such as host paths and host network.",
+    ),
+]
+
 
 def add_project(root: typer.Typer) -> None:
     app = group("project")
@@ -85,12 +97,22 @@ def add_project(root: typer.Typer) -> None:
 
 def _add_reads(app: typer.Typer) -> None:
     @command(
-        app, "list", examples="muster project list\nmuster project list -o wide", columns=PROJECT_COLUMNS, past=True
+        app,
+        "list",
+        examples="muster project list\nmuster project list --search vis",
+        columns=PROJECT_COLUMNS,
+        past=True,
     )
-    def list_(session: Session) -> None:
+    def list_(
+        session: Session,
+        *,
+        search: Annotated[
+            str | None, typer.Option("--search", metavar="TEXT", help="Only with this text in the name.")
+        ] = None,
+    ) -> None:
         """List the projects that you may see, and the GPUs, pods and CPU cores that are allocated to them."""
-        rows = rows_of(session.api.get("/org-unit/projects"), "projects")
-        session.out.rows(rows, PROJECT_COLUMNS, empty="no projects that you may see")
+        rows = rows_of(session.api.get("/org-unit/projects", [("search", search)] if search else []), "projects")
+        session.out.rows(rows, PROJECT_COLUMNS, empty="no such project" if search else "no projects that you may see")
 
     @command(app, "describe", examples="muster project describe default", past=True)
     def describe(session: Session, project: ProjectArgument) -> None:
@@ -110,6 +132,7 @@ def _describe(session: Session, row: Row) -> None:
             ("GPU quota", _quota(row)),
             ("Node pools", plain_text(row.get("nodePools")) or "all"),
             ("Pod security", plain_text(row.get("podSecurity")) or "as the cluster says"),
+            ("Privileged", "yes" if row.get("privileged") else "no"),
             ("Workloads", phases),
             ("Pods", plain_text(use.get("pods"))),
             ("GPUs", plain_text(use.get("gpuAllocated"))),
@@ -133,10 +156,11 @@ def _add_changes(app: typer.Typer) -> None:
         gpu_quota: QuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
+        privileged: PrivilegedOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Create a project."""
-        body: Row = {"name": name, **_settings(gpu_quota, node_pools, pod_security)}
+        body: Row = {"name": name, **_settings(gpu_quota, node_pools, pod_security, privileged)}
         session.api.mutate("POST", "/org-unit/projects", body, idempotency_key=idempotency_key)
         session.out.talk(f"project {name} created; let people in: muster role grant USER researcher -p {quote(name)}")
 
@@ -164,6 +188,7 @@ def _add_changes(app: typer.Typer) -> None:
         muster project set vision --gpu-quota 32
         muster project set vision --gpu-quota none --node-pools a100,default
         muster project set vision --pod-security restricted
+        muster project set vision --privileged on
         muster project set vision                             # from now on the default of this context
         """,
     )
@@ -174,16 +199,17 @@ def _add_changes(app: typer.Typer) -> None:
         gpu_quota: QuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
+        privileged: PrivilegedOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Change a project's settings. With no option, make it this context's default."""
         row = find_project(session.api, project)
-        if gpu_quota is None and node_pools is None and pod_security is None:
+        if gpu_quota is None and node_pools is None and pod_security is None and privileged is None:
             from muster.cli.context_commands import set_default
 
             set_default(session, project=text_of(row, "name"))
             return
-        changes = _settings(gpu_quota, node_pools, pod_security)
+        changes = _settings(gpu_quota, node_pools, pod_security, privileged)
         _change(session.api, f"/org-unit/projects/{text_of(row, 'id')}", changes, idempotency_key)
         session.out.talk(f"project {text_of(row, 'name')} changed")
 
@@ -194,7 +220,7 @@ def _change(api: "Api", path: str, changes: Row, idempotency_key: str | None) ->
     """
     for tries_left in reversed(range(CHANGE_TRIES)):
         now = api.read(path)
-        settings = {key: now.body.get(key) for key in ("gpuQuota", "nodePools", "podSecurity")} | changes
+        settings = {key: now.body.get(key) for key in _SETTINGS} | changes
         try:
             api.mutate("PUT", path, settings, idempotency_key=idempotency_key, if_match=now.version)
         except Problem as problem:
@@ -205,7 +231,9 @@ def _change(api: "Api", path: str, changes: Row, idempotency_key: str | None) ->
             return
 
 
-def _settings(gpu_quota: str | None, node_pools: str | None, pod_security: SecurityLevel | None) -> Row:
+def _settings(
+    gpu_quota: str | None, node_pools: str | None, pod_security: SecurityLevel | None, privileged: str | None
+) -> Row:
     settings: Row = {}
     if gpu_quota is not None:
         settings["gpuQuota"] = _devices(gpu_quota)
@@ -214,6 +242,8 @@ def _settings(gpu_quota: str | None, node_pools: str | None, pod_security: Secur
         settings["nodePools"] = pools
     if pod_security is not None:
         settings["podSecurity"] = None if pod_security is SecurityLevel.NONE else pod_security.value
+    if privileged is not None:
+        settings["privileged"] = switch_option("--privileged", privileged)
     return settings
 
 

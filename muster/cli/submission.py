@@ -8,6 +8,8 @@ from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, row_of, text_of
 from muster.cli.watch import wait_for_end
 
+_OF_TOKEN: Final = frozenset({"runAsUid", "runAsGid", "supplementalGroups"})
+
 SUBMITTED_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("ID", "workloadId"),
@@ -65,5 +67,10 @@ def request_of(row: Row) -> Row:
 
 
 def _set(row: Row) -> Row:
-    """Without what is null: it says the same as nothing."""
-    return {key: _set(value) if isinstance(value, dict) else value for key, value in row.items() if value is not None}
+    """Without what is null, which says the same as nothing, and what comes from the token of who submits."""
+    left = _OF_TOKEN if row.get("uidGidSource") == "fromIdpToken" else frozenset[str]()
+    return {
+        key: _set(value) if isinstance(value, dict) else value
+        for key, value in row.items()
+        if value is not None and key not in left
+    }

@@ -219,7 +219,13 @@ def _set_assets(
     ):
         if given is not None:
             project, cluster = text_of(request, "projectId"), text_of(request, "clusterId")
-            found = find_asset(session, of, given, project=project, cluster=cluster)
+            try:
+                found = find_asset(session, of, given, project=project, cluster=cluster)
+            except Problem as problem:
+                if of is not ENVIRONMENT or problem.code is not ExitCode.NOT_FOUND:
+                    raise
+                why = (*problem.why, "a variable is NAME=VALUE")
+                raise Problem(problem.what, why=why, todo=problem.todo, code=problem.code) from problem
             set_field(request, field, text_of(row_of(found, "meta"), "id"))
 
 

@@ -3,7 +3,7 @@
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,6 +12,9 @@ from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import find_default_project, find_project
 from muster.cli.options import duration_option
 from muster.cli.roles import ADMINISTRATOR, ROLES, check_role, give, role_names, told
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_PROJECT: Final = "default"
 """The project that `muster up` makes."""
@@ -30,6 +33,7 @@ def add_token(root: typer.Typer) -> None:
         muster token create --user ann --role researcher --project vision
         export MUSTER_TOKEN=$(muster token create --user ann)
         muster token create --user root --role administrator --ttl 1h
+        muster token create --user ann --claim uid=1000 --claim gid=1000
         """,
     )
     def create(
@@ -54,6 +58,14 @@ def add_token(root: typer.Typer) -> None:
             str | None,
             typer.Option("--ttl", metavar="DURATION", help="How long the token is valid, at most 24h. Default: 12h."),
         ] = None,
+        claim: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--claim",
+                metavar="NAME=VALUE",
+                help="Further claim, such as the ids for pods whose user comes from the token. Repeat it.",
+            ),
+        ] = None,
         data_dir: Annotated[
             Path | None,
             typer.Option(
@@ -69,8 +81,9 @@ def add_token(root: typer.Typer) -> None:
         for a minute. Anybody who can read the key can act as any user, so only its owner can read the file.
         """
         wanted = wanted_role(role, project)
+        claims = _claims(claim or [])
         signer = Signer(key_file(session, data_dir))
-        token = signer.sign(user, None if ttl is None else duration_option("--ttl", ttl))
+        token = signer.sign(user, None if ttl is None else duration_option("--ttl", ttl), claims)
         if wanted is not None:
             bind(session, signer, user, wanted, project)
         elif session.out.stdout.isatty():
@@ -78,6 +91,19 @@ def add_token(root: typer.Typer) -> None:
         session.out.write(token + "\n")
 
     root.add_typer(app, name="token")
+
+
+def _claims(given: list[str]) -> dict[str, str]:
+    """Raises Problem (usage)."""
+    claims: dict[str, str] = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not (name and separator):
+            raise usage(f"--claim: {text!r} is not NAME=VALUE", todo="as in --claim uid=1000")
+        if name in claims:
+            raise usage(f"--claim: {name} is given twice; leave one out")
+        claims[name] = value
+    return claims
 
 
 def wanted_role(role: str | None, project: str | None) -> str | None:
@@ -130,7 +156,7 @@ class Signer:
             raise Problem(f"the key cannot be used: {error}", code=ExitCode.DENIED) from error
         self.settings = Settings()
 
-    def sign(self, subject: str, ttl_seconds: int | None) -> str:
+    def sign(self, subject: str, ttl_seconds: int | None, claims: "Mapping[str, str] | None" = None) -> str:
         """A token. Raises Problem where a verifier would refuse it."""
         from services.runtime.identity.local_keys import DEFAULT_TTL_SECONDS, sign_token
 
@@ -141,6 +167,7 @@ class Signer:
                 issuer=self.settings.issuer,
                 audience=self.settings.audience,
                 ttl_seconds=DEFAULT_TTL_SECONDS if ttl_seconds is None else ttl_seconds,
+                claims=claims or {},
             )
         except ValueError as error:
             raise usage(str(error)) from error

@@ -207,7 +207,7 @@ def _more_help(flag: Flag) -> str:
     if flag.kind != "items":
         return _MORE_HELP.get(flag.kind, "")
     assert flag.node.item is not None
-    fields = ", ".join(field.name for field in flag.node.item.fields if field.kind != "boolean")
+    fields = ", ".join(name for name in _fields_of_item(flag.node.item) if name != "exclude")
     return f" Fields: {fields}.{_MORE_HELP['items']}"
 
 
@@ -262,6 +262,8 @@ def _parts(texts: list[str]) -> list[Json]:
 
 
 def _pair(flag: Flag, text: str) -> Row:
+    if "=" not in text and flag.node.name == "environmentVariables":
+        raise ValueProblem(f"{text!r} has no '='; a variable is NAME=VALUE")
     name, value = parse_pair(text, flag.names[0].removeprefix("--"))
     assert flag.node.item is not None
     key, of_value = flag.node.item.fields[:2]
@@ -271,16 +273,29 @@ def _pair(flag: Flag, text: str) -> Row:
 def _item(flag: Flag, text: str) -> Row:
     """An item in the key=value language. Raises ValueProblem."""
     assert flag.node.item is not None
-    fields = flag.node.item.by_name
+    fields = _fields_of_item(flag.node.item)
     found: Row = {}
+    given: set[str] = set()
     for part in text.split(","):
         name, value = parse_pair(part, f"part of {flag.names[0]}", form="FIELD=VALUE,FIELD=VALUE")
         field = fields.get(name)
         if field is None:
             raise ValueProblem(f"{name!r} is no field; those are {', '.join(fields)}")
-        if name in found:
+        if name in given:
             raise ValueProblem(f"{name!r} is given twice in {text!r}")
-        found[name] = _typed(field, value)
+        given.add(name)
+        set_field(found, name, _typed(field, value))
+    return found
+
+
+def _fields_of_item(node: Node) -> dict[str, Node]:
+    """By name; those of an object within an item as `claimInfo.size`."""
+    found: dict[str, Node] = {}
+    for field in node.fields:
+        if field.kind == "object":
+            found |= {f"{field.name}.{name}": inner for name, inner in _fields_of_item(field).items()}
+        elif field.kind != "list":
+            found[field.name] = field
     return found
 
 

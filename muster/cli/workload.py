@@ -14,11 +14,14 @@ from muster.cli.log_stream import follow_logs, print_logs
 from muster.cli.names import find_project, workload_filters, workload_id
 from muster.cli.options import (
     FollowTimeoutOption,
+    FromOption,
     ProjectOption,
+    ToOption,
     WatchOption,
     WatchTimeoutOption,
     WorkloadArgument,
     duration_option,
+    span,
 )
 from muster.cli.output import Column, Format, Output, plain_text
 from muster.cli.submission import request_of
@@ -300,6 +303,7 @@ def _add_history(app: typer.Typer) -> None:
         muster workload history hello
         muster workload history hello -o jsonl
         muster workload history hello --utc -o wide
+        muster workload history hello --type 'Pod*' --text memory --from 2d
         """,
         columns=HISTORY_COLUMNS,
         past=True,
@@ -309,6 +313,19 @@ def _add_history(app: typer.Typer) -> None:
         workload: WorkloadArgument,
         *,
         project: ProjectOption = None,
+        types: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--type",
+                metavar="TYPE",
+                help="Only records of this type, such as PodFailed or 'Pod*'. Repeatable.",
+            ),
+        ] = None,
+        text: Annotated[
+            str | None, typer.Option("--text", metavar="TEXT", help="Only records with this text, in any case.")
+        ] = None,
+        from_: FromOption = None,
+        to: ToOption = None,
         limit: Annotated[
             int, typer.Option("--limit", metavar="N", help="Maximum number of records; 0 shows all.", min=0)
         ] = 0,
@@ -317,17 +334,18 @@ def _add_history(app: typer.Typer) -> None:
     ) -> None:
         """Show what happened to a workload: one sentence per event, oldest first."""
         patience = session.patience(timeout, waits=watch)
+        filters = [*(("type", name) for name in types or []), *([("text", text)] if text else []), *span(from_, to)]
         path = f"/workloads/{workload_id(session, workload, project, deleted=True)}/history"
         if watch:
             watch_rows(
                 patience,
                 session.out,
-                lambda: _records(session, path, limit),
+                lambda: _records(session, path, limit, filters),
                 HISTORY_COLUMNS,
                 key=lambda record: text_of(record, "key"),
                 name="message",
             )
-        session.out.rows(_records(session, path, limit), HISTORY_COLUMNS, name="message")
+        session.out.rows(_records(session, path, limit, filters), HISTORY_COLUMNS, name="message")
 
 
 def _add_pods(app: typer.Typer) -> None:
@@ -447,8 +465,8 @@ def _summary(series: Row) -> Row:
     return row
 
 
-def _records(session: Session, path: str, limit: int) -> list[Row]:
-    records, _ = session.api.pages(path, "records", most=limit)
+def _records(session: Session, path: str, limit: int, filters: list[tuple[str, str]] | None = None) -> list[Row]:
+    records, _ = session.api.pages(path, "records", filters or [], most=limit)
     # A commit may hold several events: together, sequence and index name one.
     return [{**record, "key": f"{record.get('sequence')}/{record.get('index')}"} for record in records]
 

@@ -17,7 +17,7 @@ def _types(asset: Folded[Asset]) -> tuple[str, ...]:
     given: Any = asset.state.spec.get("workloadTypes")
     if asset.state.workload_type:
         return (clean(asset.state.workload_type),)
-    return tuple(clean(word) for word in given if isinstance(word, str)) if isinstance(given, list) else ()  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
+    return tuple(clean(word) for word in given if isinstance(word, str)) if isinstance(given, list) else ()  # pyright: ignore[reportUnknownVariableType] - JSON
 
 
 class AssetRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -31,6 +31,7 @@ from events.cluster_protocol import (
 from events.codec import UNDECODABLE
 from events.subjects import usage_subject
 from services.agent.backends.interface import LIVE_KINDS, Backend, BackendError, Observation, WatchBrokenError
+from services.agent.claims import Claims
 from services.agent.logs import LogServer
 from services.agent.recipes import Recipes
 from services.agent.reconcile import Absent, Action, Forget, Known, Start, Stop, orphans, reconcile
@@ -84,7 +85,8 @@ class Agent:
         self._version = version
         self._list_again_seconds = list_again_seconds
         self._reports = Reports(nc, cluster.cluster_id, silent=lambda: bool(backend.standby()))
-        self._recipes = Recipes(nc, cluster.cluster_id)
+        self._claims = Claims(nc, cluster.cluster_id, backend, in_use=self._in_use)
+        self._recipes = Recipes(nc, cluster.cluster_id, on_fates=self._claims.hear)
         self._news = wanted
         self._wanted: dict[str, WantedPod] = {}
         self._current = False
@@ -119,6 +121,7 @@ class Agent:
                 self._reports.run(),
                 self._heartbeats(),
                 self._sample_usage(),
+                self._claims.run(),
                 logs.serve(),
             )
         ]
@@ -322,6 +325,14 @@ class Agent:
                 return self._slots
             case _:
                 assert_never(action)
+
+    def _in_use(self) -> set[str] | None:
+        """Workloads of which a pod is there, or is to be; None where it is not known now what is wanted or there."""
+        if not (self._current and self._listed):
+            return None
+        live = (run for known in self._known.values() for run in known.runs if run.kind in LIVE_KINDS)
+        wanted = {want.workload_id for want in self._wanted.values() if isinstance(want, StartPod)}
+        return wanted | {run.workload_id for run in live}
 
     async def _start(self, key: str, wanted: StartPod) -> None:
         recipe = await self._recipes.of(wanted.pod_key, wanted.token)

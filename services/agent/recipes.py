@@ -6,6 +6,7 @@ that, and a run that is no longer wanted is no longer asked for.
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from events.cluster_protocol import RecipeRequest, RunPod
+from events.cluster_protocol import Fate, Fates, MessageType, RecipeRequest, RunPod
 from events.codec import UNDECODABLE
 from events.subjects import agent_recipes_subject, recipes_subject
 from services.agent.backends.interface import BackendError
@@ -31,8 +32,12 @@ log = structlog.get_logger(__name__)
 class Recipes:
     """Of one cluster. `start` it before anything is asked, and `close` it."""
 
-    def __init__(self, nc: Client, cluster_id: str) -> None:
+    def __init__(
+        self, nc: Client, cluster_id: str, *, on_fates: Callable[[dict[str, Fate]], None] | None = None
+    ) -> None:
+        """`on_fates` gets what cluster_sync says of workloads, which comes on the same subject."""
         self._nc = nc
+        self._on_fates = on_fates
         self._cluster_id = cluster_id
         self._waiting: dict[tuple[str, int], asyncio.Future[RunPod]] = {}
         self._unanswered_since: float | None = None
@@ -85,6 +90,11 @@ class Recipes:
 
     async def _on_answer(self, message: Msg) -> None:
         try:
+            if msgspec.json.decode(message.data, type=MessageType).type == Fates.__name__:
+                fates = msgspec.json.decode(message.data, type=Fates).fates
+                if self._on_fates is not None:
+                    self._on_fates(fates)
+                return
             recipe = msgspec.json.decode(message.data, type=RunPod)
         except UNDECODABLE as error:
             log.warning("recipe_unreadable", cluster=self._cluster_id, error=str(error))

@@ -50,7 +50,9 @@ def _field(node: Node) -> Schema:
         }
         schema["title"] = label_of(node)
         schema["x-muster"] = {key: value for key, value in marks.items() if value}
-    if not node.mandatory and not node.nullable and not node.limits.hides_default:
+    shown = node.limits.shows_default or not (node.nullable or node.limits.hides_default)
+    # A field that must be left out or given has null for its default, and no null.
+    if shown and not node.mandatory and node.default is not None:
         schema["default"] = list(node.default) if node.kind == "list" else node.default
     return schema
 

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from events.cluster import ClusterKind
+from events.project import Project
 from events.workload.fields.security import SecuritySpec
 from events.workload.spec import MOST_GROUP_ID, TrainingSpec, group_ids
 from services.api.issues import Issue, PolicyRule, fault, shown
@@ -55,28 +56,24 @@ def check_pull_secrets(spec: TrainingSpec) -> Iterator[Issue]:
 
 
 def check_security(spec: TrainingSpec) -> Iterator[Issue]:
-    """R22, R23, R24, and what no project may allow: all beyond Pod Security `baseline`."""
+    """R22, R23, R24."""
     security = spec.security
     yield from _identity(security)
     for index, capability in enumerate(security.capabilities):
         field = f"spec.security.capabilities[{index}]"
-        if capability not in BASELINE_CAPABILITIES:
-            yield fault(field, f"{capability} is beyond Pod Security baseline, and not possible yet", "options")
-        elif capability in security.capabilities[:index]:
+        if capability in security.capabilities[:index]:
             yield fault(field, f"{capability} is given twice; leave one out")
-    if security.seccomp_profile_type not in {None, "RuntimeDefault"}:
-        details = f"{security.seccomp_profile_type} is not possible yet; give RuntimeDefault, or leave it out"
+    if security.seccomp_profile_type == "Localhost":
+        details = "Localhost is not possible yet; give RuntimeDefault, or leave it out"
         yield fault("spec.security.seccompProfileType", details, "options")
 
 
 def _identity(security: SecuritySpec) -> Iterator[Issue]:
     source, user = "spec.security.uidGidSource", "spec.security.runAsUid"
-    if security.uid_gid_source == "fromIdpToken":
-        yield fault(source, "fromIdpToken is not possible yet; give custom with runAsUid and runAsGid", "options")
-    if security.uid_gid_source == "fromTheImage":
+    if security.uid_gid_source != "custom":
         for name, attribute in _IDS:
             if getattr(security, attribute) != getattr(_DEFAULT, attribute):
-                details = "is possible only where uidGidSource is custom"
+                details = f"is possible only where uidGidSource is custom; it is {security.uid_gid_source}"
                 yield fault(f"spec.security.{name}", details, "canAdd", source)
     for name, number in (("runAsUid", security.run_as_uid), ("runAsGid", security.run_as_gid)):
         if number is not None and not 0 <= number <= MOST_GROUP_ID:
@@ -122,6 +119,35 @@ def check_restricted(spec: TrainingSpec) -> Iterator[Issue]:
             yield fault(field, f"{capability} is not possible: {rule}; leave it out", "blocked", "projectId")
     if security.run_as_uid == 0:
         yield fault("spec.security.runAsUid", f"0 is root: {rule}; give another user", "blocked", "projectId")
+    for index, _ in enumerate(spec.storage.nfs):
+        yield fault(f"spec.storage.nfs[{index}]", f"is not possible: {rule}; leave it out", "blocked", "projectId")
+
+
+def check_privileged(spec: TrainingSpec, project: Project) -> Iterator[Issue]:
+    """S059, S023: what Pod Security `baseline` forbids, in a project that is not privileged."""
+    if project.privileged:
+        return
+    security, probe = spec.security, spec.probes.readiness
+    asked = None if probe is None or probe.handler is None else probe.handler.http_get
+    beyond = {
+        "spec.probes.readiness.handler.httpGet.host": "a host that nodes ask" if asked and asked.host else "",
+        "spec.security.hostNetwork": "the network of the node" if security.host_network else "",
+        "spec.security.hostIpc": "memory and semaphores of the node" if security.host_ipc else "",
+        "spec.security.seccompProfileType": "Unconfined" if security.seccomp_profile_type == "Unconfined" else "",
+        **{
+            f"spec.security.capabilities[{index}]": f"capability {capability}"
+            for index, capability in enumerate(security.capabilities)
+            if capability not in BASELINE_CAPABILITIES
+        },
+        **{f"spec.storage.hostPath[{index}]": "a path of the node" for index in range(len(spec.storage.host_path))},
+    }
+    for field, what in beyond.items():
+        if what:
+            details = (
+                f"{what} is for projects with the setting privileged, which an administrator sets: "
+                f"muster project set {project.name} --privileged on"
+            )
+            yield fault(field, details, "blocked", "projectId")
 
 
 def check_container(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
@@ -130,7 +156,7 @@ def check_container(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
         return
     given = {
         "imagePullPolicy": spec.image_pull_policy is not None,
-        "imagePullSecrets": bool(spec.image_pull_secrets),
+        "imagePullSecrets": any(not secret.exclude for secret in spec.image_pull_secrets),
         "stdin": spec.stdin,
         "tty": spec.tty,
         "security": spec.security != _DEFAULT,
@@ -143,6 +169,8 @@ def check_container(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
 
 def check_home(spec: TrainingSpec) -> Iterator[Issue]:
     """S025."""
-    if spec.create_home_dir and any(variable.name == "HOME" for variable in spec.environment_variables):
+    if spec.create_home_dir and any(
+        variable.name == "HOME" and not variable.exclude for variable in spec.environment_variables
+    ):
         details = "names the home folder, and so does the variable HOME; leave one of them out"
         yield fault("spec.createHomeDir", details, "canAdd", "spec.environmentVariables")

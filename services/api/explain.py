@@ -5,7 +5,7 @@ that is not so, something is stored (docs/adr/0082).
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 from msgspec.structs import replace
 
 from events.asset_specs import spec_node
+from events.fields.declare import Section
 from events.fields.node import Node, item_key
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import MadeFrom, Source
@@ -28,7 +29,9 @@ def set_by(
     """What is to be stored of who set which field: paths by source. `spec` has its defaults."""
     actual = dict(_given(spec_node(kind.name), merged.origin, merged.spec, ""))
     found: dict[str, list[str]] = {}
-    for path, supposed in _supposed(kind, spec, distributed):
+    # Of what nobody gave, the value says that it is a default, or follows from what somebody gave.
+    whole = {path for path, source in actual.items() if source == "request"}
+    for path, supposed in _supposed(kind, spec, distributed, among=merged.origin.keys(), but=whole):
         source = _source_of(path, actual)
         if source != supposed:
             found.setdefault(source, []).append(path)
@@ -49,24 +52,50 @@ def explained(
     return {f"spec.{path}": word for path, word in told.items()}
 
 
-def _supposed(kind: Kind, spec: TrainingSpec, distributed: Distributed | None) -> Iterator[tuple[str, Source]]:
-    """Who set each field and each item, as far as its value says it."""
+def _supposed(
+    kind: Kind,
+    spec: TrainingSpec,
+    distributed: Distributed | None,
+    *,
+    among: Collection[str] | None = None,
+    but: Collection[str] = (),
+) -> Iterator[tuple[str, Source]]:
+    """Who set each field and each item, as far as its value says it.
+
+    Args:
+        among: only below these fields of the spec.
+        but: lists whose items need not be told one by one.
+    """
     form = kind.shown(spec, distributed)
-    undone = replace(spec, preemptibility=None, compute=replace(spec.compute, gpu_devices_request=0))
-    following = kind.shown(kind.with_defaults(undone), distributed)
+    following: Section | None = None
     for leaf in _leaves(kind.name):
+        if among is not None and leaf.top not in among:
+            continue
         own = leaf.value(form)
         if own and leaf.by_item:
-            yield from ((f"{leaf.path}[{index}]", "request") for index in range(len(own)))
-        else:
-            default = leaf.value(following) if leaf.path in FOLLOWING else leaf.default
-            yield leaf.path, "default" if own == default else "request"
+            if leaf.path not in but:
+                for index in range(len(own)):
+                    yield f"{leaf.path}[{index}]", "request"
+            continue
+        default = leaf.default
+        if leaf.path in FOLLOWING:
+            following = following or _with_what_follows(kind, spec, distributed)
+            default = leaf.value(following)
+        yield leaf.path, "default" if own == default else "request"
+
+
+def _with_what_follows(kind: Kind, spec: TrainingSpec, distributed: Distributed | None) -> Section:
+    """The spec as it would be if nobody had given what can follow from other fields."""
+    undone = replace(spec, preemptibility=None, compute=replace(spec.compute, gpu_devices_request=0))
+    return kind.shown(kind.with_defaults(undone), distributed)
 
 
 class _Leaf(NamedTuple):
     """A field of the spec that holds no others; a list that is merged item by item holds items."""
 
     path: str
+    top: str
+    """The first step of it."""
     value: Callable[[Any], Any]
     """Of the spec in the form of its kind; the default where the object that holds it is null."""
     default: Any
@@ -85,7 +114,7 @@ def _leaves_of(node: Node, path: str, attributes: tuple[str, ...], *, optional: 
             yield from _leaves_of(field, here, names, optional=optional or field.default is None)
         else:
             get = _in_optional(names, field.default) if optional else attrgetter(".".join(names))
-            yield _Leaf(here, get, field.default, item_key(field) is not None)
+            yield _Leaf(here, here.partition(".")[0], get, field.default, item_key(field) is not None)
 
 
 def _in_optional(attributes: tuple[str, ...], default: Any) -> Callable[[Any], Any]:
@@ -112,7 +141,8 @@ def _given(
         else:
             items = cast("list[dict[str, Any]]", values[name])
             left = [place for item, place in zip(items, held, strict=True) if not item.get("exclude")]
-            yield from ((f"{here}[{index}]", place.layer.source) for index, place in enumerate(left))
+            for index, place in enumerate(left):
+                yield f"{here}[{index}]", place.layer.source
             if held and not left:
                 yield here, held[-1].layer.source
 

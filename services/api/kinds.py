@@ -30,6 +30,7 @@ from services.api.made_from import Made, made
 from services.api.moments import moment_headers, moment_of
 from services.api.not_yet import not_yet_in_force
 from services.api.operations import Answer, Query
+from services.api.token_user import with_token_user
 from services.runtime.log.chains import READ_SECONDS
 from services.runtime.log.floors import StaleLogError
 
@@ -66,8 +67,8 @@ class Examined:
     """A request to make a workload, and all that is wrong with it."""
 
     made: Made
-    checked: Creation
-    """With what a template, assets and policies set. Where issues are told, without its faults."""
+    asked: Creation
+    """With what policies, a template and assets set. Where issues are told, without its faults."""
     issues: list[Issue]
 
 
@@ -79,13 +80,12 @@ async def examined(call: Call, kind: Kind, command_id: str, *, name_too: bool = 
     """
     request = await made(call, kind, call.json_object(), command_id)
     checked = check_creation(kind.creation, request.data)
-    if isinstance(checked, FaultyCreation):
-        faults = [*checked.issues, *request.broken_rules(kind, checked.sound, checked.issues)]
-        more = await misfits(call, checked.sound, command_id, faulty=True)
-        return Examined(made=request, checked=checked.sound, issues=request.told([*faults, *more])[:MAX_ISSUES])
-    broken = request.broken_rules(kind, checked)
-    more = await misfits(call, checked, command_id, faulty=name_too or bool(request.issues or broken))
-    return Examined(made=request, checked=checked, issues=request.told([*broken, *more])[:MAX_ISSUES])
+    issues, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
+    asked, of_token = with_token_user(asked, call.identity.user)
+    issues = [*issues, *of_token]
+    issues += request.broken_rules(kind, asked, issues)
+    issues += await misfits(call, asked, command_id, faulty=name_too or bool(issues or request.issues))
+    return Examined(made=request, asked=asked, issues=request.told(issues)[:MAX_ISSUES])
 
 
 async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
@@ -96,19 +96,19 @@ async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
     found = await examined(call, kind, command_id)
     if found.issues:
         raise bad_request(found.issues)
-    request, checked = found.made, found.checked
-    spec, distributed = checked.order()
+    request, asked = found.made, found.asked
+    spec, distributed = asked.order()
     command = CreateWorkload(
         kind=kind.name,
-        name=final_name(checked.name, as_prefix=checked.use_given_name_as_prefix, command_id=command_id),
-        requested_name=checked.name,
-        project_id=checked.project_id,
-        cluster_id=checked.cluster_id,
+        name=final_name(asked.name, as_prefix=asked.use_given_name_as_prefix, command_id=command_id),
+        requested_name=asked.name,
+        project_id=asked.project_id,
+        cluster_id=asked.cluster_id,
         spec=spec,
         distributed=distributed,
         made_from=request.made_from(kind, kind.with_defaults(spec), distributed),
     )
-    if (code := code_of(checked)) is not None and call.may_submit(command.project_id):
+    if (code := code_of(asked)) is not None and call.may_submit(command.project_id):
         await keep_for(call, code, workload_key(command.project_id, command.name))
     reply = await call.send(command, command_id=command_id, creation=True)
     return _created(call, kind, command, reply), sequence_headers(reply.seq)
@@ -157,7 +157,7 @@ async def shown_workload(call: Look, state: Workload) -> AnyWorkload:
 async def _shown(call: Look, state: Workload) -> Shown:
     owners = await call.api.actors.subjects_of((state.owner,))
     assert state.created_at is not None, "a workload that was loaded was created"
-    fields = {
+    fields: dict[str, Any] = {
         "name": state.name,
         "requested_name": state.requested_name,
         "workload_id": state.workload_id,

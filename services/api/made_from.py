@@ -19,7 +19,7 @@ from services.api.check import untouched
 from services.api.context import Call, Look
 from services.api.explain import set_by
 from services.api.issues import Issue, fault, shown
-from services.api.merge import Json, Layer, Merged, merged
+from services.api.merge import Json, Layer, Merged, alone, merged
 from services.api.policies_in_force import InForce, broken_rules, master_node, policies_in_force, within
 
 CHOSEN: Final[dict[Literal["environment", "compute"], str]] = {"environment": "environmentId", "compute": "computeId"}
@@ -88,10 +88,13 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
     """The request with all that it is made from. A repeated one is made from what the first was made from."""
     template_id, choice = data.get("templateId"), data.get("assets")
     spec: Any = data.get("spec")
-    given = cast("Json", spec) if isinstance(spec, dict) else None if spec else Json()
+    given: Json | None = cast("Json", spec) if isinstance(spec, dict) else {} if spec is None else None
     in_force = await policies_in_force(call, kind.name, data.get("projectId"))
     names_assets = template_id is not None or isinstance(choice, dict)
-    earlier = await _earlier(call, data, command_id) if names_assets or in_force.ever else None
+    if not (names_assets or in_force.ever):
+        own = None if given is None else alone(spec_node(kind.name), _request(given))
+        return Made(data=data, issues=[], used={}, merged=own, in_force=in_force)
+    earlier = await _earlier(call, data, command_id)
     if earlier is not None:
         then = earlier.made_from or MadeFrom()
         in_force = await policies_in_force(call, kind.name, data.get("projectId"), then=then)
@@ -216,10 +219,11 @@ def unsuitable(
 
 def _users(given: Json, environment: Asset) -> list[Issue]:
     """R22: what a request says of user and groups beside an environment."""
-    security, own = given.get("security"), environment.spec.get("security") or {}
+    security: Any = given.get("security")
+    own: Json = environment.spec.get("security") or {}
     if not isinstance(security, dict):
         return []
-    source = own.get("uidGidSource") or "fromTheImage"
+    source: str = own.get("uidGidSource") or "fromTheImage"
     if environment.spec.get("overrideUidGidInWorkspace") and source != "fromTheImage":
         return []
     name = shown(environment.name)

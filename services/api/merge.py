@@ -84,6 +84,22 @@ def merged(node: Node, layers: Sequence[Layer]) -> Merged:
     return whole
 
 
+def alone(node: Node, layer: Layer) -> Merged:
+    """What one layer says, where there is no other: as it is, and lists as values."""
+
+    def origin_of(node: Node, spec: Mapping[str, Any], path: str) -> dict[str, Origin]:
+        found: dict[str, Origin] = {}
+        for name, value in spec.items():
+            field, here = node.by_name.get(name), f"{path}.{name}" if path else name
+            if field is not None and field.kind == "object" and isinstance(value, dict):
+                found[name] = origin_of(field, cast("Json", value), here)
+            else:
+                found[name] = Place(layer, here)
+        return found
+
+    return Merged(spec=dict(layer.spec), origin=origin_of(node, layer.spec, ""))
+
+
 def _object(node: Node, below: Merged, above: Mapping[str, Any], layer: Layer, path: str) -> Merged:
     values, origins = {**below.spec}, {**below.origin}
     for name, value in above.items():

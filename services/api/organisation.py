@@ -66,6 +66,8 @@ class ProjectCreation(Body, frozen=True, kw_only=True):
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None = None
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    privileged: bool = False
+    """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
 
 
 class ProjectSettings(Body, frozen=True, kw_only=True):
@@ -77,6 +79,8 @@ class ProjectSettings(Body, frozen=True, kw_only=True):
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None = None
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    privileged: bool = False
+    """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
 
 
 class AccessRule(Body, frozen=True, kw_only=True):
@@ -94,17 +98,21 @@ class AccessRule(Body, frozen=True, kw_only=True):
     PROJECTS,
     tag="Organisation",
     summary="List the projects that you may read, and what they use",
-    query=(AS_OF, MIN_SEQ),
+    query=(Query(name="search", help="Part of a name, in any case."), AS_OF, MIN_SEQ),
     headers=MOMENT_HEADERS,
 )
 async def list_projects(call: Look) -> Answer[answers.Projects]:
+    wanted: str = (call.values["search"] or "").casefold()
     if (moment := await moment_of(call)) is not None:
         held = await call.queries.as_of(moment).project_use()
-        were = [_project_answer(p, held.projects) for p in await projects_at(call, moment)]
+        were = [
+            _project_answer(p, held.projects) for p in await projects_at(call, moment) if wanted in p.name.casefold()
+        ]
         return read_answer(answers.Projects(projects=were), moment.seq, moment_headers(moment))
     headers = await directory_fresh(call)
     readable = call.grants.readable_projects
-    projects = [p for p in call.api.directory.projects.values() if readable is None or p.project_id in readable]
+    every = call.api.directory.projects.values()
+    projects = [p for p in every if (readable is None or p.project_id in readable) and wanted in p.name.casefold()]
     uses = await _uses(call, frozenset(p.project_id for p in projects))
     told = [_project_answer(p, uses) for p in sorted(projects, key=lambda project: project.name)]
     return read_answer(answers.Projects(projects=told), call.api.directory.seq, headers)
@@ -150,6 +158,7 @@ async def create_project(call: Call) -> Answer[answers.Created]:
     def wrong(project: ProjectCreation) -> Iterator[Issue]:
         yield from check_name(project.name, as_prefix=False)
         yield from _pool_issues(project.node_pools, pools if allowed else None)
+        yield from _security_issues(project)
 
     def taken(project: ProjectCreation) -> Iterator[Issue]:
         if allowed and call.api.directory.project_named(project.name) is not None:
@@ -161,6 +170,7 @@ async def create_project(call: Call) -> Answer[answers.Created]:
         gpu_quota_milli=_milli(given.gpu_quota),
         node_pools=given.node_pools,
         pod_security=given.pod_security,
+        privileged=given.privileged,
     )
     reply = await call.send(command, creation=True)
     await directory_caught_up(call, reply)
@@ -171,7 +181,7 @@ async def create_project(call: Call) -> Answer[answers.Created]:
     "PUT",
     PROJECT,
     tag="Organisation",
-    summary="Set the GPU quota, node pools and Pod Security of a project",
+    summary="Set the GPU quota, node pools and Pod Security of a project, and whether it is privileged",
     body=ProjectSettings,
     example={"gpuQuota": 16, "nodePools": ["h100", "default"], "podSecurity": "restricted"},
     errors=(403, 404),
@@ -181,12 +191,18 @@ async def set_project(call: Call) -> Answer[answers.HttpResponse]:
     # A pool that was removed meanwhile must not stand in the way of what else is changed.
     pools = {*await _pools_there_are(call), *project.node_pools}
     known = pools if call.grants.allows(Permission.MANAGE_PROJECTS, None) else None
-    given = call.fields(ProjectSettings, lambda settings: _pool_issues(settings.node_pools, known))
+
+    def wrong(settings: ProjectSettings) -> Iterator[Issue]:
+        yield from _pool_issues(settings.node_pools, known)
+        yield from _security_issues(settings)
+
+    given = call.fields(ProjectSettings, wrong)
     command = ChangeProject(
         project_id=call.id,
         gpu_quota_milli=_milli(given.gpu_quota),
         node_pools=given.node_pools,
         pod_security=given.pod_security,
+        privileged=given.privileged,
     )
     reply = await call.send(command)
     await directory_caught_up(call, reply)
@@ -336,6 +352,12 @@ def _pool_issues(pools: tuple[str, ...], known: Collection[str] | None) -> Itera
             yield Issue(field=f"nodePools[{index}]", details=details, rule="options")
 
 
+def _security_issues(settings: ProjectCreation | ProjectSettings) -> Iterator[Issue]:
+    if settings.privileged and settings.pod_security == "restricted":
+        details = "contradicts podSecurity restricted, which forbids all of it; leave one of them out"
+        yield Issue(field="privileged", details=details, involves=frozenset({"podSecurity"}))
+
+
 async def _pools_there_are(call: Look) -> set[str]:
     """Of all clusters: a project is for all of them."""
     await directory_fresh(call)
@@ -367,6 +389,7 @@ def _project_answer(project: Project, uses: dict[str, ProjectUse] | None) -> ans
         gpu_quota=None if quota is None else quota / 1000,
         node_pools=list(project.node_pools),
         pod_security=project.pod_security,
+        privileged=project.privileged,
         use=None if uses is None else _use_answer(uses.get(project.project_id, ProjectUse(project_id=""))),
     )
 

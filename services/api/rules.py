@@ -25,6 +25,7 @@ from events.workload.spec import MAX_AUTO_DELETION_SECONDS, MasterSpec, Training
 from services.api.container_rules import (
     check_container,
     check_home,
+    check_privileged,
     check_pull_secrets,
     check_related_urls,
     check_restricted,
@@ -32,6 +33,8 @@ from services.api.container_rules import (
     check_terminal,
 )
 from services.api.issues import Issue, fault, shown
+from services.api.probe_rules import check_probe_kind, check_probes
+from services.api.storage_rules import check_storage, check_storage_kind
 
 MAX_NAME_CHARACTERS: Final = 253
 """What Kubernetes takes for a name; the contract sets no limit, an index of names needs one."""
@@ -102,6 +105,9 @@ def check_given(spec: Mapping[str, Any], path: str = "spec") -> Iterator[Issue]:
             "min",
             f"{path}.compute.gpuRequestType",
         )
+    if spec.get("restartPolicy") == "Never" and spec.get("backoffLimit"):
+        details = f"{shown(spec['backoffLimit'])} retries contradict restartPolicy Never; leave one of them out"
+        yield fault(f"{path}.backoffLimit", details, "max", f"{path}.restartPolicy")
 
 
 def check_spec(spec: TrainingSpec) -> Iterator[Issue]:
@@ -273,12 +279,16 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
 
 def check_within(creation: Creation, project: Project) -> Iterator[Issue]:
     """What its project does not let a creation have."""
-    if project.pod_security != "restricted":
-        return
     spec, distributed = creation.order()
-    yield from check_restricted(spec)
+    yield from _within(spec, project)
     if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed:
-        yield from _of_master(check_restricted(distributed.master) if distributed.master else ())
+        yield from _of_master(_within(distributed.master, project) if distributed.master else ())
+
+
+def _within(spec: TrainingSpec, project: Project) -> Iterator[Issue]:
+    yield from check_privileged(spec, project)
+    if project.pod_security == "restricted":
+        yield from check_restricted(spec)
 
 
 def _set_by_framework(spec: TrainingSpec, framework: DistributedFramework, kind: ClusterKind) -> Iterator[Issue]:
@@ -287,7 +297,7 @@ def _set_by_framework(spec: TrainingSpec, framework: DistributedFramework, kind:
         return
     taken = rendezvous.names(framework)
     for index, variable in enumerate(spec.environment_variables):
-        if variable.name in taken:
+        if variable.name in taken and not variable.exclude:
             details = f"{variable.name} is set by Muster for {framework}; leave it out"
             field = f"spec.environmentVariables[{index}].name"
             yield fault(field, details, "locked", "clusterId", "spec.distributedFramework")
@@ -314,12 +324,14 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     """What a cluster of this kind does not have, or does itself, whatever its state."""
     yield from _set_by_muster(spec, kind)
     yield from check_container(spec, kind)
+    yield from check_storage_kind(spec, kind)
+    yield from check_probe_kind(spec, kind)
     if kind == "kubernetes":
         return
     for index, variable in enumerate(spec.environment_variables):
         sources = {"secret": variable.secret, "configMap": variable.config_map, "podFieldRef": variable.pod_field_ref}
         for name, source in sources.items():
-            if source is not None:
+            if source is not None and not variable.exclude:
                 details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to read it from"
                 yield fault(f"spec.environmentVariables[{index}].{name}", details, "canAdd", "clusterId")
 
@@ -332,7 +344,7 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     if spec.compute.gpu_devices_request or spec.compute.gpu_request_type:
         names |= SET_WITH_DEVICES
     for index, variable in enumerate(spec.environment_variables):
-        if variable.name in names:
+        if variable.name in names and not variable.exclude:
             details = f"{variable.name} is set by Muster on a cluster of kind {kind}; choose another name"
             yield fault(f"spec.environmentVariables[{index}].name", details, "locked", "clusterId")
 
@@ -636,6 +648,9 @@ def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
             yield fault(
                 f"spec.{name}", f"lies between {least} and {most}, got {value}", "min" if value < least else "max"
             )
+    if spec.restart_policy == "Always":
+        details = "Always is not possible: what has succeeded is not run again; give OnFailure or Never"
+        yield fault("spec.restartPolicy", details, "options")
     total, parallelism = spec.completions, spec.parallelism
     if parallelism > total >= 1:
         yield fault(
@@ -700,9 +715,11 @@ _CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (
     _lifetime,
     _metadata,
     check_home,
+    check_probes,
     check_pull_secrets,
     check_related_urls,
     check_security,
+    check_storage,
     check_terminal,
 )
 """The registry of rules: a new one is a function and a line here."""

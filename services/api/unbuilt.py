@@ -16,28 +16,26 @@ type Default = bool | str | list[Any] | dict[str, Default] | None
 """None: no value says the same as nothing. A list is empty. An object has a default for each of its fields."""
 
 _STORAGE: Final[dict[str, Default]] = {
-    "configMapVolume": [],
     "dataVolume": [],
-    "emptyDirVolume": [],
-    "git": [],
-    "hostPath": [],
-    "nfs": [],
-    "pvc": [],
     "s3": [],
-    "secretVolume": [],
 }
-_SECURITY: Final[dict[str, Default]] = {"hostIpc": False, "hostNetwork": False}
+_STORED_ITEM: Final[dict[str, Default]] = {"exclude": False}
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "spec": {
         "exposedUrls": [],
         "ports": [],
-        # A readiness probe without a handler is none (R21).
-        "probes": {"readiness": None},
-        "restartPolicy": None,
-        "storage": _STORAGE,
     },
-    "spec.security": _SECURITY,
+    "spec.storage": _STORAGE,
+    "spec.storage.configMapVolume[]": _STORED_ITEM,
+    "spec.storage.emptyDirVolume[]": _STORED_ITEM,
+    "spec.storage.git[]": _STORED_ITEM
+    | {"secretRef": None, "passwordSecret": None, "secretKeyOfUser": None, "secretKeyOfPassword": None},
+    "spec.storage.hostPath[]": _STORED_ITEM,
+    "spec.storage.nfs[]": _STORED_ITEM,
+    "spec.storage.pvc[]": _STORED_ITEM | {"dataSharing": False},
+    "spec.storage.pvc[].claimInfo": {"addedAttrValues": []},
+    "spec.storage.secretVolume[]": _STORED_ITEM,
     "spec.imagePullSecrets[]": {"userCredential": False},
     "spec.environmentVariables[]": {"userCredential": None},
 }

@@ -10,16 +10,19 @@ from typing import Annotated, Any, Final, get_args
 from events.actors import mentioned, with_names
 from events.aggregate import Chain
 from events.fields.declare import Body, Limits
+from events.webhooks import fits
 from events.workload.commands import ChangeWorkload
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS, preemptibility_of
 from events.workload.state import Workload
 from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, WorkloadQuery, problems
-from projections.queries import MAX_USAGE_SAMPLES, UsagePoint
+from projections.history_query import HistoryQuery
+from projections.queries import MAX_USAGE_SAMPLES, Queries, UsagePoint
 from projections.row_json import row_to_json
 from projections.selectors import BadSelectorError, Requirement, parse_selector
 from services.api.answers import (
+    HISTORY,
     Count,
     History,
     HttpResponse,
@@ -39,7 +42,7 @@ from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, 
 from services.api.errors import bad_request
 from services.api.issues import BadValueError, Issue, none_of, shown
 from services.api.kinds import EXPLAIN, act, load_workload, newest_workload, shown_workload, workload_at
-from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_moment, reading
+from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_as_of, parse_moment, reading
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOAD_TYPES, WORKLOADS
 from services.api.policies_in_force import forbidden_changes
@@ -93,6 +96,26 @@ ORDER: Final = (
     Query(name="sortOrder", type="choice", options=("asc", "desc"), default="desc", help="Sort direction."),
 )
 
+_RECORD_TYPES: Final = tuple(HISTORY)
+
+
+def _record_type(given: str) -> str:
+    if not any(fits(name, given) for name in _RECORD_TYPES):
+        raise BadValueError(none_of(given, _RECORD_TYPES), "options")
+    return given
+
+
+RECORDS: Final = (
+    Query(
+        name="type",
+        type="texts",
+        read=_record_type,
+        help="Only of this type, such as PodFailed; `*` and `?` stand for any characters. Repeatable.",
+    ),
+    Query(name="text", help="Only records whose sentence has this text, in any case."),
+    Query(name="from", read=parse_as_of, help="Only from this time (RFC 3339) or sequence of the log on."),
+    Query(name="to", read=parse_as_of, help="Only up to this time (RFC 3339) or sequence of the log."),
+)
 METRIC_TYPES: Final[tuple[MetricType, ...]] = get_args(MetricType)
 TABLE_SECONDS: Final = 0.1
 """How long the tables may take to come as far as the log: mostly some milliseconds. Then the log alone answers."""
@@ -289,7 +312,7 @@ async def change_workload(call: Call) -> Answer[HttpResponse]:
     f"{WORKLOAD}/history",
     tag="Workloads",
     summary="Get what happened to a workload, in sentences",
-    query=(*PAGE, AS_OF, MIN_SEQ),
+    query=(*RECORDS, *PAGE, AS_OF, MIN_SEQ),
     errors=(404,),
     headers=MOMENT_HEADERS,
 )
@@ -300,10 +323,25 @@ async def workload_history(call: Look) -> Answer[History]:
     else:
         await workload_at(call, moment)
         headers = moment_headers(moment)
-    page = await call.queries.as_of(moment).history(call.id, offset=call.values["offset"], limit=call.values["limit"])
+    offset, limit = call.values["offset"], call.values["limit"]
+    queries = call.queries.as_of(moment)
+    page = await queries.history(call.id, await _records(call, queries), offset=offset, limit=limit)
     await call.api.actors.subjects_of(set[str]().union(*(people_in(row) for row in page.rows)))
     records = [history_record(row, call.api.actors.person) for row in page.rows]
     return read_answer(History(records=records, next=page.next), page.seq, headers)
+
+
+async def _records(call: Look, queries: Queries) -> HistoryQuery:
+    patterns: Sequence[str] = call.values["type"] or ()
+    text: str = call.values["text"] or ""
+    people = await queries.people_in_history(call.id) if text else ()
+    return HistoryQuery(
+        types=[name for name in _RECORD_TYPES if any(fits(name, pattern) for pattern in patterns)],
+        text=text,
+        names=await call.api.actors.subjects_of(people),
+        begin=call.values["from"],
+        end=call.values["to"],
+    )
 
 
 @reads(

@@ -46,8 +46,10 @@ def answer_to_stale(observed: ObservedPod) -> WantedPod:
 
 def facts_of(observed: ObservedPod, pod: Pod) -> tuple[PodFact, ...]:
     """The facts in an observation; a start that was never reported comes before the end, warnings before both. What is
-    noted of a run is told with its start, however short it was.
+    noted of a run is told with its start, however short it was. One that runs and is not ready yet still starts.
     """
+    if observed.kind == "running" and not observed.ready:
+        observed = replace(observed, kind="starting")
     fact = PodFact(
         pod=observed.pod,
         kind=observed.kind,

@@ -120,6 +120,8 @@ def run_pod(desired: Desired) -> RunPod:
         cpu_limit_milli=limits.cpu_milli,
         memory_limit_bytes=limits.memory_bytes,
         container=template.container,
+        volumes=template.volumes,
+        readiness=template.readiness,
         extended=request.extended,
         node_type=request.node_type,
         node_terms=request.node_terms,

@@ -21,6 +21,7 @@ from events.ids import key_of_id
 from events.node import Node, ReportNodeGone
 from events.subjects import OBSERVED_STREAM, wanted_subject
 from services.cluster_sync.budget import RECIPE_BYTES_PER_SECOND, answers_budget, changes_budget, facts_budget
+from services.cluster_sync.fates import fates_of
 from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE, DesiredState
 from services.cluster_sync.hear import Heard, NotTakenError, understand
 from services.cluster_sync.lanes import Lane, Lanes
@@ -312,7 +313,13 @@ class ClusterSync:
         self._refuse(NotTakenError(cluster_id, report))
 
     def _recipes(self) -> Recipes:
-        return Recipes(self._nc, self._fold, on_wait=self._recipes_wait, on_unwanted=self._compare)
+        return Recipes(
+            self._nc,
+            self._fold,
+            on_wait=self._recipes_wait,
+            on_unwanted=self._compare,
+            fates=lambda ids, cluster_id: fates_of(ids, cluster_id, self._fold, self._store),
+        )
 
     def _recipes_wait(self, cluster_id: str) -> None:
         """Its agent asks for more than it is told."""

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,14 @@ class Machine:
         (self.checkout / "Makefile").write_text("up:")
         self._prepare = prepare
 
-    def pod(self, script: str, *, working_dir: Path | None = None, python: bool = False) -> tuple[str, dict[str, Any]]:
+    def pod(
+        self,
+        script: str,
+        *,
+        working_dir: Path | None = None,
+        python: bool = False,
+        volumes: Sequence[dict[str, Any]] = (),
+    ) -> tuple[str, dict[str, Any]]:
         """Run it to its end: what it printed, and the record of its end."""
         arguments = [PYTHON, "-S", "-c", script] if python else ["/bin/sh", "-c", script]
         what = {
@@ -54,6 +61,7 @@ class Machine:
                 "read_only": [str(self.program)],
                 "closed": [str(self.checkout)],
                 "kept": [str(self.run / "work")],
+                "volumes": list(volumes),
             },
         }
         shim.write_record(str(self.run), "run.json", {"shim": what})

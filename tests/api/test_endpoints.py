@@ -419,6 +419,9 @@ def test_clusters_pools_projects_and_roles_are_made_seen_and_taken_away(served: 
         == 202
     )
     assert admin.get(f"{V1}/org-unit/projects/{project}").json()["gpuQuota"] == 2
+    for text, found in (("HIR", ["third"]), ("hird%", [])):  # S013
+        listed = admin.get(f"{V1}/org-unit/projects", params={"search": text}).json()["projects"]
+        assert [one["name"] for one in listed] == found
     looser = admin.put(f"{V1}/org-unit/projects/{project}", json={"podSecurity": "privileged"})
     assert looser.status_code == 400
     assert "podSecurity" in looser.text

@@ -12,7 +12,7 @@ from events.workload.kinds import KINDS
 from events.workload.made_from import AssetUsed, MadeFrom, Source
 from services.api.check import FaultyCreation, check_creation
 from services.api.explain import explained, set_by
-from services.api.merge import Layer, Merged, merged
+from services.api.merge import Layer, Merged, alone, merged
 
 NODE = spec_node("Training")
 KIND = KINDS["Training"]
@@ -159,19 +159,21 @@ def test_every_field_says_who_set_it() -> None:
     assert {path: found[f"spec.{path}"] for path in expected} == expected
 
 
-def test_what_values_say_themselves_is_not_stored() -> None:
-    for spec in (
+@pytest.mark.parametrize(
+    "given",
+    [
         {"image": "i"},
-        {"image": "i", "priorityClass": "very-high", "labels": [A1], "compute": {"gpuRequestType": "memory"}},
-    ):
-        given = {"compute": {}} | spec
-        if given["compute"]:
-            given["compute"] = given["compute"] | {"gpuMemoryRequest": "1Gi"}
-        whole = layered(given)
-        checked = check_creation(KIND.creation, {"name": "n", "projectId": "p", "clusterId": "c", "spec": given})
-        assert not isinstance(checked, FaultyCreation)
-        order, distributed = checked.order()
-        assert set_by(KIND, whole, KIND.with_defaults(order), distributed) == {}
+        {"image": "i", "priorityClass": "very-high", "labels": [A1], "security": {"runAsNonRoot": True}},
+        {"image": "i", "compute": {"gpuRequestType": "memory", "gpuMemoryRequest": "1Gi"}},
+    ],
+)
+def test_what_values_say_themselves_is_not_stored(given: Json) -> None:
+    checked = check_creation(KIND.creation, {"name": "n", "projectId": "p", "clusterId": "c", "spec": given})
+    assert not isinstance(checked, FaultyCreation)
+    order, distributed = checked.order()
+    own = alone(NODE, Layer(source="request", name="", spec=given))
+    assert set_by(KIND, own, KIND.with_defaults(order), distributed) == {}
+    assert set_by(KIND, layered(given), KIND.with_defaults(order), distributed) == {}
 
 
 # -- what holds for any layers ---------------------------------------------------------------------------------------
@@ -230,6 +232,24 @@ def said(layers: tuple[Json, ...], *path: str) -> tuple[bool, Any]:
     return found
 
 
+def setter(layers: tuple[Json, ...], path: tuple[str, ...]) -> str:
+    """Who set a field. What is cleared as a whole and then given anew, has its defaults from nobody."""
+    found, name = "default", path[-1]
+    for source, layer in zip(SOURCES, layers, strict=True):
+        holder = layer
+        if len(path) > 1 and path[0] in layer:
+            if layer[path[0]] is None:
+                found, holder = source, {}
+            else:
+                cleared = said(layers[: SOURCES.index(source)], path[0]) == (True, None)
+                found, holder = ("default" if cleared else found), layer[path[0]]
+        elif len(path) > 1:
+            continue
+        if name in holder:
+            found = source
+    return found
+
+
 def items(layers: tuple[Json, ...], name: str) -> dict[str, str]:
     """What is left of a list of labels: value by name."""
     left: dict[str, str] = {}
@@ -273,5 +293,4 @@ def test_what_is_read_back_is_what_was_merged(template: Json, environment: Json,
     used = MadeFrom(set_by=set_by(KIND, whole, spec, distributed))
     who = explained(KIND, spec, distributed, used)
     for path in (("command",), ("completions",), ("compute", "cpuCoreRequest"), ("nodePools",)):
-        setters = [s for s, layer in zip(SOURCES, layers, strict=True) if said((layer,), *path)[0]]
-        assert who["spec." + ".".join(path)] == (setters[-1] if setters else "default"), path
+        assert who["spec." + ".".join(path)] == setter(layers, path), path

@@ -63,7 +63,7 @@ OF_VALUES: Final[list[tuple[Json, Json, list[tuple[str, str]]]]] = [
         {"compute": {"cpuCoreRequest": 0.35}},
         [("cpuCoreRequest", "step")],
     ),
-    ({"compute": {"cpuCoreRequest": {"step": 0.1}}}, {"compute": {"cpuCoreRequest": 1e300}}, []),
+    ({"compute": {"cpuCoreRequest": {"step": 1e-30}}}, {"compute": {"cpuCoreRequest": 1e6}}, []),
     ({"compute": {"cpuMemoryRequest": {"max": "1Gi"}}}, {"compute": {"cpuMemoryRequest": "1024Mi"}}, []),
     (
         {"compute": {"cpuMemoryRequest": {"max": "1Gi"}}},

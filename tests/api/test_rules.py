@@ -156,7 +156,7 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
     (
         "R10 a source that is not built",
         {"environmentVariables": [{"name": "A", "userCredential": {"name": "s", "key": "k"}, "exclude": True}]},
-        {("spec.environmentVariables[0].userCredential", None), ("spec.environmentVariables[0].exclude", None)},
+        {("spec.environmentVariables[0].userCredential", None)},
     ),
     (
         "R8 two sources",
@@ -265,7 +265,11 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         {"security": {"uidGidSource": "custom", "supplementalGroups": "1," * 600 + "1"}},
         {("spec.security.supplementalGroups", "max")},
     ),
-    ("R23", {"security": {"uidGidSource": "fromIdpToken"}}, {("spec.security.uidGidSource", "options")}),
+    (
+        "R23",
+        {"security": {"uidGidSource": "fromIdpToken", "runAsUid": 1000}},
+        {("spec.security.runAsUid", "canAdd")},
+    ),
     ("R24", {"security": {"seccompProfileType": "Localhost"}}, {("spec.security.seccompProfileType", "options")}),
     (
         "R24 unfiltered",
@@ -447,15 +451,12 @@ def test_a_restricted_project_lets_a_container_have_less(security: dict[str, Any
     assert "podSecurity is restricted" in issue.details
 
 
-@pytest.mark.parametrize("field", ["storage", "probes", "templateId"])
+@pytest.mark.parametrize("field", ["ports", "exposedUrls"])
 def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None:
-    def with_field(value: Any) -> dict[str, Any]:
-        return request() | {field: value} if field == "templateId" else request(**{field: value})
-
-    checked = check_training(with_field({"x": 1}))
+    checked = check_training(request(**{field: {"x": 1}}))
     assert isinstance(checked, FaultyCreation)
     assert "not built yet" in checked.issues[0].details
-    assert not isinstance(check_training(with_field(None)), FaultyCreation)
+    assert not isinstance(check_training(request(**{field: None})), FaultyCreation)
 
 
 def test_a_cluster_of_many_pools_is_told_by_some_of_them() -> None:

@@ -8,7 +8,7 @@ from nats.aio.client import Client
 
 from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
-from services.runtime.backup.archive import BackupError
+from services.runtime.backup.archive import MANIFEST, BackupError
 from services.runtime.backup.check import check, messages_of, parse_head, read_manifest, unlisted
 from services.runtime.backup.place import Place
 from services.runtime.backup.seal import sealer_of
@@ -39,6 +39,16 @@ async def test_an_empty_log_can_be_backed_up_and_goes_on(fresh_log: NatsServer, 
     check(Place(str(tmp_path)), read_manifest(Place(str(tmp_path))), given.nothing)
     await given.commits(client, 2)
     assert (await given.backed_up(fresh_log, tmp_path)).manifest.seq == 2
+
+
+async def test_an_installation_of_an_earlier_version_is_started_once_before_it_is_backed_up(
+    fresh_log: NatsServer, client: Client, tmp_path: Path
+) -> None:
+    await given.commits(client, 2)
+    await client.jetstream().delete_stream("WEBHOOKS")
+    with pytest.raises(BackupError, match=r"no stream WEBHOOKS: an earlier version .* start the services of this"):
+        await given.backed_up(fresh_log, tmp_path)
+    assert not (tmp_path / MANIFEST).exists()
 
 
 async def test_a_second_backup_adds_only_what_is_new(

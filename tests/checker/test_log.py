@@ -94,6 +94,19 @@ def _cluster(*events: tuple[str, Mapping[str, object]]) -> Story:
     return story
 
 
+ASSET_MADE: tuple[str, dict[str, object]] = (
+    "AssetCreated",
+    {"asset_id": "a1", "kind": "compute", "name": "small", "scope": "tenant", "spec": {}, "at": BEGIN.isoformat()},
+)
+
+
+def _asset(*events: tuple[str, Mapping[str, object]]) -> Story:
+    story = Story()
+    for event in (ASSET_MADE, *events):
+        story.commit("ev.asset.small", event)
+    return story
+
+
 LEFT_OVER = ("WorkloadDeletionRequested", {"reason": "project_deleted"})
 CORDON = ("NodeCordoned", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
 
@@ -147,6 +160,13 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
     ),
     "a pool that was not there is removed": ("cluster", lambda: _cluster(("NodePoolRemoved", {"name": "fast"}))),
     "something after a project was deleted": ("project", lambda: _project(GONE, ("ProjectChanged", {}))),
+    "an asset that is there is made again": ("asset", lambda: _asset(ASSET_MADE)),
+    "something after an asset was deleted": ("asset", lambda: _asset(("AssetDeleted", {}), ("AssetDeleted", {}))),
+    "an asset changed into what it was": ("asset", lambda: _asset(("AssetChanged", {"spec": {}}))),
+    "an asset of a project that it does not name": (
+        "asset",
+        lambda: _asset(("AssetDeleted", {}), ("AssetCreated", ASSET_MADE[1] | {"asset_id": "a2", "scope": "project"})),
+    ),
     "deleted with its project, which is there": (
         "project",
         lambda: (s := _project().created()).says(LEFT_OVER, ("WorkloadDeleted", {"at": s.text()}), by="auto_deletion"),

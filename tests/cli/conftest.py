@@ -43,6 +43,7 @@ def api(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShapeServer]:
         "gpuQuota": 4.0,
         "nodePools": ["a"],
         "podSecurity": "restricted",
+        "privileged": False,
         "use": {"gpuAllocated": 1.0},
     }
     server.on("GET", "/org-unit/projects", Reply(body={"projects": [project]}))

@@ -199,6 +199,9 @@ def test_a_token_is_made_with_its_role_and_the_owner_is_protected(
     assert muster("token", "create", "--user", "root", "--role", "administrator", "--ttl", "1h").code == 0
     assert muster("token", "create", "--user", "dan", "--project", "nowhere").code == 3
     assert muster("token", "create", "--user", "dan", "--ttl", "2d").code == 2
+    assert muster("token", "create", "--user", "dan", "--claim", "uid").code == 2
+    assert muster("token", "create", "--user", "dan", "--claim", "sub=root").code == 2
+    assert muster("token", "create", "--user", "dan", "--claim", "uid=1", "--claim", "gid=1").code == 0
     assert muster("cluster", "set", "local", "--ownership-protection", "on").code == 0
     tokens = {user: ran.out.strip() for user, ran in made.items()}
     assert all("\n" not in token for token in tokens.values())

@@ -202,10 +202,6 @@ def test_a_dry_run_sends_nothing_and_prints_what_would_be_sent(api: ShapeServer,
     assert not api.asked("POST", "/workloads/trainings")
 
 
-def test_an_environment_without_a_value_names_both_meanings(muster: Any) -> None:
-    assert "--image" in muster("training", "submit", "x", "--environment", "my-asset").err
-
-
 def test_fields_that_place_have_run_ais_flags(api: ShapeServer, muster: Any) -> None:
     muster(
         "training", "submit", "hello", "-i", "a", "--node-type", "a100", "--preferred-pod-topology-key", "zone",
@@ -257,7 +253,7 @@ def test_the_two_topology_keys_exclude_each_other(muster: Any) -> None:
 def test_every_flag_of_the_registry_is_there() -> None:
     of_field = {node.path: node.about.flag for node in tree(TrainingCreation).walk() if node.about and node.about.flag}
     assert set(of_field.values()) - {name for flag in FLAGS for name in flag.names} <= {
-        "--name", "--name-prefix", "--project", "--cluster", "--command", "--args",
+        "--name", "--name-prefix", "--project", "--cluster", "--command", "--args", "--template", "--compute",
     }  # fmt: skip
     assert of_field.keys() <= FLAG_OF_FIELD.keys()
 

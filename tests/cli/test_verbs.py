@@ -455,12 +455,17 @@ def test_settings_of_clusters_projects_and_pools(api: ShapeServer, muster: Any) 
     assert muster("cluster", "set", "local", "--ownership-protection", "on").code == 0
     assert api.requests[-1].body == {"ownershipProtection": True}
     api.on("PUT", "/org-unit/projects/p-1", ACCEPTED)
+    security = {"podSecurity": "restricted", "privileged": False}
     assert muster("project", "set", "default", "--gpu-quota", "none").code == 0
-    assert api.requests[-1].body == {"gpuQuota": None, "nodePools": ["a"], "podSecurity": "restricted"}
+    assert api.requests[-1].body == {"gpuQuota": None, "nodePools": ["a"], **security}
     assert muster("project", "set", "default", "--node-pools", "b, c").code == 0
-    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["b", "c"], "podSecurity": "restricted"}
+    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["b", "c"], **security}
     assert muster("project", "set", "default", "--pod-security", "none").code == 0
-    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["a"], "podSecurity": None}
+    loose = security | {"podSecurity": None}
+    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["a"], **loose}
+    assert muster("project", "set", "default", "--privileged", "on").code == 0
+    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["a"], **security, "privileged": True}
+    assert "--privileged: 'maybe' is" in muster("project", "set", "default", "--privileged", "maybe").err
     api.on("POST", "/org-unit/projects", Reply(202, {"id": "p-2", "name": "vision"}))
     assert muster("project", "create", "vision", "--gpu-quota", "1.5").code == 0
     assert api.requests[-1].body == {"name": "vision", "gpuQuota": 1.5}
@@ -481,7 +486,7 @@ def test_settings_of_clusters_projects_and_pools(api: ShapeServer, muster: Any) 
 
 
 def test_a_setting_that_somebody_else_changed_meanwhile_is_not_put_back(api: ShapeServer, muster: Any) -> None:
-    settings = {"gpuQuota": 4.0, "nodePools": ["a"], "podSecurity": None}
+    settings = {"gpuQuota": 4.0, "nodePools": ["a"], "podSecurity": None, "privileged": False}
     version = 7
 
     def read(_: Request) -> Reply:
@@ -499,7 +504,7 @@ def test_a_setting_that_somebody_else_changed_meanwhile_is_not_put_back(api: Sha
     api.on("GET", "/org-unit/projects/p-1", read)
     api.on("PUT", "/org-unit/projects/p-1", change)
     assert muster("project", "set", "default", "--pod-security", "restricted").code == 0
-    assert settings == {"gpuQuota": 5.0, "nodePools": ["a"], "podSecurity": "restricted"}
+    assert settings == {"gpuQuota": 5.0, "nodePools": ["a"], "podSecurity": "restricted", "privileged": False}
 
 
 def test_set_without_a_setting_makes_the_default_of_the_context(

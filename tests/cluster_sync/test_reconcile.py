@@ -226,6 +226,14 @@ def test_what_an_agent_warned_of_comes_with_the_first_fact() -> None:
     assert [(f.kind, f.warnings) for f in facts_of(seen, bound)] == [("running", warnings), ("failed", warnings)]
 
 
+def test_a_run_that_is_not_ready_yet_still_starts() -> None:
+    """R21: its workload is Initializing until the probe succeeds, and says so once."""
+    bound = Story().created().bound().state.pods["main", 0]
+    unready = replace(observed("running"), ready=False)
+    assert [fact.kind for fact in facts_of(unready, bound)] == ["starting"]
+    assert [fact.kind for fact in facts_of(observed("running"), bound)] == ["running"]
+
+
 def test_the_end_of_what_was_out_of_sight_makes_up_no_second_start() -> None:
     pod = OUT_OF_SIGHT.state.pods["main", 0]
     seen = observed("interrupted", started_at=NOW - timedelta(seconds=3))

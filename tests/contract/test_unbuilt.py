@@ -2,6 +2,7 @@
 contract, so that none is forgotten.
 """
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +63,13 @@ def sample(schema: Schema, default: Default) -> Any:
 ITEMS: dict[str, dict[str, Any]] = {
     "imagePullSecrets[]": {"name": "a"},
     "relatedUrls[]": {"url": "https://a.example", "type": "wandb"},
+    "configMapVolume[]": {"configMap": "a", "mountPath": "/a"},
+    "emptyDirVolume[]": {"path": "/a"},
+    "git[]": {"repository": "https://a.example/b", "path": "/a"},
+    "hostPath[]": {"path": "/a", "mountPath": "/a"},
+    "nfs[]": {"server": "a", "path": "/a", "mountPath": "/a"},
+    "pvc[]": {"path": "/a", "claimInfo": {"size": "1Gi"}},
+    "secretVolume[]": {"secret": "a", "mountPath": "/a"},
 }
 """With what their rules want."""
 
@@ -72,7 +80,7 @@ def creation(path: str, value: Any) -> dict[str, Any]:
     *parents, last = path.split(".")
     for part in parents:
         if part.endswith("[]"):
-            item = dict(ITEMS.get(part, {"name": "A"}))
+            item = copy.deepcopy(ITEMS.get(part, {"name": "A"}))
             holder[part.removesuffix("[]")] = [item]
             holder = item
         else:
@@ -106,15 +114,15 @@ def test_the_contracts_own_defaults_are_those_that_are_taken() -> None:
 @pytest.mark.parametrize(
     ("spec", "fields"),
     [
-        ({"restartPolicy": None, "terminateAfterPreemption": False, "ports": [], "storage": {}}, set()),
+        ({"terminateAfterPreemption": False, "ports": [], "storage": {}}, set()),
         ({"ports": [None], "storage": {"pvc": [], "git": None}, "security": {}, "probes": {}}, set()),
         ({"terminateAfterPreemption": 0}, {"spec.terminateAfterPreemption"}),
         ({"terminateAfterPreemption": "false"}, {"spec.terminateAfterPreemption"}),
         ({"ports": {}}, {"spec.ports"}),
         ({"storage": []}, {"spec.storage"}),
         ({"security": True}, {"spec.security"}),
-        ({"storage": {"pvc": [{}], "git": [], "nonsense": []}}, {"spec.storage.pvc", "spec.storage.nonsense"}),
-        ({"security": {"hostNetwork": True, "hostIpc": False}}, {"spec.security.hostNetwork"}),
+        ({"storage": {"s3": [{}], "dataVolume": [], "nonsense": []}}, {"spec.storage.s3", "spec.storage.nonsense"}),
+        ({"exposedUrls": [{}], "ports": []}, {"spec.exposedUrls"}),
         ({"imagePullSecrets": [{"name": "a", "userCredential": True}]}, {"spec.imagePullSecrets[0].userCredential"}),
     ],
 )

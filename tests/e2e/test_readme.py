@@ -76,6 +76,16 @@ def test_every_example_ends_as_it_says(stack: Stack, name: str, code: int, outpu
     assert output in typed(stack, f"muster training logs {name}").stdout
 
 
+def test_the_examples_of_assets_say_how_they_are_used(stack: Stack) -> None:
+    for name in ("environment", "compute", "template"):
+        text = (ROOT / f"examples/{name}.yaml").read_text()
+        create, submit = re.findall(r"^#   (muster .+)$", text, re.MULTILINE)
+        for line in (create, submit.replace(" -- ", " --wait -- ")):
+            ran = typed(stack, line)
+            assert ran.returncode == 0, f"{line}: {ran.stdout}{ran.stderr}"
+        assert typed(stack, f"muster training logs {submit.split()[3]}").stdout == "42\n"
+
+
 def test_no_example_is_forgotten_here() -> None:
     assert {path.stem for path in (ROOT / "examples").iterdir()} == {
         "primes",
@@ -85,6 +95,9 @@ def test_no_example_is_forgotten_here() -> None:
         "webhook",
         "notify",
         "subscriber",
+        "environment",
+        "compute",
+        "template",
         # These three run in test_kinds.py.
         "workspace",
         "distributed",

@@ -43,7 +43,8 @@ class Given:
 
 
 def create(**more: Any) -> CreateAsset:
-    return CreateAsset(**{"kind": "environment", "name": "torch", "scope": "tenant", "spec": SPEC} | more)
+    given: dict[str, Any] = {"kind": "environment", "name": "torch", "scope": "tenant", "spec": SPEC}
+    return CreateAsset(**given | more)
 
 
 def test_what_was_given_is_kept_with_its_nulls() -> None:

@@ -1,10 +1,8 @@
 """How long a fault run is: `--rounds N`, or `--short` for CI. `--seed N` (tests/conftest.py): what it draws."""
 
-import random
-from collections import defaultdict
-from pathlib import Path
-
 import pytest
+
+from tests.support.sample import keep_some
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,21 +11,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.option.short:
-        return
-    many: dict[tuple[Path, int], list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        marker = item.get_closest_marker("one_in")
-        if marker is not None:
-            many[item.path, marker.args[0]].append(item)
-    chance = random.Random(config.option.seed)
-    left = {
-        id(item)
-        for (_, n), alike in many.items()
-        for item in chance.sample(alike, len(alike) - max(1, len(alike) // n))
-    }
-    config.hook.pytest_deselected(items=[item for item in items if id(item) in left])
-    items[:] = [item for item in items if id(item) not in left]
+    if config.option.short:
+        keep_some(config, items, one_in)
+
+
+def one_in(item: pytest.Item) -> int:
+    marker = item.get_closest_marker("one_in")
+    return 1 if marker is None else marker.args[0]
 
 
 @pytest.fixture

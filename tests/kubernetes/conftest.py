@@ -1,11 +1,28 @@
-"""A real Kubernetes control plane, one per session. Where its programs are missing, tests fail: none skips."""
+"""A real Kubernetes control plane, one per session. Where its programs are missing, tests fail: none skips.
 
+`--short`, for CI: one in ONE_IN of the tests of each file.
+"""
+
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from development.kubernetes.control_plane import ControlPlane
+from tests.support.sample import keep_some
+
+ONE_IN = 3
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    with contextlib.suppress(ValueError):  # where tests/faults is run along, it is there already
+        parser.addoption("--short", action="store_true", help="for CI: a part of it")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.short:
+        keep_some(config, items, lambda item: ONE_IN if item.get_closest_marker("kubernetes") else 1)
 
 
 @pytest.fixture(scope="session")

@@ -14,12 +14,29 @@ from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.manifests import Manifest
 from services.agent.backends.kubernetes.act.security import Security
 from services.agent.backends.kubernetes.read.observe import creation_refused
-from tests.agent.kubernetes.cases import CASES, NAMESPACE, RELAXED, STRICT, SYSTEM, full, golden, pod, run
+from tests.agent.kubernetes.cases import (
+    CASES,
+    HOST,
+    NAMESPACE,
+    OF_NODES,
+    RELAXED,
+    STRICT,
+    SYSTEM,
+    full,
+    golden,
+    pod,
+    run,
+)
 
 pytestmark = pytest.mark.kubernetes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-PATHS = {"Pod": "pods", "Service": "services", "ConfigMap": "configmaps"}
+PATHS = {
+    "Pod": "pods",
+    "Service": "services",
+    "ConfigMap": "configmaps",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+}
 LIMITED = "muster-golden-limited"
 
 
@@ -113,6 +130,14 @@ def test_a_pod_that_pod_security_forbids_is_a_failed_run(spaces: ControlPlane) -
 def test_a_pod_that_kubernetes_does_not_know_is_a_failed_run(spaces: ControlPlane, wrong: dict[str, Any]) -> None:
     found, message = refusal(spaces, run(**wrong))
     assert found == ("failed", "invalid_pod"), message
+
+
+def test_what_baseline_forbids_is_refused_where_the_namespace_keeps_to_it(spaces: ControlPlane) -> None:
+    """S059: the project's setting loosens no namespace."""
+    made = run(volumes=OF_NODES, container=HOST)
+    found, message = refusal(spaces, made)
+    assert found == ("failed", "invalid_pod"), message
+    assert f"namespace {NAMESPACE} {names.ENFORCE}=privileged" in message
 
 
 def test_a_namespace_that_is_missing_is_no_fault_of_the_run(spaces: ControlPlane) -> None:

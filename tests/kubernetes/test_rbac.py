@@ -47,6 +47,11 @@ def config_map(labels: dict[str, str], *, name: str = "m") -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels}, "binaryData": {"part": "AAAA"}}
 
 
+def claim(labels: dict[str, str], *, name: str = "v") -> dict[str, Any]:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
 POD, OUR_POD = pod({}), pod(OURS)
 ROLE_REF = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -68,6 +73,11 @@ NEEDED: list[tuple[str, str, Any]] = [
     ("DELETE", f"/api/v1/namespaces/{PROJECT}/services/ours", None),
     ("POST", f"/api/v1/namespaces/{PROJECT}/configmaps", config_map(OURS)),
     ("DELETE", f"/api/v1/namespaces/{PROJECT}/configmaps/ours", None),
+    ("GET", "/api/v1/persistentvolumeclaims", None),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims", claim(OURS)),
+    ("GET", f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims/theirs", None),
+    ("PATCH", f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims/ours", {"metadata": {"annotations": {"a": "b"}}}),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims/ours", None),
     ("GET", f"/api/v1/namespaces/{OWN}/configmaps", None),
     ("POST", f"/api/v1/namespaces/{OWN}/configmaps", config_map(OURS)),
     ("PATCH", f"/api/v1/namespaces/{OWN}/configmaps/ours", {"data": {"a": "b"}}),
@@ -135,6 +145,16 @@ OUT_OF_POLICY: list[tuple[str, str, Any, str]] = [
     ("POST", f"/api/v1/namespaces/{OTHER}/services", service(OURS), "and not in kube-system"),
     ("POST", f"/api/v1/namespaces/{OWN}/services", service(OURS), "and not in muster-system"),
     ("DELETE", f"/api/v1/namespaces/{PROJECT}/services/theirs", None, "somebody else's"),
+    ("POST", f"/api/v1/namespaces/{OTHER}/persistentvolumeclaims", claim(OURS), "and not in kube-system"),
+    ("POST", f"/api/v1/namespaces/{OWN}/persistentvolumeclaims", claim(OURS), "and not in muster-system"),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims", claim({}), "somebody else's"),
+    (
+        "PATCH",
+        f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims/theirs",
+        {"metadata": {"labels": OURS}},
+        "somebody else's",
+    ),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims/theirs", None, "somebody else's"),
     ("POST", f"/api/v1/namespaces/{OTHER}/configmaps", config_map(OURS), "and not in kube-system"),
     ("POST", f"/api/v1/namespaces/{PROJECT}/configmaps", config_map({}), "somebody else's"),
     ("DELETE", f"/api/v1/namespaces/{PROJECT}/configmaps/theirs", None, "somebody else's"),
@@ -163,6 +183,7 @@ def installed(control_plane: ControlPlane) -> ControlPlane:
         admin("POST", f"/api/v1/namespaces/{PROJECT}/pods", pod(labels, name=name))
         admin("POST", f"/api/v1/namespaces/{PROJECT}/services", service(labels, name=name))
         admin("POST", f"/api/v1/namespaces/{PROJECT}/configmaps", config_map(labels, name=name))
+        admin("POST", f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims", claim(labels, name=name))
     for namespace in (OWN, OTHER):
         admin("POST", f"/api/v1/namespaces/{namespace}/configmaps", config_map(OURS, name="ours"))
     method, path, body, _ = OUT_OF_POLICY[0]

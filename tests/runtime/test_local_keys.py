@@ -61,3 +61,11 @@ def test_what_a_verifier_would_refuse_is_not_signed(tmp_path: Path, subject: str
 
     with pytest.raises(ValueError, match=r"a token lives|a user is named"):
         sign_token(key, subject=subject, issuer="muster", audience="muster", ttl_seconds=ttl)
+
+
+@pytest.mark.parametrize("name", ["sub", "exp", "nbf"])
+def test_no_further_claim_stands_for_one_of_ours(tmp_path: Path, name: str) -> None:
+    key = load_or_create_key(tmp_path / "key")
+
+    with pytest.raises(ValueError, match=f"the claim {name} is set by Muster"):
+        sign_token(key, subject="ada", issuer="muster", audience="muster", claims={name: "root"})

@@ -64,8 +64,9 @@ class Served:
         self.running = _Running(self.settings, self.running.beside)
         self.running.start()
 
-    def token(self, subject: str, **claims: Any) -> str:
-        return sign_token(self.key, subject=subject, issuer="muster", audience="muster", **claims)
+    def token(self, subject: str, **options: Any) -> str:
+        """`options`: of `sign_token`."""
+        return sign_token(self.key, subject=subject, issuer="muster", audience="muster", **options)
 
     def client(self, subject: str | None = "admin", **options: Any) -> httpx.Client:
         headers = {} if subject is None else {"Authorization": f"Bearer {self.token(subject)}"}

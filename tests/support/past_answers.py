@@ -75,6 +75,7 @@ class WideLives(Lives):
             gpu_quota_milli=self._quota(),
             node_pools=tuple(self.chance.sample(POOLS, self.chance.randint(0, 2))),
             pod_security=self.chance.choice((None, "restricted")),
+            privileged=self.chance.choice((False, True)),
         )
         self._do("project", project_key(name), change)
 

@@ -21,6 +21,10 @@ class TrainingCreation(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Id of the project that the workload belongs to."""
     cluster_id: str
     """Id of the cluster that runs the workload."""
+    template_id: str | None = None
+    """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
+    assets: AssetChoice | None = None
+    """Environment and compute resource, whose fields go into the spec."""
     spec: TrainingSpec | None = None
     """What is to run, and how."""
 
@@ -54,6 +58,10 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """The spec, with defaults filled in."""
     not_yet_in_force: list[str] | None = None
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | None = None
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
 
 
 class HttpResponse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -76,6 +84,10 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     """Id of the project that the workload belongs to."""
     cluster_id: str
     """Id of the cluster that runs the workload."""
+    template_id: str | None = None
+    """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
+    assets: AssetChoice | None = None
+    """Environment and compute resource, whose fields go into the spec."""
     spec: DistributedSpec | None = None
     """What is to run in each worker, and how."""
     master_spec_same_as_worker: bool | None = None
@@ -117,6 +129,10 @@ class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit
     """The spec of the workers and of the whole, with defaults filled in."""
     not_yet_in_force: list[str] | None = None
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | None = None
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
     master_spec_same_as_worker: bool
     """Whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
@@ -134,6 +150,10 @@ class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Id of the project that the workload belongs to."""
     cluster_id: str
     """Id of the cluster that runs the workload."""
+    template_id: str | None = None
+    """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
+    assets: AssetChoice | None = None
+    """Environment and compute resource, whose fields go into the spec."""
     spec: WorkspaceSpec | None = None
     """What is to run, and how."""
 
@@ -167,6 +187,118 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """The spec, with defaults filled in."""
     not_yet_in_force: list[str] | None = None
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | None = None
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
+
+
+class Environments(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of environments."""
+
+    environments: list[Environment]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class EnvironmentCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: EnvironmentCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: EnvironmentSpec
+    """The fields that it sets. A null clears what stands below it."""
+
+
+class Environment(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An environment: what workloads run, and as whom."""
+
+    meta: AssetMeta
+    """Which it is, and who can use it."""
+    spec: EnvironmentSpec | None
+    """The fields that it sets, as they were given."""
+
+
+class EnvironmentChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: EnvironmentChange."""
+
+    meta: AssetPlace | None = None
+    """Which it is. It cannot be changed, and can be left out."""
+    spec: EnvironmentSpec
+    """All fields that it sets from now on."""
+
+
+class ComputeResources(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of compute resources."""
+
+    compute_resources: list[ComputeResource]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class ComputeResourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ComputeResourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: ComputeResourceSpec
+    """The fields that it sets. A null clears what stands below it."""
+
+
+class ComputeResource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A compute resource: what a pod asks for, and on which nodes."""
+
+    meta: AssetMeta
+    """Which it is, and who can use it."""
+    spec: ComputeResourceSpec | None
+    """The fields that it sets, as they were given."""
+
+
+class ComputeResourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ComputeResourceChange."""
+
+    meta: AssetPlace | None = None
+    """Which it is. It cannot be changed, and can be left out."""
+    spec: ComputeResourceSpec
+    """All fields that it sets from now on."""
+
+
+class Templates(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of templates."""
+
+    templates: list[Template]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class TemplateCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TemplateCreation."""
+
+    meta: TemplatePlace
+    """Which it is to be, and who can use it."""
+    spec: TemplateSpec
+    """The fields that it sets. A null clears what stands below it."""
+
+
+class Template(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A template: any fields of a kind of workload."""
+
+    meta: TemplateMeta
+    """Which it is, and who can use it."""
+    spec: TemplateSpec | None
+    """The fields that it sets, as they were given."""
+
+
+class TemplateChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TemplateChange."""
+
+    meta: TemplatePlace | None = None
+    """Which it is. It cannot be changed, and can be left out."""
+    spec: TemplateSpec
+    """All fields that it sets from now on."""
 
 
 class CodeLimits(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -320,6 +452,10 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """The spec, with defaults filled in, in the fields of a request for its kind."""
     not_yet_in_force: list[str] | None = None
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | None = None
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
     kubernetes_type: str
     """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
     master_spec_same_as_worker: bool | None = None
@@ -477,6 +613,10 @@ class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: ProjectCreationPodSecurity | None = None
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    privileged: bool | None = None
+    """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
+    network.
+    """
 
 
 class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -494,6 +634,10 @@ class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: ProjectCreationPodSecurity | None
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    privileged: bool
+    """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
+    network.
+    """
     use: ProjectUse | None
     """What it uses now. Null while the lists cannot be read."""
 
@@ -507,6 +651,10 @@ class ProjectSettings(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: ProjectCreationPodSecurity | None = None
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    privileged: bool | None = None
+    """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
+    network.
+    """
 
 
 class AccessRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1063,6 +1211,15 @@ class OtherPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_de
     data: dict[str, Any]
 
 
+class AssetChoice(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: AssetChoice."""
+
+    environment_id: str | None = None
+    """Id of an environment."""
+    compute_id: str | None = None
+    """Id of a compute resource."""
+
+
 class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: TrainingSpec."""
 
@@ -1098,6 +1255,10 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1122,6 +1283,10 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Number of pods at a time, at most the number of runs. Default: 1."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
@@ -1171,6 +1336,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1191,6 +1360,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
@@ -1293,6 +1466,10 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1317,6 +1494,10 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
@@ -1329,6 +1510,227 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """A word to group and filter workloads by; at most 253 characters."""
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
+
+
+class AssetPlace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: AssetPlace."""
+
+    name: str
+    """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
+    scope: AssetPlaceScope
+    """Who can use it: every workload, those of one cluster, or those of one project. It cannot be changed."""
+    project_id: str | None = None
+    """Id of the project, where the scope is a project."""
+    cluster_id: str | None = None
+    """Id of the cluster, where the scope is a cluster."""
+
+
+class EnvironmentSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: EnvironmentSpec."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    workload_types: list[WorkloadType] | None = None
+    """Kinds of workloads that can use it. Default: all of them."""
+    override_uid_gid_in_workspace: bool | None = None
+    """Whether a request may give another user and groups. Only where uidGidSource is custom. Default: no."""
+
+
+class AssetMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Which asset it is, and who can use it."""
+
+    id: str
+    """Id of the asset. A later one of the same name has another id."""
+    name: str
+    """Unique among the assets of its kind and scope."""
+    scope: AssetPlaceScope
+    """Who can use it: every workload, those of one cluster, or those of one project."""
+    project_id: str | None
+    """Id of the project, where the scope is a project."""
+    cluster_id: str | None
+    """Id of the cluster, where the scope is a cluster."""
+    created_by: str
+    """Subject of who created it."""
+    created_at: datetime
+    """When it was created."""
+    changed_at: datetime | None
+    """When it got its present spec. Null if that is its first."""
+
+
+class ComputeResourceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ComputeResourceSpec."""
+
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+
+
+class TemplatePlace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TemplatePlace."""
+
+    name: str
+    """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
+    scope: AssetPlaceScope
+    """Who can use it: every workload, those of one cluster, or those of one project. It cannot be changed."""
+    project_id: str | None = None
+    """Id of the project, where the scope is a project."""
+    cluster_id: str | None = None
+    """Id of the cluster, where the scope is a cluster."""
+    workload_type: WorkloadType
+    """Kind of workload that it is for, such as Training. It cannot be changed."""
+
+
+class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TemplateSpec."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    allow_over_quota: bool | None = None
+    """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
+    Default: false.
+    """
+    completions: int | None = None
+    """Number of pods that must succeed. Default: 1."""
+    parallelism: int | None = None
+    """Number of pods at a time, at most the number of runs. Default: 1."""
+    backoff_limit: int | None = None
+    """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
+    distributed_framework: Framework | None = None
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
+    Mandatory.
+    """
+    num_workers: int | None = None
+    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    min_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    max_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
+    """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
+    they run until they end by themselves, or until it is deleted. Default: Running.
+    """
+    assets: AssetChoice | None = None
+    """Environment and compute resource that it takes its fields from, where a request names none."""
+
+
+class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Which template it is, and who can use it."""
+
+    id: str
+    """Id of the asset. A later one of the same name has another id."""
+    name: str
+    """Unique among the assets of its kind and scope."""
+    scope: AssetPlaceScope
+    """Who can use it: every workload, those of one cluster, or those of one project."""
+    project_id: str | None
+    """Id of the project, where the scope is a project."""
+    cluster_id: str | None
+    """Id of the cluster, where the scope is a cluster."""
+    created_by: str
+    """Subject of who created it."""
+    created_at: datetime
+    """When it was created."""
+    changed_at: datetime | None
+    """When it got its present spec. Null if that is its first."""
+    workload_type: str
+    """Kind of workload that it is for, such as Training."""
 
 
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1463,6 +1865,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1491,6 +1897,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Number of pods at a time, at most the number of runs. Default: 1."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
@@ -2329,9 +2739,9 @@ class Happening(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     about: HappeningAbout
     """What it happened to."""
     id: str | None
-    """Id of that workload, project or cluster. Null for a node."""
+    """Id of that workload, project, cluster or asset. Null for a node."""
     name: str
-    """Name of that workload, project, cluster or node."""
+    """Name of that workload, project, cluster, node or asset."""
     type: str
     """Name of the event."""
     message: str
@@ -2981,6 +3391,8 @@ class ImagePullSecret(Model, frozen=True, kw_only=True, rename="camel", omit_def
 
     name: str | None = None
     """Name of a Secret in the project's namespace. Mandatory."""
+    exclude: bool | None = None
+    """Whether to drop the Secret of this name that a template or an environment sets."""
 
 
 class EnvironmentVariable(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2998,19 +3410,21 @@ class EnvironmentVariable(Model, frozen=True, kw_only=True, rename="camel", omit
     """Take the value from the pod itself. Only on clusters of kind kubernetes."""
     description: str | None = None
     """A note for people; the process does not see it."""
+    exclude: bool | None = None
+    """Whether to drop the variable of this name that a template or an environment sets."""
 
 
 class SecuritySpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: SecuritySpec."""
 
     uid_gid_source: SecuritySpecUidGidSource | None = None
-    """Where user and groups come from. fromIdpToken is not built yet."""
+    """Where user and groups come from. fromIdpToken: from the token with which the workload is submitted."""
     run_as_uid: int | None = None
-    """User id of the process. Only with uidGidSource custom."""
+    """User id of the process. Given only with uidGidSource custom."""
     run_as_gid: int | None = None
-    """Primary group id of the process. Only with uidGidSource custom."""
+    """Primary group id of the process. Given only with uidGidSource custom."""
     supplemental_groups: str | None = None
-    """More group ids, comma separated. Only with uidGidSource custom. Empty: the image's own."""
+    """More group ids, comma separated. Given only with uidGidSource custom. Empty: the image's own."""
     run_as_non_root: bool | None = None
     """Refuse to start as root."""
     allow_privilege_escalation: bool | None = None
@@ -3018,11 +3432,17 @@ class SecuritySpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     keeps to Pod Security baseline or restricted.
     """
     capabilities: list[SecuritySpecCapabilities] | None = None
-    """Linux capabilities to add. Those that Pod Security baseline allows."""
+    """Linux capabilities to add. Those beyond Pod Security baseline need a privileged project."""
     read_only_root_filesystem: bool | None = None
     """Whether the image's files cannot be changed."""
     seccomp_profile_type: SecuritySpecSeccompProfileType | None = None
-    """Filter of system calls. RuntimeDefault, which is the default, is what Pod Security baseline allows."""
+    """Filter of system calls. Default: RuntimeDefault. Unconfined needs a privileged project. Localhost is
+    refused.
+    """
+    host_network: bool | None = None
+    """Whether the pod uses the network of its node. Needs a privileged project."""
+    host_ipc: bool | None = None
+    """Whether the pod shares memory and semaphores with its node. Needs a privileged project."""
 
 
 class ComputeSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3058,6 +3478,32 @@ class ComputeSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """
     extended_resources: list[ExtendedResource] | None = None
     """Other resources of nodes that each pod gets; at most 1000, each once."""
+
+
+class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: StorageSpec."""
+
+    config_map_volume: list[ConfigMapVolume] | None = None
+    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    empty_dir_volume: list[EmptyDirVolume] | None = None
+    """Empty folders, gone with their pod; at most 1000."""
+    git: list[GitVolume] | None = None
+    """Repositories; at most 1000. The image needs git and timeout; on the cluster local, this machine does."""
+    host_path: list[HostPathVolume] | None = None
+    """Folders and files of the node; at most 1000. The project must be privileged."""
+    nfs: list[NfsVolume] | None = None
+    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    pvc: list[PvcVolume] | None = None
+    """Persistent volume claims; at most 1000."""
+    secret_volume: list[SecretVolume] | None = None
+    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+
+
+class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ProbesSpec."""
+
+    readiness: Probe | None = None
+    """A pod counts as running once this succeeds. Default: as soon as its process runs."""
 
 
 class NodeAffinityRequired(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3104,6 +3550,8 @@ class Label(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """A Kubernetes label key. Mandatory."""
     value: str | None = None
     """A Kubernetes label value. Default: empty."""
+    exclude: bool | None = None
+    """Whether to drop the label of this name that a template sets."""
 
 
 class Annotation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3113,6 +3561,8 @@ class Annotation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """A Kubernetes annotation key. Mandatory."""
     value: str | None = None
     """Any text. Default: empty."""
+    exclude: bool | None = None
+    """Whether to drop the annotation of this name that a template sets."""
 
 
 class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3124,6 +3574,8 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """What is found there, such as wandb. Mandatory."""
     name: str | None = None
     """Name for people. Default: the type."""
+    exclude: bool | None = None
+    """Whether to drop the address of this name that a template sets."""
 
 
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3149,6 +3601,8 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """The spec, with every default filled in. Of a distributed training, that of its workers."""
     distributed: DistributedData | None = None
     """What a distributed training has beside that; absent for every other kind."""
+    made_from: MadeFromData | None = None
+    """From which template and assets it was made, and who set its fields where their values do not say it."""
 
 
 class WorkloadQueuedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4054,6 +4508,8 @@ class ProjectCreated(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The order in which node pools are tried where a workload names none. Empty: all pools, by name."""
     pod_security: str | None
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
+    privileged: bool
+    """Whether its workloads may have what Pod Security `baseline` forbids."""
     at: str | None
     """When it was created."""
 
@@ -4073,6 +4529,8 @@ class ProjectChanged(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The order in which node pools are tried where a workload names none. Empty: all pools, by name."""
     pod_security: str | None
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
+    privileged: bool
+    """Whether its workloads may have what Pod Security `baseline` forbids."""
 
 
 class ProjectDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4218,6 +4676,134 @@ class ExtendedResource(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Whether to drop the item of this resource that a default sets."""
 
 
+class ConfigMapVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    config_map: str | None = None
+    """Name of the ConfigMap. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    sub_path: str | None = None
+    """Only this key, as a file at the mount path. Default: all of them, in a folder there."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits. Default: 0644."""
+
+
+class EmptyDirVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: EmptyDirVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    medium: str | None = None
+    """Memory: in memory, and not on a disk. Default: on a disk of the node."""
+    size_limit: str | None = None
+    """Size that it cannot exceed, such as 2Gi. On the cluster local only with medium Memory. Default: none."""
+
+
+class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    repository: str | None = None
+    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    branch: str | None = None
+    """Branch. Default: that of the repository."""
+    revision: str | None = None
+    """Commit or tag. Default: the newest commit of the branch."""
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+
+
+class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    path: str | None = None
+    """Absolute path on the node. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it cannot."""
+    mount_propagation: HostPathVolumeMountPropagation | None = None
+    """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
+    workload. Default: None. Only on clusters of kind kubernetes.
+    """
+
+
+class NfsVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    path: str | None = None
+    """Absolute path on the server. Mandatory."""
+    server: str | None = None
+    """Host name or address of the server. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it cannot."""
+
+
+class PvcVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    existing_pvc: bool | None = None
+    """Whether the claim is there already, in the project. Default: no, it is made."""
+    claim_name: str | None = None
+    """Name of the claim. Mandatory with existingPvc. Default: a name is made."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it can."""
+    ephemeral: bool | None = None
+    """Whether a new claim is deleted each time the workload stops, completes or fails. Default: no, it is deleted
+    with the workload.
+    """
+    claim_info: ClaimInfo | None = None
+    """How the new claim is made. Mandatory without existingPvc."""
+
+
+class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretVolume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    secret: str | None = None
+    """Name of the Secret. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits. Default: 0644."""
+
+
+class Probe(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Probe."""
+
+    initial_delay_seconds: int | None = None
+    """Time from the start of the process to the first try. Default: 0."""
+    period_seconds: int | None = None
+    """Time between two tries. Default: 10."""
+    timeout_seconds: int | None = None
+    """Time that an answer may take. Default: 1."""
+    success_threshold: int | None = None
+    """Number of tries in a row that must succeed. Default: 1."""
+    failure_threshold: int | None = None
+    """Number of tries in a row that must fail before the history warns that a pod is not ready any more. Default:
+    3.
+    """
+    handler: ProbeHandler | None = None
+    """How to ask. Mandatory."""
+
+
 class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeSelectorTerm."""
 
@@ -4241,6 +4827,8 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     tty: bool | None = None
     security: SecuritySpec | None = None
     compute: ComputeSpec | None = None
+    storage: StorageSpec | None = None
+    probes: ProbesSpec | None = None
     node_pools: list[str] | None = None
     node_type: str | None = None
     node_affinity_required: NodeAffinityRequired | None = None
@@ -4252,6 +4840,7 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     completions: int | None = None
     parallelism: int | None = None
     backoff_limit: int | None = None
+    restart_policy: TrainingSpecRestartPolicy | None = None
     termination_grace_period_seconds: int | None = None
     auto_deletion_time_after_completion_seconds: int | None = None
     labels: list[Label] | None = None
@@ -4267,6 +4856,21 @@ class DistributedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Every field with its value."""
     master: TrainingSpecData | None
     """The spec of its master, every field with its value; null where it has workers only."""
+
+
+class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """From what a workload was made."""
+
+    template: AssetUsedData | None = None
+    """The template; null where there is none. Likewise the two below."""
+    environment: AssetUsedData | None = None
+    """The environment."""
+    compute: AssetUsedData | None = None
+    """The compute resource."""
+    set_by: dict[str, list[str]] | None = None
+    """Fields of the spec by who set them, such as `image` or `labels[0]`, where the value does not say it: one
+    that differs from its default is taken to be set by the request, and every other to be a default.
+    """
 
 
 class PlacementData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4353,6 +4957,26 @@ class Run(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Counts the runs of this pod in the attempt, from 1."""
 
 
+class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ClaimInfo."""
+
+    size: str | None = None
+    """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
+    storage_class: str | None = None
+    """Storage class of the cluster. Default: the cluster's own default. Only on clusters of kind kubernetes."""
+    access_modes: PvcAccessModes | None = None
+    """How many nodes may use it, and how."""
+    volume_mode: ClaimInfoVolumeMode | None = None
+    """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+
+
+class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ProbeHandler."""
+
+    http_get: HttpGet | None = None
+    """Ask by an HTTP request. Mandatory."""
+
+
 class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: MatchExpression."""
 
@@ -4385,6 +5009,17 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """
 
 
+class AssetUsedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An asset as it was when the workload was made from it."""
+
+    id: str
+    """UUID of the asset."""
+    name: str
+    """Its name."""
+    version: int
+    """Sequence of its last commit at that time."""
+
+
 class DeviceShareData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: DeviceShareData."""
 
@@ -4394,30 +5029,59 @@ class DeviceShareData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Share in thousandths of the device."""
 
 
+class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcAccessModes."""
+
+    read_write_once: bool | None = None
+    """Pods of one node read and write it. Default: yes."""
+    read_only_many: bool | None = None
+    """Pods of many nodes read it. Default: no."""
+    read_write_many: bool | None = None
+    """Pods of many nodes read and write it. Default: no."""
+
+
+class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HttpGet."""
+
+    path: str | None = None
+    """Path of the request. Default: /."""
+    port: int | None = None
+    """Port on which the pod listens. Mandatory."""
+    host: str | None = None
+    """Host to ask. Default: the pod. Another needs a privileged project. The cluster local asks on loopback alone."""
+    scheme: HttpGetScheme | None = None
+    """HTTPS: with TLS, whatever the certificate says. Default: HTTP."""
+
+
 # A later server may answer with others, so nothing checks them when an answer is read.
 if TYPE_CHECKING:
     type AccessRuleRoleName = Literal["administrator", "project-admin", "researcher", "viewer"]
     type AccessRuleScopeType = Literal["project", "tenant"]
     type ActorKind = Literal["service", "user"]
+    type AssetPlaceScope = Literal["cluster", "project", "tenant"]
     type AuditEntryOutcome = Literal["admitted", "refused", "unreadable"]
     type BudgetReopenedReason = Literal["changed", "measured_again", "new_period"]
     type BudgetState = Literal["exhausted", "open", "warned"]
     type BudgetWarnedUnit = Literal["gpuHours", "money"]
+    type ClaimInfoVolumeMode = Literal["Block", "Filesystem"]
     type ClusterCreationKind = Literal["kubernetes", "local", "simulated"]
     type ClusterOwnershipProtectionSource = Literal["administrator", "cluster", "default"]
     type ClusterStatus = Literal["Connected", "Disconnected", "WaitingToConnect"]
     type CommandName = Literal[
         "",
         "AddCluster",
+        "ChangeAsset",
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
         "CordonNode",
+        "CreateAsset",
         "CreateProject",
         "CreateServiceAccount",
         "CreateSubscription",
         "CreateWebhook",
         "CreateWorkload",
+        "DeleteAsset",
         "DeleteProject",
         "DeleteServiceAccount",
         "DeleteSubscription",
@@ -4450,9 +5114,11 @@ if TYPE_CHECKING:
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
-    type HappeningAbout = Literal["cluster", "node", "project", "workload"]
+    type HappeningAbout = Literal["asset", "cluster", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
+    type HostPathVolumeMountPropagation = Literal["HostToContainer", "None"]
+    type HttpGetScheme = Literal["HTTP", "HTTPS"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
@@ -4615,6 +5281,7 @@ if TYPE_CHECKING:
     type TolerationOperator = Literal["Equal", "Exists"]
     type TrainingSpecImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
     type TrainingSpecPreemptibility = Literal["non-preemptible", "preemptible"]
+    type TrainingSpecRestartPolicy = Literal["Always", "Never", "OnFailure"]
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
@@ -4623,10 +5290,12 @@ else:
     AccessRuleRoleName = str
     AccessRuleScopeType = str
     ActorKind = str
+    AssetPlaceScope = str
     AuditEntryOutcome = str
     BudgetReopenedReason = str
     BudgetState = str
     BudgetWarnedUnit = str
+    ClaimInfoVolumeMode = str
     ClusterCreationKind = str
     ClusterOwnershipProtectionSource = str
     ClusterStatus = str
@@ -4638,6 +5307,8 @@ else:
     HappeningAbout = str
     HealthStatus = str
     HistoryLostCause = str
+    HostPathVolumeMountPropagation = str
+    HttpGetScheme = str
     MatchExpressionOperator = str
     MeasurementType = str
     NodeTaintFieldsEffect = str
@@ -4725,6 +5396,7 @@ else:
     TolerationOperator = str
     TrainingSpecImagePullPolicy = str
     TrainingSpecPreemptibility = str
+    TrainingSpecRestartPolicy = str
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadDiffDifference = str

@@ -25,14 +25,21 @@ def create_training1(
     )
 
 
-def get_training(workload_id: str, *, as_of: str | None = None) -> Request[models.Training1]:
+def get_training(
+    workload_id: str, *, explain: bool | None = None, as_of: str | None = None
+) -> Request[models.Training1]:
     """Get a training in its newest state, or as of a moment.
 
     Args:
+        explain: Whether to say in setBy who set each field of the spec: the request, a template or asset by its
+            name, or a default. Default: False.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
     return Request(
-        "GET", path("/api/v1/workloads/trainings/{}", workload_id), models.Training1, query=[("as_of", as_of)]
+        "GET",
+        path("/api/v1/workloads/trainings/{}", workload_id),
+        models.Training1,
+        query=[("explain", explain), ("as_of", as_of)],
     )
 
 
@@ -109,17 +116,21 @@ def create_distributed(
     )
 
 
-def get_distributed(workload_id: str, *, as_of: str | None = None) -> Request[models.DistributedTraining]:
+def get_distributed(
+    workload_id: str, *, explain: bool | None = None, as_of: str | None = None
+) -> Request[models.DistributedTraining]:
     """Get a distributed training in its newest state, or as of a moment.
 
     Args:
+        explain: Whether to say in setBy who set each field of the spec: the request, a template or asset by its
+            name, or a default. Default: False.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
     return Request(
         "GET",
         path("/api/v1/workloads/distributed/{}", workload_id),
         models.DistributedTraining,
-        query=[("as_of", as_of)],
+        query=[("explain", explain), ("as_of", as_of)],
     )
 
 
@@ -196,14 +207,21 @@ def create_workspace(
     )
 
 
-def get_workspace(workload_id: str, *, as_of: str | None = None) -> Request[models.Workspace]:
+def get_workspace(
+    workload_id: str, *, explain: bool | None = None, as_of: str | None = None
+) -> Request[models.Workspace]:
     """Get a workspace in its newest state, or as of a moment.
 
     Args:
+        explain: Whether to say in setBy who set each field of the spec: the request, a template or asset by its
+            name, or a default. Default: False.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
     return Request(
-        "GET", path("/api/v1/workloads/workspaces/{}", workload_id), models.Workspace, query=[("as_of", as_of)]
+        "GET",
+        path("/api/v1/workloads/workspaces/{}", workload_id),
+        models.Workspace,
+        query=[("explain", explain), ("as_of", as_of)],
     )
 
 
@@ -255,6 +273,334 @@ def resume_workspace(
     return Request(
         "POST",
         path("/api/v1/workloads/workspaces/{}/resume", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_environments(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.Environments]:
+    """List the environments that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/environment",
+        models.Environments,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_environment(
+    body: models.EnvironmentCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Environment]:
+    """Create an environment.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/environment",
+        models.Environment,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_environment(asset_id: str, *, as_of: str | None = None) -> Request[models.Environment]:
+    """Get an environment in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request("GET", path("/api/v1/asset/environment/{}", asset_id), models.Environment, query=[("as_of", as_of)])
+
+
+def set_environment(
+    asset_id: str, body: models.EnvironmentChange, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Environment]:
+    """Set what an environment sets. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/environment/{}", asset_id),
+        models.Environment,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_environment(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete an environment. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/environment/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_compute_resources(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.ComputeResources]:
+    """List the compute resources that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/compute",
+        models.ComputeResources,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_compute_resource(
+    body: models.ComputeResourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.ComputeResource]:
+    """Create a compute resource.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/compute",
+        models.ComputeResource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_compute_resource(asset_id: str, *, as_of: str | None = None) -> Request[models.ComputeResource]:
+    """Get a compute resource in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request("GET", path("/api/v1/asset/compute/{}", asset_id), models.ComputeResource, query=[("as_of", as_of)])
+
+
+def set_compute_resource(
+    asset_id: str,
+    body: models.ComputeResourceChange,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.ComputeResource]:
+    """Set what a compute resource sets. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/compute/{}", asset_id),
+        models.ComputeResource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_compute_resource(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a compute resource. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/compute/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_templates(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.Templates]:
+    """List the templates that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/workload-templates",
+        models.Templates,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_template(
+    body: models.TemplateCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Template]:
+    """Create a template.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/workload-templates",
+        models.Template,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_template(asset_id: str, *, as_of: str | None = None) -> Request[models.Template]:
+    """Get a template in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request("GET", path("/api/v1/workload-templates/{}", asset_id), models.Template, query=[("as_of", as_of)])
+
+
+def set_template(
+    asset_id: str, body: models.TemplateChange, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Template]:
+    """Set what a template sets. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/workload-templates/{}", asset_id),
+        models.Template,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_template(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a template. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/workload-templates/{}", asset_id),
         models.HttpResponse,
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
@@ -372,13 +718,22 @@ def count_workloads(
     )
 
 
-def get_workload(workload_id: str, *, as_of: str | None = None) -> Request[models.Workload]:
+def get_workload(
+    workload_id: str, *, explain: bool | None = None, as_of: str | None = None
+) -> Request[models.Workload]:
     """Get a workload.
 
     Args:
+        explain: Whether to say in setBy who set each field of the spec: the request, a template or asset by its
+            name, or a default. Default: False.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
-    return Request("GET", path("/api/v1/workloads/{}", workload_id), models.Workload, query=[("as_of", as_of)])
+    return Request(
+        "GET",
+        path("/api/v1/workloads/{}", workload_id),
+        models.Workload,
+        query=[("explain", explain), ("as_of", as_of)],
+    )
 
 
 def change_workload(
@@ -401,11 +756,23 @@ def change_workload(
 
 
 def workload_history(
-    workload_id: str, *, offset: int | None = None, limit: int | None = None, as_of: str | None = None
+    workload_id: str,
+    *,
+    type_: list[str] | None = None,
+    text: str | None = None,
+    from_: str | None = None,
+    to: str | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
 ) -> Request[models.History]:
     """Get what happened to a workload, in sentences.
 
     Args:
+        type_: Only of this type, such as PodFailed; `*` and `?` stand for any characters. Repeatable.
+        text: Only records whose sentence has this text, in any case.
+        from_: Only from this time (RFC 3339) or sequence of the log on.
+        to: Only up to this time (RFC 3339) or sequence of the log.
         offset: Rows to skip. Default: 0.
         limit: Maximum number of rows, 1 to 500. Default: 50.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
@@ -414,7 +781,15 @@ def workload_history(
         "GET",
         path("/api/v1/workloads/{}/history", workload_id),
         models.History,
-        query=[("offset", offset), ("limit", limit), ("as_of", as_of)],
+        query=[
+            ("type", type_),
+            ("text", text),
+            ("from", from_),
+            ("to", to),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
     )
 
 
@@ -710,13 +1085,14 @@ def uncordon_node(
     )
 
 
-def list_projects(*, as_of: str | None = None) -> Request[models.Projects]:
+def list_projects(*, search: str | None = None, as_of: str | None = None) -> Request[models.Projects]:
     """List the projects that you may read, and what they use.
 
     Args:
+        search: Part of a name, in any case.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
-    return Request("GET", "/api/v1/org-unit/projects", models.Projects, query=[("as_of", as_of)])
+    return Request("GET", "/api/v1/org-unit/projects", models.Projects, query=[("search", search), ("as_of", as_of)])
 
 
 def create_project(
@@ -750,7 +1126,7 @@ def get_project(project_id: str, *, as_of: str | None = None) -> Request[models.
 def set_project(
     project_id: str, body: models.ProjectSettings, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Set the GPU quota, node pools and Pod Security of a project.
+    """Set the GPU quota, node pools and Pod Security of a project, and whether it is privileged.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -1475,15 +1851,18 @@ def list_audit(
     actor: str | None = None,
     type_: Literal[
         "AddCluster",
+        "ChangeAsset",
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
         "CordonNode",
+        "CreateAsset",
         "CreateProject",
         "CreateServiceAccount",
         "CreateSubscription",
         "CreateWebhook",
         "CreateWorkload",
+        "DeleteAsset",
         "DeleteProject",
         "DeleteServiceAccount",
         "DeleteSubscription",

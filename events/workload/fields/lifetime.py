@@ -1,6 +1,6 @@
 """How often a workload runs, how it ends, and when its record goes."""
 
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 from events.fields.declare import About, Section
 from events.fields.values import Int32, Int64, NaturalInt64
@@ -24,6 +24,12 @@ class Lifetime(Section, frozen=True, kw_only=True):
     """Number of pods at a time, at most the number of runs. Default: 1."""
     backoff_limit: Annotated[Int64, About(rows="S071 R26 C1", flag="--backoff-limit")] = DEFAULT_BACKOFF_LIMIT
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: Annotated[
+        Literal["Always", "Never", "OnFailure"] | None, About(rows="S026", flag="--restart-policy")
+    ] = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not once,
+    and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
     termination_grace_period_seconds: Annotated[
         NaturalInt64, About(rows="S049 C2", unit="seconds", flag="--termination-grace-period")
     ] = DEFAULT_GRACE_SECONDS

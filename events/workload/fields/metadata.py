@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar
 
 from events.fields.declare import About, Item, Section
-from events.fields.values import ItemName, Items, LongText, LongUrl, PoolWord
+from events.fields.values import Excluded, ItemName, Items, LongText, LongUrl, PoolWord
 
 
 class Label(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,7 +24,7 @@ class Annotation(Item, frozen=True, kw_only=True, omit_defaults=True):
     """A Kubernetes annotation key. Mandatory."""
     value: Annotated[LongText, About(rows="S073")] = ""
     """Any text. Default: empty."""
-    exclude: Annotated[bool, About(rows="S073 R37")] = False
+    exclude: Annotated[Excluded, About(rows="S073 R37")] = False
     """Whether to drop the annotation of this name that a template sets."""
 
 
@@ -37,7 +37,7 @@ class RelatedUrl(Item, frozen=True, kw_only=True, omit_defaults=True):
     """What is found there, such as wandb. Mandatory."""
     name: Annotated[PoolWord, About(rows="S032")] = ""
     """Name for people. Default: the type."""
-    exclude: Annotated[bool, About(rows="S032 R37")] = False
+    exclude: Annotated[Excluded, About(rows="S032 R37")] = False
     """Whether to drop the address of this name that a template sets."""
 
 

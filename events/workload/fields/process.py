@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from events.fields.declare import About, Item, Section
 from events.fields.values import (
     Digest,
+    Excluded,
     FilePath,
     ImageName,
     ItemName,
@@ -67,7 +68,7 @@ class ImagePullSecret(Item, frozen=True, kw_only=True, omit_defaults=True):
 
     name: Annotated[PullSecretName, About(rows="S018")]
     """Name of a Secret in the project's namespace. Mandatory."""
-    exclude: Annotated[bool, About(rows="S018 R37")] = False
+    exclude: Annotated[Excluded, About(rows="S018 R37")] = False
     """Whether to drop the Secret of this name that a template or an environment sets."""
 
 

@@ -56,13 +56,13 @@ class SecuritySpec(Section, frozen=True, kw_only=True):
     uid_gid_source: Annotated[
         Literal["fromTheImage", "fromIdpToken", "custom"], About(rows="S022 C8", flag="--user-group-source")
     ] = "fromTheImage"
-    """Where user and groups come from. fromIdpToken is not built yet."""
+    """Where user and groups come from. fromIdpToken: from the token with which the workload is submitted."""
     run_as_uid: Annotated[Int64 | None, About(rows="S022 R22", flag="--run-as-uid")] = None
-    """User id of the process. Only with uidGidSource custom."""
+    """User id of the process. Given only with uidGidSource custom."""
     run_as_gid: Annotated[Int64 | None, About(rows="S022 R22", flag="--run-as-gid")] = None
-    """Primary group id of the process. Only with uidGidSource custom."""
+    """Primary group id of the process. Given only with uidGidSource custom."""
     supplemental_groups: Annotated[str, About(rows="S022 R22", flag="--supplemental-groups")] = ""
-    """More group ids, comma separated. Only with uidGidSource custom. Empty: the image's own."""
+    """More group ids, comma separated. Given only with uidGidSource custom. Empty: the image's own."""
     run_as_non_root: Annotated[bool, About(rows="S023", flag="--run-as-non-root")] = False
     """Refuse to start as root."""
     allow_privilege_escalation: Annotated[bool | None, About(rows="S023", flag="--allow-privilege-escalation")] = None
@@ -70,10 +70,14 @@ class SecuritySpec(Section, frozen=True, kw_only=True):
     Pod Security baseline or restricted.
     """
     capabilities: Annotated[tuple[Capability, ...], About(rows="S023", flag="--capability")] = ()
-    """Linux capabilities to add. Those that Pod Security baseline allows."""
+    """Linux capabilities to add. Those beyond Pod Security baseline need a privileged project."""
     read_only_root_filesystem: Annotated[bool, About(rows="S023", flag="--read-only-root-filesystem")] = False
     """Whether the image's files cannot be changed."""
     seccomp_profile_type: Annotated[
         Literal["RuntimeDefault", "Unconfined", "Localhost"] | None, About(rows="S023 R24")
     ] = None
-    """Filter of system calls. RuntimeDefault, which is the default, is what Pod Security baseline allows."""
+    """Filter of system calls. Default: RuntimeDefault. Unconfined needs a privileged project. Localhost is refused."""
+    host_network: Annotated[bool, About(rows="S023", flag="--host-network")] = False
+    """Whether the pod uses the network of its node. Needs a privileged project."""
+    host_ipc: Annotated[bool, About(rows="S023", flag="--host-ipc")] = False
+    """Whether the pod shares memory and semaphores with its node. Needs a privileged project."""

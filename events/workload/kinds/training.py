@@ -8,7 +8,9 @@ from events.workload.fields.creation import TrainingCreation
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.pod_sets import Container, PodLimits, PodSet, PodTemplate
+from events.workload.readiness import readiness
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, group_ids, pod_needs, with_defaults
+from events.workload.volumes import volumes
 
 
 def pod_sets(spec: TrainingSpec, _: Distributed | None = None) -> tuple[PodSet, ...]:
@@ -36,6 +38,8 @@ def template(spec: TrainingSpec) -> PodTemplate:
         request=pod_needs(spec),
         limits=_limits(spec.compute),
         container=_container(spec),
+        volumes=volumes(spec.storage),
+        readiness=readiness(spec.probes.readiness),
         tolerations=spec.tolerations,
         grace_seconds=spec.termination_grace_period_seconds,
         labels={label.name: label.value for label in spec.labels},
@@ -59,6 +63,9 @@ def _container(spec: TrainingSpec) -> Container:
         escalation=security.allow_privilege_escalation,
         capabilities=security.capabilities,
         read_only=security.read_only_root_filesystem,
+        seccomp=security.seccomp_profile_type or "",
+        host_network=security.host_network,
+        host_ipc=security.host_ipc,
     )
 
 

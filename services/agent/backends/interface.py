@@ -36,6 +36,14 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing."""
 
 
+class HeldClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """That a workload has persistent volume claims, and none of its pods is there."""
+
+    workload_id: str
+    ephemeral: bool = False
+    """Whether some of them go when it stops or ends, and not only when it is deleted."""
+
+
 class WatchBrokenError(Exception):
     """The watch can no longer promise to have told everything: list again, then watch again."""
 
@@ -112,6 +120,14 @@ class Backend(Protocol):
         ...
 
     async def settings(self) -> ClusterSettings: ...
+
+    async def claims(self) -> Sequence[HeldClaims]:
+        """Workloads whose claims are there though no pod of them is: they may be over."""
+        ...
+
+    async def remove_claims(self, workload_id: str, *, ephemeral_only: bool) -> None:
+        """Delete a workload's claims, with what is in them, unless a pod of it is there by now. Raises BackendError."""
+        ...
 
     def problem(self) -> str:
         """Why the cluster cannot be worked with now, in words; empty where it can. Nothing is started or ended then."""

@@ -24,6 +24,7 @@ from services.agent.backends.interface import (
     LIVE_KINDS,
     BackendError,
     ClusterSettings,
+    HeldClaims,
     Observation,
     Picture,
 )
@@ -118,6 +119,12 @@ class SimulatedBackend:
 
     def fences(self) -> Mapping[str, int]:
         return self._fences
+
+    async def claims(self) -> Sequence[HeldClaims]:
+        return ()
+
+    async def remove_claims(self, workload_id: str, *, ephemeral_only: bool) -> None:
+        """It has none."""
 
     async def settings(self) -> ClusterSettings:
         return ClusterSettings()

@@ -41,6 +41,8 @@ class Project(Form, frozen=True, kw_only=True):
     """Order in which node pools are tried if a workload names none. Empty: all pools, by name."""
     pod_security: PodSecurity | None
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
+    privileged: bool
+    """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
     use: ProjectUse | None
     """What it uses now. Null while the lists cannot be read."""
 

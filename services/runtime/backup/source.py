@@ -5,6 +5,7 @@ Nothing is decoded, so a message that nobody can read is backed up like any othe
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Final
@@ -14,7 +15,14 @@ import msgspec
 from events.subjects import ALL_EVENTS, EVENTS_STREAM
 from services.runtime.backup.archive import BackupError, Message
 from services.runtime.nats.calls import call
-from services.runtime.nats.jetstream_api import NO_MESSAGE_CODE, ApiError, JetStreamError, StreamInfo, stream_info
+from services.runtime.nats.jetstream_api import (
+    NO_MESSAGE_CODE,
+    NO_STREAM_CODE,
+    ApiError,
+    JetStreamError,
+    StreamInfo,
+    stream_info,
+)
 from services.runtime.nats.requests import Requests, UnansweredError
 from services.runtime.nats.wire import Taken, headers_of
 
@@ -63,15 +71,24 @@ class Source:
         self._requests = requests
 
     async def info(self, stream: str) -> StreamInfo:
-        """As the stream's leader has it. Raises UnansweredError, JetStreamError."""
+        """As the stream's leader has it. Raises UnansweredError, JetStreamError; BackupError where there is none."""
         pause = FIRST_PAUSE_SECONDS
         for _ in range(TRIES - 1):
-            try:
-                return await stream_info(self._requests, stream, seconds=ANSWER_SECONDS)
-            except UnansweredError:
-                await asyncio.sleep(pause)
-                pause *= 2
-        return await stream_info(self._requests, stream, seconds=ANSWER_SECONDS)
+            with contextlib.suppress(UnansweredError):
+                return await self._info(stream)
+            await asyncio.sleep(pause)
+            pause *= 2
+        return await self._info(stream)
+
+    async def _info(self, stream: str) -> StreamInfo:
+        try:
+            return await stream_info(self._requests, stream, seconds=ANSWER_SECONDS)
+        except JetStreamError as error:
+            if error.error.err_code != NO_STREAM_CODE:
+                raise
+            # Streams that are new with a version are made when it starts.
+            why = f"there is no stream {stream}: an earlier version made this installation, or the stream was removed"
+            raise BackupError(f"{why}; start the services of this version once, then repeat this command") from None
 
     async def log(self, first: int, last: int) -> AsyncGenerator[list[Message], None]:
         """Messages of the log from one sequence to another, all of them. Raises BackupError where one is missing."""

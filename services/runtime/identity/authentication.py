@@ -1,7 +1,8 @@
 """Who is speaking: verifies bearer tokens, for the gate and the api alike (log.md section 6.1).
 
 Holds the rules and a short memory of tokens that passed. Says nothing about what somebody may do: roles are bindings in
-the log. No token, and no claim but issuer and subject, ever leaves this module, not even into a message or a log line.
+the log. No token, and no claim but issuer, subject and the ids of a Linux user, ever leaves this module, not even in
+a message or a log line.
 """
 
 import base64
@@ -21,6 +22,7 @@ from joserfc.errors import JoseError
 from events.actors import ACCOUNT_PREFIX, MAX_SUBJECT_LENGTH, fit_subject
 from events.refusal import Refusal
 from services.runtime.identity.jwks import LOCAL_KEY_PREFIX, FileKeys, JwksError, KeySource, TrustedKey, UrlKeys
+from services.runtime.identity.posix_user import DEFAULT_CLAIMS, PosixUser, UserClaims, user_claims
 from services.runtime.process.settings import Settings
 
 ALGORITHMS: Final = frozenset({"ES256", "RS256", "EdDSA"})
@@ -51,6 +53,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     iss: str
     sub: str
     expires_at: datetime
+    user: PosixUser | str = "your token is no person's, and names no user"
+    """Whom pods run as where their workload asks for the token's user; or a sentence that says why there is none."""
 
 
 class _Refused(Exception):
@@ -70,7 +74,7 @@ def authenticator(settings: Settings) -> "Authenticator":
         keys = FileKeys(settings.jwks_file)
     else:
         raise JwksError("no keys to verify tokens with: set MUSTER_JWKS_URL, or MUSTER_JWKS_FILE for development")
-    return Authenticator(keys, issuer=settings.issuer, audience=settings.audience)
+    return Authenticator(keys, issuer=settings.issuer, audience=settings.audience, user_claims=user_claims(settings))
 
 
 def not_authenticated(message: str) -> Refusal:
@@ -84,13 +88,23 @@ class Authenticator:
         keys: where the issuer's public keys come from; this owns it: `start` and `close` are passed on.
         issuer: the exact `iss`.
         audience: the exact `aud`, or one of them.
+        user_claims: where a token says whom its holder's pods run as.
         clock: seconds since the epoch.
     """
 
-    def __init__(self, keys: KeySource, *, issuer: str, audience: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        keys: KeySource,
+        *,
+        issuer: str,
+        audience: str,
+        user_claims: UserClaims = DEFAULT_CLAIMS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._keys = keys
         self._issuer = issuer
         self._audience = audience
+        self._user_claims = user_claims
         self._clock = clock
         self._remembered: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
         self._generation = keys.generation
@@ -111,9 +125,15 @@ class Authenticator:
         try:
             kid, algorithm = _read_header(token)
             payload = _verified_payload(token, kid, algorithm, await self._keys.key(kid))
-            identity = check_claims(payload, issuer=self._issuer, audience=self._audience, now=now)
+            claims = check_claims(payload, issuer=self._issuer, audience=self._audience, now=now)
         except _Refused as refused:
             return not_authenticated(str(refused))
+        identity = Identity(
+            iss=self._issuer,
+            sub=claims["sub"],
+            expires_at=datetime.fromtimestamp(claims["exp"], UTC),
+            user=self._user_claims.read(claims),
+        )
         self._remember(digest, identity, now)
         return identity
 
@@ -181,8 +201,8 @@ def _read_header(token: str) -> tuple[str, str]:
     return kid, algorithm
 
 
-def check_claims(payload: bytes, *, issuer: str, audience: str, now: float) -> Identity:
-    """The identity in a payload whose signature is good. Raises _Refused with the rule that it breaks."""
+def check_claims(payload: bytes, *, issuer: str, audience: str, now: float) -> dict[str, Any]:
+    """The claims in a payload whose signature is good. Raises _Refused with the rule that they break."""
     try:
         claims = msgspec.json.decode(payload, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -209,7 +229,7 @@ def check_claims(payload: bytes, *, issuer: str, audience: str, now: float) -> I
         raise _Refused("the token is not valid yet (nbf); compare the clocks")
     if not 0 < expires - issued <= MAX_LIFETIME_SECONDS:
         raise _Refused(f"the token's lifetime (exp - iat) is not between 1 and {MAX_LIFETIME_SECONDS} seconds")
-    return Identity(iss=issuer, sub=subject, expires_at=datetime.fromtimestamp(expires, UTC))
+    return claims
 
 
 def _time(claims: dict[str, Any], name: str) -> float:

@@ -7,7 +7,9 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +29,7 @@ KEY_ID_CHARACTERS: Final = 16
 """Of the key's RFC 7638 thumbprint: 96 bits tell any number of keys apart."""
 DEFAULT_TTL_SECONDS: Final = 12 * 3600
 """A working day, and less than the day that a token may live."""
+NO_CLAIMS: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 class LocalKeyError(Exception):
@@ -68,17 +71,22 @@ def sign_token(
     issuer: str,
     audience: str,
     ttl_seconds: int = DEFAULT_TTL_SECONDS,
+    claims: Mapping[str, object] = NO_CLAIMS,
     now: float | None = None,
 ) -> str:
-    """A bearer token for `subject`. Raises ValueError, in a sentence, where a verifier would refuse it."""
+    """A bearer token for `subject`. `claims`: further ones. Raises ValueError, in a sentence, where a verifier would
+    refuse it.
+    """
     if not 0 < ttl_seconds <= MAX_LIFETIME_SECONDS:
         raise ValueError(f"a token lives 1 to {MAX_LIFETIME_SECONDS} seconds (24 h), not {ttl_seconds}")
     if not fit_subject(subject):
         rule = f"a user is named by 1 to {MAX_SUBJECT_LENGTH} printable characters"
         raise ValueError(f"{rule}, and not as a service account is, not {subject!r}")
     issued = int(time.time() if now is None else now)
-    claims = {"iss": issuer, "aud": audience, "sub": subject, "iat": issued, "exp": issued + ttl_seconds}
-    return jwt.encode({"alg": "ES256", "typ": "JWT", "kid": _kid(key)}, claims, key, algorithms=["ES256"])
+    own = {"iss": issuer, "aud": audience, "sub": subject, "iat": issued, "exp": issued + ttl_seconds}
+    if taken := sorted({*own, "nbf"} & claims.keys()):
+        raise ValueError(f"the claim {taken[0]} is set by Muster; leave it out")
+    return jwt.encode({"alg": "ES256", "typ": "JWT", "kid": _kid(key)}, {**claims, **own}, key, algorithms=["ES256"])
 
 
 def _create(path: Path) -> None:

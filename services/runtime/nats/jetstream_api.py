@@ -19,6 +19,7 @@ from services.runtime.nats.requests import Requests, UnansweredError
 NOT_FOUND: Final = 404
 UNAVAILABLE: Final = 503
 NO_MESSAGE_CODE: Final = 10037
+NO_STREAM_CODE: Final = 10059
 TAKEN_CODES: Final = frozenset((10013, 10105, 10148))
 """Of a consumer's name: it is another one's."""
 

@@ -123,6 +123,13 @@ class Settings(BaseSettings):
     """File with the public keys that check tokens. It is read again when it changes."""
     jwks_url: str = ""
     """HTTPS address of those keys, at the issuer."""
+    uid_claim: str = Field(default="uid", min_length=1)
+    """Claim of a token with the user id of pods whose `uidGidSource` is `fromIdpToken`: a number, or a text of
+    digits."""
+    gid_claim: str = Field(default="gid", min_length=1)
+    """Claim with their group id, likewise."""
+    supplemental_groups_claim: str = Field(default="groups", min_length=1)
+    """Claim with their supplementary group ids: a list of numbers, or a comma separated text. It may be missing."""
     key_file: Path | None = None
     """Signing key for local tokens, for `muster up` and docker-compose. Never use it in production."""
     admin_subject: str = Field(default="admin", min_length=1, max_length=256)

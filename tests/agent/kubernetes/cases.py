@@ -16,11 +16,23 @@ from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm,
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
 from events.workload.pod_sets import Container
+from events.workload.readiness import Readiness
 from events.workload.rendezvous import Peers
+from events.workload.volumes import (
+    ClaimedFolder,
+    ClonedFolder,
+    ConfigFiles,
+    EmptyFolder,
+    NewClaim,
+    NfsFolder,
+    NodeFolder,
+    Volume,
+)
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act import manifests
 from services.agent.backends.kubernetes.act.code_manifests import code_map_manifest
 from services.agent.backends.kubernetes.act.manifests import Manifest, pod_manifest
+from services.agent.backends.kubernetes.act.volume_manifests import claim_manifest
 
 GOLDENS = Path(__file__).parent / "goldens"
 CLUSTER = "3f0c6f9a-58b1-8c0e-9d41-6d7573746572"
@@ -181,6 +193,33 @@ def placed() -> RunPod:
     )
 
 
+VOLUMES: tuple[Volume, ...] = (
+    ConfigFiles(mount_path="/etc/settings", object_name="settings"),
+    ConfigFiles(mount_path="/etc/one.yaml", object_name="settings", only_key="one.yaml", mode=0o400),
+    ConfigFiles(mount_path="/etc/certificates", object_name="certificates", secret=True, mode=0o400),
+    EmptyFolder(mount_path="/scratch"),
+    EmptyFolder(mount_path="/fast", in_memory=True, most_bytes=2 * GIB),
+    NfsFolder(mount_path="/sets", server="nfs.example.com", path="/export/sets"),
+    NfsFolder(mount_path="/results", server="nfs.example.com", path="/export/results", read_only=False),
+)
+NEW = NewClaim(size_bytes=10 * GIB, storage_class="fast", modes=("ReadWriteOnce", "ReadOnlyMany"), ephemeral=True)
+BLOCK = NewClaim(size_bytes=GIB, modes=("ReadWriteOnce",), block=True)
+CLAIMS: tuple[Volume, ...] = (
+    ClaimedFolder(mount_path="/data", number=0, new=NEW),
+    ClaimedFolder(mount_path="/sets", number=1, claim="sets", read_only=True),
+    ClaimedFolder(mount_path="/device", number=2, claim="device", new=BLOCK),
+)
+CLONED: tuple[Volume, ...] = (
+    ClonedFolder(mount_path="/src", repository="https://git.example.com/team/code", branch="main"),
+    ClonedFolder(mount_path="/lib", repository="https://git.example.com/team/lib", revision="v1.2"),
+)
+OF_NODES: tuple[Volume, ...] = (
+    NodeFolder(mount_path="/models", path="/var/models"),
+    NodeFolder(mount_path="/mnt", path="/mnt", read_only=False, propagation="HostToContainer"),
+)
+HOST = Container(host_network=True, host_ipc=True, seccomp="Unconfined", capabilities=("SYS_ADMIN",))
+
+
 CASES: dict[str, Callable[[], Manifest]] = {
     "pod": lambda: pod(run()),
     "pod-full": lambda: pod(full()),
@@ -213,6 +252,21 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-container-code": lambda: pod(
         coded(container=Container(user=1000, group=1000, home=True, pull_policy="Never")), code_maps=1
     ),
+    "pod-volumes": lambda: pod(run(volumes=VOLUMES)),
+    "pod-probed": lambda: pod(
+        run(readiness=Readiness(port=8443, path="/healthz", https=True, delay_seconds=5, period_seconds=2, failures=1))
+    ),
+    "pod-cloned": lambda: pod(
+        coded(volumes=CLONED, cpu_milli=500, container=Container(user=1000, pull_policy="Never")), code_maps=1
+    ),
+    "pod-claims": lambda: pod(run(volumes=CLAIMS)),
+    "claim": lambda: claim_manifest(
+        run(), ClaimedFolder(mount_path="/data"), NEW, namespace=NAMESPACE, cluster_id=CLUSTER
+    ),
+    "claim-block": lambda: claim_manifest(
+        run(), ClaimedFolder(mount_path="/device", claim="device"), BLOCK, namespace=NAMESPACE, cluster_id=CLUSTER
+    ),
+    "pod-of-the-host": lambda: pod(run(volumes=OF_NODES, container=HOST), namespace=RELAXED, security="privileged"),
     "pod-privileged": lambda: pod(run(), namespace=RELAXED, security="privileged"),
     "pod-code": lambda: pod(coded(cpu_milli=500, memory_bytes=GIB, memory_limit_bytes=2 * GIB), code_maps=2),
     "pod-code-restricted": lambda: pod(

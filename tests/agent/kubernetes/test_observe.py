@@ -66,6 +66,21 @@ def test_a_pods_object_says_what_became_of_its_run(row: dict[str, Any]) -> None:
     assert (found.pod_key, found.token, found.pod, found.node_name) == (run().pod_key, 41, run().pod, "node-1")
 
 
+@pytest.mark.parametrize(("probed", "said", "ready"), [(False, False, True), (True, False, False), (True, True, True)])
+def test_a_pod_that_is_asked_whether_it_is_ready_is_so_once_its_node_says_it(
+    probed: bool, said: bool, ready: bool
+) -> None:
+    """R21."""
+    state = {"running": {"startedAt": "2026-01-01T12:00:05Z"}}
+    row = {"status": {"phase": "Running", "containerStatuses": [{"name": "main", "ready": said, "state": state}]}}
+    made = object_of(row)
+    marks = msgspec.structs.replace(made.metadata.annotations, probed="true" if probed else "")
+    made = msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, annotations=marks))
+    found = observed_pod(made, fence=41, cluster_id=CLUSTER)
+    assert found is not None
+    assert (found.kind, found.ready) == ("running", ready)
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
 def test_an_end_comes_only_with_a_terminal_phase_and_always_with_it(row: dict[str, Any]) -> None:
     live = seen(row, row.get("fence", 41)).kind in LIVE_KINDS

@@ -17,8 +17,6 @@ SHORT_PERCENT = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    with contextlib.suppress(ValueError):  # where tests/faults is run along, it is there already
-        parser.addoption("--short", action="store_true", help="a tenth of the full counts")
     parser.addoption("--percent", type=int, default=100, help="of the full counts")
 
 

@@ -21,10 +21,12 @@ from events.cluster_protocol import LogLine, LogsRequest, ObservedPod, RunPod, U
 from services.agent.backends.interface import (
     BackendError,
     ClusterSettings,
+    HeldClaims,
     Observation,
     Picture,
     WatchBrokenError,
 )
+from services.agent.backends.kubernetes.act.claims import Claims
 from services.agent.backends.kubernetes.act.code_maps import CodeMaps
 from services.agent.backends.kubernetes.act.fences import Fences
 from services.agent.backends.kubernetes.act.headless import HeadlessServices
@@ -110,6 +112,7 @@ class KubernetesBackend:
         self._code = CodeMaps(
             client, self._view, cluster_id, archives, self._be_the_one, project_of=self._namespaces.project_of
         )
+        self._claims = Claims(client, self._view, cluster_id, self._be_the_one, is_place=self._namespaces.has)
         self._reservations = Reservations(
             client,
             namespace=configuration.namespace,
@@ -135,6 +138,7 @@ class KubernetesBackend:
             namespaces=self._namespaces,
             services=self._services,
             code=self._code,
+            claims=self._claims,
             reservations=self._reservations,
             logs=logs,
             is_current=self._is_current,
@@ -151,7 +155,7 @@ class KubernetesBackend:
             pods, nodes, warnings = await asyncio.gather(self._pods.list(), self._nodes.list(), self._warnings.list())
             # After the pods: whoever ends one raises its fence before, so what is listed as ended is explained by it.
             # And whoever makes one makes its namespace before.
-            await asyncio.gather(self._fences.load(), self._namespaces.load())
+            await asyncio.gather(self._fences.load(), self._namespaces.load(), self._claims.load())
             await self._breaker.check(
                 ours=self._view.pods.values(),
                 is_let_go=lambda pod: token_of(pod) < self._fences.tokens.get(pod.metadata.labels.pod_key, 0),
@@ -355,6 +359,13 @@ class KubernetesBackend:
     async def is_there(self, pod_key: str, token: int) -> bool:
         with _kubernetes_errors():
             return await self._runs.is_there(pod_key, token)
+
+    async def claims(self) -> Sequence[HeldClaims]:
+        return self._claims.held() if self._is_current() else ()
+
+    async def remove_claims(self, workload_id: str, *, ephemeral_only: bool) -> None:
+        with _kubernetes_errors():
+            await self._claims.remove(workload_id, ephemeral_only=ephemeral_only)
 
     def fences(self) -> Mapping[str, int]:
         return _AllFences(self._fences.tokens, self._view)

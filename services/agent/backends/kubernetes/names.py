@@ -47,8 +47,14 @@ DEVICE_PROBLEM: Final = "muster.dev/device-problem"
 RESERVED_NODE: Final = "muster.dev/reserved-node"
 RESTRICTED_BY: Final = "muster.dev/restricted-by"
 """On a pod that keeps to the strictest Pod Security: who wants that, `namespace`, `project` or both, with a comma."""
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+"""Annotation of a claim: where it is to be made, if it waits for its first pod. Schedulers say so."""
+EPHEMERAL: Final = "muster.dev/ephemeral"
+"""Label of a claim that goes each time its workload stops or ends."""
 CODE: Final = "muster.dev/code"
 """On a pod that starts with code: the archive's SHA-256, in hexadecimal digits."""
+PROBED: Final = "muster.dev/probed"
+"""On a pod that is asked whether it is ready."""
 CODE_MAPS: Final = "muster.dev/code-maps"
 """On such a pod: in how many ConfigMaps the archive lies."""
 
@@ -85,6 +91,11 @@ def workload_key_of(pod_key: str) -> str:
 def service_name(run: RunPod) -> str:
     """Name of the headless Service of the run's workload; in a pod's object it is `spec.subdomain`."""
     return _with_ending(run.workload_name, workload_key_of(run.pod_key))
+
+
+def claim_name(run: RunPod, given: str, number: int) -> str:
+    """Name of a persistent volume claim: the given one, or one that no other incarnation of the workload has."""
+    return given or _with_ending(run.workload_name, name_key("claim", run.workload_id, str(number)))
 
 
 def hostname(run: RunPod) -> str:

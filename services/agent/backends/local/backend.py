@@ -31,17 +31,20 @@ from services.agent.backends.interface import (
     LIVE_KINDS,
     BackendError,
     ClusterSettings,
+    HeldClaims,
     LogsUnavailableError,
     Observation,
     Picture,
 )
 from services.agent.backends.local import shim
+from services.agent.backends.local.claims import ClaimError, Claims
 from services.agent.backends.local.environment import LocalMachine, held_devices, pod_environment, run_mark
 from services.agent.backends.local.files import Fences, delete_old_logs, with_copies
 from services.agent.backends.local.gpus import Gpus, NoSuchDeviceError, choose, open_gpus
 from services.agent.backends.local.leftovers import kill_left
 from services.agent.backends.local.log_file import read_log
 from services.agent.backends.local.program import program_of
+from services.agent.backends.local.readiness import watch_readiness
 from services.agent.backends.local.run_folder import (
     ExitFile,
     ProcessFile,
@@ -53,6 +56,15 @@ from services.agent.backends.local.run_folder import (
     started,
 )
 from services.agent.backends.local.usage import UsageMeter
+from services.agent.backends.local.volumes import (
+    FOLDER,
+    VOLUME,
+    impossible_volume,
+    laid_volumes,
+    own_volumes,
+    preparations,
+    untouched_folders,
+)
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
 from services.agent.code import CodeSource
@@ -78,6 +90,7 @@ CLEAN_SECONDS: Final = 3600.0
 END_MARGIN_SECONDS: Final = 1.0
 """Of the time for an interruption: what is kept back for killing and for writing down the ends."""
 DEVICE_LOST: Final = "device_lost"
+NOT_READY: Final = "not_ready"
 WORK: Final = "work"
 HOME: Final = "home"
 """Folders of a run."""
@@ -95,6 +108,10 @@ class _Run(msgspec.Struct, kw_only=True):
     devices: dict[int, str] = {}
     """Names of the devices that it holds, by their number on this node."""
     status_fd: int | None = None
+    refused: bool = False
+    """Whether it is never started."""
+    asking: asyncio.Task[None] | None = None
+    """Asks whether it is ready."""
     force: asyncio.TimerHandle | None = None
 
     @property
@@ -113,6 +130,7 @@ class LocalBackend:
         self._news: asyncio.Queue[Observation] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock_fd = -1
+        self._claims = Claims(self._root / "claims")
         self._gpus: Gpus
         self._fences: Fences
         self._usage: UsageMeter
@@ -126,6 +144,8 @@ class LocalBackend:
         self._gpus = self._open_gpus(self._machine.stand_in_gpus)
         self._usage = UsageMeter(self._gpus)
         self._fences = Fences(self._root / "fences")
+        self._claims.open()
+        self._spawn(asyncio.to_thread(self._claims.clear))
         for path in sorted((self._root / "pods").glob("*/*")):
             await self._adopt(RunFolder(path))
         self._spawn(self._clean_up())
@@ -209,12 +229,14 @@ class LocalBackend:
         run = _Run(pod=pod, folder=folder, seen=seen)
         try:
             self._fences.raise_to(pod.pod_key, pod.token)
-            for name in _own_folders(pod):
+            for name in (*_own_folders(pod), *own_volumes(pod)):
                 (folder.path / name).mkdir(parents=True, exist_ok=True)
             problem = await self._code.bring(self._machine.cluster_id, pod, folder.path / WORK) if pod.code else ""
             refusal = self._refusal(run)
             if problem and refusal is None:
                 refusal = ExitFile(ended_at=_now().timestamp(), kind="failed", reason=BAD_CODE, message=problem)
+            refusal = refusal or self._claim(pod)
+            run.refused = refusal is not None
             self._write_run(run)
             self._runs[pod.pod_key, pod.token] = run
             if refusal is not None:
@@ -250,15 +272,25 @@ class LocalBackend:
         own = tuple(str(run.folder.path / name) for name in _own_folders(pod))
         if isolation is not None:
             hidden = with_copies(isolation.hidden)
-            isolation = msgspec.structs.replace(isolation, hidden=hidden, kept=own)
+            isolation = msgspec.structs.replace(
+                isolation,
+                hidden=hidden,
+                kept=own,
+                volumes=()
+                if run.refused
+                else laid_volumes(pod, run.folder.path, lambda claim: self._claims.folder_of(pod, claim)),
+                untouched=untouched_folders(pod, self._machine.home),
+            )
+        environment = pod_environment(
+            pod,
+            self._machine,
+            [gpus[name] for name in run.devices.values()],
+            home=str(run.folder.path / HOME) if pod.container.home else "",
+        )
         what = ShimRun(
             arguments=pod.arguments,
-            environment=pod_environment(
-                pod,
-                self._machine,
-                [gpus[name] for name in run.devices.values()],
-                home=str(run.folder.path / HOME) if pod.container.home else "",
-            ),
+            environment=environment,
+            prepare=preparations(pod, run.folder.path, environment),
             working_dir=work if pod.code else pod.working_dir or work,
             log_max_bytes=self._machine.log_max_bytes,
             isolation=isolation,
@@ -286,7 +318,17 @@ class LocalBackend:
             return ExitFile(ended_at=now, kind="failed", reason="no_command", message=message)
         if message := missing_sources(pod, "local"):
             return ExitFile(ended_at=now, kind="failed", reason=NO_SUCH_SOURCE, message=message)
+        if message := impossible_volume(pod, isolated=self._machine.isolation is not None):
+            return ExitFile(ended_at=now, kind="failed", reason=VOLUME, message=message)
         run.devices = dict(zip(numbers, names, strict=True))
+        return None
+
+    def _claim(self, pod: RunPod) -> ExitFile | None:
+        """Have its claims there, or say as its end why they cannot be. Raises OSError."""
+        try:
+            self._claims.ensure(pod)
+        except ClaimError as error:
+            return ExitFile(ended_at=_now().timestamp(), kind="failed", reason=VOLUME, message=str(error))
         return None
 
     def _start_shim(self, run: _Run) -> None:
@@ -332,7 +374,7 @@ class LocalBackend:
         seen = self._starting(pod)
         run = _Run(pod=pod, folder=folder, seen=seen, devices=held_devices(pod, file.shim.environment))
         if begun := folder.read_started():
-            run.seen = started(seen, begun.at)
+            self._begun(run, begun.at)
         self._runs[pod.pod_key, pod.token] = run
         if exit_file := folder.read_exit():
             self._end(run, exit_file)
@@ -415,8 +457,24 @@ class LocalBackend:
     def _read_started(self, run: _Run) -> None:
         begun = run.folder.read_started()
         if begun is not None and run.seen.kind == "starting":
-            run.seen = started(run.seen, begun.at)
+            self._begun(run, begun.at)
             self._news.put_nowait(run.seen)
+
+    def _begun(self, run: _Run, at: float) -> None:
+        """Its process runs; whether it is ready may have to be asked."""
+        probe = run.pod.readiness
+        run.seen = msgspec.structs.replace(started(run.seen, at), ready=probe is None)
+        if probe is not None:
+            run.asking = self._spawn(watch_readiness(probe, lambda ready, why: self._is_ready(run, ready, why)))
+
+    def _is_ready(self, run: _Run, ready: bool, why: str) -> None:  # noqa: FBT001 (what watch_readiness says)
+        if not run.live:
+            return
+        warnings = run.seen.warnings
+        if not ready and all(told.reason != NOT_READY for told in warnings):
+            warnings = (*warnings, PodWarning(reason=NOT_READY, message=f"it is not ready any more: {why}", at=_now()))
+        run.seen = msgspec.structs.replace(run.seen, ready=ready, warnings=warnings, at=_now())
+        self._news.put_nowait(run.seen)
 
     def _on_shim_gone(self, run: _Run) -> None:
         assert run.pid_fd is not None
@@ -464,6 +522,8 @@ class LocalBackend:
         if run.force is not None:
             run.force.cancel()
         run.seen = ended(run.seen, exit_file)
+        if run.asking is not None:
+            run.asking.cancel()
         self._usage.forget(run.pod)
         self._news.put_nowait(run.seen)
 
@@ -477,6 +537,22 @@ class LocalBackend:
 
     async def is_there(self, pod_key: str, token: int) -> bool:
         return any(run.pod.token == token for run in self._of(pod_key, token))
+
+    async def claims(self) -> Sequence[HeldClaims]:
+        return [held for held in self._claims.held() if not self._lives(held.workload_id)]
+
+    async def remove_claims(self, workload_id: str, *, ephemeral_only: bool) -> None:
+        if self._lives(workload_id):
+            return
+        try:
+            for folder in self._claims.remove(workload_id, ephemeral_only=ephemeral_only):
+                log.info("claim_deleted", workload=workload_id)
+                self._spawn(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+        except OSError as error:
+            raise BackendError(f"claims of workload {workload_id}: {error}") from error
+
+    def _lives(self, workload_id: str) -> bool:
+        return any(run.live and run.pod.workload_id == workload_id for run in self._runs.values())
 
     def problem(self) -> str:
         return ""
@@ -547,7 +623,7 @@ class LocalBackend:
             with contextlib.suppress(OSError):
                 (self._root / "pods" / pod_key).rmdir()
             # A pod's own folders go with the pod, as a container's files do.
-            for name in _own_folders(run.pod):
+            for name in (*_own_folders(run.pod), FOLDER):
                 self._spawn(asyncio.to_thread(shutil.rmtree, target / name, ignore_errors=True))
 
     def _raise_fence(self, pod_key: str, token: int) -> None:
@@ -625,13 +701,14 @@ class LocalBackend:
                 log.info("old_logs_deleted", runs=count)
             await asyncio.sleep(CLEAN_SECONDS)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         async def run() -> None:
             await work
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _own_folders(pod: RunPod) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ gives the rights to set that up; they end before the pod's command begins.
 Standard library only, and little of it: it is part of every pod's start.
 """
 
-# ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH120, PTH123, PTH208, PTH211
+# ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH118, PTH120, PTH123, PTH208, PTH211
 # pathlib takes longer to import than everything else here together.
 
 import contextlib
@@ -18,6 +18,7 @@ import fnmatch
 import json
 import os
 import signal
+import stat
 import sys
 
 TYPE_CHECKING = False
@@ -64,11 +65,34 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "nvidia*", "dri",
 """What a pod finds in /dev, where this machine has it. No disks: root reads them without any capability."""
 RUN_FOLDERS = ("/run", "/var/run")
 """Sockets of the system's services, through which programs can be started outside."""
+MNT_DETACH = 2
+MOST_MIRRORED = 1_000
+"""Entries of a folder that is laid out anew for a volume: each is a mount."""
+STAGES = ("/tmp", "/run", "/mnt", "/dev")  # noqa: S108 (covered while a new root is built on it)
 NEEDED = "Linux 5.12 or later that lets this user make namespaces"
 
 
 class IsolationError(Exception):
     """A pod could not be shut off from the rest of this machine; the message says what failed."""
+
+
+class VolumeError(Exception):
+    """A volume could not be laid where it was asked for; the message says why."""
+
+
+class Volume:
+    """What a pod finds at a path."""
+
+    def __init__(
+        self, *, kind: str, target: str, source: str = "", read_only: bool = False, most_bytes: int = 0
+    ) -> None:
+        self.kind = kind
+        """own: a folder of Muster's, whatever is hidden. node: a path, as the pod sees it. memory: empty, in memory."""
+        self.target = target
+        self.source = source
+        self.read_only = read_only
+        self.most_bytes = most_bytes
+        """Of memory; 0: half of the machine's."""
 
 
 class Cell:
@@ -99,6 +123,8 @@ class Walls:
         read_only: "Sequence[str]" = (),
         closed: "Sequence[str]" = (),
         kept: "Sequence[str]" = (),
+        volumes: "Sequence[Volume]" = (),
+        untouched: "Sequence[str]" = (),
     ) -> None:
         self.hidden = hidden
         """They are empty inside."""
@@ -108,10 +134,13 @@ class Walls:
         """Files in them cannot be changed, and nothing new be made; but what is in their folders can."""
         self.kept = kept
         """Below a hidden one, and there all the same."""
+        self.volumes = volumes
+        self.untouched = untouched
+        """In these and below, no folder is made for a volume."""
 
 
 def enter(walls: Walls) -> Cell:
-    """Have all children from now on be born in new namespaces. Raises IsolationError."""
+    """Have all children from now on be born in new namespaces. Raises IsolationError, VolumeError."""
     root = os.geteuid() == 0
     try:
         _unshare_processes()
@@ -134,6 +163,8 @@ def enter(walls: Walls) -> Cell:
     if said != b"ready":
         os.waitpid(pid, 0)
         step, number, text = json.loads(said) if said else ("start", 0, "it ended at once")
+        if step == "volume":
+            raise VolumeError(text)
         what = os.strerror(number) if number else text
         raise IsolationError(f"namespaces cannot be prepared ({step}: {what}); it takes {NEEDED}")
     return Cell(pid)
@@ -191,6 +222,7 @@ def _be_init(walls: Walls, *, root: bool, tell: int, lives: int) -> None:
         os.closerange(0, os.sysconf("SC_OPEN_MAX"))
     except BaseException as error:  # noqa: BLE001 (nothing may return into the caller's code in this process)
         number = error.errno if isinstance(error, OSError) else 0
+        step = "volume" if isinstance(error, VolumeError) else step
         os.write(tell, json.dumps([step, number, str(error)]).encode())
         os._exit(1)
     while True:
@@ -206,6 +238,7 @@ def _arrange(walls: Walls, *, root: bool) -> None:
     below_run = any(resolver.startswith(f"{folder}/") for folder in RUN_FOLDERS)
     # The names of this machine's name servers often stand below /run.
     own = [(path, _open(path)) for path in (*walls.kept, *((resolver,) if below_run else ()))]
+    of_ours = {volume.target: _open(volume.source) for volume in walls.volumes if volume.kind == "own"}
     sockets = _sockets()
     # A folder that something is mounted on cannot be moved away: what the next pod is to hide must stay in its place.
     read_only = (*walls.read_only, *(SYSTEM_FOLDERS if root else ()))
@@ -234,6 +267,130 @@ def _arrange(walls: Walls, *, root: bool) -> None:
         for path in _real(KERNEL_FILES):
             _mount(path, path, None, MS_BIND | MS_REC)
             _set_read_only(path)
+    if walls.volumes:
+        _Volumes(walls.untouched).lay(walls.volumes, of_ours)
+
+
+class _Volumes:
+    """Lays volumes, each at its path. Where a pod's path has no folder on this machine, none is made there: the folder
+    above it is laid out anew, of what is in it and of the one that is missing, and nothing else can be made in it.
+    """
+
+    def __init__(self, untouched: "Sequence[str]") -> None:
+        self._untouched = [os.path.realpath(path) for path in untouched]
+        self._made: set[str] = set()
+        """Folders of this pod alone, in which others can be made; likewise all below those of `_volumes`."""
+        self._volumes: list[str] = []
+        self._mirrors: list[str] = []
+
+    def lay(self, volumes: "Sequence[Volume]", of_ours: "dict[str, int]") -> None:
+        """The outer ones first. `of_ours`: folders that were opened, by target. Raises VolumeError."""
+        sources = [(volume, self._source(volume, of_ours)) for volume in volumes]
+        for volume, source in sorted(sources, key=lambda each: each[0].target.rstrip("/").count("/")):
+            try:
+                self._lay(volume, source)
+            except OSError as error:
+                raise VolumeError(f"the volume at {volume.target} cannot be laid there: {error.strerror}") from error
+        if "/" in self._mirrors:
+            # What was `/` before lies on the new one until here: nothing can be mounted from a root that is gone.
+            os.chdir("/")
+            _unmount(".")
+        for path in self._mirrors:
+            _mount(None, path, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+    def _source(self, volume: Volume, of_ours: "dict[str, int]") -> int:
+        if volume.kind != "node":
+            return of_ours.get(volume.target, -1)
+        try:
+            return os.open(volume.source, os.O_PATH | os.O_CLOEXEC)
+        except OSError as error:
+            why = "there is no such path that pods see" if error.errno == errno.ENOENT else error.strerror
+            raise VolumeError(f"{volume.source} of this machine cannot be used: {why}") from error
+
+    def _lay(self, volume: Volume, source: int) -> None:
+        is_file = source >= 0 and not stat.S_ISDIR(os.fstat(source).st_mode)
+        target = self._place(volume.target, is_file=is_file)
+        if source < 0:
+            size = f",size={volume.most_bytes}" if volume.most_bytes else ""
+            _mount("muster", target, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=777{size}")
+        else:
+            _mount(f"/proc/self/fd/{source}", target, None, MS_BIND | MS_REC)
+            os.close(source)
+        if volume.read_only:
+            _set_read_only(target)
+        self._volumes.append(target)
+
+    def _place(self, path: str, *, is_file: bool) -> str:
+        """Where to mount it: a path that is there, or was made for it."""
+        place = os.path.realpath(path)
+        if os.path.lexists(place):
+            return place
+        above = os.path.dirname(place)
+        while not os.path.lexists(above):
+            above = os.path.dirname(above)
+        if above not in self._made and not any(_is_in(above, volume) for volume in self._volumes):
+            self._mirror(above, path)
+        folder = above
+        for name in os.path.relpath(os.path.dirname(place), above).split("/"):
+            if name != ".":
+                folder = os.path.join(folder, name)
+                os.mkdir(folder)
+                self._made.add(folder)
+        if is_file:
+            os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        else:
+            os.mkdir(place)
+        return place
+
+    def _mirror(self, folder: str, path: str) -> None:
+        if any(_is_in(folder, untouched) for untouched in self._untouched):
+            raise VolumeError(
+                f"this machine has no folder {path}, and none is made in {folder}, which is yours: make it, or have "
+                "the volume elsewhere, such as at /data"
+            )
+        with os.scandir(folder) as found:
+            entries = [(entry.name, os.open(entry.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) for entry in found]
+        if len(entries) > MOST_MIRRORED:
+            raise VolumeError(
+                f"this machine has no folder {path}, and {folder} has too much in it to be laid out anew with it: make "
+                "the folder, or have the volume elsewhere, such as at /data"
+            )
+        stage = folder if folder != "/" else next(path for path in STAGES if os.path.isdir(path))
+        _mount("muster", stage, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
+        for name, descriptor in entries:
+            _copy(descriptor, os.path.join(stage, name))
+        if folder == "/":
+            # What was built on came along, with what lies on it.
+            _unmount(f"{stage}{stage}")
+            _be_root(stage)
+        self._made.add(folder)
+        self._mirrors.append(folder)
+
+
+def _copy(descriptor: int, target: str) -> None:
+    """Have what was opened appear there, be it a folder, a file or a link."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISLNK(mode):
+        os.symlink(os.readlink("", dir_fd=descriptor), target)
+        os.close(descriptor)
+        return
+    if stat.S_ISDIR(mode):
+        os.mkdir(target)
+    else:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    _mount(f"/proc/self/fd/{descriptor}", target, None, MS_BIND | MS_REC)
+    os.close(descriptor)
+
+
+def _be_root(folder: str) -> None:
+    """From now on `/` is this folder."""
+    os.chdir(folder)
+    _check(_libc().pivot_root(b".", b"."), "pivot_root")
+    os.chdir("/")
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _hide(path: str) -> None:
@@ -326,6 +483,10 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, data: 
     texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
     result = _libc().mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3])
     _check(result, f"mount {target}")
+
+
+def _unmount(path: str) -> None:
+    _check(_libc().umount2(os.fsencode(path), MNT_DETACH), f"umount {path}")
 
 
 def _set_read_only(path: str) -> None:

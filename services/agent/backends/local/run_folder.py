@@ -15,6 +15,16 @@ from events.workload.commands import PodFactKind
 from services.agent.backends.local import shim
 
 
+class LaidVolume(msgspec.Struct, frozen=True, kw_only=True):
+    """As isolation.Volume."""
+
+    kind: Literal["own", "node", "memory"]
+    target: str
+    source: str = ""
+    read_only: bool = False
+    most_bytes: int = 0
+
+
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
     """What the pods of this machine do not see, or cannot change (isolation.py). Absolute paths of folders."""
 
@@ -24,6 +34,27 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing new can be made in them; their folders are as they are outside."""
     kept: tuple[str, ...] = ()
     """Below a hidden one, and there all the same."""
+    volumes: tuple[LaidVolume, ...] = ()
+    untouched: tuple[str, ...] = ()
+    """In these and below, no folder is made for a volume."""
+
+
+class Preparation(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that runs before the pod's own, where and as that does."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    working_dir: str
+    seconds: float
+    """How long it may take."""
+    folder: str
+    """What it fills, as seen from outside."""
+    most_bytes: int
+    """How large that may become."""
+    reason: str
+    """Of the run, where it fails."""
+    what: str
+    """That is done, in words."""
 
 
 class ShimRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +64,7 @@ class ShimRun(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     working_dir: str
     log_max_bytes: int
+    prepare: tuple[Preparation, ...] = ()
     isolation: Isolation | None = None
     """None: the command runs among all other processes of this machine, and sees what they see."""
 
@@ -132,6 +164,7 @@ def ended(pod: ObservedPod, exit_file: ExitFile) -> ObservedPod:
         reason=reason,
         message=message,
         started_at=pod.started_at if began is None else _time(began),
+        ready=True,
     )
 
 

@@ -42,6 +42,8 @@ DEFAULT_GRACE_SECONDS = 5.0
 """Grace after a SIGTERM that came without `stop.json`: the machine is going down."""
 ABANDONED = "abandoned"
 """A file by which an agent says, holding the lock, that no shim may start this run any more."""
+PREPARE_LOOK_MS = 1000.0
+"""How often it is looked at how large that is which is prepared."""
 RECORD_TRIES = 60
 """How often the exit record is tried, once a second, where the disk is full; then the agent finds the run lost."""
 
@@ -252,15 +254,35 @@ def _timestamp() -> bytes:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-class What:
-    """The part `shim` of `run.json` (run_folder.ShimRun)."""
+class Command:
+    """Something to run."""
 
     def __init__(self, fields: "Any") -> None:
         self.arguments: list[str] = fields["arguments"]
         self.environment: dict[str, str] = fields["environment"]
         self.working_dir: str = fields["working_dir"]
+
+
+class Preparation(Command):
+    """One of `prepare` in the same (run_folder.Preparation)."""
+
+    def __init__(self, fields: "Any") -> None:
+        super().__init__(fields)
+        self.seconds: float = fields["seconds"]
+        self.folder: str = fields["folder"]
+        self.most_bytes: int = fields["most_bytes"]
+        self.reason: str = fields["reason"]
+        self.what: str = fields["what"]
+
+
+class What(Command):
+    """The part `shim` of `run.json` (run_folder.ShimRun)."""
+
+    def __init__(self, fields: "Any") -> None:
+        super().__init__(fields)
+        self.prepare = [Preparation(each) for each in fields.get("prepare", ())]
         self.log_max_bytes: int = fields["log_max_bytes"]
-        self.isolation: dict[str, list[str]] | None = fields["isolation"]
+        self.isolation: dict[str, Any] | None = fields["isolation"]
 
 
 def cell_for(run: "What") -> "isolation.Cell | None":
@@ -268,12 +290,16 @@ def cell_for(run: "What") -> "isolation.Cell | None":
     if run.isolation is None:
         return None
     try:
-        return isolation.enter(isolation.Walls(**run.isolation))
+        folders = dict(run.isolation)
+        volumes = [isolation.Volume(**volume) for volume in folders.pop("volumes", ())]
+        return isolation.enter(isolation.Walls(volumes=volumes, **folders))
+    except isolation.VolumeError as error:
+        raise StartError(None, "volume", str(error)) from error
     except (isolation.IsolationError, OSError) as error:
         raise StartError(None, "not_isolated", f"this machine cannot shut the pod off from Muster: {error}") from error
 
 
-def start_command(run: "What", cell: "isolation.Cell | None", out: int, err: int) -> int:
+def start_command(run: Command, cell: "isolation.Cell | None", out: int, err: int) -> int:
     """Start the command in a session of its own; its pid. Raises StartError with what execve(2) said."""
     arguments, environment, working_dir = run.arguments, run.environment, run.working_dir
     libc = ctypes.CDLL(None)
@@ -362,6 +388,9 @@ class Shim:
         out, err = self._pipe(b"stdout"), self._pipe(b"stderr")
         try:
             cell = cell_for(self._run)
+            for preparation in self._run.prepare:
+                if (end := self._prepare(preparation, cell, out, err)) is not None:
+                    return end
             self._main = start_command(self._run, cell, out, err)
         except StartError as error:
             return {
@@ -389,6 +418,35 @@ class Shim:
         if self._stop is not None:
             record["stop"] = self._stop
         return record
+
+    def _prepare(
+        self, preparation: Preparation, cell: "isolation.Cell | None", out: int, err: int
+    ) -> "dict[str, object] | None":
+        """Run what comes before the command; the record of the end that this is, where it is one. Raises StartError."""
+        self._main = start_command(preparation, cell, out, err)
+        give_up, beyond = time.monotonic() + preparation.seconds, ""
+        while self._status is None:
+            self._turn(min(self._wait_ms() or PREPARE_LOOK_MS, PREPARE_LOOK_MS))
+            if not beyond and time.monotonic() >= give_up:
+                beyond = f"it took longer than {preparation.seconds:.0f} s"
+            elif not beyond and size_of(preparation.folder) > preparation.most_bytes:
+                beyond = f"it became larger than {preparation.most_bytes} bytes"
+            if beyond:
+                kill_below(os.getpid())
+        code = os.waitstatus_to_exitcode(self._status)
+        if code == 0 and self._stop is None and not beyond:
+            self._status = None
+            return None
+        ended_at = time.time()
+        self._end_all()
+        if self._stop is not None:
+            return {"ended_at": ended_at, "stop": self._stop}
+        why = beyond or f"exit code {code}; its log says why"
+        return {
+            "ended_at": ended_at,
+            "reason": preparation.reason,
+            "message": f"this machine could not {preparation.what}: {why}",
+        }
 
     def _pipe(self, stream: bytes) -> int:
         read, write = os.pipe2(os.O_CLOEXEC)
@@ -462,6 +520,21 @@ class Shim:
         while self._streams and time.monotonic() < give_up:
             self._turn(100)
         self._log.close()
+
+
+def size_of(folder: str) -> int:
+    """Bytes of the files in it, at any depth; of what is just going away nothing."""
+    size = 0
+    folders = [folder]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as found:
+            for entry in found:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        size += entry.stat(follow_symlinks=False).st_size
+    return size
 
 
 def tell(status_fd: int) -> None:

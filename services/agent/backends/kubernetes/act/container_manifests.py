@@ -6,6 +6,7 @@ from events.cluster_protocol import RunPod
 from events.workload.pod_sets import Container
 from services.agent.backends.kubernetes.act.code_manifests import code_mount, code_volumes
 from services.agent.backends.kubernetes.act.security import Security
+from services.agent.backends.kubernetes.act.volume_manifests import volume_manifests
 
 type Manifest = dict[str, Any]
 
@@ -29,8 +30,8 @@ def pull_secrets(container: Container) -> Manifest:
 
 
 def folders(run: RunPod, cluster_id: str, code_maps: int) -> tuple[list[Manifest], list[Manifest]]:
-    """(mounts of the run's own container, volumes of its pod). All are empty at first but that of the code, and gone
-    with the pod. Memory that is written to /dev/shm counts for the container's limit.
+    """(mounts of the run's own container, volumes of its pod). Those that nobody asked for by path are empty at first
+    but that of the code, and gone with the pod. Memory that is written to /dev/shm counts for the container's limit.
     """
     mounts: list[Manifest] = []
     volumes: list[Manifest] = []
@@ -43,11 +44,39 @@ def folders(run: RunPod, cluster_id: str, code_maps: int) -> tuple[list[Manifest
     if run.container.large_shm:
         mounts.append({"name": _SHM_VOLUME, "mountPath": "/dev/shm"})  # noqa: S108 (of the container)
         volumes.append({"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory"}})
-    return mounts, volumes
+    more_mounts, more_volumes = volume_manifests(run)
+    return [*mounts, *more_mounts], [*volumes, *more_volumes]
+
+
+def readiness_probe(run: RunPod) -> Manifest:
+    probe = run.readiness
+    if probe is None:
+        return {}
+    return {
+        "readinessProbe": {
+            "httpGet": {
+                "path": probe.path,
+                "port": probe.port,
+                "scheme": "HTTPS" if probe.https else "HTTP",
+                **({"host": probe.host} if probe.host else {}),
+            },
+            "initialDelaySeconds": probe.delay_seconds,
+            "periodSeconds": probe.period_seconds,
+            "timeoutSeconds": probe.timeout_seconds,
+            "successThreshold": probe.successes,
+            "failureThreshold": probe.failures,
+        }
+    }
+
+
+def of_the_host(container: Container) -> Manifest:
+    """What a pod shares with its node. It finds Services by name all the same."""
+    network = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if container.host_network else {}
+    return {**network, **({"hostIPC": True} if container.host_ipc else {})}
 
 
 def pod_security(level: Security, container: Container = _NOTHING) -> Manifest:
-    seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
+    seccomp = {"seccompProfile": {"type": container.seccomp or "RuntimeDefault"}}
     groups = {"supplementalGroups": list(container.groups)} if container.groups else {}
     return {"runAsNonRoot": True, **seccomp, **groups} if level == "restricted" else {**seccomp, **groups}
 

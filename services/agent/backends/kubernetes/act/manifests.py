@@ -15,6 +15,7 @@ from events.workload.needs import GPU
 from events.workload.pod_sets import Container
 from events.workload.rendezvous import with_addresses
 from events.workload.spec import WHOLE_GPU_MILLI
+from services.agent.backends.clone import ENVIRONMENT, clone_command
 from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.code_manifests import CODE_FOLDER, code_container
@@ -23,12 +24,16 @@ from services.agent.backends.kubernetes.act.container_manifests import (
     container_security,
     folders,
     image_and_terminal,
+    of_the_host,
     pod_security,
     pull_secrets,
+    readiness_probe,
 )
-from services.agent.backends.kubernetes.act.objects import MAIN
+from services.agent.backends.kubernetes.act.objects import CLONE_CONTAINER, MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
+from services.agent.backends.kubernetes.act.volume_manifests import clones
+from services.agent.backends.kubernetes.act.volume_manifests import devices as devices_of
 
 Manifest = dict[str, Any]
 
@@ -78,6 +83,7 @@ def pod_manifest(
     level = with_project(security, run.pod_security)
     working_dir = CODE_FOLDER if run.code else run.working_dir
     mounts, volumes = folders(run, cluster_id, code_maps)
+    before = [*([_unpacking(run, level)] if run.code else []), *_cloning(run, level)]
     container = {
         "name": MAIN,
         "image": run.image,
@@ -87,6 +93,8 @@ def pod_manifest(
         **({"args" if run.keeps_entry_point else "command": list(run.arguments)} if run.arguments else {}),
         **({"workingDir": working_dir} if working_dir else {}),
         **({"volumeMounts": mounts} if mounts else {}),
+        **devices_of(run),
+        **readiness_probe(run),
         **container_security(level, run.container),
     }
     return {
@@ -108,11 +116,12 @@ def pod_manifest(
             "terminationGracePeriodSeconds": run.grace_seconds,
             "tolerations": [*_tolerations(), *tolerations(run)],
             **affinity(run, cluster_id),
+            **of_the_host(run.container),
             "securityContext": pod_security(level, run.container),
             **pull_secrets(run.container),
             **({"hostname": names.hostname(run), "subdomain": service} if service else {}),
             **({"volumes": volumes} if volumes else {}),
-            **({"initContainers": [_unpacking(run, level)]} if run.code else {}),
+            **({"initContainers": before} if before else {}),
             "containers": [container],
         },
     }
@@ -239,6 +248,8 @@ def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str], restricted
         annotations[names.RESTRICTED_BY] = restricted
     if reservations:
         annotations[names.RESERVATIONS] = ",".join(reservations)
+    if run.readiness is not None:
+        annotations[names.PROBED] = "true"
     if run.code:
         annotations |= {names.CODE: run.code, names.CODE_MAPS: str(code_maps)}
     return {"labels": labels, "annotations": annotations}
@@ -339,6 +350,25 @@ def _unpacking(run: RunPod, level: Security) -> Manifest:
     )
     pulls = image_and_terminal(Container(pull_policy=run.container.pull_policy))
     return {**unpacks, **pulls, **container_security(level, run.container)}
+
+
+def _cloning(run: RunPod, level: Security) -> list[Manifest]:
+    """The containers that clone repositories, of the pod's own image and as the same user. It needs two programs."""
+    environment = ENVIRONMENT | {"NVIDIA_VISIBLE_DEVICES": NO_DEVICES}
+    return [
+        {
+            "name": f"{CLONE_CONTAINER}{number}",
+            "image": run.image,
+            "command": list(clone_command(volume)),
+            "env": [{"name": name, "value": value} for name, value in environment.items()],
+            "resources": _resources(run, devices=False),
+            "volumeMounts": [mount],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            **image_and_terminal(Container(pull_policy=run.container.pull_policy)),
+            **container_security(level, run.container),
+        }
+        for number, (volume, mount) in enumerate(clones(run))
+    ]
 
 
 def _resources(run: RunPod, *, devices: bool = True) -> Manifest:

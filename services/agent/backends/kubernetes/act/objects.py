@@ -18,6 +18,8 @@ PodPhase = str
 TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 MAIN: Final = "main"
 """Name of the container that runs the workload; others were put beside it by the cluster's own admission."""
+CLONE_CONTAINER: Final = "clone-"
+"""How names of init containers begin that clone a repository."""
 CODE_CONTAINER: Final = "code"
 """Name of the init container that unpacks a run's code."""
 
@@ -53,6 +55,7 @@ class OurAnnotations(_Part, frozen=True, kw_only=True):
     restricted_by: str = msgspec.field(name=names.RESTRICTED_BY, default="")
     project_name: str = msgspec.field(name=names.PROJECT_NAME, default="")
     code: str = msgspec.field(name=names.CODE, default="")
+    probed: str = msgspec.field(name=names.PROBED, default="")
     code_maps: str = msgspec.field(name=names.CODE_MAPS, default="")
 
 
@@ -153,6 +156,7 @@ class ContainerState(_Part, frozen=True, kw_only=True):
 class ContainerStatus(_Part, frozen=True, kw_only=True):
     name: str
     state: ContainerState = ContainerState()
+    ready: bool = False
     restart_count: int = 0
 
 
@@ -246,6 +250,41 @@ class Event(_Part, frozen=True, kw_only=True):
 class ConfigMap(_Part, frozen=True, kw_only=True):
     metadata: ObjectMeta
     data: dict[str, str] = {}
+
+
+class ClaimLabels(_Part, frozen=True, kw_only=True):
+    cluster: str = msgspec.field(name=names.CLUSTER, default="")
+    workload: str = msgspec.field(name=names.WORKLOAD, default="")
+    ephemeral: str = msgspec.field(name=names.EPHEMERAL, default="")
+
+
+class ClaimAnnotations(_Part, frozen=True, kw_only=True):
+    selected_node: str = msgspec.field(name=names.SELECTED_NODE, default="")
+
+
+NO_CLAIM_LABELS: Final = ClaimLabels()
+NO_CLAIM_ANNOTATIONS: Final = ClaimAnnotations()
+
+
+class ClaimMeta(_Part, frozen=True, kw_only=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    deletion_timestamp: datetime | None = None
+    labels: ClaimLabels = NO_CLAIM_LABELS
+    annotations: ClaimAnnotations = NO_CLAIM_ANNOTATIONS
+
+
+class ClaimSpec(_Part, frozen=True, kw_only=True):
+    volume_name: str = ""
+    """Of the volume that it is bound to; empty while it is not."""
+
+
+class Claim(_Part, frozen=True, kw_only=True):
+    """A PersistentVolumeClaim."""
+
+    metadata: ClaimMeta
+    spec: ClaimSpec = ClaimSpec()
 
 
 class Service(_Part, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from events.workload.needs import GPU
 from events.workload.pod import PodRef
 from services.agent.backends.interface import BAD_CODE, BackendError
 from services.agent.backends.kubernetes import names
+from services.agent.backends.kubernetes.act.claims import ClaimError, Claims
 from services.agent.backends.kubernetes.act.code_maps import CodeMaps, NoRoomError
 from services.agent.backends.kubernetes.act.fences import Fences
 from services.agent.backends.kubernetes.act.headless import HeadlessServices
@@ -58,6 +59,7 @@ class Runs:
         namespaces: Namespaces,
         services: HeadlessServices,
         code: CodeMaps,
+        claims: Claims,
         reservations: Reservations,
         logs: PodLogs,
         is_current: Callable[[], bool],
@@ -71,6 +73,7 @@ class Runs:
         self._namespaces = namespaces
         self._services = services
         self._code = code
+        self._claims = claims
         self._reservations = reservations
         self._logs = logs
         self._is_current = is_current
@@ -158,6 +161,13 @@ class Runs:
         except NoRoomError as error:
             self._refuse(pod, "no_room_for_code", str(error))
             return
+        try:
+            async with self._claims.making(pod, place.name):
+                await self._create_in(place, pod, code_maps)
+        except ClaimError as error:
+            self._refuse(pod, "no_claim", str(error), kind="failed")
+
+    async def _create_in(self, place: Place, pod: RunPod, code_maps: int) -> None:
         indexes = [share.device for share in pod.devices]
         if shares_devices(pod):
             if not self._may_make(pod):

@@ -11,9 +11,11 @@ import msgspec
 
 from events.quantities import QuantityError, format_bytes, parse_bytes
 from events.workload.commands import PodFactKind
+from services.agent.backends.clone import NO_PROGRAM, NOT_CLONED
 from services.agent.backends.interface import BAD_CODE
 from services.agent.backends.kubernetes.act.code_manifests import IS_CHANGED
 from services.agent.backends.kubernetes.act.objects import (
+    CLONE_CONTAINER,
     CODE_CONTAINER,
     MAIN,
     Condition,
@@ -112,6 +114,8 @@ def _failed_before(pod: Pod, deleted_at: datetime | None) -> End | None:
             return None
         if status.name == CODE_CONTAINER and pod.metadata.annotations.code:
             return End(kind="failed", reason=BAD_CODE, message=_not_unpacked(ended))
+        if status.name.startswith(CLONE_CONTAINER) and pod.metadata.labels.token:
+            return End(kind="failed", reason=NOT_CLONED, message=_not_cloned(ended))
         said = f": {ended.message.strip()}" if ended.message.strip() else ""
         message = (
             f"container {status.name}, which the cluster put before it, ended with exit code {ended.exit_code}{said}"
@@ -128,6 +132,14 @@ def _not_unpacked(ended: Terminated) -> str:
     elif ended.reason == "OOMKilled":
         said, advice = "out of memory", "ask for a higher memory limit"
     return f"its code could not be unpacked in its image: {said}; {advice}"
+
+
+def _not_cloned(ended: Terminated) -> str:
+    said = ended.message.strip() or f"exit code {_exit_code(ended)}"
+    advice = "check its address, branch and revision, and that everybody may read it"
+    if ended.exit_code == NO_PROGRAM:
+        advice = "use an image that has sh, git and timeout"
+    return f"its repository could not be cloned: {said}; {advice}"
 
 
 def _before_anybody_asked(pod: Pod, terminated: Terminated, deleted_at: datetime | None) -> bool:

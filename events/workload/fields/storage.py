@@ -1,0 +1,182 @@
+"""Volumes that pods find in their file system (S052, S055 to S060)."""
+
+from typing import Annotated, ClassVar, Final, Literal
+
+from events.fields.declare import About, Item, Limits, Section
+from events.fields.values import FilePath, ItemName, Items, LongName, ObjectName, Quantity
+
+Switch = Annotated[bool, Limits(shows_default=True)]
+FileMode = Annotated[str, Limits(shortest=4, longest=4, pattern="0[0-7]{3}")]
+ClassName = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
+Repository = Annotated[str, Limits(shortest=1, longest=2048)]
+SomeText = Annotated[str, Limits(shortest=1)]
+MEMORY: Final = "Memory"
+
+
+class EmptyDirVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """An empty folder of each pod, gone with the pod."""
+
+    name: Annotated[ItemName | None, About(rows="S055 R37")] = None
+    """Name of this item, unique among all volumes."""
+    path: Annotated[FilePath | None, About(rows="S059 R35")] = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    medium: Annotated[ItemName | None, About(rows="S059")] = None
+    """Memory: in memory, and not on a disk. Default: on a disk of the node."""
+    size_limit: Annotated[Quantity | None, About(rows="S059 C9", unit="bytes")] = None
+    """Size that it cannot exceed, such as 2Gi. On the cluster local only with medium Memory. Default: none."""
+
+
+class HostPathVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """A folder or file of the node."""
+
+    name: Annotated[ItemName | None, About(rows="S055 R37")] = None
+    """Name of this item, unique among all volumes."""
+    path: Annotated[FilePath | None, About(rows="S059 R31")] = None
+    """Absolute path on the node. Mandatory."""
+    mount_path: Annotated[FilePath | None, About(rows="S059 R31")] = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: Annotated[Switch, About(rows="S059 C7")] = True
+    """Whether the pod cannot change it. Default: it cannot."""
+    mount_propagation: Annotated[Literal["None", "HostToContainer"] | None, About(rows="S059 R31")] = None
+    """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a workload.
+    Default: None. Only on clusters of kind kubernetes.
+    """
+
+
+class GitVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """A repository that is cloned before each pod's program starts."""
+
+    name: Annotated[ItemName | None, About(rows="S055 R37")] = None
+    """Name of this item, unique among all volumes."""
+    repository: Annotated[Repository | None, About(rows="S057 R34")] = None
+    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    branch: Annotated[ItemName | None, About(rows="S057")] = None
+    """Branch. Default: that of the repository."""
+    revision: Annotated[ItemName | None, About(rows="S057")] = None
+    """Commit or tag. Default: the newest commit of the branch."""
+    path: Annotated[FilePath | None, About(rows="S057 R34")] = None
+    """Absolute path at which the pod finds it. Mandatory."""
+
+
+class NfsVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """A folder of an NFS server."""
+
+    name: Annotated[ItemName | None, About(rows="S055 R37")] = None
+    """Name of this item, unique among all volumes."""
+    path: Annotated[FilePath | None, About(rows="S059 R32")] = None
+    """Absolute path on the server. Mandatory."""
+    server: Annotated[LongName | None, About(rows="S059 R32")] = None
+    """Host name or address of the server. Mandatory."""
+    mount_path: Annotated[FilePath | None, About(rows="S059 R32")] = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: Annotated[Switch, About(rows="S059")] = True
+    """Whether the pod cannot change it. Default: it cannot."""
+
+
+class ConfigMapVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """The keys of a ConfigMap in the project's namespace, as files."""
+
+    name: Annotated[ItemName | None, About(rows="S055 R37")] = None
+    """Name of this item, unique among all volumes."""
+    config_map: Annotated[ObjectName | None, About(rows="S060 R35")] = None
+    """Name of the ConfigMap. Mandatory."""
+    mount_path: Annotated[FilePath | None, About(rows="S060 R35")] = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    sub_path: Annotated[FilePath | None, About(rows="S060")] = None
+    """Only this key, as a file at the mount path. Default: all of them, in a folder there."""
+    default_mode: Annotated[FileMode | None, About(rows="S060")] = None
+    """Rights of the files in four octal digits. Default: 0644."""
+
+
+class SecretVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """The keys of a Secret in the project's namespace, as files."""
+
+    name: Annotated[ItemName | None, About(rows="S055 R37")] = None
+    """Name of this item, unique among all volumes."""
+    secret: Annotated[SomeText | None, About(rows="S060 R35")] = None
+    """Name of the Secret. Mandatory."""
+    mount_path: Annotated[SomeText | None, About(rows="S060 R35")] = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    default_mode: Annotated[FileMode | None, About(rows="S060")] = None
+    """Rights of the files in four octal digits. Default: 0644."""
+
+
+class PvcAccessModes(Section, frozen=True, kw_only=True):
+    """How many nodes may use a new claim, and how; several are possible."""
+
+    read_write_once: Annotated[Switch, About(rows="S052 S056")] = True
+    """Pods of one node read and write it. Default: yes."""
+    read_only_many: Annotated[Switch, About(rows="S052 S056")] = False
+    """Pods of many nodes read it. Default: no."""
+    read_write_many: Annotated[Switch, About(rows="S052 S056")] = False
+    """Pods of many nodes read and write it. Default: no."""
+
+
+class ClaimInfo(Section, frozen=True, kw_only=True):
+    """How a new claim is made."""
+
+    size: Annotated[Quantity | None, About(rows="S052 R28 C9", unit="bytes")] = None
+    """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
+    storage_class: Annotated[ClassName | None, About(rows="S052 R28")] = None
+    """Storage class of the cluster. Default: the cluster's own default. Only on clusters of kind kubernetes."""
+    access_modes: Annotated[PvcAccessModes, About(rows="S052")] = PvcAccessModes()
+    """How many nodes may use it, and how."""
+    volume_mode: Annotated[Literal["Filesystem", "Block"] | None, About(rows="S052")] = None
+    """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+
+
+class PvcVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """A persistent volume claim: one that is there, or a new one, which all pods of the workload share."""
+
+    name: Annotated[ItemName | None, About(rows="S055 R37")] = None
+    """Name of this item, unique among all volumes."""
+    path: Annotated[FilePath | None, About(rows="S052 R28 R30")] = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    existing_pvc: Annotated[Switch, About(rows="S056 R28")] = False
+    """Whether the claim is there already, in the project. Default: no, it is made."""
+    claim_name: Annotated[ItemName | None, About(rows="S056 R28")] = None
+    """Name of the claim. Mandatory with existingPvc. Default: a name is made."""
+    read_only: Annotated[Switch, About(rows="S056")] = False
+    """Whether the pod cannot change it. Default: it can."""
+    ephemeral: Annotated[Switch, About(rows="S052 S056 R40")] = False
+    """Whether a new claim is deleted each time the workload stops, completes or fails. Default: no, it is deleted with
+    the workload.
+    """
+    claim_info: Annotated[ClaimInfo | None, About(rows="S052 S056 R28")] = None
+    """How the new claim is made. Mandatory without existingPvc."""
+
+
+class StorageSpec(Section, frozen=True, kw_only=True):
+    """Volumes of each pod, by their kind."""
+
+    TITLE: ClassVar[str] = "Storage"
+
+    config_map_volume: Annotated[
+        Items[ConfigMapVolume], About(rows="S055 S060", flag="--configmap-volume", key="mountPath")
+    ] = ()
+    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    empty_dir_volume: Annotated[Items[EmptyDirVolume], About(rows="S055 S059", flag="--empty-dir", key="path")] = ()
+    """Empty folders, gone with their pod; at most 1000."""
+    git: Annotated[Items[GitVolume], About(rows="S055 S057", flag="--git-sync", key="path")] = ()
+    """Repositories; at most 1000. The image needs git and timeout; on the cluster local, this machine does."""
+    host_path: Annotated[Items[HostPathVolume], About(rows="S055 S059", flag="--host-path", key="mountPath")] = ()
+    """Folders and files of the node; at most 1000. The project must be privileged."""
+    nfs: Annotated[Items[NfsVolume], About(rows="S055 S059", flag="--nfs", key="mountPath")] = ()
+    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    pvc: Annotated[
+        Items[PvcVolume], About(rows="S052 S055 S056", flag="--pvc", aliases=("--new-pvc",), key="path")
+    ] = ()
+    """Persistent volume claims; at most 1000."""
+    secret_volume: Annotated[
+        tuple[SecretVolume, ...], About(rows="S055 S060", flag="--secret-volume", key="mountPath")
+    ] = ()
+    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+
+
+class Storage(Section, frozen=True, kw_only=True):
+    """The object that holds the volumes."""
+
+    TITLE: ClassVar[str] = "Storage"
+
+    storage: Annotated[StorageSpec, About(rows="S055")] = StorageSpec()
+    """Volumes of each pod."""

@@ -1,0 +1,181 @@
+"""The volumes of a pod as agents are told of them, made from a workload's storage. Pure.
+
+Here ends what a person may leave out: every path is there, every size is a number.
+"""
+
+from typing import Final
+
+import msgspec
+
+from events.quantities import parse_bytes
+from events.workload.fields.storage import MEMORY, ClaimInfo, PvcVolume, StorageSpec
+
+DEFAULT_FILE_MODE: Final = 0o644
+"""Of files that are made from a ConfigMap or a Secret, as Kubernetes has it."""
+
+
+class _Volume(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    mount_path: str
+    """Where the pod finds it, from `/`."""
+
+
+class EmptyFolder(_Volume, frozen=True, kw_only=True):
+    """Empty at first, and gone with the pod."""
+
+    in_memory: bool = False
+    most_bytes: int = 0
+    """0: no limit."""
+
+
+class NodeFolder(_Volume, frozen=True, kw_only=True):
+    """A path of the node."""
+
+    path: str
+    read_only: bool = True
+    propagation: str = ""
+    """As Kubernetes names it; empty: none."""
+
+
+class NfsFolder(_Volume, frozen=True, kw_only=True):
+    server: str
+    path: str
+    read_only: bool = True
+
+
+class ConfigFiles(_Volume, frozen=True, kw_only=True):
+    """The keys of a ConfigMap, or of a Secret, as files."""
+
+    object_name: str
+    secret: bool = False
+    only_key: str = ""
+    """A file of this key alone, instead of a folder with all of them."""
+    mode: int = DEFAULT_FILE_MODE
+
+
+class NewClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a claim is made that is not there yet."""
+
+    size_bytes: int
+    storage_class: str = ""
+    """Empty: the cluster's default."""
+    modes: tuple[str, ...] = ()
+    """Access modes, as Kubernetes names them."""
+    block: bool = False
+    """A device instead of a folder."""
+    ephemeral: bool = False
+    """Deleted each time the workload stops or ends."""
+
+
+class ClaimedFolder(_Volume, frozen=True, kw_only=True):
+    """A persistent volume claim of the project."""
+
+    claim: str = ""
+    """Its name; empty: one is made of the workload's id and the number."""
+    number: int = 0
+    """Among those of the workload."""
+    new: NewClaim | None = None
+    """None: it is there already."""
+    read_only: bool = False
+
+
+class ClonedFolder(_Volume, frozen=True, kw_only=True):
+    """What a repository holds. Each pod has its own copy, and may change it."""
+
+    repository: str
+    branch: str = ""
+    """Empty: the repository's own."""
+    revision: str = ""
+    """Empty: the newest."""
+
+
+Volume = ClonedFolder | EmptyFolder | NodeFolder | NfsFolder | ConfigFiles | ClaimedFolder
+
+
+def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
+    """Every volume, in the order of the fields. What the rules refuse has empty texts here."""
+    empty = (
+        EmptyFolder(
+            mount_path=one.path or "",
+            in_memory=one.medium == MEMORY,
+            most_bytes=parse_bytes(one.size_limit or "0"),
+        )
+        for one in storage.empty_dir_volume
+    )
+    of_nodes = (
+        NodeFolder(
+            mount_path=one.mount_path or "",
+            path=one.path or "",
+            read_only=one.read_only,
+            propagation="" if one.mount_propagation in {None, "None"} else one.mount_propagation or "",
+        )
+        for one in storage.host_path
+    )
+    cloned = (
+        ClonedFolder(
+            mount_path=one.path or "",
+            repository=one.repository or "",
+            branch=one.branch or "",
+            revision=one.revision or "",
+        )
+        for one in storage.git
+    )
+    nfs = (
+        NfsFolder(
+            mount_path=one.mount_path or "", server=one.server or "", path=one.path or "", read_only=one.read_only
+        )
+        for one in storage.nfs
+    )
+    config_maps = (
+        ConfigFiles(
+            mount_path=one.mount_path or "",
+            object_name=one.config_map or "",
+            only_key=one.sub_path or "",
+            mode=file_mode(one.default_mode),
+        )
+        for one in storage.config_map_volume
+    )
+    secrets = (
+        ConfigFiles(
+            mount_path=one.mount_path or "",
+            object_name=one.secret or "",
+            secret=True,
+            mode=file_mode(one.default_mode),
+        )
+        for one in storage.secret_volume
+    )
+    claims = (_claim(number, one) for number, one in enumerate(storage.pvc))
+    return (*config_maps, *empty, *cloned, *of_nodes, *nfs, *claims, *secrets)
+
+
+def _claim(number: int, pvc: PvcVolume) -> ClaimedFolder:
+    info = pvc.claim_info or ClaimInfo()
+    allowed = info.access_modes
+    modes = {
+        "ReadWriteOnce": allowed.read_write_once,
+        "ReadOnlyMany": allowed.read_only_many,
+        "ReadWriteMany": allowed.read_write_many,
+    }
+    new = NewClaim(
+        size_bytes=parse_bytes(info.size or "0"),
+        storage_class=info.storage_class or "",
+        modes=tuple(name for name, is_allowed in modes.items() if is_allowed),
+        block=info.volume_mode == "Block",
+        ephemeral=pvc.ephemeral,
+    )
+    return ClaimedFolder(
+        mount_path=pvc.path or "",
+        claim=pvc.claim_name or "",
+        number=number,
+        new=None if pvc.existing_pvc else new,
+        read_only=pvc.read_only,
+    )
+
+
+def file_mode(text: str | None) -> int:
+    """Rights that four octal digits say. Raises ValueError where they are none."""
+    return DEFAULT_FILE_MODE if text is None else int(text, 8)
+
+
+def check_volumes(storage: StorageSpec) -> None:
+    """Raises ValueError where `volumes` would: a quantity or rights that are none."""
+    volumes(storage)

@@ -1,0 +1,298 @@
+"""Rules of volumes (R28 to R35, R37, C7, C9; S052, S055 to S060). Pure."""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from events.cluster import ClusterKind
+from events.fields.values import MAX_LIST_ITEMS
+from events.quantities import QuantityError, parse_bytes
+from events.workload.fields.storage import MEMORY, ClaimInfo, PvcVolume, StorageSpec
+from events.workload.spec import TrainingSpec
+from services.api.issues import Issue, fault, shown
+
+OWN_FOLDERS: Final = ("/muster", "/proc", "/sys")
+"""Nothing is laid there: Muster's own folders of a pod, and the kernel's, which no runtime lets anybody cover."""
+_SHM: Final = "/dev/shm"  # noqa: S108 (of a pod)
+_OBJECT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+_REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\Z")
+_SERVER: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?\Z")
+
+
+class _Asked(NamedTuple):
+    """One volume, of whatever kind."""
+
+    path: str
+    """Of the item, such as `spec.storage.nfs[0]`."""
+    name: str | None
+    mount: str
+    """The field that says where the pod finds it."""
+    mount_path: str | None
+    needed: dict[str, str | None]
+    """Other fields that it must have, with what is given."""
+
+
+_EXAMPLES: Final = {
+    "configMap": "settings",
+    "mountPath": "/data",
+    "path": "/data",
+    "repository": "https://git.example.com/team/code",
+    "secret": "certificates",
+    "server": "nfs.example.com",
+}
+
+
+def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
+    """R31, R32, R35, R37, C9."""
+    storage = spec.storage
+    asked = tuple(_asked(storage))
+    for one in asked:
+        for field, value in {one.mount: one.mount_path, **one.needed}.items():
+            if not value:
+                yield fault(f"{one.path}.{field}", f"is required, such as {_EXAMPLES[field]}", "required")
+    yield from _names(asked)
+    yield from _mount_paths(asked, large_shm=spec.compute.large_shm_request)
+    yield from _empty_folders(storage)
+    yield from _of_the_node(storage)
+    yield from _nfs(storage)
+    yield from _repositories(storage)
+    yield from _claims(storage)
+    yield from _files(storage)
+
+
+def _asked(storage: StorageSpec) -> Iterator[_Asked]:
+    for index, one in enumerate(storage.config_map_volume):
+        path = f"spec.storage.configMapVolume[{index}]"
+        yield _Asked(path, one.name, "mountPath", one.mount_path, {"configMap": one.config_map})
+    for index, one in enumerate(storage.empty_dir_volume):
+        yield _Asked(f"spec.storage.emptyDirVolume[{index}]", one.name, "path", one.path, {})
+    for index, one in enumerate(storage.git):
+        yield _Asked(f"spec.storage.git[{index}]", one.name, "path", one.path, {"repository": one.repository})
+    for index, one in enumerate(storage.host_path):
+        yield _Asked(f"spec.storage.hostPath[{index}]", one.name, "mountPath", one.mount_path, {"path": one.path})
+    for index, one in enumerate(storage.nfs):
+        needed = {"path": one.path, "server": one.server}
+        yield _Asked(f"spec.storage.nfs[{index}]", one.name, "mountPath", one.mount_path, needed)
+    for index, one in enumerate(storage.pvc):
+        yield _Asked(f"spec.storage.pvc[{index}]", one.name, "path", one.path, {})
+    for index, one in enumerate(storage.secret_volume):
+        path = f"spec.storage.secretVolume[{index}]"
+        yield _Asked(path, one.name, "mountPath", one.mount_path, {"secret": one.secret})
+
+
+def _names(asked: tuple[_Asked, ...]) -> Iterator[Issue]:
+    """R37."""
+    seen: dict[str, str] = {}
+    for one in asked:
+        if one.name is None:
+            continue
+        if one.name in seen:
+            details = f"{shown(one.name)} is the name of {seen[one.name]}, too; each volume has its own"
+            yield fault(f"{one.path}.name", details)
+        seen.setdefault(one.name, one.path)
+
+
+def _mount_paths(asked: tuple[_Asked, ...], *, large_shm: bool) -> Iterator[Issue]:
+    """Two volumes at one path would hide each other."""
+    seen: dict[str, str] = {_SHM: "spec.compute.largeShmRequest"} if large_shm else {}
+    for one in asked:
+        if not one.mount_path:
+            continue
+        field, plain = f"{one.path}.{one.mount}", f"/{posixpath.normpath(one.mount_path).lstrip('/')}"
+        if wrong := _wrong_path(one.mount_path):
+            yield fault(field, wrong)
+        elif plain == "/" or ":" in plain:
+            yield fault(field, f"{shown(one.mount_path)} is no place for a volume; give a folder without `:`, as /data")
+        elif plain.startswith(tuple(f"{own}/" for own in OWN_FOLDERS)) or plain in {*OWN_FOLDERS, "/dev"}:
+            details = f"{shown(one.mount_path)} belongs to the system of the pod; give another folder, such as /data"
+            yield fault(field, details)
+        elif plain in seen:
+            yield fault(field, f"{shown(plain)} is taken by {seen[plain]}; give another path", None, seen[plain])
+        else:
+            seen[plain] = field
+
+
+def _wrong_path(path: str) -> str:
+    """Why it is no absolute path; empty where it is one."""
+    if not path.isprintable():
+        return f"{shown(path)} has control characters; leave them out"
+    if not path.startswith("/"):
+        return f"{shown(path)} is relative; write it from `/`"
+    return f"{shown(path)} has a `..`; write it without" if ".." in path.split("/") else ""
+
+
+def _empty_folders(storage: StorageSpec) -> Iterator[Issue]:
+    for index, one in enumerate(storage.empty_dir_volume):
+        path = f"spec.storage.emptyDirVolume[{index}]"
+        if one.medium not in {None, MEMORY}:
+            details = f"{shown(one.medium)} is no medium; give {MEMORY}, or leave it out for a disk of the node"
+            yield fault(f"{path}.medium", details, "options")
+        if one.size_limit is not None:
+            yield from _size(f"{path}.sizeLimit", one.size_limit)
+
+
+def _size(field: str, text: str) -> Iterator[Issue]:
+    """C9."""
+    try:
+        size = parse_bytes(text)
+    except QuantityError as error:
+        yield fault(field, str(error))
+        return
+    if size < 1:
+        yield fault(field, f"is more than 0, got {shown(text)}", "min")
+
+
+def _of_the_node(storage: StorageSpec) -> Iterator[Issue]:
+    """R31."""
+    first = next((one.mount_propagation for one in storage.host_path), None)
+    for index, one in enumerate(storage.host_path):
+        path = f"spec.storage.hostPath[{index}]"
+        if one.path and (wrong := _wrong_path(one.path)):
+            yield fault(f"{path}.path", wrong)
+        if (one.mount_propagation or "None") != (first or "None"):
+            details = f"is {one.mount_propagation or 'None'}, and that of the first host path {first or 'None'}"
+            field = f"{path}.mountPropagation"
+            yield fault(field, f"{details}; all host paths have the same", None, "spec.storage.hostPath[0]")
+
+
+def _nfs(storage: StorageSpec) -> Iterator[Issue]:
+    """R32."""
+    for index, one in enumerate(storage.nfs):
+        path = f"spec.storage.nfs[{index}]"
+        if one.path and (wrong := _wrong_path(one.path)):
+            yield fault(f"{path}.path", wrong)
+        if one.server and not _SERVER.match(one.server):
+            details = f"{shown(one.server)} is no host name or address; write it as {_EXAMPLES['server']}"
+            yield fault(f"{path}.server", details)
+
+
+def _repositories(storage: StorageSpec) -> Iterator[Issue]:
+    """R34, of those that everybody may read."""
+    for index, one in enumerate(storage.git):
+        path = f"spec.storage.git[{index}]"
+        if one.repository and (wrong := _wrong_repository(one.repository)):
+            yield fault(f"{path}.repository", wrong)
+        for name, given in (("branch", one.branch), ("revision", one.revision)):
+            if given is not None and (not _REF.match(given) or ".." in given or given.endswith((".", "/", ".lock"))):
+                details = f"{shown(given)} is no name of a {name}: letters, digits, `-`, `_`, `.` and `/`"
+                yield fault(f"{path}.{name}", details)
+
+
+def _wrong_repository(address: str) -> str:
+    """Why it cannot be cloned; empty where it may be. What it was given with it is not told: it may be a password."""
+    try:
+        parts = urlsplit(address)
+        fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        secret = bool(parts.username or parts.password)
+    except ValueError:
+        fit = secret = False
+    if secret:
+        return "has a name or password in it, which the log would keep for ever; only public repositories are possible"
+    if not fit or not address.isprintable() or " " in address:
+        return f"{shown(address)} is no address of a repository; write it as https://host/path"
+    return ""
+
+
+def _claims(storage: StorageSpec) -> Iterator[Issue]:
+    """R28."""
+    made: dict[str, str] = {}
+    for index, one in enumerate(storage.pvc):
+        path, name = f"spec.storage.pvc[{index}]", one.claim_name
+        if name is not None and not _OBJECT_NAME.match(name):
+            details = f"{shown(name)} is no name of a claim: small letters, digits, `-` and `.`"
+            yield fault(f"{path}.claimName", details)
+        if one.existing_pvc:
+            yield from _existing(path, one)
+            continue
+        if name is not None and name in made:
+            details = f"{shown(name)} is made by {made[name]}, too; give each new claim a name of its own"
+            yield fault(f"{path}.claimName", details)
+        made |= {} if name is None else {name: path}
+        yield from _new(f"{path}.claimInfo", one.claim_info)
+
+
+def _existing(path: str, claim: PvcVolume) -> Iterator[Issue]:
+    beside = f"{path}.existingPvc"
+    if claim.claim_name is None:
+        details = "is required with existingPvc true: the name of the claim that is there"
+        yield fault(f"{path}.claimName", details, "required", beside)
+    if claim.claim_info is not None:
+        details = "is for new claims; leave it out with existingPvc true"
+        yield fault(f"{path}.claimInfo", details, "canAdd", beside)
+    if claim.ephemeral:
+        details = "is for new claims: one that was there before is never deleted; leave it out with existingPvc true"
+        yield fault(f"{path}.ephemeral", details, "canAdd", beside)
+
+
+def _new(path: str, info: ClaimInfo | None) -> Iterator[Issue]:
+    size = f"{path}.size"
+    if info is None or not info.size:
+        yield fault(
+            size,
+            "is required for a new claim, such as 10Gi; or name one that is there, and existingPvc true",
+            "required",
+        )
+        return
+    yield from _size(size, info.size)
+    modes = info.access_modes
+    if not (modes.read_write_once or modes.read_only_many or modes.read_write_many):
+        yield fault(f"{path}.accessModes", "has none; give at least one, such as readWriteOnce", "required")
+    if info.storage_class is not None and not _OBJECT_NAME.match(info.storage_class):
+        details = f"{shown(info.storage_class)} is no name of a storage class: small letters, digits and `-`"
+        yield fault(f"{path}.storageClass", details)
+
+
+def _files(storage: StorageSpec) -> Iterator[Issue]:
+    """R35. The contract's own pattern of the mode lets more through than it means; it gives no bound of Secrets."""
+    for kind, items in (("configMapVolume", storage.config_map_volume), ("secretVolume", storage.secret_volume)):
+        for index, one in enumerate(items):
+            mode = one.default_mode
+            if mode is not None and not re.fullmatch(r"0[0-7]{3}", mode):
+                details = f"{shown(mode)} is no mode; give four octal digits from 0000 to 0777, such as 0644"
+                yield fault(f"spec.storage.{kind}[{index}].defaultMode", details)
+    for index, one in enumerate(storage.config_map_volume):
+        wrong = one.sub_path is not None and (
+            one.sub_path.startswith("/") or ".." in one.sub_path.split("/") or not one.sub_path.isprintable()
+        )
+        if wrong:
+            details = f"{shown(one.sub_path)} is no key of a ConfigMap; write it without `/` in front and without `..`"
+            yield fault(f"spec.storage.configMapVolume[{index}].subPath", details)
+    for index, one in enumerate(storage.secret_volume):
+        if one.secret and not _OBJECT_NAME.match(one.secret):
+            details = f"{shown(one.secret)} is no name of a Secret: small letters, digits, `-` and `.`"
+            yield fault(f"spec.storage.secretVolume[{index}].secret", details)
+    if len(storage.secret_volume) > MAX_LIST_ITEMS:
+        count = len(storage.secret_volume)
+        yield fault("spec.storage.secretVolume", f"has {count} items; at most {MAX_LIST_ITEMS} are possible", "max")
+
+
+def check_storage_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
+    """What this machine does not have, or cannot hold pods to. A simulated cluster runs nothing, and takes it all."""
+    if kind != "local":
+        return
+    storage = spec.storage
+    lists = {"configMapVolume": storage.config_map_volume, "nfs": storage.nfs, "secretVolume": storage.secret_volume}
+    for name, items in lists.items():
+        for index, _ in enumerate(items):
+            details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to take it from"
+            yield fault(f"spec.storage.{name}[{index}]", details, "canAdd", "clusterId")
+    for index, one in enumerate(storage.empty_dir_volume):
+        if one.size_limit is not None and one.medium != MEMORY:
+            details = f"acts only with medium {MEMORY} on a cluster of kind {kind}; give it, or leave the limit out"
+            field = f"spec.storage.emptyDirVolume[{index}]"
+            yield fault(f"{field}.sizeLimit", details, "canAdd", "clusterId", f"{field}.medium")
+    for index, one in enumerate(storage.host_path):
+        if one.mount_propagation == "HostToContainer":
+            details = f"is for clusters of kind kubernetes; pods of one of kind {kind} do not see later mounts"
+            yield fault(f"spec.storage.hostPath[{index}].mountPropagation", details, "canAdd", "clusterId")
+    for index, claim in enumerate(storage.pvc):
+        info = claim.claim_info or ClaimInfo()
+        given = {"storageClass": info.storage_class is not None, "volumeMode": info.volume_mode == "Block"}
+        for name, is_given in given.items():
+            if is_given:
+                details = (
+                    f"is for clusters of kind kubernetes; on one of kind {kind} a claim is a folder, so leave it out"
+                )
+                yield fault(f"spec.storage.pvc[{index}].claimInfo.{name}", details, "canAdd", "clusterId")

@@ -1,0 +1,231 @@
+"""Volumes of pods on this machine: what they find at their paths, what they cannot do there, and what is left of it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from events.workload.volumes import ClaimedFolder, ConfigFiles, EmptyFolder, NewClaim, NfsFolder, NodeFolder, Volume
+from services.agent.backends.interface import HeldClaims
+from services.agent.backends.local.backend import LocalBackend
+from tests.agent.given import WORKLOAD, NoCode, Watched, log_text, machine, open_local, run_pod
+from tests.agent.test_isolation import Machine, without_rights
+
+pytestmark = pytest.mark.anyio
+
+PLACE = "/muster-test-data"
+"""No machine has it, and none must have it afterwards."""
+KEPT = NewClaim(size_bytes=1024**3, modes=("ReadWriteOnce",))
+EPHEMERAL = NewClaim(size_bytes=1024**3, modes=("ReadWriteOnce",), ephemeral=True)
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[Watched]:
+    watched = await open_local(tmp_path / "data")
+    yield watched
+    await watched.close()
+    assert not Path(PLACE).exists()
+
+
+async def ended(local: Watched, script: str, *volumes: Volume, token: int = 1, **more: Any):
+    arguments = ("/bin/sh", "-ec", script)
+    await local.backend.apply(run_pod(token, node_name=local.node, arguments=arguments, volumes=volumes, **more))
+    return await local.until("succeeded", "failed", token=token)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def said(local: Watched) -> list[str]:
+    return await log_text(local.backend)
+
+
+async def test_an_empty_folder_is_empty_for_each_run_and_gone_with_it(local: Watched, tmp_path: Path) -> None:
+    """S059. Where the machine has no such path, it gets none: the pod alone sees it."""
+    script = f"ls -A {PLACE}/scratch; echo mine > {PLACE}/scratch/file; cat {PLACE}/scratch/file"
+    for token in (1, 2):
+        end = await ended(local, script, EmptyFolder(mount_path=f"{PLACE}/scratch"), token=token)
+        assert end.kind == "succeeded", end
+        assert await said(local) == ["mine"]
+        folder = tmp_path / "data" / "pods" / end.pod_key / str(token) / "volumes"
+        assert folder.exists()
+        await local.backend.forget(end.pod_key, token)
+        settled = tmp_path / "data" / "settled" / end.pod_key / str(token)
+        async with asyncio.timeout(20):
+            while (settled / "volumes").exists():
+                await asyncio.sleep(0.02)
+        assert (settled / "log").exists()
+
+
+async def test_memory_is_held_to_its_size(local: Watched) -> None:
+    volume = EmptyFolder(mount_path=PLACE, in_memory=True, most_bytes=1024**2)
+    end = await ended(local, f"head -c 4000000 /dev/zero > {PLACE}/file", volume)
+    assert end.kind == "failed"
+    assert "No space left" in "".join(await said(local))
+
+
+async def test_a_path_of_the_machine_is_read_only_unless_it_was_asked_for(local: Watched, tmp_path: Path) -> None:
+    """S059, C7. A file is laid as a file, and a folder lies in another volume as in any folder."""
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "a").write_text("model\n")
+    end = await ended(
+        local,
+        f"cat {PLACE}/read/a {PLACE}/one; echo new > {PLACE}/write/b; echo no > {PLACE}/read/c",
+        NodeFolder(mount_path=f"{PLACE}/read", path=str(models)),
+        NodeFolder(mount_path=f"{PLACE}/write", path=str(models), read_only=False),
+        NodeFolder(mount_path=f"{PLACE}/one", path=str(models / "a")),
+    )
+    assert end.kind == "failed"
+    lines = await said(local)
+    assert lines[:2] == ["model", "model"]
+    assert "Read-only file system" in lines[2]
+    assert names_in(models) == ["a", "b"]
+
+
+async def test_a_path_of_the_machine_shows_a_pod_nothing_that_is_hidden_from_it(local: Watched, tmp_path: Path) -> None:
+    (tmp_path / "data" / "secret").write_text("the signing key")
+    (tmp_path / "mine").write_text("mine")
+    end = await ended(
+        local, f"cat {PLACE}/mine; cat {PLACE}/data/secret", NodeFolder(mount_path=PLACE, path=str(tmp_path))
+    )
+    assert end.kind == "failed"
+    assert "the signing key" not in "".join(await said(local))
+
+
+@pytest.mark.parametrize(
+    ("volume", "told"),
+    [
+        (NodeFolder(mount_path=PLACE, path="/no/such/folder"), "/no/such/folder of this machine cannot be used"),
+        (EmptyFolder(mount_path="/tmp/muster-test-data"), "none is made in /tmp, which is yours"),
+        (EmptyFolder(mount_path="/etc/passwd/below"), "/etc/passwd/below cannot be laid there"),
+        (NfsFolder(mount_path=PLACE, server="a", path="/b"), "nothing to lay"),
+        (ConfigFiles(mount_path=PLACE, object_name="a"), "nothing to lay"),
+        (EmptyFolder(mount_path=PLACE, most_bytes=1), "cannot be held to a size"),
+        (NodeFolder(mount_path=PLACE, path="/", propagation="HostToContainer"), "mounted below / later"),
+        (ClaimedFolder(mount_path=PLACE, claim="sets"), "there is no claim sets"),
+        (ClaimedFolder(mount_path=PLACE, claim="../../x", new=KEPT), "no name of a claim"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_volume_that_cannot_be_had_fails_the_run_and_says_why(
+    local: Watched, volume: Volume, told: str
+) -> None:
+    end = await ended(local, "true", volume)
+    assert (end.kind, end.reason, end.exit_code) == ("failed", "volume", None)
+    assert told in end.message
+    assert end.started_at is None
+
+
+async def test_pods_that_share_everything_with_the_machine_have_no_volumes(tmp_path: Path) -> None:
+    local = await open_local(tmp_path / "data", isolation=None)
+    end = await ended(local, "true", EmptyFolder(mount_path=PLACE))
+    assert (end.kind, end.reason) == ("failed", "volume")
+    assert "not in namespaces" in end.message
+    await local.close()
+
+
+@pytest.mark.parametrize("prepare", [None, without_rights], ids=["as we are", "in a user namespace"])
+def test_whoever_runs_pods_volumes_are_laid_and_nothing_else_changes(tmp_path: Path, prepare: Any) -> None:
+    """Given a path below a folder that is there, of which the pod then sees all but cannot make anything in it."""
+    host = Machine(tmp_path, prepare)
+    volume = host.run / "volumes" / "0"
+    volume.mkdir(parents=True)
+    beside = names_in(Path("/opt"))
+    script = (
+        f"ls /opt; echo hi > /opt/muster-test/x; mkdir /opt/muster-test/y && ls /opt/muster-test; cat {host.key};"
+        "touch /opt/other; ls -d /usr /tmp /proc/1"
+    )
+    said, end = host.pod(script, volumes=[{"kind": "own", "target": "/opt/muster-test", "source": str(volume)}])
+    assert end.get("exit_code") == 0, (end, said)
+    assert said.split()[: len(beside) + 1] == sorted([*beside, "muster-test"])
+    assert "the signing key" not in said
+    assert "'/opt/other': Read-only file system" in said
+    assert names_in(Path("/opt")) == beside
+    assert names_in(volume) == ["x", "y"]
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+async def claims_of(local: Watched) -> list[HeldClaims]:
+    return list(await local.backend.claims())
+
+
+async def test_a_claim_is_kept_from_run_to_run_until_it_is_removed(local: Watched, tmp_path: Path) -> None:
+    """S052, R40, C16."""
+    kept = ClaimedFolder(mount_path=f"{PLACE}/kept", number=0, new=KEPT)
+    fleeting = ClaimedFolder(mount_path=f"{PLACE}/fleeting", number=1, new=EPHEMERAL)
+    script = f"cd {PLACE}; for one in kept fleeting; do echo run >> $one/runs; wc -l < $one/runs; done"
+    counted: list[list[str]] = []
+    for token in (1, 2, 3):
+        if token == 3:
+            await local.backend.remove_claims(WORKLOAD, ephemeral_only=True)
+        assert (await ended(local, script, kept, fleeting, token=token)).kind == "succeeded"
+        counted.append(await said(local))
+    assert counted == [["1", "1"], ["2", "2"], ["3", "1"]]
+    assert await claims_of(local) == [HeldClaims(workload_id=WORKLOAD, ephemeral=True)]
+    await local.backend.remove_claims(WORKLOAD, ephemeral_only=False)
+    assert await claims_of(local) == []
+    assert list((tmp_path / "data" / "claims" / "p1").iterdir()) == []
+
+
+async def test_no_claim_is_removed_under_a_pod_and_none_is_forgotten_with_the_agent(tmp_path: Path) -> None:
+    local = await open_local(tmp_path / "data")
+    claim = ClaimedFolder(mount_path=PLACE, claim="sets", new=KEPT)
+    await local.backend.apply(
+        run_pod(node_name=local.node, arguments=("/bin/sh", "-c", f"touch {PLACE}/a; sleep 60"), volumes=(claim,))
+    )
+    await local.until("running")
+    assert await claims_of(local) == []
+    await local.backend.remove_claims(WORKLOAD, ephemeral_only=False)
+    assert (tmp_path / "data" / "claims" / "p1" / "sets").exists()
+    await local.close()
+    again = await LocalBackend(machine(tmp_path / "data"), NoCode()).open()
+    async with asyncio.timeout(20):
+        while list(await again.claims()) != [HeldClaims(workload_id=WORKLOAD)]:
+            await asyncio.sleep(0.02)  # its pod was told to end, and may not have ended yet
+    await again.close()
+
+
+async def test_a_claim_of_another_is_used_by_name_and_never_taken_over(local: Watched, tmp_path: Path) -> None:
+    """Given one that a workload made, and one that an administrator did."""
+    folder = tmp_path / "data" / "claims" / "p1"
+    made = ClaimedFolder(mount_path=PLACE, claim="made", new=KEPT)
+    assert (await ended(local, f"echo made > {PLACE}/a", made)).kind == "succeeded"
+    (folder / "by-hand").mkdir()
+    (folder / "by-hand" / "a").write_text("by hand\n")
+    both = [ClaimedFolder(mount_path=f"{PLACE}/{name}", claim=name) for name in ("made", "by-hand")]
+    end = await ended(local, f"cat {PLACE}/*/a", *both, token=2, workload_id="w-2")
+    assert end.kind == "succeeded"
+    assert await log_text(local.backend, workload_id="w-2") == ["by hand", "made"]
+    for token, name in ((3, "made"), (4, "by-hand")):
+        taken = ClaimedFolder(mount_path=PLACE, claim=name, new=KEPT)
+        end = await ended(local, "true", taken, token=token, workload_id="w-2")
+        assert (end.kind, end.reason) == ("failed", "volume")
+        assert "did not make" in end.message
+    await local.backend.remove_claims("w-2", ephemeral_only=False)
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["by-hand", "made"]
+
+
+def test_the_record_of_a_claim_is_there_before_its_folder(tmp_path: Path) -> None:
+    """So that an agent that dies in between leaves no folder that is nobody's."""
+    from services.agent.backends.local.claims import Claims
+
+    run = run_pod(volumes=(ClaimedFolder(mount_path="/a", claim="a", new=EPHEMERAL),))
+    claims = Claims(tmp_path)
+    claims.open()
+    claims.ensure(run)
+    record = json.loads((tmp_path / "p1" / ".a.json").read_text())
+    assert record == {"workload_id": WORKLOAD, "ephemeral": True}
+    (tmp_path / "p1" / "a").rmdir()
+    again = Claims(tmp_path)
+    again.open()
+    again.ensure(run)
+    assert (tmp_path / "p1" / "a").is_dir()
+    assert len(again.remove(WORKLOAD, ephemeral_only=True)) == 1
+    assert list(again.held()) == []

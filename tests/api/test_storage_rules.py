@@ -1,0 +1,290 @@
+"""Volumes that are refused and volumes that are taken, as tables. Pure: no server."""
+
+from typing import Any
+
+import pytest
+
+from events.project import Project
+from events.workload.kinds.training import template
+from events.workload.spec import with_defaults
+from events.workload.volumes import (
+    ClaimedFolder,
+    ClonedFolder,
+    ConfigFiles,
+    EmptyFolder,
+    NewClaim,
+    NfsFolder,
+    NodeFolder,
+)
+from services.api.check import FaultyCreation, check_training
+from services.api.rules import check_kind, check_within
+
+type Issues = set[tuple[str, str | None]]
+GIB = 1024**3
+
+
+def checked(storage: dict[str, Any], **spec: Any) -> Any:
+    body = {"name": "n", "projectId": "p", "clusterId": "c", "spec": {"image": "i", "storage": storage, **spec}}
+    return check_training(body)
+
+
+def spec_of(storage: dict[str, Any], **spec: Any) -> Any:
+    taken = checked(storage, **spec)
+    assert not isinstance(taken, FaultyCreation), taken
+    return taken.spec
+
+
+def found(storage: dict[str, Any], **spec: Any) -> Issues:
+    refused = checked(storage, **spec)
+    assert isinstance(refused, FaultyCreation), f"taken: {refused}"
+    return {(issue.field.removeprefix("spec.storage."), issue.rule) for issue in refused.issues}
+
+
+def pvc(**more: Any) -> dict[str, Any]:
+    return {"pvc": [{"path": "/data", "claimInfo": {"size": "10Gi"}, **more}]}
+
+
+def empty(*paths: str) -> dict[str, Any]:
+    return {"emptyDirVolume": [{"path": path} for path in paths]}
+
+
+HOST = {"path": "/models", "mountPath": "/models"}
+GIT = {"repository": "https://git.example.com/a/b", "path": "/src"}
+NFS = {"path": "/export", "server": "nfs.example.com", "mountPath": "/sets"}
+BAD: list[tuple[str, dict[str, Any], Issues]] = [
+    ("R28 no path", {"pvc": [{"claimInfo": {"size": "1Gi"}}]}, {("pvc[0].path", "required")}),
+    ("R28 no size", {"pvc": [{"path": "/data"}]}, {("pvc[0].claimInfo.size", "required")}),
+    ("R28 an empty claimInfo", pvc(claimInfo={}), {("pvc[0].claimInfo.size", "required")}),
+    ("R28 an existing claim is not made", pvc(existingPvc=True, claimName="a"), {("pvc[0].claimInfo", "canAdd")}),
+    ("R28 an existing claim has a name", pvc(existingPvc=True, claimInfo=None), {("pvc[0].claimName", "required")}),
+    (
+        "R40 an existing claim is never deleted",
+        pvc(existingPvc=True, claimName="a", claimInfo=None, ephemeral=True),
+        {("pvc[0].ephemeral", "canAdd")},
+    ),
+    ("a claim's name", pvc(claimName="My claim"), {("pvc[0].claimName", None)}),
+    ("C9 a size with a B", pvc(claimInfo={"size": "10GB"}), {("pvc[0].claimInfo.size", None)}),
+    ("C9 a size that is none", pvc(claimInfo={"size": "1.2.3"}), {("pvc[0].claimInfo.size", None)}),
+    ("a size of nothing", pvc(claimInfo={"size": "0"}), {("pvc[0].claimInfo.size", "min")}),
+    (
+        "S052 no access mode",
+        pvc(claimInfo={"size": "1Gi", "accessModes": {"readWriteOnce": False}}),
+        {("pvc[0].claimInfo.accessModes", "required")},
+    ),
+    (
+        "one name for two new claims",
+        {"pvc": [{"path": path, "claimName": "a", "claimInfo": {"size": "1Gi"}} for path in ("/a", "/b")]},
+        {("pvc[1].claimName", None)},
+    ),
+    ("R31 no path", {"hostPath": [{"mountPath": "/a"}]}, {("hostPath[0].path", "required")}),
+    ("R31 no mount path", {"hostPath": [{"path": "/a"}]}, {("hostPath[0].mountPath", "required")}),
+    ("a path of the node that is relative", {"hostPath": [HOST | {"path": "a"}]}, {("hostPath[0].path", None)}),
+    ("a path of the node that climbs", {"hostPath": [HOST | {"path": "/a/../b"}]}, {("hostPath[0].path", None)}),
+    (
+        "R31 two propagations",
+        {"hostPath": [HOST, HOST | {"mountPath": "/b", "mountPropagation": "HostToContainer"}]},
+        {("hostPath[1].mountPropagation", None)},
+    ),
+    (
+        "no such propagation",
+        {"hostPath": [HOST | {"mountPropagation": "Bidirectional"}]},
+        {("hostPath[0].mountPropagation", "options")},
+    ),
+    ("R32 no path", {"nfs": [NFS | {"path": None}]}, {("nfs[0].path", "required")}),
+    ("R32 no server", {"nfs": [NFS | {"server": None}]}, {("nfs[0].server", "required")}),
+    ("R32 no mount path", {"nfs": [NFS | {"mountPath": None}]}, {("nfs[0].mountPath", "required")}),
+    ("a server that is an address of the web", {"nfs": [NFS | {"server": "http://a/b"}]}, {("nfs[0].server", None)}),
+    ("R34 no repository", {"git": [{"path": "/a"}]}, {("git[0].repository", "required")}),
+    ("R34 no path", {"git": [GIT | {"path": None}]}, {("git[0].path", "required")}),
+    *(
+        (f"no public repository: {address}", {"git": [GIT | {"repository": address}]}, {("git[0].repository", None)})
+        for address in (
+            "git@github.com:a/b",
+            "file:///etc",
+            "/etc",
+            "ext::sh -c a",
+            "ssh://git@a.example/b",
+            "https://a:secret@a.example/b",
+            "https://token@a.example/b",
+            "https://a.example/b c",
+            "-u",
+        )
+    ),
+    *(
+        (f"no branch: {name}", {"git": [GIT | {"branch": name}]}, {("git[0].branch", None)})
+        for name in ("-b", "a b", "a..b", "a.lock", "+a:b", "a/")
+    ),
+    ("no revision", {"git": [GIT | {"revision": "HEAD~1"}]}, {("git[0].revision", None)}),
+    ("R35 no ConfigMap", {"configMapVolume": [{"mountPath": "/a"}]}, {("configMapVolume[0].configMap", "required")}),
+    ("R35 no Secret", {"secretVolume": [{"mountPath": "/a"}]}, {("secretVolume[0].secret", "required")}),
+    ("R35 no path", {"emptyDirVolume": [{}]}, {("emptyDirVolume[0].path", "required")}),
+    (
+        "a Secret's name",
+        {"secretVolume": [{"secret": "My_Secret", "mountPath": "/a"}]},
+        {("secretVolume[0].secret", None)},
+    ),
+    (
+        "S060 a mode that is not octal",
+        {"configMapVolume": [{"configMap": "a", "mountPath": "/a", "defaultMode": "0998"}]},
+        {("configMapVolume[0].defaultMode", None)},
+    ),
+    (
+        "a key that climbs",
+        {"configMapVolume": [{"configMap": "a", "mountPath": "/a", "subPath": "../b"}]},
+        {("configMapVolume[0].subPath", None)},
+    ),
+    (
+        "S059 no such medium",
+        {"emptyDirVolume": [{"path": "/a", "medium": "SSD"}]},
+        {("emptyDirVolume[0].medium", "options")},
+    ),
+    (
+        "C9 a limit with a B",
+        {"emptyDirVolume": [{"path": "/a", "sizeLimit": "5TB"}]},
+        {("emptyDirVolume[0].sizeLimit", None)},
+    ),
+    *(
+        (f"no place for a volume: {path}", empty(path), {("emptyDirVolume[0].path", None)})
+        for path in ("data", "/", "//", "/a/..", "/a/../b", "/a:b", "/proc", "/sys/fs", "/dev", "/muster/code", "/a\n")
+    ),
+    ("two volumes at one path", empty("/a", "/b", "/a/"), {("emptyDirVolume[2].path", None)}),
+    (
+        "two volumes of two kinds at one path",
+        empty("/models") | {"hostPath": [HOST]},
+        {("hostPath[0].mountPath", None)},
+    ),
+    (
+        "R37 one name twice, of two kinds",
+        {"emptyDirVolume": [{"name": "a", "path": "/a"}], "nfs": [NFS | {"name": "a"}]},
+        {("nfs[0].name", None)},
+    ),
+    (
+        "more Secrets than are possible",
+        {"secretVolume": [{"secret": "a", "mountPath": f"/{number}"} for number in range(1001)]},
+        {("secretVolume", "max")},
+    ),
+    (
+        "everything at once",
+        {"pvc": [{}], "hostPath": [{}], "nfs": [{"server": "a b", "path": "/a", "mountPath": "/a"}]},
+        {
+            ("pvc[0].path", "required"),
+            ("pvc[0].claimInfo.size", "required"),
+            ("hostPath[0].path", "required"),
+            ("hostPath[0].mountPath", "required"),
+            ("nfs[0].server", None),
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("storage", "issues"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_a_volume_that_breaks_a_rule_is_refused_with_its_field(storage: dict[str, Any], issues: Issues) -> None:
+    assert found(storage) == issues
+
+
+def test_a_refusal_says_which_other_volume_is_in_the_way_and_which_unit_would_do() -> None:
+    refused = checked(empty("/a", "/a") | {"pvc": [{"path": "/b", "claimInfo": {"size": "10GB"}}]})
+    told = {issue.field: issue.details for issue in refused.issues}
+    assert "taken by spec.storage.emptyDirVolume[0].path" in told["spec.storage.emptyDirVolume[1].path"]
+    assert "Kubernetes writes 10G" in told["spec.storage.pvc[0].claimInfo.size"]
+
+
+def test_a_password_in_the_address_of_a_repository_is_not_told_again() -> None:
+    refused = checked({"git": [GIT | {"repository": "https://a:secret@a.example/b"}]})
+    assert "secret" not in str(refused.issues)
+
+
+def test_a_large_dev_shm_is_the_only_volume_there() -> None:
+    assert spec_of(empty("/dev/shm"))
+    assert found(empty("/dev/shm"), compute={"largeShmRequest": True}) == {("emptyDirVolume[0].path", None)}
+
+
+def test_what_is_asked_for_is_what_pods_are_made_of() -> None:
+    """S052, S055 to S060; C7: a path of the node is read-only where nothing is said."""
+    spec = spec_of(
+        {
+            "configMapVolume": [{"configMap": "a", "mountPath": "/etc/a", "subPath": "k", "defaultMode": "0400"}],
+            "emptyDirVolume": [{"path": "/fast", "medium": "Memory", "sizeLimit": "2Gi"}, None],
+            "git": [GIT | {"branch": "release/1.0", "revision": "0123abc"}],
+            "hostPath": [HOST, HOST | {"mountPath": "/out", "readOnly": False}],
+            "nfs": [NFS],
+            "pvc": [
+                {"path": "/data", "ephemeral": True, "claimInfo": {"size": "1.5Gi"}},
+                {"path": "/claimed", "existingPvc": True, "claimName": "sets", "readOnly": True},
+            ],
+            "secretVolume": [{"secret": "s", "mountPath": "/etc/s"}],
+        }
+    )
+    assert template(with_defaults(spec)).volumes == (
+        ConfigFiles(mount_path="/etc/a", object_name="a", only_key="k", mode=0o400),
+        EmptyFolder(mount_path="/fast", in_memory=True, most_bytes=2 * GIB),
+        ClonedFolder(
+            mount_path="/src", repository="https://git.example.com/a/b", branch="release/1.0", revision="0123abc"
+        ),
+        NodeFolder(mount_path="/models", path="/models"),
+        NodeFolder(mount_path="/out", path="/models", read_only=False),
+        NfsFolder(mount_path="/sets", server="nfs.example.com", path="/export"),
+        ClaimedFolder(
+            mount_path="/data", new=NewClaim(size_bytes=1536 * 1024**2, modes=("ReadWriteOnce",), ephemeral=True)
+        ),
+        ClaimedFolder(mount_path="/claimed", claim="sets", number=1, read_only=True),
+        ConfigFiles(mount_path="/etc/s", object_name="s", secret=True),
+    )
+
+
+NOT_HERE: list[tuple[str, dict[str, Any]]] = [
+    ("configMapVolume[0]", {"configMapVolume": [{"configMap": "a", "mountPath": "/a"}]}),
+    ("secretVolume[0]", {"secretVolume": [{"secret": "a", "mountPath": "/a"}]}),
+    ("nfs[0]", {"nfs": [NFS]}),
+    ("emptyDirVolume[0].sizeLimit", {"emptyDirVolume": [{"path": "/a", "sizeLimit": "1Gi"}]}),
+    ("hostPath[0].mountPropagation", {"hostPath": [HOST | {"mountPropagation": "HostToContainer"}]}),
+    ("pvc[0].claimInfo.storageClass", pvc(claimInfo={"size": "1Gi", "storageClass": "fast"})),
+    ("pvc[0].claimInfo.volumeMode", pvc(claimInfo={"size": "1Gi", "volumeMode": "Block"})),
+]
+
+
+@pytest.mark.parametrize(("field", "storage"), NOT_HERE, ids=[case[0] for case in NOT_HERE])
+def test_what_only_other_machines_have_is_refused_by_name_on_the_local_cluster(
+    field: str, storage: dict[str, Any]
+) -> None:
+    spec = spec_of(storage)
+    (issue,) = check_kind(spec, "local")
+    assert (issue.field, issue.rule) == (f"spec.storage.{field}", "canAdd")
+    for kind in ("kubernetes", "simulated"):
+        assert list(check_kind(spec, kind)) == []
+
+
+def test_what_this_machine_has_is_taken_on_the_local_cluster() -> None:
+    storage = {
+        "emptyDirVolume": [{"path": "/a"}, {"path": "/b", "medium": "Memory", "sizeLimit": "1Gi"}],
+        "hostPath": [HOST],
+        "pvc": [{"path": "/c", "claimInfo": {"size": "1Gi", "volumeMode": "Filesystem"}}],
+    }
+    assert list(check_kind(spec_of(storage), "local")) == []
+
+
+BEYOND: list[tuple[str, dict[str, Any]]] = [
+    ("storage.hostPath[0]", {"storage": {"hostPath": [HOST]}}),
+    ("security.hostNetwork", {"security": {"hostNetwork": True}}),
+    ("security.hostIpc", {"security": {"hostIpc": True}}),
+    ("security.capabilities[1]", {"security": {"capabilities": ["CHOWN", "SYS_ADMIN"]}}),
+    ("security.seccompProfileType", {"security": {"seccompProfileType": "Unconfined"}}),
+]
+
+
+@pytest.mark.parametrize(("field", "spec"), BEYOND, ids=[case[0] for case in BEYOND])
+def test_what_baseline_forbids_needs_the_projects_setting_privileged(field: str, spec: dict[str, Any]) -> None:
+    """S023, S059."""
+    taken = checked(spec.pop("storage", {}), **spec)
+    assert not isinstance(taken, FaultyCreation)
+    (issue,) = check_within(taken, Project(name="vision"))
+    assert (issue.field, issue.rule) == (f"spec.{field}", "blocked")
+    assert "muster project set vision --privileged on" in issue.details
+    assert list(check_within(taken, Project(name="vision", privileged=True))) == []
+
+
+def test_a_restricted_project_has_no_volumes_of_nfs_servers() -> None:
+    taken = checked({"nfs": [NFS]})
+    (issue,) = check_within(taken, Project(pod_security="restricted"))
+    assert (issue.field, issue.rule) == ("spec.storage.nfs[0]", "blocked")
+    assert list(check_within(taken, Project(pod_security="baseline"))) == []

@@ -1,0 +1,170 @@
+"""`muster environment`, `compute` and `template`, and `submit` with their names: what is sent, shown and refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.shapes import Ran, Reply, Request, ShapeServer
+
+ID = "0a1b2c3d-4e5f-8a6b-9c7d-aaaaaaaaaaaa"
+NOUNS = {
+    "environment": ("/asset/environment", "environments"),
+    "compute": ("/asset/compute", "computeResources"),
+    "template": ("/workload-templates", "templates"),
+}
+type Muster = Callable[..., Ran]
+
+
+def row(name: str = "torch", **meta: Any) -> dict[str, Any]:
+    return {
+        "meta": {
+            "id": ID,
+            "name": name,
+            "scope": "tenant",
+            "projectId": None,
+            "clusterId": None,
+            "createdBy": "ann",
+            "createdAt": "2026-01-02T03:04:05Z",
+            "changedAt": None,
+        }
+        | meta,
+        "spec": {"image": "python:3.13", "compute": {"cpuCoreRequest": 0.5}, "labels": [{"name": "a", "value": "b"}]},
+    }
+
+
+@pytest.fixture(params=NOUNS)
+def noun(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def there_is(api: ShapeServer, noun: str, *rows: dict[str, Any]) -> None:
+    path, key = NOUNS[noun]
+
+    def listed(request: Request) -> Reply:
+        (name,) = request.query.get("name", [""])
+        found = [one for one in rows if not name or one["meta"]["name"] == name]
+        return Reply(body={key: found, "next": None})
+
+    api.on("GET", path, listed)
+    for one in rows:
+        api.on("GET", f"{path}/{one['meta']['id']}", Reply(body=one))
+
+
+def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muster, noun: str) -> None:
+    there_is(api, noun, row())
+    listed = muster(noun, "list", "--search", "tor", "-p", "default", "--cluster", "local")
+    assert "torch" in listed.out
+    assert "python:3.13, cpuCoreRequest 0.5" in listed.out
+    (asked,) = api.asked("GET", NOUNS[noun][0])
+    assert asked.query == {
+        "search": ["tor"],
+        "projectId": ["p-1"],
+        "clusterId": ["c-1"],
+        "offset": ["0"],
+        "limit": ["100"],
+    }
+    told = muster(noun, "describe", "torch").out
+    assert "Scope:" in told
+    assert "image: python:3.13" in told
+    assert muster(noun, "describe", ID, "-o", "json").json() == row()
+
+
+def test_what_is_not_there_is_named_with_what_is(api: ShapeServer, muster: Muster, noun: str) -> None:
+    there_is(api, noun, row())
+    ran = muster(noun, "describe", "toch")
+    assert ran.code == 3, ran.err
+    assert "there are: torch" in ran.err
+    there_is(api, noun, row(), row(id=ID.replace("a", "b"), scope="project", projectId="p-1"))
+    ran = muster(noun, "delete", "torch", "-y")
+    assert ran.code == 2, ran.err
+    assert "project p-1" in ran.err
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ([], {"name": "torch", "scope": "tenant"}),
+        (["other"], {"name": "other", "scope": "tenant"}),
+        (["-p", "default"], {"name": "torch", "scope": "project", "projectId": "p-1"}),
+        (["--cluster", "local"], {"name": "torch", "scope": "cluster", "clusterId": "c-1"}),
+        (["--scope", "project", "-p", "default"], {"name": "torch", "scope": "project", "projectId": "p-1"}),
+    ],
+)
+def test_one_is_made_from_a_file_and_flags_go_before_it(
+    api: ShapeServer, muster: Muster, noun: str, tmp_path: Path, case: tuple[list[str], dict[str, Any]]
+) -> None:
+    typed, meta = case
+    file = tmp_path / "asset.yaml"
+    file.write_text("meta: {name: torch}\nspec: {image: null}\n")
+    api.on("POST", NOUNS[noun][0], Reply(202, row()))
+    ran = muster(noun, "create", *typed, "-f", str(file))
+    assert ran.code == 0, ran.err
+    (sent,) = api.asked("POST", NOUNS[noun][0])
+    assert sent.body == {"meta": meta, "spec": {"image": None}}
+
+
+def test_it_is_updated_from_a_file_and_deleted(api: ShapeServer, muster: Muster, noun: str, tmp_path: Path) -> None:
+    file = tmp_path / "asset.yaml"
+    file.write_text("spec: {image: other}\n")
+    there_is(api, noun, row())
+    path = f"{NOUNS[noun][0]}/{ID}"
+    api.on("PUT", path, Reply(202, row()))
+    api.on("DELETE", path, Reply(202, {"code": 202, "message": "deleted"}))
+    assert muster(noun, "update", "torch", "-f", str(file)).code == 0
+    (sent,) = api.asked("PUT", path)
+    assert sent.body == {"spec": {"image": "other"}}
+    assert muster(noun, "delete", "torch", "-y").code == 0
+    assert len(api.asked("DELETE", path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("spec: {}\nname: x\n", "unknown field 'name'"), ("[]", "does not hold an asset"), ("spec: {}", "needs a name")],
+)
+def test_a_file_that_holds_no_asset_is_refused(
+    api: ShapeServer, muster: Muster, tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "asset.yaml"
+    file.write_text(text)
+    ran = muster("environment", "create", "-f", str(file))
+    assert ran.code == 2, ran.err
+    assert said in ran.err
+    assert api.requests == []
+
+
+def test_submit_takes_names_of_all_three(api: ShapeServer, muster: Muster) -> None:
+    for noun, name in (("environment", "torch"), ("compute", "small"), ("template", "nightly")):
+        there_is(api, noun, row(name))
+    flags = ["--template", "nightly", "-e", "A=1", "--environment", "torch", "--compute", ID]
+    ran = muster("training", "submit", "hello", *flags)
+    assert ran.code == 0, ran.err
+    (sent,) = api.asked("POST", "/workloads/trainings")
+    assert sent.body["templateId"] == ID
+    assert sent.body["assets"] == {"environmentId": ID, "computeId": ID}
+    assert sent.body["spec"]["environmentVariables"] == [{"name": "A", "value": "1"}]
+    (asked,) = api.asked("GET", "/workload-templates")
+    assert asked.query == {"name": ["nightly"], "projectId": ["p-1"], "clusterId": ["c-1"]}
+
+
+def test_two_environments_and_one_that_is_not_there_are_refused(api: ShapeServer, muster: Muster) -> None:
+    there_is(api, "environment", row())
+    ran = muster("training", "submit", "hello", "-e", "torch", "-e", "other", "-i", "i")
+    assert ran.code == 2, ran.err
+    assert "one environment" in ran.err
+    ran = muster("training", "submit", "hello", "-e", "LR", "-i", "i")
+    assert ran.code == 3, ran.err
+    assert "there is no environment 'LR'" in ran.err
+    assert "a variable is NAME=VALUE" in ran.err
+    assert api.asked("POST", "/workloads/trainings") == []
+
+
+def test_a_dry_run_leaves_to_assets_what_they_may_set(api: ShapeServer, muster: Muster) -> None:
+    there_is(api, "template", row("nightly"))
+    ran = muster("training", "submit", "hello", "--template", "nightly", "--dry-run=client")
+    assert ran.code == 0, ran.err
+    assert f"templateId: {ID}" in ran.out
+    ran = muster("training", "submit", "hello", "--template", "nightly", "--runs", "0", "--dry-run=client")
+    assert ran.code == 6, ran.err
+    assert "spec.completions" in ran.err
