@@ -149,7 +149,7 @@ async def _answer[C: Look](call: C, handler: Callable[[C], Awaitable[Response]])
     operation, request = call.operation, call.request
     call.values, query_faults = query_values(operation, request.scope["query_string"])
     call.faults = [*query_faults, *call.header_faults()]
-    if operation.mutates:
+    if operation.mutates or operation.body is not None:
         call.raw = await _body(request)
         if operation.body is None and call.raw.strip() not in {b"", b"{}"}:
             call.faults.append(Issue(field="body", details="this request takes no body; leave it out"))

@@ -139,12 +139,17 @@ def _given(
         elif isinstance(held, dict):
             yield from _given(node.by_name[name], held, values[name], here)
         else:
-            items = cast("list[dict[str, Any]]", values[name])
-            left = [place for item, place in zip(items, held, strict=True) if not item.get("exclude")]
+            items = cast("list[Any]", values[name])
+            left = [place for item, place in zip(items, held, strict=True) if not _is_excluded(item)]
             for index, place in enumerate(left):
                 yield f"{here}[{index}]", place.layer.source
             if held and not left:
                 yield here, held[-1].layer.source
+
+
+def _is_excluded(item: Any) -> bool:
+    """Whoever evaluates a request may give what is no item at all."""
+    return isinstance(item, dict) and bool(cast("dict[str, Any]", item).get("exclude"))
 
 
 def _source_of(path: str, actual: Mapping[str, Source]) -> Source:

@@ -70,6 +70,8 @@ class Examined:
     asked: Creation
     """With what policies, a template and assets set. Where issues are told, without its faults."""
     issues: list[Issue]
+    places: list[str]
+    """Of each issue, its field in the spec with all that others set; as in the issue, where it is not of the spec."""
 
 
 async def examined(call: Call, kind: Kind, command_id: str, *, name_too: bool = False) -> Examined:
@@ -85,7 +87,9 @@ async def examined(call: Call, kind: Kind, command_id: str, *, name_too: bool = 
     issues = [*issues, *of_token]
     issues += request.broken_rules(kind, asked, issues)
     issues += await misfits(call, asked, command_id, faulty=name_too or bool(issues or request.issues))
-    return Examined(made=request, asked=asked, issues=request.told(issues)[:MAX_ISSUES])
+    told = request.told(issues)[:MAX_ISSUES]
+    places = [issue.field for issue in (*request.issues, *issues)][:MAX_ISSUES]
+    return Examined(made=request, asked=asked, issues=told, places=places)
 
 
 async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:

@@ -26,6 +26,7 @@ FOUND_BY_ADMINISTRATORS: Final = (404, 404, 202, 202), (404, 404, 404, 202)
 
 EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_training1": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "evaluate_training": ((403, 200, 200, 200), (403, 403, 403, 200)),
     "code_limits": ((403, 200, 200, 200), (403, 403, 403, 200)),
     "put_code": ((403, 202, 202, 202), (403, 403, 403, 202)),
     "get_training": READ,
@@ -33,11 +34,13 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "suspend_training": OPERATE,
     "resume_training": OPERATE,
     "create_distributed": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "evaluate_distributed": ((403, 200, 200, 200), (403, 403, 403, 200)),
     "get_distributed": READ,
     "delete_distributed": OPERATE,
     "suspend_distributed": OPERATE,
     "resume_distributed": OPERATE,
     "create_workspace": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "evaluate_workspace": ((403, 200, 200, 200), (403, 403, 403, 200)),
     "get_workspace": READ,
     "delete_workspace": OPERATE,
     "suspend_workspace": OPERATE,
@@ -268,8 +271,11 @@ def aimed(
         assert admin.post("/api/v1/authorization/access-rules", json=rule).status_code == 202
     bodies: dict[str, Any] = {
         "create_training1": served.training(projectId=project),
+        "evaluate_training": served.training(projectId=project),
         "create_distributed": gang(served, project),
+        "evaluate_distributed": gang(served, project),
         "create_workspace": served.training(projectId=project),
+        "evaluate_workspace": served.training(projectId=project),
         "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},

@@ -38,6 +38,7 @@ from services.api.answers.diff import (
     WorkloadDiff,
     WorkloadThen,
 )
+from services.api.answers.evaluation import EvaluatedField, Evaluation
 from services.api.answers.events import EventRow, EventRows, EventTicket
 from services.api.answers.hours import HoursPeriod, HoursRow, HoursSum, UseHours
 from services.api.answers.log import (
@@ -134,6 +135,8 @@ __all__ = [
     "Environment",
     "Environments",
     "Error",
+    "EvaluatedField",
+    "Evaluation",
     "EventRow",
     "EventRows",
     "EventTicket",
