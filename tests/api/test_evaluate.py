@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.api import Served
-from tests.support.requests import POLICY_DEFAULTS, drawn_rules, drawn_spec
+from tests.support.requests import POLICY_DEFAULTS, agree, evaluated
 
 V1 = "/api/v1"
 TRAININGS = f"{V1}/workloads/trainings"
@@ -35,12 +35,6 @@ def policy(admin: httpx.Client) -> Iterator[None]:
     assert admin.put(f"{V1}/policies/trainings", params=TENANT, json=body).status_code == 202
     yield
     admin.delete(f"{V1}/policies/trainings", params=TENANT)
-
-
-def evaluated(client: httpx.Client, body: Json, path: str = TRAININGS) -> Json:
-    answer = client.post(f"{path}:evaluate", json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def by_field(evaluation: Json) -> dict[str, Json]:
@@ -117,25 +111,3 @@ def test_whoever_may_not_submit_there_evaluates_nothing(admin: httpx.Client, ser
 def test_what_evaluates_well_is_accepted_and_nothing_else(admin: httpx.Client, served: Served) -> None:
     """Sixty requests under three policies; tests/faults/test_evaluate.py takes ten thousand."""
     agree(admin, served, random.Random(SEED), policies=3, requests=20)
-
-
-def agree(admin: httpx.Client, served: Served, chance: random.Random, *, policies: int, requests: int) -> None:
-    """Evaluate finds no issue where the submission is accepted, and the very same issues where it is not."""
-    accepted = 0
-    try:
-        for _ in range(policies):
-            body = {"defaults": POLICY_DEFAULTS, "rules": drawn_rules(chance)}
-            assert admin.put(f"{V1}/policies/trainings", params=TENANT, json=body).status_code == 202
-            for _ in range(requests):
-                request = served.training() | {"spec": drawn_spec(chance)}
-                found, answer = evaluated(admin, request), admin.post(TRAININGS, json=request)
-                assert found["accepted"] == (answer.status_code == 202), (request, found["issues"], answer.text)
-                assert found["issues"] == answer.json().get("complianceIssues", []), request
-                accepted += found["accepted"]
-                if found["accepted"]:
-                    spec = answer.json()["spec"]
-                    fields = {one["field"]: one["value"] for one in found["fields"]}
-                    assert (fields["spec.image"], fields["spec.category"]) == (spec["image"], spec["category"])
-    finally:
-        admin.delete(f"{V1}/policies/trainings", params=TENANT)
-    assert 0 < accepted < policies * requests, "some are good, and some are not"

@@ -98,3 +98,38 @@ def test_a_file_that_holds_no_policy_is_refused(api: ShapeServer, muster: Muster
     assert ran.code == 2, ran.err
     assert "unknown field 'rule'" in ran.err
     assert api.asked("PUT", "/policies/trainings") == []
+
+
+def evaluation(*issues: dict[str, Any]) -> dict[str, Any]:
+    common = {"default": None, "locked": False, "required": False, "issues": []}
+    fields = [
+        common | {"field": "spec.image", "value": "a", "setBy": "request", "required": True},
+        common | {"field": "spec.category", "value": "x", "setBy": "tenant policy", "locked": True, "options": ["x"]},
+        common | {"field": "spec.tty", "value": False, "setBy": "default"},
+        common | {"field": "spec.completions", "value": 3, "setBy": "request", "max": 2, "issues": [*issues]},
+    ]
+    return {"accepted": not issues, "fields": fields, "issues": [*issues], "notYetInForce": []}
+
+
+def test_a_dry_run_on_the_server_is_a_table_of_what_would_be(api: ShapeServer, muster: Muster) -> None:
+    api.on("POST", "/workloads/trainings:evaluate", Reply(body=evaluation()))
+    ran = muster("training", "submit", "hello", "-i", "a", "--dry-run=server")
+    assert ran.code == 0, ran.err
+    assert "spec.category" in ran.out
+    assert "locked, options x" in ran.out
+    assert "spec.tty" not in ran.out, "what nobody set or restricts is left out"
+    assert "it would be accepted" in ran.err
+    (sent,) = api.asked("POST", "/workloads/trainings:evaluate")
+    assert sent.body["spec"]["image"] == "a"
+    assert api.asked("POST", "/workloads/trainings") == []
+    assert muster("training", "submit", "hello", "-i", "a", "--dry-run=server", "-o", "json").json() == evaluation()
+
+
+def test_a_dry_run_that_would_be_refused_says_all_that_is_wrong(api: ShapeServer, muster: Muster) -> None:
+    issue = {"field": "spec.completions", "details": "is at most 2 by the tenant's policy, got 3", "rule": "max"}
+    api.on("POST", "/workloads/trainings:evaluate", Reply(body=evaluation(issue)))
+    ran = muster("training", "submit", "hello", "-i", "a", "--runs", "3", "--dry-run=server")
+    assert ran.code == 6, ran.err
+    assert "max 2" in ran.out
+    assert "spec.completions: is at most 2 by the tenant's policy, got 3" in ran.err
+    assert muster("training", "submit", "hello", "-i", "a", "--dry-run=nowhere").code == 2

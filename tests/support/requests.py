@@ -3,6 +3,12 @@
 import random
 from typing import Any
 
+import httpx
+
+from tests.support.api import Served
+
+TRAININGS = "/api/v1/workloads/trainings"
+POLICY = "/api/v1/policies/trainings"
 type Json = dict[str, Any]
 LABELS = (
     {"name": "a", "value": "1"},
@@ -68,3 +74,31 @@ def drawn_rules(chance: random.Random) -> Json:
 
 POLICY_DEFAULTS: Json = {"category": "x", "labels": [{"name": "a", "value": "1"}], "nodePools": ["default"]}
 """Beside the rules above."""
+
+
+def evaluated(client: httpx.Client, body: Json, path: str = TRAININGS) -> Json:
+    answer = client.post(f"{path}:evaluate", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def agree(admin: httpx.Client, served: Served, chance: random.Random, *, policies: int, requests: int) -> None:
+    """Evaluate finds no issue where the submission is accepted, and the very same issues where it is not."""
+    accepted = 0
+    try:
+        for _ in range(policies):
+            body = {"defaults": POLICY_DEFAULTS, "rules": drawn_rules(chance)}
+            assert admin.put(POLICY, params={"scope": "tenant"}, json=body).status_code == 202
+            for _ in range(requests):
+                request = served.training() | {"spec": drawn_spec(chance)}
+                found, answer = evaluated(admin, request), admin.post(TRAININGS, json=request)
+                assert found["accepted"] == (answer.status_code == 202), (request, found["issues"], answer.text)
+                assert found["issues"] == answer.json().get("complianceIssues", []), request
+                accepted += found["accepted"]
+                if found["accepted"]:
+                    spec = answer.json()["spec"]
+                    fields = {one["field"]: one["value"] for one in found["fields"]}
+                    assert (fields["spec.image"], fields["spec.category"]) == (spec["image"], spec["category"])
+    finally:
+        admin.delete(POLICY, params={"scope": "tenant"})
+    assert 0 < accepted < policies * requests, "some are good, and some are not"
