@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from events import asset, cluster, hours, installation, node, prices, project, tenant, void
+from events import asset, cluster, hours, installation, node, policy, prices, project, tenant, void
 from events.codec import encode_event
 from events.commit import About, Actor, BatchPart, Commit, CommitRecord
 from events.decision import Context, Decision
@@ -180,8 +180,18 @@ ASSET: Final = Aggregate(
     fold_version=1,
 )
 
+POLICY: Final = Aggregate(
+    name="policy",
+    state=policy.Policy,
+    initial=policy.Policy(),
+    evolve=policy.evolve,
+    decide=policy.decide,
+    about=lambda state: About(id=state.policy_id or None, project_id=state.project_id or None),
+    fold_version=1,
+)
+
 AGGREGATES: Final[dict[str, Aggregate[Any]]] = {
-    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID, LOG, PRICES, HOURS, ASSET)
+    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID, LOG, PRICES, HOURS, ASSET, POLICY)
 }
 """The registry: one line per kind."""
 

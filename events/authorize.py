@@ -25,6 +25,8 @@ class Permission(StrEnum):
     """See, create, change and delete the webhooks of a project, and their deliveries."""
     MANAGE_ASSETS = "manage_assets"
     """Create, change and delete environments, compute resources and templates."""
+    MANAGE_POLICIES = "manage_policies"
+    """Set and delete policies."""
     MANAGE_PROJECTS = "manage_projects"
     MANAGE_BUDGETS = "manage_budgets"
     """Set budgets of projects, and prices of GPUs."""
@@ -46,6 +48,7 @@ ROLE_PERMISSIONS: Final[dict[str, frozenset[Permission]]] = {
             Permission.MANAGE_SUBSCRIPTIONS,
             Permission.MANAGE_WEBHOOKS,
             Permission.MANAGE_ASSETS,
+            Permission.MANAGE_POLICIES,
         }
     ),
     "researcher": frozenset({Permission.READ, Permission.SUBMIT, Permission.OPERATE}),
@@ -62,6 +65,7 @@ _ACTS: Final[dict[Permission, str]] = {
     Permission.MANAGE_SUBSCRIPTIONS: "see, create or delete subscriptions of this project",
     Permission.MANAGE_WEBHOOKS: "see, create, change or delete webhooks of this project",
     Permission.MANAGE_ASSETS: "create, change or delete environments, compute resources and templates",
+    Permission.MANAGE_POLICIES: "set or delete policies",
     Permission.MANAGE_PROJECTS: "create or change projects",
     Permission.MANAGE_BUDGETS: "set budgets of projects, or prices",
     Permission.MANAGE_CLUSTERS: "add, change or remove clusters and node pools",

@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from events import asset, cluster, hours, installation, node, prices, project, tenant, void
+from events import asset, cluster, hours, installation, node, policy, prices, project, tenant, void
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
 from events.workload import state as workload
@@ -33,6 +33,7 @@ EVENTS_OF: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "prices": get_args(prices.PriceEvent),
     "hours": (hours.HoursMeasured,),
     "asset": get_args(asset.AssetEvent),
+    "policy": get_args(policy.PolicyEvent),
 }
 """Which events may stand on the subjects of which kind of aggregate."""
 

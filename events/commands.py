@@ -24,6 +24,7 @@ from events.cluster import (
 from events.hours import NoteHours, hours_key
 from events.ids import TENANT_KEY, cluster_key, key_of_id, node_key, project_key, workload_key
 from events.node import CordonNode, UncordonNode, UserNodeCommand
+from events.policy import DeletePolicy, PolicyCommand, SetPolicy
 from events.prices import PRICES_KEY, PriceCommand, RemovePrice, SetPrice
 from events.project import (
     ChangeProject,
@@ -62,6 +63,7 @@ UserCommand = (
     | NoteHours
     | VoidCommand
     | AssetCommand
+    | PolicyCommand
 )
 """Everything a person can ask for."""
 
@@ -194,6 +196,18 @@ def _on_asset(type_: type[Any], **more: Any) -> CommandType:
     )
 
 
+def _on_policy(type_: type[Any], **more: Any) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="policy",
+        key=lambda command: command.key,
+        permission=Permission.MANAGE_POLICIES,
+        scope=Scope.PROJECT,
+        target=lambda command: f"{command.workload_type} {command.project_id or 'everywhere'}",
+        **more,
+    )
+
+
 def _on_prices(type_: type[Any]) -> CommandType:
     return CommandType(
         type=type_,
@@ -320,6 +334,8 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         ),
         _on_asset(ChangeAsset),
         _on_asset(DeleteAsset, in_full_log=True),
+        _on_policy(SetPolicy),
+        _on_policy(DeletePolicy, in_full_log=True),
         _on_project_roles(GrantProjectRole, gives_role=True),
         _on_project_roles(RevokeProjectRole, in_full_log=True),
         _on_tenant_roles(GrantTenantRole, gives_role=True),

@@ -194,8 +194,8 @@ _CREATED_IDS: Final[dict[type, str]] = {
 """What begins another life in the same chain, and where it says its id."""
 _subject_key: Final = lru_cache(maxsize=20_000)(key_of_id)
 
-WITHOUT_ROWS: Final = frozenset({"tenant", "void", "log"})
-"""Kinds that nobody lists: roles of the tenant, what was declared void, and restores, are read from the log."""
+WITHOUT_ROWS: Final = frozenset({"tenant", "void", "log", "policy"})
+"""Kinds that nobody lists: roles of the tenant, what was declared void, restores and policies are read from the log."""
 
 
 def entry_key(commit: Commit) -> EntryKey | None:

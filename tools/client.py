@@ -101,7 +101,9 @@ class Models:
             return prefix + name
         if "oneOf" in schema:
             return self._one_of([target(member) for member in schema["oneOf"]], schema["discriminator"]["propertyName"])
-        match schema["type"]:
+        match schema.get("type"):
+            case None:
+                return "Any"
             case "string" if "enum" in schema:
                 return prefix + self._choice(schema["enum"], place)
             case "string":

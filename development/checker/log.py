@@ -55,6 +55,8 @@ AUTHORS: Final[Mapping[str, str]] = {
     "AssetCreated": "user",
     "AssetChanged": "user",
     "AssetDeleted": "user",
+    "PolicySet": "user",
+    "PolicyDeleted": "user",
     "PriceSet": "user",
     "PriceRemoved": "user",
     "BudgetSet": "user",
@@ -225,6 +227,8 @@ class LogChecker:
                 self._all_wrong(self.places.take_cluster(record, type_, data))
             elif record.kind == "asset":
                 self._all_wrong(self.places.take_asset(record, type_, data))
+            elif record.kind == "policy":
+                self._all_wrong(self.places.take_policy(record, type_, data))
             elif record.kind == "node":
                 self._all_wrong(self.nodes.take(record.key, type_, data, record.seq))
             elif record.kind == "workload":

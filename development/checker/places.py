@@ -1,4 +1,6 @@
-"""Books of projects, clusters and assets: which there are under which name, how they are set, what clusters say."""
+"""Books of projects, clusters, assets and policies: which there are under which name, how they are set, what clusters
+say.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -64,7 +66,7 @@ class Asset:
 
 
 class Places:
-    """Takes the events of projects, clusters and assets."""
+    """Takes the events of projects, clusters, assets and policies."""
 
     def __init__(self) -> None:
         self.projects: dict[str, Project] = {}
@@ -72,6 +74,8 @@ class Places:
         self.clusters: dict[str, Cluster] = {}
         self.assets: dict[str, Asset] = {}
         self._asset_of: dict[str, Asset] = {}
+        self._policy_of: dict[str, Fields] = {}
+        """What the newest setting of each policy says, by key; a deleted one has none."""
         self._project_of: dict[str, Project] = {}
         """The newest of each name, by key; likewise the one below."""
         self._cluster_of: dict[str, Cluster] = {}
@@ -130,6 +134,24 @@ class Places:
             known.spec = data["spec"]
         elif type_ == "AssetDeleted":
             known.deleted = True
+        else:
+            yield "unknown", f"the checker does not know {type_}"
+
+    def take_policy(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
+        known = self._policy_of.get(record.key)
+        own = ("workload_type", "project_id")
+        if known is not None and any(data.get(name, "") != known.get(name, "") for name in own):
+            yield "policy", f"{record.subject} is of {[known.get(name) for name in own]}, and {type_} of another"
+        if type_ == "PolicySet":
+            if known is not None and known["policy_id"] != data["policy_id"]:
+                yield "policy", f"{data['policy_id']} takes the place of {known['policy_id']}, which was not deleted"
+            if known is not None and (known["defaults"], known["rules"]) == (data["defaults"], data["rules"]):
+                yield "policy", f"{record.subject} is set to what it was"
+            self._policy_of[record.key] = data
+        elif type_ == "PolicyDeleted":
+            if known is None:
+                yield "policy", f"{record.subject} is deleted, and there is none"
+            self._policy_of.pop(record.key, None)
         else:
             yield "unknown", f"the checker does not know {type_}"
 

@@ -65,6 +65,8 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Heading of these fields in help and forms; those of an item or of an object stand under their holder's."""
     PARTS: ClassVar[tuple[type["Body"], ...]] = ()
     """The sections that `joined` made it from."""
+    TEXTS: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What fields do, by their names in Python, where the class has no source to say it."""
 
 
 class Section(Body, frozen=True, kw_only=True):

@@ -193,3 +193,11 @@ def bounds(kind: Kind, limits: Limits) -> tuple[float | None, float | None]:
     """(least, most) that a number may be, by its limits and by its format."""
     least, most = _WITHIN.get(limits.format, (-_MAX_DOUBLE, _MAX_DOUBLE) if kind == "number" else (None, None))
     return least if limits.least is None else limits.least, most if limits.most is None else limits.most
+
+
+def item_key(field: Node) -> str | None:
+    """What tells the items of a list from each other; None where they are not merged one by one."""
+    if field.kind != "list" or field.item is None or field.item.struct is None:
+        return None
+    key = field.about.key if field.about is not None and field.about.key else "name"
+    return key if key in field.item.by_name else None

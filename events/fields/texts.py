@@ -22,7 +22,10 @@ def help_of(node: Node) -> str:
     """What a field does, its default, its range. Raises UndocumentedError."""
     owners = () if node.owner is None else node.owner.__mro__
     for owner in owners:
-        if issubclass(owner, Body) and (text := _docstrings(owner).get(node.attribute)):
+        if not issubclass(owner, Body):
+            continue
+        text = owner.TEXTS.get(node.attribute) if owner.TEXTS else _docstrings(owner).get(node.attribute)
+        if text:
             return text
     raise UndocumentedError(f"{node.path or node.name} has no docstring: users read it")
 

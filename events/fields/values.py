@@ -13,9 +13,10 @@ Int64 = Annotated[int, Limits(format="int64")]
 NaturalInt32 = Annotated[int, Limits(format="int32", least=0)]
 NaturalInt64 = Annotated[int, Limits(format="int64", least=0)]
 NaturalNumber = Annotated[float, Limits(format="double", least=0)]
-Quantity = Annotated[str, Limits(longest=63, pattern=r"^([+]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")]
+QUANTITY_PATTERN: Final = r"^([+]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
+Quantity = Annotated[str, Limits(longest=63, pattern=QUANTITY_PATTERN)]
 """The pattern is the contract's; the real parser is stricter where this lets nonsense through (C9)."""
-SomeQuantity = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^([+]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")]
+SomeQuantity = Annotated[str, Limits(shortest=1, longest=63, pattern=QUANTITY_PATTERN)]
 Excluded = Annotated[bool, Limits(shows_default=True)]
 Uuid = Annotated[str, Limits(format="uuid")]
 NonEmpty = Annotated[str, Limits(shortest=1)]

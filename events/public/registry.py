@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from events.aggregate import ASSET, CLUSTER, HOURS, LOG, NODE, PRICES, PROJECT, TENANT, VOID, WORKLOAD
+from events.aggregate import ASSET, CLUSTER, HOURS, LOG, NODE, POLICY, PRICES, PROJECT, TENANT, VOID, WORKLOAD
 from events.public import cluster, lost, node, project, workload
 from events.public.shape import Happening, PublicEvent, Told
 
@@ -34,6 +34,8 @@ PUBLIC: Final[dict[str, Public]] = {
     HOURS.name: Public((), _nothing),
     # Most belong to no project, and what is made from them is told with the workload.
     ASSET.name: Public((), _nothing),
+    # That of the tenant belongs to no project, and what came of one is told with the workload.
+    POLICY.name: Public((), _nothing),
     LOG.name: Public((), lost.tell_restored),
 }
 """By aggregate: one line for each. What is not here has no public events."""

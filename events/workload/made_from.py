@@ -5,16 +5,16 @@ here which its value does not say itself (docs/adr/0082): most workloads are mad
 """
 
 import re
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from events.workload.spec import TrainingSpec
 
-Source = Literal["request", "compute", "environment", "template", "default"]
+Source = Literal["request", "compute", "environment", "template", "project policy", "tenant policy", "default"]
 """Who can set a field; the first goes before the others."""
-SOURCES: Final[tuple[Source, ...]] = ("request", "compute", "environment", "template", "default")
+SOURCES: Final[tuple[Source, ...]] = get_args(Source)
 
 
 class AssetUsed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,6 +37,10 @@ class MadeFrom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The environment."""
     compute: AssetUsed | None = None
     """The compute resource."""
+    tenant_policy: int = 0
+    """Sequence of the commit that set the policy of the tenant, as it was then; 0: there was none. Likewise below."""
+    project_policy: int = 0
+    """Of the policy of the project."""
     set_by: dict[str, tuple[str, ...]] = {}
     """Fields of the spec by who set them, such as `image` or `labels[0]`, where the value does not say it: one that
     differs from its default is taken to be set by the request, and every other to be a default.
@@ -51,7 +55,7 @@ class MadeFrom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 return self.environment
             case "compute":
                 return self.compute
-            case "request" | "default":
+            case _:
                 return None
 
     def after(self, was: TrainingSpec, now: TrainingSpec) -> "MadeFrom":

@@ -118,6 +118,10 @@ class Api:
         """Whether this would be answered; what with does not matter. Raises Problem where it would not."""
         self._call("GET", API_PREFIX + path, parameters=parameters)
 
+    def examine(self, path: str, body: Row) -> Row:
+        """What the API says of something that it does not store. Raises Problem."""
+        return _answer(self._call("POST", API_PREFIX + path, body=body)).body
+
     def mutate(
         self,
         method: str,

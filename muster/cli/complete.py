@@ -186,6 +186,10 @@ def shells(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sou
     return _beginning(SHELLS, incomplete)
 
 
+def policy_kinds(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
+    return _beginning(("trainings", "distributed", "workspaces"), incomplete)
+
+
 def phases(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
     from events.phases import Phase
 
@@ -206,7 +210,7 @@ SOURCES: Final = {
     source.__name__: source
     for source in (
         workload_names, pod_names, project_names, cluster_names, node_pools, labels, context_names, shells, phases,
-        environment_names, compute_names, template_names,
+        environment_names, compute_names, template_names, policy_kinds,
     )
 }  # fmt: skip
 """Of live values, by the name that the table knows."""

@@ -64,6 +64,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_apply",
         summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
     ),
+    "policy": Noun(
+        module="policies",
+        add="add_policies",
+        summary="Policies: what administrators set and forbid, everywhere or in a project.",
+    ),
     "top": Noun(
         module="top",
         add="add_top",

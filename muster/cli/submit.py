@@ -48,7 +48,12 @@ _FileOption = Annotated[
     ),
 ]
 _DryRunOption = Annotated[
-    str | None, typer.Option("--dry-run", metavar="client", help="Check and print the request, and send nothing.")
+    str | None,
+    typer.Option(
+        "--dry-run",
+        metavar="client|server",
+        help="Submit nothing. client: check and print the request. server: show what it would be, field by field.",
+    ),
 ]
 _WaitOption = Annotated[
     bool, typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout.")
@@ -275,9 +280,16 @@ def _name(request: Row, name: str | None, prefix: str | None, noun: str) -> None
 
 
 def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitCode:
-    """Prints the request as it would be sent, after the checks that need no server. Raises Problem (6)."""
+    """Prints the request as it would be sent, after the checks that need no server; or has the server say what it would
+    be. Raises Problem (6).
+    """
+    if where == "server":
+        from muster.cli.evaluation import show_evaluation
+
+        return show_evaluation(session, request, of.kind)
     if where != "client":
-        raise usage(f"--dry-run={where} does not exist", todo="--dry-run=client checks and prints the request")
+        todo = "--dry-run=client checks and prints the request, --dry-run=server shows what it would be"
+        raise usage(f"--dry-run={where} does not exist", todo=todo)
     from muster.cli.training_flags import FLAG_OF_FIELD
     from services.api.check import FaultyCreation, check_creation
 

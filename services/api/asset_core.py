@@ -270,7 +270,7 @@ async def _checked(
     place = meta if before is None else {"projectId": before.project_id or None, "clusterId": before.cluster_id or None}
     workload_type = (meta.get("workloadType") if before is None else before.workload_type) or ""
     spec: dict[str, Any] = sound.get("spec") or {}
-    found += _of_spec(kind, spec, workload_type)
+    found += spec_issues(kind, spec, workload_type)
     if before is None:
         found += await _of_place(call, meta)
     found += await _of_assets(call, spec, workload_type, place)
@@ -323,7 +323,7 @@ def _of_same(meta: Mapping[str, Any], asset: Asset) -> Iterator[Issue]:
             yield fault(f"meta.{field}", details, "canEdit")
 
 
-def _of_spec(kind: AssetKind, spec: Mapping[str, Any], workload_type: str) -> Iterator[Issue]:
+def spec_issues(kind: AssetKind, spec: Mapping[str, Any], workload_type: str) -> Iterator[Issue]:
     """What the rules of workloads say of the fields that are there. What depends on others, the merge shows."""
     fields = {name: value for name, value in spec.items() if name not in OWN and value is not None}
     known = workload_type if workload_type in KINDS else next(iter(KINDS))

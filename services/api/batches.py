@@ -221,7 +221,7 @@ async def _prepared(call: Call, raws: Sequence[msgspec.Raw], batch_id: str) -> l
         return prepared
     for index, asked in sorted([*faulty, *((one.item.index, one.asked) for one in prepared)], key=lambda one: one[0]):
         more = await misfits(call, asked.checked, item_command_id(batch_id, index), faulty=True)
-        found += _within(index, asked.made.told(more) if asked.faults else asked.told(more))
+        found += _within(index, asked.told(more)[len(asked.told()) if asked.faults else 0 :])
         if len(found) >= MAX_ISSUES:
             break
     raise bad_request(found[:MAX_ISSUES])

@@ -117,7 +117,7 @@ def without_faults(node: Node, data: Json) -> tuple[Json, list[Issue]]:
     """(the object without its faults, what they are: MAX_ISSUES at most). A mandatory field that is missing or wrong
     has an empty value, an item that is wrong is null.
     """
-    if _fits(node, data):
+    if fits(node, data):
         return data, []
     found: list[Issue] = []
     return _object(node, data, "", found), found
@@ -142,7 +142,8 @@ def _without_nulls(value: Any) -> Any:
 # -- the walk --------------------------------------------------------------------------------------------------------
 
 
-def _fits(node: Node, value: Any) -> bool:
+def fits(node: Node, value: Any) -> bool:
+    """Whether a field can have this value, by its declaration."""
     try:
         msgspec.convert(value, node.request)
     except msgspec.ValidationError:
@@ -152,7 +153,7 @@ def _fits(node: Node, value: Any) -> bool:
 
 def _sound(node: Node, value: Any, path: str, found: list[Issue]) -> Any:
     """A value without its faults; _FAULTY where nothing of it is left."""
-    if _fits(node, value):
+    if fits(node, value):
         return value
     if node.kind == "object" and isinstance(value, dict):
         return _object(node, cast("Json", value), path, found)

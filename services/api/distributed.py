@@ -3,12 +3,27 @@
 from events.workload.commands import DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.fields.creation import DistributedCreation
 from events.workload.kinds.distributed import DISTRIBUTED as KIND
-from services.api.answers import DistributedTraining, HttpResponse
+from services.api.answers import DistributedTraining, Evaluation, HttpResponse
 from services.api.context import MIN_SEQ, Call, Look
+from services.api.evaluation import evaluate
 from services.api.kinds import EXPLAIN, act, read, submit
 from services.api.moments import AS_OF, MOMENT_HEADERS
-from services.api.operations import Answer, changes, reads
+from services.api.operations import Answer, changes, examines, reads
 from services.api.paths import DISTRIBUTED, DISTRIBUTED_TRAINING
+
+_EXAMPLE = {
+    "name": "bert",
+    "projectId": "7d1c2b3a-0000-8000-8000-000000000000",
+    "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
+    "masterSpecSameAsWorker": True,
+    "spec": {
+        "image": "pytorch/pytorch",
+        "command": "torchrun train.py",
+        "distributedFramework": "PyTorch",
+        "numWorkers": 3,
+        "compute": {"gpuDevicesRequest": 8},
+    },
+}
 
 
 @changes(
@@ -17,24 +32,25 @@ from services.api.paths import DISTRIBUTED, DISTRIBUTED_TRAINING
     tag="Distributed",
     summary="Submit a distributed training. The answer is 202 once it is stored",
     body=DistributedCreation,
-    example={
-        "name": "bert",
-        "projectId": "7d1c2b3a-0000-8000-8000-000000000000",
-        "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
-        "masterSpecSameAsWorker": True,
-        "spec": {
-            "image": "pytorch/pytorch",
-            "command": "torchrun train.py",
-            "distributedFramework": "PyTorch",
-            "numWorkers": 3,
-            "compute": {"gpuDevicesRequest": 8},
-        },
-    },
+    example=_EXAMPLE,
     errors=(403,),
 )
 async def create_distributed(call: Call) -> Answer[DistributedTraining]:
     made, headers = await submit(call, KIND)
     return Answer(DistributedTraining(**made.fields, **made.of_master), status=202, headers=headers)
+
+
+@examines(
+    f"{DISTRIBUTED}:evaluate",
+    tag="Distributed",
+    summary="Say what a submission of a distributed training would be, and all that is wrong with it. Nothing is "
+    "stored",
+    body=DistributedCreation,
+    example=_EXAMPLE,
+    errors=(403,),
+)
+async def evaluate_distributed(call: Call) -> Answer[Evaluation]:
+    return await evaluate(call, KIND)
 
 
 @reads(

@@ -160,7 +160,7 @@ async def _answer[C: Look](call: C, handler: Callable[[C], Awaitable[Response]])
     operation, request = call.operation, call.request
     call.values, query_faults = query_values(operation, request.scope["query_string"])
     call.faults = [*query_faults, *call.header_faults()]
-    if operation.mutates:
+    if operation.mutates or operation.body is not None:
         call.raw = await _body(request, LARGE_BODY_SECONDS if operation.large else BODY_SECONDS)
         if operation.body is None and call.raw.strip() not in {b"", b"{}"}:
             call.faults.append(Issue(field="body", details="this request takes no body; leave it out"))
@@ -260,6 +260,8 @@ def _value(parameter: Query, text: str) -> Any:
                 raise BadValueError(f"must be true or false, got {shown(text)}", "options")
             return text.lower() == "true"
         case "choice":
+            if parameter.read is not None:
+                return parameter.read(text)
             if text not in parameter.options:
                 raise BadValueError(none_of(text, parameter.options), "options")
             return text

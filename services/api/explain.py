@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from events.asset_specs import spec_node
 from events.fields.declare import Section
-from events.fields.node import Node
+from events.fields.node import Node, item_key
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import MadeFrom, Source
 from events.workload.spec import FOLLOWING, Distributed, TrainingSpec
-from services.api.merge import Merged, Origin, Place, item_key
+from services.api.merge import Merged, Origin, Place
 
 _LAST_STEP: Final = re.compile(r"(\.\w+|\[\d+\])\Z")
 
@@ -139,12 +139,17 @@ def _given(
         elif isinstance(held, dict):
             yield from _given(node.by_name[name], held, values[name], here)
         else:
-            items = cast("list[dict[str, Any]]", values[name])
-            left = [place for item, place in zip(items, held, strict=True) if not item.get("exclude")]
+            items = cast("list[Any]", values[name])
+            left = [place for item, place in zip(items, held, strict=True) if not _is_excluded(item)]
             for index, place in enumerate(left):
                 yield f"{here}[{index}]", place.layer.source
             if held and not left:
                 yield here, held[-1].layer.source
+
+
+def _is_excluded(item: Any) -> bool:
+    """Whoever evaluates a request may give what is no item at all."""
+    return isinstance(item, dict) and bool(cast("dict[str, Any]", item).get("exclude"))
 
 
 def _source_of(path: str, actual: Mapping[str, Source]) -> Source:

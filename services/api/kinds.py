@@ -71,11 +71,11 @@ class Examined:
     kind: Kind
     made: Made
     checked: Creation
-    """With what a template, assets and the caller's token set; without its faults."""
+    """With what policies, a template, assets and the caller's token set; without its faults."""
     faults: Sequence[Issue]
     """What is wrong with it in itself, wherever it is sent."""
     unsuited: Sequence[Issue]
-    """What does not go together with the caller's token."""
+    """What does not go together with the caller's token, or with policies."""
 
     @property
     def faulty(self) -> bool:
@@ -84,6 +84,10 @@ class Examined:
     def told(self, more: Sequence[Issue] = ()) -> list[Issue]:
         """All that is wrong, by the request's own paths."""
         return self.made.told([*self.faults, *self.unsuited, *more])[:MAX_ISSUES]
+
+    def places(self, more: Sequence[Issue] = ()) -> list[str]:
+        """Of each issue that is told, its field in the spec with all that others set."""
+        return [issue.field for issue in (*self.made.issues, *self.faults, *self.unsuited, *more)][:MAX_ISSUES]
 
     def command(self, command_id: str) -> CreateWorkload:
         checked = self.checked
@@ -106,6 +110,7 @@ async def examined(call: Call, kind: Kind, data: Json, command_id: str) -> Exami
     checked = check_creation(kind.creation, request.data)
     faults, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
     asked, unsuited = with_token_user(asked, call.identity.user)
+    unsuited += request.broken_rules(kind, asked, [*faults, *unsuited])
     return Examined(kind=kind, made=request, checked=asked, faults=faults, unsuited=unsuited)
 
 

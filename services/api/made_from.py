@@ -7,15 +7,20 @@ from typing import Any, Final, Literal, cast
 from events.aggregate import ASSET, WORKLOAD, Chain
 from events.asset import CALLED, Asset, AssetKind
 from events.asset_specs import OWN, spec_node
+from events.fields.node import tree
 from events.ids import incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name
+from events.workload.fields.creation import Creation
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import AssetUsed, MadeFrom
 from events.workload.spec import Distributed, TrainingSpec
+from events.workload.state import Workload
+from services.api.check import untouched
 from services.api.context import Call, Look
 from services.api.explain import set_by
 from services.api.issues import Issue, fault, shown
 from services.api.merge import Json, Layer, Merged, alone, merged
+from services.api.policies_in_force import InForce, broken_rules, master_node, policies_in_force, within
 
 CHOSEN: Final[dict[Literal["environment", "compute"], str]] = {"environment": "environmentId", "compute": "computeId"}
 """Assets that a request or a template chooses, and the fields of `assets` that name them."""
@@ -33,33 +38,49 @@ class Made:
     used: Mapping[AssetKind, Chain[Asset]]
     merged: Merged | None
     """None where the spec is none."""
+    master: Merged | None = None
+    """The spec of a master, where policies hold and it has one of its own."""
+    in_force: InForce
+    """The policies that hold for it."""
 
     def told(self, issues: Sequence[Issue]) -> list[Issue]:
-        """What is wrong with the whole, by the request's own paths; of what an asset set, which one that is."""
-        return [*self.issues, *map(self._told, issues)] if self.used else [*self.issues, *issues]
+        """What is wrong with the whole, by the request's own paths; of what others set, who that is."""
+        if not (self.used or self.in_force.chains):
+            return [*self.issues, *issues]
+        return [*self.issues, *map(self._told, issues)]
 
     def _told(self, issue: Issue) -> Issue:
-        if self.merged is None or not issue.field.startswith("spec."):
-            return issue
-        found = self.merged.place(issue.field.removeprefix("spec."))
+        whole, _, path = issue.field.partition(".")
+        merged = {"spec": self.merged, "masterSpec": self.master}.get(whole)
+        found = None if merged is None or not path else merged.place(path)
         if found is None:
             return issue
-        place, path = found
+        place, own = found
         if place.layer.source == "request":
-            return replace(issue, field=f"spec.{path}")
-        return replace(issue, field=f"spec.{path}", details=f"{issue.details} ({place.layer.called} sets it)")
+            return replace(issue, field=f"{whole}.{own}")
+        return replace(issue, field=f"{whole}.{own}", details=f"{issue.details} ({place.layer.called} sets it)")
+
+    def broken_rules(self, kind: Kind, asked: Creation, faults: Sequence[Issue] = ()) -> list[Issue]:
+        """What policies forbid, where it has no fault of its own; `told` makes it the request's."""
+        found = broken_rules(kind, self.in_force, asked, self.merged, self.master)
+        return untouched(found, self.data, faults) if faults else found
 
     def made_from(self, kind: Kind, spec: TrainingSpec, distributed: Distributed | None) -> MadeFrom | None:
         """What is stored of it; None where the values of the spec say everything. `spec` has its defaults."""
         fields = {} if self.merged is None else set_by(kind, self.merged, spec, distributed)
-        if not (fields or self.used):
+        if not (fields or self.used or self.in_force.chains):
             return None
         of = {
             kind: AssetUsed(id=chain.state.asset_id, name=chain.state.name, version=chain.version)
             for kind, chain in self.used.items()
         }
         return MadeFrom(
-            template=of.get("template"), environment=of.get("environment"), compute=of.get("compute"), set_by=fields
+            template=of.get("template"),
+            environment=of.get("environment"),
+            compute=of.get("compute"),
+            tenant_policy=self.in_force.version("tenant"),
+            project_policy=self.in_force.version("project"),
+            set_by=fields,
         )
 
 
@@ -68,19 +89,41 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
     template_id, choice = data.get("templateId"), data.get("assets")
     spec: Any = data.get("spec")
     given: Json | None = cast("Json", spec) if isinstance(spec, dict) else {} if spec is None else None
-    if template_id is None and not isinstance(choice, dict):
+    in_force = await policies_in_force(call, kind.name, data.get("projectId"))
+    names_assets = template_id is not None or isinstance(choice, dict)
+    if not (names_assets or in_force.ever):
         own = None if given is None else alone(spec_node(kind.name), _request(given))
-        return Made(data=data, issues=[], used={}, merged=own)
-    gathering = _Gathering(call, kind, data, await _earlier(call, data, command_id))
-    await gathering.gather(template_id, cast("Json", choice) if isinstance(choice, dict) else {})
+        return Made(data=data, issues=[], used={}, merged=own, in_force=in_force)
+    earlier = await _earlier(call, data, command_id)
+    if earlier is not None:
+        then = earlier.made_from or MadeFrom()
+        in_force = await policies_in_force(call, kind.name, data.get("projectId"), then=then)
+    gathering = _Gathering(call, kind, data, None if earlier is None else earlier.made_from)
+    if names_assets:
+        await gathering.gather(template_id, cast("Json", choice) if isinstance(choice, dict) else {})
     used = gathering.used
-    if given is None:
-        return Made(data=data, issues=gathering.issues, used=used, merged=None)
-    layers = [_layer(used[asset]) for asset in ("template", "environment", "compute") if asset in used]
-    if "environment" in used:
+    layers = [
+        *in_force.layers,
+        *(_layer(used[asset]) for asset in ("template", "environment", "compute") if asset in used),
+    ]
+    if given is not None and "environment" in used:
         gathering.issues += _users(given, used["environment"].state)
-    whole = merged(spec_node(kind.name), [*layers, _request(given)])
-    return Made(data=data | {"spec": whole.spec}, issues=gathering.issues, used=used, merged=whole)
+    whole = None if given is None else merged(spec_node(kind.name), [*layers, _request(given)])
+    master = _master(kind, in_force, data)
+    if whole is not None and layers:
+        data = data | {"spec": whole.spec}
+    if master is not None:
+        data = data | {"masterSpec": master.spec}
+    return Made(data=data, issues=gathering.issues, used=used, merged=whole, master=master, in_force=in_force)
+
+
+def _master(kind: Kind, in_force: InForce, data: Json) -> Merged | None:
+    """A master's own spec takes the defaults of policies, and nothing from assets."""
+    given = data.get("masterSpec")
+    if not in_force.chains or not isinstance(given, dict) or "masterSpec" not in tree(kind.creation).by_name:
+        return None
+    node = master_node(kind)
+    return merged(node, [*(within(layer, node) for layer in in_force.layers), _request(cast("Json", given))])
 
 
 def _request(spec: Json) -> Layer:
@@ -197,12 +240,12 @@ def _users(given: Json, environment: Asset) -> list[Issue]:
     ]
 
 
-async def _earlier(call: Call, data: Json, command_id: str) -> MadeFrom | None:
-    """What the workload was made from that this very request made before."""
+async def _earlier(call: Call, data: Json, command_id: str) -> Workload | None:
+    """The workload that this very request made before."""
     name, project_id = data.get("name"), data.get("projectId")
     if not call.keyed or not isinstance(name, str) or not isinstance(project_id, str) or not call.may_read(project_id):
         return None
     as_prefix = data.get("useGivenNameAsPrefix") is True
     key = workload_key(project_id, final_name(name, as_prefix=as_prefix, command_id=command_id))
     chain = await call.api.store.load_at(WORKLOAD, key, incarnation_id(key, command_id))
-    return None if chain is None else chain.state.made_from
+    return None if chain is None else chain.state

@@ -5,7 +5,7 @@ null clears it, a value takes its place. Objects are merged field by field. A li
 is declared, or a name) is merged item by item: an item goes before the one below that has its key, in its place, and
 others follow at the end. Such an item may say `exclude`; the kind's defaults then drop it. Every other list is a value.
 
-Policies come below all layers, as one more.
+Policies are the lowest layers: that of the tenant, then that of the project.
 """
 
 import re
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from events.fields.node import Node
+from events.fields.node import Node, item_key
 from events.workload.made_from import Source
 
 type Json = dict[str, Any]
@@ -120,14 +120,6 @@ def _object(node: Node, below: Merged, above: Mapping[str, Any], layer: Layer, p
         else:
             values[name], origins[name] = value, Place(layer, here)
     return Merged(spec=values, origin=origins)
-
-
-def item_key(field: Node) -> str | None:
-    """What tells the items of a list from each other; None where they are not merged one by one."""
-    if field.kind != "list" or field.item is None or field.item.struct is None:
-        return None
-    key = field.about.key if field.about is not None and field.about.key else "name"
-    return key if key in field.item.by_name else None
 
 
 def _items(

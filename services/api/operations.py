@@ -34,6 +34,7 @@ Tag = Literal[
     "Workspaces",
     "Workloads",
     "Assets",
+    "Policies",
     "Clusters",
     "Organisation",
     "Events",
@@ -195,6 +196,36 @@ def changes(
             errors=errors,
             mutates=True,
             large=large,
+        )
+
+    return declare
+
+
+def examines(
+    path: str,
+    *,
+    tag: Tag,
+    summary: str,
+    body: type[Body],
+    example: Mapping[str, Any],
+    query: tuple[Query, ...] = (),
+    errors: tuple[int, ...] = (),
+) -> Callable[[Handler], Operation]:
+    """Declares a handler that is sent what it is asked about, and changes nothing."""
+
+    def declare(handler: Handler) -> Operation:
+        return Operation(
+            method="POST",
+            path=path,
+            id=_name(handler),
+            handler=handler,
+            summary=summary,
+            tag=tag,
+            answers=_answers(handler),
+            query=query,
+            body=body,
+            example=example,
+            errors=(*errors, 408, 413, 415),
         )
 
     return declare

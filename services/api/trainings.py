@@ -3,12 +3,24 @@
 from events.workload.commands import DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.fields.creation import TrainingCreation
 from events.workload.kinds.training import TRAINING as KIND
-from services.api.answers import HttpResponse, Training1
+from services.api.answers import Evaluation, HttpResponse, Training1
 from services.api.context import MIN_SEQ, Call, Look
+from services.api.evaluation import evaluate
 from services.api.kinds import EXPLAIN, act, read, submit
 from services.api.moments import AS_OF, MOMENT_HEADERS
-from services.api.operations import Answer, changes, reads
+from services.api.operations import Answer, changes, examines, reads
 from services.api.paths import TRAINING, TRAININGS
+
+_EXAMPLE = {
+    "name": "bert",
+    "projectId": "7d1c2b3a-0000-8000-8000-000000000000",
+    "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
+    "spec": {
+        "image": "python:3.13",
+        "command": "python3 -c 'print(42)'",
+        "compute": {"gpuDevicesRequest": 1, "cpuCoreRequest": 2, "cpuMemoryRequest": "8Gi"},
+    },
+}
 
 
 @changes(
@@ -18,21 +30,24 @@ from services.api.paths import TRAINING, TRAININGS
     tag="Trainings",
     summary="Submit a training. The answer is 202 once it is stored",
     body=TrainingCreation,
-    example={
-        "name": "bert",
-        "projectId": "7d1c2b3a-0000-8000-8000-000000000000",
-        "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
-        "spec": {
-            "image": "python:3.13",
-            "command": "python3 -c 'print(42)'",
-            "compute": {"gpuDevicesRequest": 1, "cpuCoreRequest": 2, "cpuMemoryRequest": "8Gi"},
-        },
-    },
+    example=_EXAMPLE,
     errors=(403,),
 )
 async def create_training(call: Call) -> Answer[Training1]:
     made, headers = await submit(call, KIND)
     return Answer(Training1(**made.fields), status=202, headers=headers)
+
+
+@examines(
+    f"{TRAININGS}:evaluate",
+    tag="Trainings",
+    summary="Say what a submission of a training would be, and all that is wrong with it. Nothing is stored",
+    body=TrainingCreation,
+    example=_EXAMPLE,
+    errors=(403,),
+)
+async def evaluate_training(call: Call) -> Answer[Evaluation]:
+    return await evaluate(call, KIND)
 
 
 @reads(

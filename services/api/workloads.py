@@ -50,6 +50,7 @@ from services.api.kinds import EXPLAIN, act, load_workload, newest_workload, sho
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_as_of, parse_moment, reading
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOAD_TYPES, WORKLOADS
+from services.api.policies_in_force import forbidden_changes
 from services.api.rules import check_marks
 from services.api.shown_rows import history_record, people_in, pod_answer
 from services.runtime.identity.actors import ActorNames
@@ -327,6 +328,10 @@ async def change_workload(call: Call) -> Answer[HttpResponse]:
     if not given:
         details = f"names nothing to change; give one of {', '.join(_CHANGEABLE)}"
         raise bad_request([Issue(field="body", details=details, rule="required")])
+    names = dict(zip(change.__struct_fields__, change.__struct_encode_fields__, strict=True))
+    state = (await load_workload(call, call.id)).state
+    if issues := await forbidden_changes(call, state, {names[name]: value for name, value in given.items()}):
+        raise bad_request(issues)
     command = ChangeWorkload(workload_id=call.id, **given)
     return await act(call, command, "is changed", "is like that already")
 

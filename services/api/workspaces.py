@@ -3,12 +3,23 @@
 from events.workload.commands import DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.fields.creation import WorkspaceCreation
 from events.workload.kinds.workspace import WORKSPACE as KIND
-from services.api.answers import HttpResponse, Workspace
+from services.api.answers import Evaluation, HttpResponse, Workspace
 from services.api.context import MIN_SEQ, Call, Look
+from services.api.evaluation import evaluate
 from services.api.kinds import EXPLAIN, act, read, submit
 from services.api.moments import AS_OF, MOMENT_HEADERS
-from services.api.operations import Answer, changes, reads
+from services.api.operations import Answer, changes, examines, reads
 from services.api.paths import WORKSPACE, WORKSPACES
+
+_EXAMPLE = {
+    "name": "notebook",
+    "projectId": "7d1c2b3a-0000-8000-8000-000000000000",
+    "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
+    "spec": {
+        "image": "jupyter/scipy-notebook",
+        "compute": {"gpuRequestType": "portion", "gpuPortionRequest": 0.5, "cpuMemoryRequest": "4Gi"},
+    },
+}
 
 
 @changes(
@@ -17,20 +28,24 @@ from services.api.paths import WORKSPACE, WORKSPACES
     tag="Workspaces",
     summary="Submit a workspace. The answer is 202 once it is stored",
     body=WorkspaceCreation,
-    example={
-        "name": "notebook",
-        "projectId": "7d1c2b3a-0000-8000-8000-000000000000",
-        "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
-        "spec": {
-            "image": "jupyter/scipy-notebook",
-            "compute": {"gpuRequestType": "portion", "gpuPortionRequest": 0.5, "cpuMemoryRequest": "4Gi"},
-        },
-    },
+    example=_EXAMPLE,
     errors=(403,),
 )
 async def create_workspace(call: Call) -> Answer[Workspace]:
     made, headers = await submit(call, KIND)
     return Answer(Workspace(**made.fields), status=202, headers=headers)
+
+
+@examines(
+    f"{WORKSPACES}:evaluate",
+    tag="Workspaces",
+    summary="Say what a submission of a workspace would be, and all that is wrong with it. Nothing is stored",
+    body=WorkspaceCreation,
+    example=_EXAMPLE,
+    errors=(403,),
+)
+async def evaluate_workspace(call: Call) -> Answer[Evaluation]:
+    return await evaluate(call, KIND)
 
 
 @reads(

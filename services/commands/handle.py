@@ -26,6 +26,7 @@ from events.commands import named_workload, target
 from events.commit import Commit, service_actor
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
 from events.ids import key_of_id, project_key
+from events.policy import SetPolicy
 from events.prices import PRICES_KEY
 from events.project import DeleteProject, Project
 from events.refusal import Refusal
@@ -238,6 +239,8 @@ class Commands:
             return await self._exhausted(await self._project_of(command.workload_id))
         if isinstance(command, CreateAsset):
             return await self._place_missing(command.project_id, command.cluster_id)
+        if isinstance(command, SetPolicy):
+            return await self._place_missing(command.project_id, None)
         return await self._creation_obstacle(command, admitted) if isinstance(command, CreateWorkload) else None
 
     async def _place_missing(self, project_id: str | None, cluster_id: str | None) -> Refusal | None:

@@ -26,6 +26,7 @@ FOUND_BY_ADMINISTRATORS: Final = (404, 404, 202, 202), (404, 404, 404, 202)
 
 EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_training1": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "evaluate_training": ((403, 200, 200, 200), (403, 403, 403, 200)),
     "code_limits": ((403, 200, 200, 200), (403, 403, 403, 200)),
     "put_code": ((403, 202, 202, 202), (403, 403, 403, 202)),
     "get_training": READ,
@@ -33,11 +34,13 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "suspend_training": OPERATE,
     "resume_training": OPERATE,
     "create_distributed": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "evaluate_distributed": ((403, 200, 200, 200), (403, 403, 403, 200)),
     "get_distributed": READ,
     "delete_distributed": OPERATE,
     "suspend_distributed": OPERATE,
     "resume_distributed": OPERATE,
     "create_workspace": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "evaluate_workspace": ((403, 200, 200, 200), (403, 403, 403, 200)),
     "get_workspace": READ,
     "delete_workspace": OPERATE,
     "suspend_workspace": OPERATE,
@@ -59,6 +62,15 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "delete_template": GRANT,
     "create_workloads": ((403, 202, 202, 202), (403, 403, 403, 202)),  # all or nothing: what one item is refused with
     "act_on_workloads": ((202,) * 4, (202,) * 4),  # each id has its own status (tests/api/test_acts.py)
+    "get_training_policy": READ,
+    "set_training_policy": GRANT,
+    "delete_training_policy": GRANT,
+    "get_distributed_policy": READ,
+    "set_distributed_policy": GRANT,
+    "delete_distributed_policy": GRANT,
+    "get_workspace_policy": READ,
+    "set_workspace_policy": GRANT,
+    "delete_workspace_policy": GRANT,
     "list_workload_types": EVERYBODY,
     "list_workloads": EVERYBODY,
     "count_workloads": EVERYBODY,
@@ -132,6 +144,7 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
 are as somebody with no role; what belongs to no project is the same in both."""
 
 ASSETS: Final = ("environment", "compute_resource", "template")
+POLICIES: Final = ("training", "distributed", "workspace")
 BUDGET: Final = {"gpuHours": 1_000_000}
 """That nothing here exhausts."""
 PUBLIC: Final = frozenset({"alive", "ready", "openapi", "docs"})
@@ -264,10 +277,13 @@ def aimed(
         assert admin.post("/api/v1/authorization/access-rules", json=rule).status_code == 202
     bodies: dict[str, Any] = {
         "create_training1": served.training(projectId=project),
+        "evaluate_training": served.training(projectId=project),
         "create_distributed": gang(served, project),
+        "evaluate_distributed": gang(served, project),
         "create_workspace": served.training(projectId=project),
         "create_workloads": two_at_once(served, project),
         "act_on_workloads": {"action": "delete", "ids": [workload(served, admin, path, project)]},
+        "evaluate_workspace": served.training(projectId=project),
         "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
@@ -289,6 +305,7 @@ def aimed(
     }
     bodies |= {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
     bodies |= {f"set_{kind}": {"spec": {}} for kind in ASSETS}
+    bodies |= {f"set_{kind}_policy": {} for kind in POLICIES}
     if name in bodies:
         options["json"] = bodies[name]
     parameters: dict[str, Any] = {
@@ -297,6 +314,9 @@ def aimed(
         "remove_price": {"gpuModel": price["gpuModel"]},
         "stream_events": {"projectId": project},
     }
+    if "/policies/" in path:
+        parameters[name] = {"scope": "project", "projectId": project}
+        assert admin.put(path, params=parameters[name], json={}).status_code == 202
     if name in parameters:
         options["params"] = parameters[name]
     return Target(method=method, path=path, options=options)

@@ -64,6 +64,19 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """
 
 
+class Evaluation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a submission would be, and all that is wrong with it."""
+
+    accepted: bool
+    """Whether a submission of the same would be accepted now."""
+    fields: list[EvaluatedField]
+    """Every field of the spec."""
+    issues: list[ComplianceIssue]
+    """Everything that is wrong with the request, by its own paths."""
+    not_yet_in_force: list[str]
+    """Paths of given fields that Muster does not act on yet."""
+
+
 class HttpResponse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A command was carried out."""
 
@@ -299,6 +312,66 @@ class TemplateChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Which it is. It cannot be changed, and can be left out."""
     spec: TemplateSpec
     """All fields that it sets from now on."""
+
+
+class TrainingPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A policy for trainings."""
+
+    meta: PolicyMeta
+    """For what it holds, and who set it."""
+    defaults: TrainingDefaults | None
+    """Fields that a training gets where nothing else sets them, as they were given."""
+    rules: TrainingSpecFieldRules | None
+    """What may be given, in the tree of the fields, as it was given."""
+
+
+class TrainingPolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TrainingPolicySetting."""
+
+    defaults: TrainingDefaults | None = None
+    """Fields that a training gets where neither a template, assets nor the request set them."""
+    rules: TrainingSpecFieldRules | None = None
+    """What may be given, in the tree of the fields."""
+
+
+class DistributedPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A policy for distributed trainings."""
+
+    meta: PolicyMeta
+    """For what it holds, and who set it."""
+    defaults: DistributedDefaults | None
+    """Fields that workers and masters get where nothing else sets them, as they were given."""
+    rules: DistributedSpecFieldRules | None
+    """What may be given, in the tree of the fields, as it was given."""
+
+
+class DistributedPolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DistributedPolicySetting."""
+
+    defaults: DistributedDefaults | None = None
+    """Fields that workers, and a master of its own, get where neither a template, assets nor the request set them."""
+    rules: DistributedSpecFieldRules | None = None
+    """What may be given, in the tree of the fields; of a master, too."""
+
+
+class WorkspacePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A policy for workspaces."""
+
+    meta: PolicyMeta
+    """For what it holds, and who set it."""
+    defaults: WorkspaceDefaults | None
+    """Fields that a workspace gets where nothing else sets them, as they were given."""
+    rules: WorkspaceSpecFieldRules | None
+    """What may be given, in the tree of the fields, as it was given."""
+
+
+class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkspacePolicySetting."""
+
+    defaults: WorkspaceDefaults | None = None
+    """Fields that a workspace gets where neither a template, assets nor the request set them."""
+    rules: WorkspaceSpecFieldRules | None = None
+    """What may be given, in the tree of the fields."""
 
 
 class CodeLimits(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1351,6 +1424,48 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Addresses elsewhere that are shown with the workload; at most 1000."""
 
 
+class EvaluatedField(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A field of the spec, or an item of one of its lists."""
+
+    field: str
+    """Path, such as `spec.labels[0]`, in the spec with all that policies, a template and assets set."""
+    value: Any | None
+    """What it would be."""
+    default: Any | None
+    """What it would be if neither a template, assets nor the request set it."""
+    set_by: str
+    """Who sets it: `request`, `default`, `tenant policy`, `project policy`, or a template or asset and its name."""
+    locked: bool
+    """Whether a policy lets nobody change it."""
+    required: bool
+    """Whether it must have a value."""
+    can_add: bool | None = None
+    """Of a list: whether a policy lets items be added."""
+    min: Any | None = None
+    """The least that is possible. Absent where there is no bound; likewise those below."""
+    max: Any | None = None
+    """The most that is possible."""
+    step: Any | None = None
+    """Between two values that are possible."""
+    options: list[Any] | None = None
+    """The only values that are possible."""
+    instructions: str | None = None
+    """Of an environment variable: what is said of it for people."""
+    issues: list[ComplianceIssue]
+    """What is wrong with it."""
+
+
+class ComplianceIssue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One thing that is wrong with a request."""
+
+    field: str
+    """Path, such as `spec.labels[0].name`."""
+    details: str
+    """What is wrong, what was given, what would do."""
+    rule: Rule | None = None
+    """The kind of rule that is broken."""
+
+
 class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: DistributedSpec."""
 
@@ -1781,6 +1896,479 @@ class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """When it got its present spec. Null if that is its first."""
     workload_type: str
     """Kind of workload that it is for, such as Training."""
+
+
+class PolicyMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """For what a policy holds, and who set it."""
+
+    workload_type: str
+    """Kind of workload, such as Training."""
+    scope: AccessRuleScopeType
+    """Everywhere, or in one project."""
+    project_id: str | None
+    """Id of the project, where the scope is a project."""
+    set_by: str
+    """Subject of who set it."""
+    set_at: datetime
+    """When it was set."""
+
+
+class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TrainingDefaults."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    completions: int | None = None
+    """Number of pods that must succeed. Default: 1."""
+    parallelism: int | None = None
+    """Number of pods at a time, at most the number of runs. Default: 1."""
+    backoff_limit: int | None = None
+    """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
+
+
+class TrainingSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TrainingSpecFieldRules."""
+
+    image: TextRules | None = None
+    """Rules of image."""
+    image_pull_policy: TextRules | None = None
+    """Rules of imagePullPolicy."""
+    image_pull_secrets: ItemsRules | None = None
+    """Rules of imagePullSecrets."""
+    command: TextRules | None = None
+    """Rules of command."""
+    args: TextRules | None = None
+    """Rules of args."""
+    working_dir: TextRules | None = None
+    """Rules of workingDir."""
+    code: TextRules | None = None
+    """Rules of code."""
+    environment_variables: ItemsRules | None = None
+    """Rules of environmentVariables."""
+    create_home_dir: BooleanRules | None = None
+    """Rules of createHomeDir."""
+    stdin: BooleanRules | None = None
+    """Rules of stdin."""
+    tty: BooleanRules | None = None
+    """Rules of tty."""
+    security: SecuritySpecRules | None = None
+    """Rules of security."""
+    compute: ComputeSpecRules | None = None
+    """Rules of compute."""
+    storage: StorageSpecRules | None = None
+    """Rules of storage."""
+    probes: ProbesSpecRules | None = None
+    """Rules of probes."""
+    node_pools: WordsRules | None = None
+    """Rules of nodePools."""
+    node_type: TextRules | None = None
+    """Rules of nodeType."""
+    node_affinity_required: NodeAffinityRequiredRules | None = None
+    """Rules of nodeAffinityRequired."""
+    pod_affinity: PodAffinityRules | None = None
+    """Rules of podAffinity."""
+    tolerations: ItemsRules | None = None
+    """Rules of tolerations."""
+    priority_class: TextRules | None = None
+    """Rules of priorityClass."""
+    preemptibility: TextRules | None = None
+    """Rules of preemptibility."""
+    terminate_after_preemption: BooleanRules | None = None
+    """Rules of terminateAfterPreemption."""
+    completions: WholeNumberRules | None = None
+    """Rules of completions."""
+    parallelism: WholeNumberRules | None = None
+    """Rules of parallelism."""
+    backoff_limit: WholeNumberRules | None = None
+    """Rules of backoffLimit."""
+    restart_policy: TextRules | None = None
+    """Rules of restartPolicy."""
+    termination_grace_period_seconds: WholeNumberRules | None = None
+    """Rules of terminationGracePeriodSeconds."""
+    auto_deletion_time_after_completion_seconds: WholeNumberRules | None = None
+    """Rules of autoDeletionTimeAfterCompletionSeconds."""
+    labels: ItemsRules | None = None
+    """Rules of labels."""
+    annotations: ItemsRules | None = None
+    """Rules of annotations."""
+    category: TextRules | None = None
+    """Rules of category."""
+    related_urls: ItemsRules | None = None
+    """Rules of relatedUrls."""
+
+
+class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DistributedDefaults."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    backoff_limit: int | None = None
+    """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
+    distributed_framework: Framework | None = None
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
+    Mandatory.
+    """
+    num_workers: int | None = None
+    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    min_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    max_replicas: int | None = None
+    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
+    """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
+    they run until they end by themselves, or until it is deleted. Default: Running.
+    """
+
+
+class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DistributedSpecFieldRules."""
+
+    image: TextRules | None = None
+    """Rules of image."""
+    image_pull_policy: TextRules | None = None
+    """Rules of imagePullPolicy."""
+    image_pull_secrets: ItemsRules | None = None
+    """Rules of imagePullSecrets."""
+    command: TextRules | None = None
+    """Rules of command."""
+    args: TextRules | None = None
+    """Rules of args."""
+    working_dir: TextRules | None = None
+    """Rules of workingDir."""
+    code: TextRules | None = None
+    """Rules of code."""
+    environment_variables: ItemsRules | None = None
+    """Rules of environmentVariables."""
+    create_home_dir: BooleanRules | None = None
+    """Rules of createHomeDir."""
+    stdin: BooleanRules | None = None
+    """Rules of stdin."""
+    tty: BooleanRules | None = None
+    """Rules of tty."""
+    security: SecuritySpecRules | None = None
+    """Rules of security."""
+    compute: ComputeSpecRules | None = None
+    """Rules of compute."""
+    storage: StorageSpecRules | None = None
+    """Rules of storage."""
+    probes: ProbesSpecRules | None = None
+    """Rules of probes."""
+    node_pools: WordsRules | None = None
+    """Rules of nodePools."""
+    node_type: TextRules | None = None
+    """Rules of nodeType."""
+    node_affinity_required: NodeAffinityRequiredRules | None = None
+    """Rules of nodeAffinityRequired."""
+    pod_affinity: PodAffinityRules | None = None
+    """Rules of podAffinity."""
+    tolerations: ItemsRules | None = None
+    """Rules of tolerations."""
+    priority_class: TextRules | None = None
+    """Rules of priorityClass."""
+    preemptibility: TextRules | None = None
+    """Rules of preemptibility."""
+    terminate_after_preemption: BooleanRules | None = None
+    """Rules of terminateAfterPreemption."""
+    backoff_limit: WholeNumberRules | None = None
+    """Rules of backoffLimit."""
+    restart_policy: TextRules | None = None
+    """Rules of restartPolicy."""
+    termination_grace_period_seconds: WholeNumberRules | None = None
+    """Rules of terminationGracePeriodSeconds."""
+    auto_deletion_time_after_completion_seconds: WholeNumberRules | None = None
+    """Rules of autoDeletionTimeAfterCompletionSeconds."""
+    labels: ItemsRules | None = None
+    """Rules of labels."""
+    annotations: ItemsRules | None = None
+    """Rules of annotations."""
+    category: TextRules | None = None
+    """Rules of category."""
+    related_urls: ItemsRules | None = None
+    """Rules of relatedUrls."""
+    distributed_framework: TextRules | None = None
+    """Rules of distributedFramework."""
+    num_workers: WholeNumberRules | None = None
+    """Rules of numWorkers."""
+    min_replicas: WholeNumberRules | None = None
+    """Rules of minReplicas."""
+    max_replicas: WholeNumberRules | None = None
+    """Rules of maxReplicas."""
+    clean_pod_policy: TextRules | None = None
+    """Rules of cleanPodPolicy."""
+
+
+class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkspaceDefaults."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    allow_over_quota: bool | None = None
+    """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
+    Default: false.
+    """
+    backoff_limit: int | None = None
+    """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
+    restart_policy: TrainingSpecRestartPolicy | None = None
+    """Whether a pod that failed is run again. OnFailure, the default: as often as backoffLimit says. Never: not
+    once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
+    """
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
+
+
+class WorkspaceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkspaceSpecFieldRules."""
+
+    image: TextRules | None = None
+    """Rules of image."""
+    image_pull_policy: TextRules | None = None
+    """Rules of imagePullPolicy."""
+    image_pull_secrets: ItemsRules | None = None
+    """Rules of imagePullSecrets."""
+    command: TextRules | None = None
+    """Rules of command."""
+    args: TextRules | None = None
+    """Rules of args."""
+    working_dir: TextRules | None = None
+    """Rules of workingDir."""
+    code: TextRules | None = None
+    """Rules of code."""
+    environment_variables: ItemsRules | None = None
+    """Rules of environmentVariables."""
+    create_home_dir: BooleanRules | None = None
+    """Rules of createHomeDir."""
+    stdin: BooleanRules | None = None
+    """Rules of stdin."""
+    tty: BooleanRules | None = None
+    """Rules of tty."""
+    security: SecuritySpecRules | None = None
+    """Rules of security."""
+    compute: ComputeSpecRules | None = None
+    """Rules of compute."""
+    storage: StorageSpecRules | None = None
+    """Rules of storage."""
+    probes: ProbesSpecRules | None = None
+    """Rules of probes."""
+    node_pools: WordsRules | None = None
+    """Rules of nodePools."""
+    node_type: TextRules | None = None
+    """Rules of nodeType."""
+    node_affinity_required: NodeAffinityRequiredRules | None = None
+    """Rules of nodeAffinityRequired."""
+    pod_affinity: PodAffinityRules | None = None
+    """Rules of podAffinity."""
+    tolerations: ItemsRules | None = None
+    """Rules of tolerations."""
+    priority_class: TextRules | None = None
+    """Rules of priorityClass."""
+    preemptibility: TextRules | None = None
+    """Rules of preemptibility."""
+    terminate_after_preemption: BooleanRules | None = None
+    """Rules of terminateAfterPreemption."""
+    allow_over_quota: BooleanRules | None = None
+    """Rules of allowOverQuota."""
+    backoff_limit: WholeNumberRules | None = None
+    """Rules of backoffLimit."""
+    restart_policy: TextRules | None = None
+    """Rules of restartPolicy."""
+    termination_grace_period_seconds: WholeNumberRules | None = None
+    """Rules of terminationGracePeriodSeconds."""
+    auto_deletion_time_after_completion_seconds: WholeNumberRules | None = None
+    """Rules of autoDeletionTimeAfterCompletionSeconds."""
+    labels: ItemsRules | None = None
+    """Rules of labels."""
+    annotations: ItemsRules | None = None
+    """Rules of annotations."""
+    category: TextRules | None = None
+    """Rules of category."""
+    related_urls: ItemsRules | None = None
+    """Rules of relatedUrls."""
 
 
 class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3689,15 +4277,209 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether to drop the address of this name that a template sets."""
 
 
-class ComplianceIssue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One thing that is wrong with a request."""
+class TextRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TextRules."""
 
-    field: str
-    """Path, such as `spec.labels[0].name`."""
-    details: str
-    """What is wrong, what was given, what would do."""
-    rule: Rule | None = None
-    """The kind of rule that is broken."""
+    required: bool | None = None
+    """Whether it must have a value, from whoever sets it."""
+    can_edit: bool | None = None
+    """False: its value must stay as the policy has it."""
+    locked: bool | None = None
+    """Whether it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give it: only what is there anyway is possible."""
+    options: list[str] | None = None
+    """The only values that are possible."""
+
+
+class ItemsRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ItemsRules."""
+
+    required: bool | None = None
+    """Whether it must have a value, from whoever sets it."""
+    can_edit: bool | None = None
+    """False: the items of the policy must stay as they are. Others may be added."""
+    locked: bool | None = None
+    """Whether the list must stay as the policy has it: no item is changed, dropped or added."""
+    blocked: bool | None = None
+    """Whether nobody may give it: only what is there anyway is possible."""
+    can_add: bool | None = None
+    """False: there may be no items beside those of the policy."""
+    locked_items: list[str] | None = None
+    """Names of items in the defaults that must stay as they are."""
+
+
+class BooleanRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: BooleanRules."""
+
+    required: bool | None = None
+    """Whether it must have a value, from whoever sets it."""
+    can_edit: bool | None = None
+    """False: its value must stay as the policy has it."""
+    locked: bool | None = None
+    """Whether it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give it: only what is there anyway is possible."""
+
+
+class SecuritySpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecuritySpecRules."""
+
+    uid_gid_source: TextRules | None = None
+    """Rules of uidGidSource."""
+    run_as_uid: WholeNumberRules | None = None
+    """Rules of runAsUid."""
+    run_as_gid: WholeNumberRules | None = None
+    """Rules of runAsGid."""
+    supplemental_groups: TextRules | None = None
+    """Rules of supplementalGroups."""
+    run_as_non_root: BooleanRules | None = None
+    """Rules of runAsNonRoot."""
+    allow_privilege_escalation: BooleanRules | None = None
+    """Rules of allowPrivilegeEscalation."""
+    capabilities: WordsRules | None = None
+    """Rules of capabilities."""
+    read_only_root_filesystem: BooleanRules | None = None
+    """Rules of readOnlyRootFilesystem."""
+    seccomp_profile_type: TextRules | None = None
+    """Rules of seccompProfileType."""
+    host_network: BooleanRules | None = None
+    """Rules of hostNetwork."""
+    host_ipc: BooleanRules | None = None
+    """Rules of hostIpc."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class ComputeSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ComputeSpecRules."""
+
+    cpu_core_request: NumberRules | None = None
+    """Rules of cpuCoreRequest."""
+    cpu_core_limit: NumberRules | None = None
+    """Rules of cpuCoreLimit."""
+    cpu_memory_request: QuantityRules | None = None
+    """Rules of cpuMemoryRequest."""
+    cpu_memory_limit: QuantityRules | None = None
+    """Rules of cpuMemoryLimit."""
+    gpu_devices_request: WholeNumberRules | None = None
+    """Rules of gpuDevicesRequest."""
+    gpu_request_type: TextRules | None = None
+    """Rules of gpuRequestType."""
+    gpu_portion_request: NumberRules | None = None
+    """Rules of gpuPortionRequest."""
+    gpu_portion_limit: NumberRules | None = None
+    """Rules of gpuPortionLimit."""
+    gpu_memory_request: QuantityRules | None = None
+    """Rules of gpuMemoryRequest."""
+    gpu_memory_limit: QuantityRules | None = None
+    """Rules of gpuMemoryLimit."""
+    large_shm_request: BooleanRules | None = None
+    """Rules of largeShmRequest."""
+    extended_resources: ItemsRules | None = None
+    """Rules of extendedResources."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class StorageSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: StorageSpecRules."""
+
+    config_map_volume: ItemsRules | None = None
+    """Rules of configMapVolume."""
+    empty_dir_volume: ItemsRules | None = None
+    """Rules of emptyDirVolume."""
+    git: ItemsRules | None = None
+    """Rules of git."""
+    host_path: ItemsRules | None = None
+    """Rules of hostPath."""
+    nfs: ItemsRules | None = None
+    """Rules of nfs."""
+    pvc: ItemsRules | None = None
+    """Rules of pvc."""
+    secret_volume: ItemsRules | None = None
+    """Rules of secretVolume."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class ProbesSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ProbesSpecRules."""
+
+    readiness: ProbeRules | None = None
+    """Rules of readiness."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class WordsRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WordsRules."""
+
+    required: bool | None = None
+    """Whether it must have a value, from whoever sets it."""
+    can_edit: bool | None = None
+    """False: its value must stay as the policy has it."""
+    locked: bool | None = None
+    """Whether it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give it: only what is there anyway is possible."""
+    options: list[str] | None = None
+    """The only values that are possible."""
+    can_add: bool | None = None
+    """False: only words that the policy has in it are possible."""
+
+
+class NodeAffinityRequiredRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeAffinityRequiredRules."""
+
+    node_selector_terms: ListRules | None = None
+    """Rules of nodeSelectorTerms."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class PodAffinityRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PodAffinityRules."""
+
+    type: TextRules | None = None
+    """Rules of type."""
+    key: TextRules | None = None
+    """Rules of key."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class WholeNumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WholeNumberRules."""
+
+    required: bool | None = None
+    """Whether it must have a value, from whoever sets it."""
+    can_edit: bool | None = None
+    """False: its value must stay as the policy has it."""
+    locked: bool | None = None
+    """Whether it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give it: only what is there anyway is possible."""
+    min: int | None = None
+    """The least that is possible."""
+    max: int | None = None
+    """The most that is possible."""
+    step: int | None = None
+    """Only min, or 0 where there is none, plus a multiple of this."""
+    options: list[int] | None = None
+    """The only values that are possible."""
 
 
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4937,6 +5719,84 @@ class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Expressions that must all match. A term without any matches no node."""
 
 
+class NumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NumberRules."""
+
+    required: bool | None = None
+    """Whether it must have a value, from whoever sets it."""
+    can_edit: bool | None = None
+    """False: its value must stay as the policy has it."""
+    locked: bool | None = None
+    """Whether it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give it: only what is there anyway is possible."""
+    min: float | None = None
+    """The least that is possible."""
+    max: float | None = None
+    """The most that is possible."""
+    step: float | None = None
+    """Only min, or 0 where there is none, plus a multiple of this. More than 0."""
+    options: list[float] | None = None
+    """The only values that are possible."""
+
+
+class QuantityRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: QuantityRules."""
+
+    required: bool | None = None
+    """Whether it must have a value, from whoever sets it."""
+    can_edit: bool | None = None
+    """False: its value must stay as the policy has it."""
+    locked: bool | None = None
+    """Whether it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give it: only what is there anyway is possible."""
+    min: str | None = None
+    """The least that is possible."""
+    max: str | None = None
+    """The most that is possible."""
+    step: str | None = None
+    """Only min, or 0 where there is none, plus a multiple of this. More than 0."""
+    options: list[str] | None = None
+    """The only values that are possible."""
+
+
+class ProbeRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ProbeRules."""
+
+    initial_delay_seconds: WholeNumberRules | None = None
+    """Rules of initialDelaySeconds."""
+    period_seconds: WholeNumberRules | None = None
+    """Rules of periodSeconds."""
+    timeout_seconds: WholeNumberRules | None = None
+    """Rules of timeoutSeconds."""
+    success_threshold: WholeNumberRules | None = None
+    """Rules of successThreshold."""
+    failure_threshold: WholeNumberRules | None = None
+    """Rules of failureThreshold."""
+    handler: ProbeHandlerRules | None = None
+    """Rules of handler."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class ListRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ListRules."""
+
+    required: bool | None = None
+    """Whether it must have a value, from whoever sets it."""
+    can_edit: bool | None = None
+    """False: its value must stay as the policy has it."""
+    locked: bool | None = None
+    """Whether it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give it: only what is there anyway is possible."""
+    can_add: bool | None = None
+    """False: only items that the policy has in it are possible."""
+
+
 class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: TrainingSpecData."""
 
@@ -4993,6 +5853,10 @@ class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """The environment."""
     compute: AssetUsedData | None = None
     """The compute resource."""
+    tenant_policy: int | None = None
+    """Sequence of the commit that set the policy of the tenant, as it was then; 0: there was none. Likewise below."""
+    project_policy: int | None = None
+    """Of the policy of the project."""
     set_by: dict[str, list[str]] | None = None
     """Fields of the spec by who set them, such as `image` or `labels[0]`, where the value does not say it: one
     that differs from its default is taken to be set by the request, and every other to be a default.
@@ -5138,6 +6002,17 @@ class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Values of the label, as the operator takes them."""
 
 
+class ProbeHandlerRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ProbeHandlerRules."""
+
+    http_get: HttpGetRules | None = None
+    """Rules of httpGet."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
 class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Framework, workers, what becomes of pods at the end."""
 
@@ -5201,6 +6076,23 @@ class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """HTTPS: with TLS, whatever the certificate says. Default: HTTP."""
 
 
+class HttpGetRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HttpGetRules."""
+
+    path: TextRules | None = None
+    """Rules of path."""
+    port: WholeNumberRules | None = None
+    """Rules of port."""
+    host: TextRules | None = None
+    """Rules of host."""
+    scheme: TextRules | None = None
+    """Rules of scheme."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
 # A later server may answer with others, so nothing checks them when an answer is read.
 if TYPE_CHECKING:
     type AccessRuleRoleName = Literal["administrator", "project-admin", "researcher", "viewer"]
@@ -5230,6 +6122,7 @@ if TYPE_CHECKING:
         "CreateWebhook",
         "CreateWorkload",
         "DeleteAsset",
+        "DeletePolicy",
         "DeleteProject",
         "DeleteServiceAccount",
         "DeleteSubscription",
@@ -5253,6 +6146,7 @@ if TYPE_CHECKING:
         "SetBudget",
         "SetNodePool",
         "SetOwnershipProtection",
+        "SetPolicy",
         "SetPrice",
         "SuspendWorkload",
         "UncordonNode",

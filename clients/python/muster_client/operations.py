@@ -25,6 +25,11 @@ def create_training1(
     )
 
 
+def evaluate_training(body: models.TrainingCreation) -> Request[models.Evaluation]:
+    """Say what a submission of a training would be, and all that is wrong with it. Nothing is stored."""
+    return Request("POST", "/api/v1/workloads/trainings:evaluate", models.Evaluation, body=body)
+
+
 def get_training(
     workload_id: str, *, explain: bool | None = None, as_of: str | None = None
 ) -> Request[models.Training1]:
@@ -116,6 +121,11 @@ def create_distributed(
     )
 
 
+def evaluate_distributed(body: models.DistributedCreation) -> Request[models.Evaluation]:
+    """Say what a submission of a distributed training would be, and all that is wrong with it. Nothing is stored."""
+    return Request("POST", "/api/v1/workloads/distributed:evaluate", models.Evaluation, body=body)
+
+
 def get_distributed(
     workload_id: str, *, explain: bool | None = None, as_of: str | None = None
 ) -> Request[models.DistributedTraining]:
@@ -205,6 +215,11 @@ def create_workspace(
         body=body,
         keyed=True,
     )
+
+
+def evaluate_workspace(body: models.WorkspaceCreation) -> Request[models.Evaluation]:
+    """Say what a submission of a workspace would be, and all that is wrong with it. Nothing is stored."""
+    return Request("POST", "/api/v1/workloads/workspaces:evaluate", models.Evaluation, body=body)
 
 
 def get_workspace(
@@ -602,6 +617,216 @@ def delete_template(
         "DELETE",
         path("/api/v1/workload-templates/{}", asset_id),
         models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def get_training_policy(
+    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+) -> Request[models.TrainingPolicy]:
+    """Get the policy for trainings, everywhere or in one project, or as of a moment.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/policies/trainings",
+        models.TrainingPolicy,
+        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+    )
+
+
+def set_training_policy(
+    body: models.TrainingPolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.TrainingPolicy]:
+    """Set the policy for trainings, everywhere or in one project. Workloads that there are stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        "/api/v1/policies/trainings",
+        models.TrainingPolicy,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_training_policy(
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Delete the policy for trainings, everywhere or in one project. Workloads that there are stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        "/api/v1/policies/trainings",
+        models.HttpResponse,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def get_distributed_policy(
+    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+) -> Request[models.DistributedPolicy]:
+    """Get the policy for distributed trainings, everywhere or in one project, or as of a moment.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/policies/distributed",
+        models.DistributedPolicy,
+        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+    )
+
+
+def set_distributed_policy(
+    body: models.DistributedPolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.DistributedPolicy]:
+    """Set the policy for distributed trainings, everywhere or in one project. Workloads that there are stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        "/api/v1/policies/distributed",
+        models.DistributedPolicy,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_distributed_policy(
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Delete the policy for distributed trainings, everywhere or in one project. Workloads that there are stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        "/api/v1/policies/distributed",
+        models.HttpResponse,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def get_workspace_policy(
+    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+) -> Request[models.WorkspacePolicy]:
+    """Get the policy for workspaces, everywhere or in one project, or as of a moment.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/policies/workspaces",
+        models.WorkspacePolicy,
+        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+    )
+
+
+def set_workspace_policy(
+    body: models.WorkspacePolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.WorkspacePolicy]:
+    """Set the policy for workspaces, everywhere or in one project. Workloads that there are stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        "/api/v1/policies/workspaces",
+        models.WorkspacePolicy,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_workspace_policy(
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Delete the policy for workspaces, everywhere or in one project. Workloads that there are stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        "/api/v1/policies/workspaces",
+        models.HttpResponse,
+        query=[("scope", scope), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
@@ -1901,6 +2126,7 @@ def list_audit(
         "CreateWebhook",
         "CreateWorkload",
         "DeleteAsset",
+        "DeletePolicy",
         "DeleteProject",
         "DeleteServiceAccount",
         "DeleteSubscription",
@@ -1924,6 +2150,7 @@ def list_audit(
         "SetBudget",
         "SetNodePool",
         "SetOwnershipProtection",
+        "SetPolicy",
         "SetPrice",
         "SuspendWorkload",
         "UncordonNode",

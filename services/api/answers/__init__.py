@@ -39,6 +39,7 @@ from services.api.answers.diff import (
     WorkloadDiff,
     WorkloadThen,
 )
+from services.api.answers.evaluation import EvaluatedField, Evaluation
 from services.api.answers.events import EventRow, EventRows, EventTicket
 from services.api.answers.hours import HoursPeriod, HoursRow, HoursSum, UseHours
 from services.api.answers.log import (
@@ -78,6 +79,7 @@ from services.api.answers.outcomes import (
     WorkloadActOutcome,
     WorkloadActOutcomes,
 )
+from services.api.answers.policies import DistributedPolicy, PolicyMeta, TrainingPolicy, WorkspacePolicy
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
@@ -142,10 +144,13 @@ __all__ = [
     "Device",
     "Diff",
     "DiffMoment",
+    "DistributedPolicy",
     "DistributedTraining",
     "Environment",
     "Environments",
     "Error",
+    "EvaluatedField",
+    "Evaluation",
     "EventRow",
     "EventRows",
     "EventTicket",
@@ -175,6 +180,7 @@ __all__ = [
     "Nodes",
     "Pod",
     "Pods",
+    "PolicyMeta",
     "Price",
     "Prices",
     "Project",
@@ -200,6 +206,7 @@ __all__ = [
     "TemplateMeta",
     "Templates",
     "Training1",
+    "TrainingPolicy",
     "UseHours",
     "UseNow",
     "UseRow",
@@ -222,5 +229,6 @@ __all__ = [
     "WorkloadThen",
     "WorkloadTypes",
     "Workspace",
+    "WorkspacePolicy",
     "fields_of",
 ]

@@ -1,0 +1,57 @@
+"""What a submission would be, as the server evaluates it: `--dry-run=server`."""
+
+from typing import Any, Final
+
+from muster.cli.command import Session
+from muster.cli.exits import ExitCode, Problem
+from muster.cli.output import Column, Format, plain_text
+from muster.cli.values import Row, rows_of, text_of
+
+_RANGE: Final = ("min", "max", "step", "options")
+
+
+def _value(row: Row) -> str:
+    return "-" if row.get("value") in (None, "", []) else plain_text(row["value"])
+
+
+def _may(row: Row) -> str:
+    """What a policy, or the field itself, lets it be."""
+    told: list[str] = ["locked"] if row.get("locked") else []
+    told += ["required"] if row.get("required") else []
+    told += ["no further items"] if row.get("canAdd") is False else []
+    told += [f"{name} {_text(row[name])}" for name in _RANGE if row.get(name) is not None]
+    return ", ".join(told)
+
+
+def _text(value: Any) -> str:
+    return "|".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+EVALUATION_COLUMNS: Final = (
+    Column("FIELD", "field"),
+    Column("VALUE", "value", show=_value),
+    Column("SET BY", "setBy"),
+    Column("POSSIBLE", "locked", show=_may, rest=True),
+    Column("INSTRUCTIONS", "instructions", wide=True),
+)
+
+
+def show_evaluation(session: Session, request: Row, kind: str) -> ExitCode:
+    """Shows the fields that somebody set or restricts; all of them in other formats. Raises Problem (6) where a
+    submission would be refused.
+    """
+    from events.workload.kinds import KINDS
+
+    found = session.api.examine(f"/workloads/{KINDS[kind].collection}:evaluate", request)
+    fields = rows_of(found, "fields")
+    shown = [row for row in fields if row.get("setBy") != "default" or row.get("locked") or row.get("issues")]
+    if session.out.style.format in {Format.TABLE, Format.WIDE}:
+        session.out.table(shown, EVALUATION_COLUMNS)
+    else:
+        session.out.one(found, lambda: None)
+    issues = rows_of(found, "issues")
+    if issues:
+        why = tuple(f"{text_of(issue, 'field')}: {text_of(issue, 'details')}" for issue in issues)
+        raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
+    session.out.talk("dry run: nothing was stored; it would be accepted")
+    return ExitCode.OK

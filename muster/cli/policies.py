@@ -1,0 +1,191 @@
+"""`muster policy`: what administrators set and forbid, for each kind of workload, everywhere or in a project."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from events.nearest import did_you_mean
+from muster.cli.command import Session, command, group
+from muster.cli.complete import policy_kinds
+from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.names import find_project
+from muster.cli.options import IdempotencyOption, ProjectOption, YesOption, confirm
+from muster.cli.output import Column
+from muster.cli.values import Row, row_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KINDS: Final = ("trainings", "distributed", "workspaces")
+type Query = list[tuple[str, str]]
+
+
+def _fields(of: str) -> Any:
+    def told(row: Row) -> str:
+        return ", ".join(_paths(row_of(row, of), "", rules=of == "rules")) or "-"
+
+    return told
+
+
+def _paths(tree: Row, path: str, *, rules: bool) -> "Iterator[str]":
+    """The fields that are set, or that have a rule, by their paths."""
+    for name, value in tree.items():
+        here = f"{path}.{name}" if path else name
+        if not isinstance(value, dict):
+            yield here
+        elif rules and not any(isinstance(inner, dict) for inner in value.values()):
+            if value:
+                yield f"{here} ({', '.join(value)})"
+        else:
+            yield from _paths(value, here, rules=rules)
+
+
+POLICY_COLUMNS: Final = (
+    Column("KIND", "kind"),
+    Column("SCOPE", "meta.scope"),
+    Column("DEFAULTS", "defaults", show=_fields("defaults")),
+    Column("RULES", "rules", show=_fields("rules"), rest=True),
+    Column("SET", "meta.setAt", time=True),
+    Column("BY", "meta.setBy", wide=True),
+    Column("PROJECT", "meta.projectId", wide=True),
+)
+_KindArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="KIND",
+        help=f"Kind of workload: {', '.join(KINDS[:-1])} or {KINDS[-1]}.",
+        autocompletion=policy_kinds,
+    ),
+]
+
+
+def add_policies(root: typer.Typer) -> None:
+    app = group("policy")
+    _add_reads(app)
+    _add_changes(app)
+    root.add_typer(app, name="policy")
+
+
+def _path(kind: str) -> str:
+    """Raises Problem (usage)."""
+    if kind not in KINDS:
+        hint = did_you_mean(kind, KINDS)
+        raise usage(f"there are no policies for {kind!r}: there are {', '.join(KINDS)}", todo=hint or None)
+    return f"/policies/{kind}"
+
+
+def _where(session: Session, project: str | None) -> tuple[Query, str]:
+    """(query, what to call it) of the policy of this project; of the one that holds everywhere, where there is none."""
+    if project is None:
+        return [("scope", "tenant")], "that holds everywhere"
+    found = find_project(session.api, project)
+    return [("scope", "project"), ("projectId", text_of(found, "id"))], f"of project {text_of(found, 'name')}"
+
+
+def _add_reads(app: typer.Typer) -> None:
+    @command(
+        app, "list", examples="muster policy list\nmuster policy list -p vision", columns=POLICY_COLUMNS, past=True
+    )
+    def list_(session: Session, *, project: ProjectOption = None) -> None:
+        """List the policies that hold everywhere, and with -p also those of a project."""
+        places = [_where(session, None)[0], *([_where(session, project)[0]] if project else [])]
+        rows: list[Row] = []
+        for kind in KINDS:
+            for query in places:
+                found = _policy(session, kind, query)
+                if found is not None:
+                    rows.append({"kind": kind, **found})
+        session.out.rows(rows, POLICY_COLUMNS, name="kind", empty="no policies")
+
+    @command(
+        app,
+        "describe",
+        examples="muster policy describe trainings\nmuster policy describe workspaces -p vision -o yaml",
+        columns=POLICY_COLUMNS,
+        past=True,
+    )
+    def describe(session: Session, kind: _KindArgument, *, project: ProjectOption = None) -> None:
+        """Show a policy: its defaults and its rules."""
+        query, called = _where(session, project)
+        found = _policy(session, kind, query)
+        if found is None:
+            raise Problem(
+                f"there is no policy for {kind} {called}",
+                todo=f"muster policy set {kind} -f FILE",
+                code=ExitCode.NOT_FOUND,
+            )
+        row: Row = {"kind": kind, **found}
+        session.out.one(row, lambda: _describe(session, row), name="kind", columns=POLICY_COLUMNS)
+
+
+def _policy(session: Session, kind: str, query: Query) -> Row | None:
+    """None where there is none. Raises Problem."""
+    try:
+        return session.api.get(_path(kind), query)
+    except Problem as problem:
+        if problem.code == ExitCode.NOT_FOUND:
+            return None
+        raise
+
+
+def _describe(session: Session, row: Row) -> None:
+    import yaml
+
+    meta = row_of(row, "meta")
+    session.out.pairs(
+        [
+            ("For", text_of(meta, "workloadType")),
+            ("Scope", f"{text_of(meta, 'scope')} {text_of(meta, 'projectId')}".strip()),
+            ("Set", f"{session.out.time(meta.get('setAt'))} by {text_of(meta, 'setBy')}"),
+        ]
+    )
+    for heading, name in (("Defaults", "defaults"), ("Rules", "rules")):
+        session.out.heading(heading)
+        session.out.write(yaml.safe_dump(row.get(name), sort_keys=False, allow_unicode=True))
+
+
+def _add_changes(app: typer.Typer) -> None:
+    @command(
+        app,
+        "set",
+        output=False,
+        examples="muster policy set trainings -f policy.yaml\nmuster policy set workspaces -f policy.yaml -p vision",
+    )
+    def set_(
+        session: Session,
+        kind: _KindArgument,
+        *,
+        file: Annotated[
+            str,
+            typer.Option("--file", "-f", metavar="FILE|-", help="Read defaults and rules from this YAML or JSON file."),
+        ],
+        project: ProjectOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Set the policy for a kind of workload, everywhere or in a project.
+
+        Workloads that there are stay as they are.
+        """
+        from muster.cli.request_file import read_document
+
+        path, (query, called) = _path(kind), _where(session, project)
+        document = read_document(file, ("defaults", "rules", "meta", "kind"), what="a policy")
+        # What `describe -o yaml` shows can be set again.
+        body: Row = {name: document[name] for name in ("defaults", "rules") if name in document}
+        session.api.mutate("PUT", path, body, parameters=query, idempotency_key=idempotency_key)
+        session.out.talk(f"the policy for {kind} {called} is as the file says")
+
+    @command(app, "delete", output=False, examples="muster policy delete trainings -y")
+    def delete(
+        session: Session,
+        kind: _KindArgument,
+        *,
+        project: ProjectOption = None,
+        yes: YesOption = False,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Delete the policy for a kind of workload. Workloads that there are stay as they are."""
+        path, (query, called) = _path(kind), _where(session, project)
+        confirm(f"delete the policy for {kind} {called}? Nothing that it forbids is forbidden any more.", yes=yes)
+        session.api.mutate("DELETE", path, parameters=query, idempotency_key=idempotency_key)
+        session.out.talk(f"the policy for {kind} {called} is deleted")

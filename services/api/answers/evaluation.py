@@ -1,0 +1,55 @@
+"""What a submission would be, field by field. Pure."""
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, UnsetType
+
+from services.api.answers.forms import Form
+from services.api.answers.outcomes import ComplianceIssue
+
+Value = Annotated[Any, Meta(extra_json_schema={"nullable": True})]
+"""Any JSON."""
+
+
+class EvaluatedField(Form, frozen=True, kw_only=True):
+    """A field of the spec, or an item of one of its lists."""
+
+    field: str
+    """Path, such as `spec.labels[0]`, in the spec with all that policies, a template and assets set."""
+    value: Value
+    """What it would be."""
+    default: Value
+    """What it would be if neither a template, assets nor the request set it."""
+    set_by: str
+    """Who sets it: `request`, `default`, `tenant policy`, `project policy`, or a template or asset and its name."""
+    locked: bool
+    """Whether a policy lets nobody change it."""
+    required: bool
+    """Whether it must have a value."""
+    can_add: bool | UnsetType = UNSET
+    """Of a list: whether a policy lets items be added."""
+    min: Value | UnsetType = UNSET
+    """The least that is possible. Absent where there is no bound; likewise those below."""
+    max: Value | UnsetType = UNSET
+    """The most that is possible."""
+    step: Value | UnsetType = UNSET
+    """Between two values that are possible."""
+    options: list[Value] | UnsetType = UNSET
+    """The only values that are possible."""
+    instructions: str | UnsetType = UNSET
+    """Of an environment variable: what is said of it for people."""
+    issues: list[ComplianceIssue]
+    """What is wrong with it."""
+
+
+class Evaluation(Form, frozen=True, kw_only=True):
+    """What a submission would be, and all that is wrong with it."""
+
+    accepted: bool
+    """Whether a submission of the same would be accepted now."""
+    fields: list[EvaluatedField]
+    """Every field of the spec."""
+    issues: list[ComplianceIssue]
+    """Everything that is wrong with the request, by its own paths."""
+    not_yet_in_force: tuple[str, ...]
+    """Paths of given fields that Muster does not act on yet."""

@@ -1,0 +1,56 @@
+"""Policies. Pure."""
+
+from typing import Annotated
+
+from events.policy import PolicyScope
+from services.api.answers.forms import Form, Uuid
+from services.api.answers.workloads import spec_schema
+from services.api.shown_events import Moment
+
+
+class PolicyMeta(Form, frozen=True, kw_only=True):
+    """For what a policy holds, and who set it."""
+
+    workload_type: str
+    """Kind of workload, such as Training."""
+    scope: PolicyScope
+    """Everywhere, or in one project."""
+    project_id: Uuid | None
+    """Id of the project, where the scope is a project."""
+    set_by: str
+    """Subject of who set it."""
+    set_at: Moment
+    """When it was set."""
+
+
+class TrainingPolicy(Form, frozen=True, kw_only=True):
+    """A policy for trainings."""
+
+    meta: PolicyMeta
+    """For what it holds, and who set it."""
+    defaults: Annotated[object, spec_schema("TrainingDefaults")]
+    """Fields that a training gets where nothing else sets them, as they were given."""
+    rules: Annotated[object, spec_schema("TrainingSpecFieldRules")]
+    """What may be given, in the tree of the fields, as it was given."""
+
+
+class WorkspacePolicy(Form, frozen=True, kw_only=True):
+    """A policy for workspaces."""
+
+    meta: PolicyMeta
+    """For what it holds, and who set it."""
+    defaults: Annotated[object, spec_schema("WorkspaceDefaults")]
+    """Fields that a workspace gets where nothing else sets them, as they were given."""
+    rules: Annotated[object, spec_schema("WorkspaceSpecFieldRules")]
+    """What may be given, in the tree of the fields, as it was given."""
+
+
+class DistributedPolicy(Form, frozen=True, kw_only=True):
+    """A policy for distributed trainings."""
+
+    meta: PolicyMeta
+    """For what it holds, and who set it."""
+    defaults: Annotated[object, spec_schema("DistributedDefaults")]
+    """Fields that workers and masters get where nothing else sets them, as they were given."""
+    rules: Annotated[object, spec_schema("DistributedSpecFieldRules")]
+    """What may be given, in the tree of the fields, as it was given."""

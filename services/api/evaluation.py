@@ -1,0 +1,171 @@
+"""`:evaluate`: what a submission would be, field by field, by the very code that submits. Nothing is stored."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import UNSET
+
+from events.asset_specs import spec_node
+from events.authorize import Permission
+from events.budgets import exhausted_refusal
+from events.fields.node import Node, item_key
+from events.workload.kinds.kind import Kind
+from services.api.answers import ComplianceIssue, EvaluatedField, Evaluation
+from services.api.context import Call
+from services.api.creation import misfits
+from services.api.errors import bad_request
+from services.api.explain import explained
+from services.api.issues import Issue, fault
+from services.api.kinds import Examined, examined
+from services.api.merge import Merged, merged
+from services.api.not_yet import not_yet_in_force
+from services.api.operations import Answer
+from services.api.places import find_project
+from services.api.policy_rules import FieldRules, comparable, value_at
+
+_STEPS: Final = re.compile(r"\[(\d+)\]|(\w+)")
+_ITEM: Final = re.compile(r"spec\.([\w.]+)\[(\d+)\]")
+
+
+async def evaluate(call: Call, kind: Kind) -> Answer[Evaluation]:
+    """Raises ApiError, where the body is none or the caller may not submit there."""
+    if call.faults:
+        raise bad_request(call.faults)
+    command_id = call.command_id()
+    found = await examined(call, kind, call.json_object(), command_id)
+    asked = found.checked
+    # Also where nothing else is wrong, that the name is taken: a submission is told by the decider.
+    more = await misfits(call, asked, command_id, faulty=True)
+    issues = [*found.told(more), *await _exhausted(call, asked.project_id)]
+    ordered, distributed = asked.order()
+    spec = kind.with_defaults(ordered)
+    told = explained(kind, spec, distributed, found.made.made_from(kind, spec, distributed))
+    values = msgspec.to_builtins(kind.shown(spec, distributed))
+    fields = _Fields(kind, found, more, values)
+    return Answer(
+        Evaluation(
+            accepted=not issues,
+            fields=[fields.field(path, source) for path, source in told.items()],
+            issues=[*map(_issue, issues)],
+            not_yet_in_force=not_yet_in_force(spec, distributed),
+        )
+    )
+
+
+async def _exhausted(call: Call, project_id: str) -> list[Issue]:
+    """Raises 403 where the caller may not submit there, as a submission does."""
+    project = await find_project(call, project_id) if project_id else None
+    if project is None:
+        return []
+    call.require(Permission.SUBMIT, project_id)
+    refusal = exhausted_refusal(project.budget, project.name, datetime.now(UTC))
+    return [] if refusal is None else [fault("projectId", refusal.message)]
+
+
+def _issue(issue: Issue) -> ComplianceIssue:
+    return ComplianceIssue(field=issue.field, details=issue.details, rule=UNSET if issue.rule is None else issue.rule)
+
+
+class _Fields:
+    """What is told of each field of one request."""
+
+    def __init__(self, kind: Kind, found: Examined, more: Sequence[Issue], values: Any) -> None:
+        self._node, self._values = spec_node(kind.name), values
+        self._in_force = found.made.in_force
+        self._whole = found.made.merged or Merged(spec={}, origin={})
+        self._below = merged(self._node, self._in_force.layers)
+        self._issues: dict[str, list[Issue]] = {}
+        for place, issue in zip(found.places(more), found.told(more), strict=True):
+            self._issues.setdefault(self._shown(place), []).append(issue)
+
+    def _shown(self, place: str) -> str:
+        """The path of an issue among the items that are left when the excluded ones are dropped."""
+        match = _ITEM.match(place)
+        if match is None:
+            return place
+        items, index = value_at(self._whole, match[1]), int(match[2])
+        if not isinstance(items, list):
+            return place
+        before = cast("list[Any]", items)[:index]
+        dropped = sum(1 for item in before if isinstance(item, dict) and cast("dict[str, Any]", item).get("exclude"))
+        return f"spec.{match[1]}[{index - dropped}]"
+
+    def field(self, path: str, set_by: str) -> EvaluatedField:
+        inner = path.removeprefix("spec.")
+        holder, _, index = inner.partition("[")
+        node = _node_at(self._node, holder)
+        rules = self._in_force.rules.get(holder)
+        value = _value_at(self._values, inner)
+        issues = [issue for place, told in self._issues.items() if _within(place, path) for issue in told]
+        if issues and not index and (given := value_at(self._whole, holder)) is not None:
+            value = given  # what is wrong is shown as it was given
+        item = cast("dict[str, Any]", value) if index and isinstance(value, dict) else None
+        named = {} if item is None else self._ruled_item(node, rules, holder, item)
+        said = {} if item is None or not item.get("description") else {"instructions": item["description"]}
+        if not index:
+            default = value_at(self._below, holder)
+            default = msgspec.to_builtins(node.default) if default is None else default
+            named = {"default": default, "locked": rules is not None and rules.is_fixed, **_bounds(node, rules)}
+        return EvaluatedField(
+            field=path,
+            value=value,
+            set_by=set_by,
+            required=node.mandatory or (rules is not None and rules.required is not None),
+            issues=[*map(_issue, issues)],
+            **{"default": None, "locked": False} | named | said,
+        )
+
+    def _ruled_item(self, node: Node, rules: FieldRules | None, holder: str, item: Mapping[str, Any]) -> dict[str, Any]:
+        key = item_key(node) or ""
+        items = cast("list[dict[str, Any]]", value_at(self._below, holder) or [])
+        default = next((one for one in items if one.get(key) == item.get(key)), None)
+        if rules is None or default is None:
+            return {"default": default}
+        names = frozenset[str]().union(*(names for _, names in rules.locked_items))
+        return {"default": default, "locked": rules.is_fixed or item.get(key) in names}
+
+
+def _within(place: str, path: str) -> bool:
+    return place == path or place.startswith((f"{path}.", f"{path}["))
+
+
+def _node_at(node: Node, path: str) -> Node:
+    for name in path.split("."):
+        node = node.by_name[name]
+    return node
+
+
+def _value_at(values: Any, path: str) -> Any:
+    here = values
+    for index, name in _STEPS.findall(path):
+        if here is None:
+            return None
+        here = here[int(index)] if index else here.get(name)
+    return here
+
+
+def _bounds(node: Node, rules: FieldRules | None) -> dict[str, Any]:
+    """Range and options, of the rules, and where they say nothing of the field itself."""
+    told: dict[str, Any] = {}
+    if node.kind in ("integer", "number"):
+        limits = (("min", node.limits.least), ("max", node.limits.most))
+        told |= {name: limit for name, limit in limits if limit is not None}
+    if node.options:
+        told["options"] = list(node.options)
+    if node.kind == "list":
+        told["can_add"] = rules is None or not (rules.closed or rules.locked or rules.blocked)
+    if rules is None:
+        return told
+    told |= {} if rules.least is None else {"min": rules.least.text}
+    told |= {} if rules.most is None else {"max": rules.most.text}
+    told |= {"step": rules.steps[0].text} if rules.steps else {}
+    if rules.options:
+        element = node.item if node.item is not None else node
+        first, *others = rules.options
+        told["options"] = [
+            option for option in first.given if all(comparable(element, option) in one.values for one in others)
+        ]
+    return told

@@ -1,0 +1,136 @@
+"""Policies: what administrators set and forbid, for each kind of workload; three operations on each, alike."""
+
+from events.policy_specs import DistributedPolicySetting, TrainingPolicySetting, WorkspacePolicySetting
+from services.api import answers
+from services.api.context import Call, Look
+from services.api.moments import MOMENT_HEADERS
+from services.api.operations import Answer, changes, reads
+from services.api.paths import DISTRIBUTED_POLICY, TRAINING_POLICY, WORKSPACE_POLICY
+from services.api.policy_core import READ, WHICH, delete, read, set_policy
+
+_EXAMPLE = {
+    "defaults": {"priorityClass": "low", "labels": [{"name": "team", "value": "vision"}]},
+    "rules": {"compute": {"gpuDevicesRequest": {"max": 2}}, "labels": {"lockedItems": ["team"]}},
+}
+
+
+@reads(
+    TRAINING_POLICY,
+    tag="Policies",
+    summary="Get the policy for trainings, everywhere or in one project, or as of a moment",
+    query=READ,
+    headers=MOMENT_HEADERS,
+    errors=(403, 404),
+)
+async def get_training_policy(call: Look) -> Answer[answers.TrainingPolicy]:
+    found, headers = await read(call, "Training")
+    return Answer(answers.TrainingPolicy(**found.fields), headers=headers)
+
+
+@changes(
+    "PUT",
+    TRAINING_POLICY,
+    tag="Policies",
+    summary="Set the policy for trainings, everywhere or in one project. Workloads that there are stay as they are",
+    query=WHICH,
+    body=TrainingPolicySetting,
+    example=_EXAMPLE,
+    errors=(403, 404),
+)
+async def set_training_policy(call: Call) -> Answer[answers.TrainingPolicy]:
+    found, headers = await set_policy(call, "Training")
+    return Answer(answers.TrainingPolicy(**found.fields), status=202, headers=headers)
+
+
+@changes(
+    "DELETE",
+    TRAINING_POLICY,
+    tag="Policies",
+    summary="Delete the policy for trainings, everywhere or in one project. Workloads that there are stay as they are",
+    query=WHICH,
+    errors=(403, 404),
+)
+async def delete_training_policy(call: Call) -> Answer[answers.HttpResponse]:
+    return await delete(call, "Training")
+
+
+@reads(
+    DISTRIBUTED_POLICY,
+    tag="Policies",
+    summary="Get the policy for distributed trainings, everywhere or in one project, or as of a moment",
+    query=READ,
+    headers=MOMENT_HEADERS,
+    errors=(403, 404),
+)
+async def get_distributed_policy(call: Look) -> Answer[answers.DistributedPolicy]:
+    found, headers = await read(call, "Distributed")
+    return Answer(answers.DistributedPolicy(**found.fields), headers=headers)
+
+
+@changes(
+    "PUT",
+    DISTRIBUTED_POLICY,
+    tag="Policies",
+    summary="Set the policy for distributed trainings, everywhere or in one project. Workloads that there are stay as "
+    "they are",
+    query=WHICH,
+    body=DistributedPolicySetting,
+    example=_EXAMPLE,
+    errors=(403, 404),
+)
+async def set_distributed_policy(call: Call) -> Answer[answers.DistributedPolicy]:
+    found, headers = await set_policy(call, "Distributed")
+    return Answer(answers.DistributedPolicy(**found.fields), status=202, headers=headers)
+
+
+@changes(
+    "DELETE",
+    DISTRIBUTED_POLICY,
+    tag="Policies",
+    summary="Delete the policy for distributed trainings, everywhere or in one project. Workloads that there are stay "
+    "as they are",
+    query=WHICH,
+    errors=(403, 404),
+)
+async def delete_distributed_policy(call: Call) -> Answer[answers.HttpResponse]:
+    return await delete(call, "Distributed")
+
+
+@reads(
+    WORKSPACE_POLICY,
+    tag="Policies",
+    summary="Get the policy for workspaces, everywhere or in one project, or as of a moment",
+    query=READ,
+    headers=MOMENT_HEADERS,
+    errors=(403, 404),
+)
+async def get_workspace_policy(call: Look) -> Answer[answers.WorkspacePolicy]:
+    found, headers = await read(call, "Workspace")
+    return Answer(answers.WorkspacePolicy(**found.fields), headers=headers)
+
+
+@changes(
+    "PUT",
+    WORKSPACE_POLICY,
+    tag="Policies",
+    summary="Set the policy for workspaces, everywhere or in one project. Workloads that there are stay as they are",
+    query=WHICH,
+    body=WorkspacePolicySetting,
+    example=_EXAMPLE,
+    errors=(403, 404),
+)
+async def set_workspace_policy(call: Call) -> Answer[answers.WorkspacePolicy]:
+    found, headers = await set_policy(call, "Workspace")
+    return Answer(answers.WorkspacePolicy(**found.fields), status=202, headers=headers)
+
+
+@changes(
+    "DELETE",
+    WORKSPACE_POLICY,
+    tag="Policies",
+    summary="Delete the policy for workspaces, everywhere or in one project. Workloads that there are stay as they are",
+    query=WHICH,
+    errors=(403, 404),
+)
+async def delete_workspace_policy(call: Call) -> Answer[answers.HttpResponse]:
+    return await delete(call, "Workspace")

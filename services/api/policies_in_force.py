@@ -1,0 +1,164 @@
+"""Which policies hold for a workload, and what of it they forbid. They are read from the log's leader for each request,
+so that a policy holds from its answer on; their rules are put together once for each version.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from events.aggregate import POLICY, Chain
+from events.asset_specs import spec_node
+from events.fields.node import Node, tree
+from events.policy import Policy, PolicyScope, policy_key
+from events.workload.fields.creation import Creation
+from events.workload.kinds import KINDS
+from events.workload.kinds.kind import Kind
+from events.workload.made_from import MadeFrom
+from events.workload.spec import MasterSpec, shown
+from events.workload.state import Workload
+from services.api.context import Look
+from services.api.issues import Issue, fault
+from services.api.merge import Json, Layer, Merged, merged
+from services.api.policy_rules import FieldRules, Subject, broken, compiled, layer_of
+
+KEPT_COMPILED: Final = 500
+"""Pairs of policies whose rules are kept ready: each is as large as its policies."""
+_compiled: OrderedDict[tuple[str, ...], tuple[tuple[Policy, ...], Mapping[str, FieldRules]]] = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """The policies for one kind of workload in one project."""
+
+    workload_type: str
+    chains: Mapping[PolicyScope, Chain[Policy]]
+    """Those that there are, the tenant's first."""
+    rules: Mapping[str, FieldRules]
+    """By path of the field; none where a request is repeated: what was accepted stays so."""
+    ever: bool
+    """Whether there ever was one: a repeated request may have been made from it."""
+
+    @property
+    def layers(self) -> list[Layer]:
+        return [layer_of(chain.state) for chain in self.chains.values()]
+
+    def below(self, node: Node) -> dict[PolicyScope, Merged]:
+        """What the layers up to each policy say together, of the fields that this object has."""
+        found: dict[PolicyScope, Merged] = {}
+        layers: list[Layer] = []
+        for scope, layer in zip(self.chains, self.layers, strict=True):
+            layers.append(within(layer, node))
+            found[scope] = merged(node, layers)
+        return found
+
+    def version(self, scope: PolicyScope) -> int:
+        chain = self.chains.get(scope)
+        return 0 if chain is None else chain.version
+
+
+def within(layer: Layer, node: Node) -> Layer:
+    """Of a layer the fields that this object has: a master's spec has not all."""
+    spec = {name: value for name, value in layer.spec.items() if name in node.by_name}
+    return Layer(source=layer.source, name=layer.name, spec=spec)
+
+
+async def policies_in_force(
+    call: Look, workload_type: str, project_id: Any, *, then: MadeFrom | None = None
+) -> InForce:
+    """The policies of now, or those from which a workload was made.
+
+    Args:
+        project_id: as it was given. Whoever may not read there learns nothing of the policies.
+        then: what the workload was made from; its policies' defaults then, without their rules.
+    """
+    if not isinstance(project_id, str) or not call.may_read(project_id):
+        return InForce(workload_type=workload_type, chains={}, rules={}, ever=False)
+    places: dict[PolicyScope, str] = {"tenant": "", "project": project_id}
+    versions: dict[PolicyScope, int | None] = {"tenant": None, "project": None}
+    if then is not None:
+        versions = {"tenant": then.tenant_policy, "project": then.project_policy}
+
+    async def load(scope: PolicyScope) -> Chain[Policy]:
+        key, at = policy_key(workload_type, places[scope]), versions[scope]
+        return await (call.api.store.load(POLICY, key) if at is None else call.api.store.load(POLICY, key, at))
+
+    wanted = [scope for scope in places if versions[scope] != 0]
+    found = dict(zip(wanted, await asyncio.gather(*map(load, wanted)), strict=True))
+    chains = {scope: chain for scope, chain in found.items() if chain.state.exists}
+    return InForce(
+        workload_type=workload_type,
+        chains=chains,
+        rules=rules_of(workload_type, [chain.state for chain in chains.values()]) if then is None else {},
+        ever=any(chain.version for chain in found.values()),
+    )
+
+
+def rules_of(workload_type: str, policies: Collection[Policy]) -> Mapping[str, FieldRules]:
+    """The rules of these policies, which are kept ready as long as the very same ones are asked for."""
+    states = tuple(policies)
+    if not any(state.rules for state in states):
+        return {}
+    key = tuple(state.policy_id for state in states)
+    kept = _compiled.get(key)
+    if kept is None or len(kept[0]) != len(states) or any(a is not b for a, b in zip(kept[0], states, strict=True)):
+        kept = _compiled[key] = states, compiled(spec_node(workload_type), states)
+    _compiled.move_to_end(key)
+    while len(_compiled) > KEPT_COMPILED:
+        _compiled.popitem(last=False)
+    return kept[1]
+
+
+def broken_rules(
+    kind: Kind, in_force: InForce, asked: Creation, whole: Merged | None, master: Merged | None
+) -> list[Issue]:
+    """What of a creation the policies forbid, with paths in the merged spec. Args: master, its own spec, where it has
+    one.
+    """
+    if not in_force.rules:
+        return []
+    spec, distributed = asked.order()
+    issues: list[Issue] = []
+    if whole is not None:
+        node = spec_node(kind.name)
+        form = kind.shown(kind.with_defaults(spec), distributed)
+        subject = Subject(whole=whole, below=in_force.below(node), form=form, prefix="spec")
+        issues += broken(in_force.rules, subject, node)
+    if master is not None and distributed is not None and distributed.master is not None:
+        node = master_node(kind)
+        form = shown(MasterSpec, kind.with_defaults(distributed.master))
+        subject = Subject(whole=master, below=in_force.below(node), form=form, prefix="masterSpec")
+        issues += broken(in_force.rules, subject, node)
+    return issues
+
+
+def master_node(kind: Kind) -> Node:
+    """The spec of a master, as requests have it."""
+    return tree(kind.creation).by_name["masterSpec"]
+
+
+async def forbidden_changes(call: Look, state: Workload, changes: Json) -> list[Issue]:
+    """What of a change of a living workload the policies of now forbid.
+
+    Args:
+        changes: fields of the spec by their names on the wire. One that has this value already is no change.
+    """
+    kind = KINDS[state.kind]
+    names = dict(zip(state.spec.__struct_encode_fields__, state.spec.__struct_fields__, strict=True))
+    changed = {name: value for name, value in changes.items() if getattr(state.spec, names[name]) != value}
+    if not changed or not state.living:
+        return []
+    in_force = await policies_in_force(call, state.kind, state.project_id)
+    rules = {path: of for path, of in in_force.rules.items() if path in changed}
+    if not rules:
+        return []
+    node = spec_node(state.kind)
+    whole = merged(node, [*in_force.layers, Layer(source="request", name="", spec=changed)])
+    spec = replace(state.spec, **{names[name]: value for name, value in changed.items()})
+    subject = Subject(whole=whole, below=in_force.below(node), form=kind.shown(spec, state.distributed), prefix="spec")
+    return [
+        fault(issue.field.removeprefix("spec."), issue.details, issue.rule) for issue in broken(rules, subject, node)
+    ]

@@ -1,0 +1,291 @@
+"""What the operations on the policies of every kind of workload share: reading one, setting one, deleting one."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from events.aggregate import POLICY, Chain
+from events.asset_specs import spec_node
+from events.fields.node import Node, item_key, tree
+from events.policy import POLICY_SCOPES, DeletePolicy, Policy, SetPolicy, policy_key
+from events.policy_specs import POLICIES
+from services.api import answers
+from services.api.asset_core import require_reader, spec_issues
+from services.api.check import fits, untouched, without_faults
+from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, sequence_headers
+from services.api.errors import bad_request, not_found
+from services.api.event_filters import read_uuid
+from services.api.issues import MAX_ISSUES, BadValueError, Issue, fault, none_of, shown
+from services.api.merge import Json, merged
+from services.api.moments import AS_OF, moment_headers, moment_of
+from services.api.operations import Answer, Query
+from services.api.places import find_project
+from services.api.policies_in_force import rules_of
+from services.api.policy_rules import OBJECT_RULES, SOURCE_OF, Subject, broken, layer_of, number_of
+from services.runtime.log.floors import StaleLogError
+
+_RULES: Final = (
+    "min", "max", "step", "options", "required", "canEdit", "canAdd", "locked", "lockedItems", "blocked"
+)  # fmt: skip
+
+
+def _read_scope(text: str) -> str:
+    if text == "department":
+        raise BadValueError(f"departments are not built yet; give one of {', '.join(POLICY_SCOPES)}", "options")
+    if text not in POLICY_SCOPES:
+        raise BadValueError(none_of(text, POLICY_SCOPES), "options")
+    return text
+
+
+WHICH: Final = (
+    Query(
+        name="scope",
+        type="choice",
+        options=POLICY_SCOPES,
+        read=_read_scope,
+        help="tenant: the one that holds everywhere. project: that of one project. Must be given.",
+    ),
+    Query(name="projectId", read=read_uuid, help="Id of the project, where the scope is project."),
+)
+READ: Final = (*WHICH, AS_OF, MIN_SEQ)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPolicy:
+    """A policy as answers give it."""
+
+    meta: answers.PolicyMeta
+    defaults: Mapping[str, Any]
+    rules: Mapping[str, Any]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {"meta": self.meta, "defaults": self.defaults, "rules": self.rules}
+
+
+def _which(call: Look) -> str:
+    """The id of the project; empty for the tenant. Raises 400."""
+    scope, project_id = call.values["scope"], call.values["projectId"]
+    issues: list[Issue] = []
+    if scope is None:
+        issues.append(fault("scope", f"is required: one of {', '.join(POLICY_SCOPES)}", "required"))
+    elif (scope == "project") != (project_id is not None):
+        rule = "required" if project_id is None else "canAdd"
+        issues.append(fault("projectId", "is given where scope is project, and only there", rule, "scope"))
+    if issues:
+        raise bad_request([*call.faults, *issues])
+    return project_id or ""
+
+
+async def read(call: Look, workload_type: str) -> tuple[ShownPolicy, dict[str, str]]:
+    """(a policy as it is, or was at a moment, headers). Raises 400 and 404."""
+    project_id = _which(call)
+    _require_reader(call, project_id)
+    moment = await moment_of(call)
+    if moment is not None:
+        headers = moment_headers(moment)
+        chain = await call.api.store.load(POLICY, policy_key(workload_type, project_id), moment.seq)
+        found = chain if moment.seq and chain.state.exists else None
+    else:
+        chain, headers = await _newest(call, workload_type, project_id)
+        found = chain if chain.state.exists and await _place_lives(call, project_id) else None
+    if found is None:
+        raise _no_policy(workload_type, project_id)
+    return await _shown(call, found.state), sequence_headers(found.version) | headers
+
+
+def _require_reader(call: Look, project_id: str) -> None:
+    """The policy of the tenant is everybody's who may read anything. Raises 403 and 404."""
+    if not project_id:
+        require_reader(call)
+    elif not call.may_read(project_id):
+        raise not_found("there is no such project")
+
+
+async def _newest(call: Look, workload_type: str, project_id: str) -> tuple[Chain[Policy], dict[str, str]]:
+    """With all up to `min_seq`, where it was asked for."""
+    key, wanted = policy_key(workload_type, project_id), call.min_seq
+    if wanted:
+        try:
+            return await call.api.store.load(POLICY, key, min_seq=wanted, seconds=MAX_WAIT_SECONDS), {}
+        except StaleLogError:
+            return await call.api.store.load(POLICY, key), {"X-Log-Stale": "true"}
+    return await call.api.store.load(POLICY, key), {}
+
+
+async def _place_lives(call: Look, project_id: str) -> bool:
+    return not project_id or await find_project(call, project_id) is not None
+
+
+def _no_policy(workload_type: str, project_id: str) -> Any:
+    where = f"in project {project_id}" if project_id else "that holds everywhere"
+    return not_found(f"there is no policy for {workload_type} {where}")
+
+
+async def set_policy(call: Call, workload_type: str) -> tuple[ShownPolicy, dict[str, str]]:
+    """(the policy as it is set, headers). Raises ApiError."""
+    project_id = _which(call)
+    data = call.json_object()
+    issues = await wrong_with(call, workload_type, project_id, data)
+    if project_id and call.may_read(project_id) and not await _place_lives(call, project_id):
+        issues = [fault("projectId", f"there is no project {shown(project_id)}"), *issues]
+    if issues:
+        raise bad_request(issues[:MAX_ISSUES])
+    command = SetPolicy(
+        workload_type=workload_type,
+        project_id=project_id or None,
+        defaults=data.get("defaults") or {},
+        rules=data.get("rules") or {},
+    )
+    reply = await call.send(command)
+    chain = await call.api.store.load(POLICY, command.key, reply.seq)
+    return await _shown(call, chain.state), sequence_headers(reply.seq)
+
+
+async def delete(call: Call, workload_type: str) -> Answer[answers.HttpResponse]:
+    project_id = _which(call)
+    reply = await call.send(DeletePolicy(workload_type=workload_type, project_id=project_id or None))
+    return call.accepted(reply, f"the policy for {workload_type} is deleted; workloads stay as they are")
+
+
+async def _shown(call: Look, policy: Policy) -> ShownPolicy:
+    assert policy.set_at is not None, "a policy that exists was set"
+    subjects = await call.api.actors.subjects_of((policy.set_by,))
+    meta = answers.PolicyMeta(
+        workload_type=policy.workload_type,
+        scope=policy.scope,
+        project_id=policy.project_id or None,
+        set_by=subjects[policy.set_by],
+        set_at=policy.set_at,
+    )
+    return ShownPolicy(meta=meta, defaults=policy.defaults, rules=policy.rules)
+
+
+# -- what is wrong with one ------------------------------------------------------------------------------------------
+
+
+async def wrong_with(call: Look, workload_type: str, project_id: str, data: Json) -> list[Issue]:
+    """Everything that is wrong with what a policy is to be, MAX_ISSUES at most."""
+    sound, faults = without_faults(tree(POLICIES[workload_type]), data)
+    node = spec_node(workload_type)
+    faults = [_named(node, issue) for issue in faults]
+    defaults, rules = cast("Json", sound.get("defaults") or {}), cast("Json", sound.get("rules") or {})
+    found = [
+        fault(f"defaults.{issue.field.removeprefix('spec.')}", issue.details, issue.rule)
+        for issue in spec_issues("template", defaults, workload_type)
+    ]
+    found += rule_issues(node, rules, defaults, "rules")
+    if not (faults or found):
+        found += await _forbidden_defaults(call, workload_type, project_id, defaults, rules)
+    return [*faults, *untouched(found, sound, faults)][:MAX_ISSUES]
+
+
+def _named(spec: Node, issue: Issue) -> Issue:
+    """Of a rule that does not fit its field, which would."""
+    holder, _, rule = issue.field.rpartition(".")
+    if rule not in _RULES or not issue.field.startswith("rules.") or not issue.details.startswith("is unknown"):
+        return issue
+    node = _field_at(spec, holder.removeprefix("rules."))
+    if node is None:
+        return issue
+    possible = sorted(OBJECT_RULES) if node.kind == "object" else _possible(node)
+    called = "an object" if node.kind == "object" else _CALLED.get(node.kind, node.kind)
+    return fault(issue.field, f"is no rule of {called}; possible are {', '.join(possible)}")
+
+
+_CALLED: Final = {
+    "text": "a text",
+    "choice": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "a field that is true or false",
+    "list": "this list",
+}
+
+
+def _possible(node: Node) -> list[str]:
+    from events.policy_specs import leaf_rules
+
+    return [field.name for field in tree(leaf_rules(node)).fields]
+
+
+def _field_at(spec: Node, path: str) -> Node | None:
+    here: Node | None = spec
+    for name in path.split("."):
+        here = None if here is None else here.by_name.get(name)
+    return here
+
+
+def rule_issues(node: Node, rules: Json, defaults: Json, path: str) -> Iterator[Issue]:
+    """What the declarations of rules cannot say. Rules are well-formed; a field without any is null or absent."""
+    for field in node.fields:
+        own: Any = rules.get(field.name)
+        if not isinstance(own, dict):
+            continue
+        here = f"{path}.{field.name}"
+        given: Any = defaults.get(field.name)
+        if field.kind == "object":
+            below = cast("Json", given) if isinstance(given, dict) else {}
+            yield from rule_issues(field, cast("Json", own), below, here)
+        else:
+            yield from _leaf_issues(field, cast("Json", own), given, here)
+
+
+def _leaf_issues(field: Node, rules: Json, default: Any, path: str) -> Iterator[Issue]:
+    numbers = {name: number_of(field, rules[name]) for name in ("min", "max", "step") if rules.get(name) is not None}
+    for name, number in numbers.items():
+        if number is None:
+            yield fault(f"{path}.{name}", f"must be a quantity such as 512Mi, got {shown(rules[name])}")
+        elif name == "step" and number <= 0:
+            yield fault(f"{path}.step", f"is more than 0, got {shown(rules[name])}", "min")
+    least, most = numbers.get("min"), numbers.get("max")
+    if least is not None and most is not None and least > most:
+        details = f"is at least min, {shown(rules['min'])}, got {shown(rules['max'])}"
+        yield fault(f"{path}.max", details, "min", f"{path}.min")
+    options = rules.get("options")
+    if options is not None:
+        element = field.item if field.item is not None else field
+        if not any(option is not None for option in options):
+            yield fault(f"{path}.options", "must not be empty; to forbid the field, use blocked", "min")
+        for index, option in enumerate(options):
+            if option is not None and not fits(element, option):
+                told = f"; possible are {', '.join(element.options)}" if element.options else ""
+                yield fault(f"{path}.options[{index}]", f"{shown(option)} is no value of {field.path}{told}", "options")
+    if rules.get("required") and rules.get("blocked") and default is None:
+        details = "contradicts blocked: nobody could give it, and the defaults do not set it"
+        yield fault(f"{path}.required", details, None, f"{path}.blocked")
+    yield from _item_issues(field, rules, default, path)
+
+
+def _item_issues(field: Node, rules: Json, default: Any, path: str) -> Iterator[Issue]:
+    """Locked items are items of the defaults."""
+    key = item_key(field)
+    items = cast("list[Any]", default) if isinstance(default, list) else []
+    names = [cast("Json", item).get(key or "") for item in items if isinstance(item, dict)]
+    for index, name in enumerate(rules.get("lockedItems") or ()):
+        if name is not None and name not in names:
+            details = f"{shown(name)} is none of the items that defaults set here; add it there"
+            yield fault(f"{path}.lockedItems[{index}]", details)
+
+
+async def _forbidden_defaults(
+    call: Look, workload_type: str, project_id: str, defaults: Json, rules: Json
+) -> list[Issue]:
+    """What of the defaults this policy's own rules forbid, or those that the tenant has now."""
+    own = Policy(workload_type=workload_type, project_id=project_id, defaults=defaults, rules=rules)
+    policies = [own]
+    if project_id:
+        tenant = (await call.api.store.load(POLICY, policy_key(workload_type, ""))).state
+        policies = [tenant, own] if tenant.exists else [own]
+    node = spec_node(workload_type)
+    layers = [layer_of(policy) for policy in policies]
+    whole = merged(node, layers)
+    below = {policy.scope: merged(node, layers[: index + 1]) for index, policy in enumerate(policies)}
+    subject = Subject(whole=whole, below=below, form=None, prefix="spec")
+    issues: list[Issue] = []
+    for issue in broken(rules_of(workload_type, policies), subject, node):
+        found = whole.place(issue.field.removeprefix("spec."))
+        # What the tenant set stood before; a default of its own that this policy forbids is told at the rule.
+        if found is not None and found[0].layer.source == SOURCE_OF[own.scope]:
+            issues.append(fault(f"defaults.{found[1]}", issue.details, issue.rule))
+    return issues

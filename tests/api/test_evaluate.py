@@ -1,0 +1,113 @@
+"""`:evaluate`: what a submission would be, by the code that submits. Requirement rows: S014, S021, S083."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.api import Served
+from tests.support.requests import POLICY_DEFAULTS, agree, evaluated
+
+V1 = "/api/v1"
+TRAININGS = f"{V1}/workloads/trainings"
+TENANT = {"scope": "tenant"}
+SEED = 13
+type Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def admin(served: Served) -> Iterator[httpx.Client]:
+    with served.client() as client:
+        yield client
+
+
+@pytest.fixture
+def policy(admin: httpx.Client) -> Iterator[None]:
+    rules = {
+        "category": {"canEdit": False, "options": ["x"]},
+        "completions": {"min": 1, "max": 3, "step": 2},
+        "compute": {"cpuMemoryRequest": {"max": "1Gi", "required": True}},
+        "labels": {"lockedItems": ["a"], "canAdd": False},
+    }
+    body = {"defaults": POLICY_DEFAULTS, "rules": rules}
+    assert admin.put(f"{V1}/policies/trainings", params=TENANT, json=body).status_code == 202
+    yield
+    admin.delete(f"{V1}/policies/trainings", params=TENANT)
+
+
+def by_field(evaluation: Json) -> dict[str, Json]:
+    return {one["field"]: one for one in evaluation["fields"]}
+
+
+@pytest.mark.usefixtures("policy")
+def test_each_field_says_what_it_would_be_and_what_it_may_be(admin: httpx.Client, served: Served) -> None:
+    variable = {"name": "LR", "value": "0.1", "description": "learning rate"}
+    spec = {"image": "i", "completions": 4, "environmentVariables": [variable], "backoffLimit": 6}
+    found = evaluated(admin, served.training() | {"spec": spec})
+    assert not found["accepted"]
+    fields = by_field(found)
+    completions = fields["spec.completions"]
+    assert (completions["value"], completions["default"], completions["setBy"]) == (4, 1, "request")
+    assert [completions[name] for name in ("min", "max", "step")] == [1, 3, 2]
+    assert {issue["rule"] for issue in completions["issues"]} == {"max", "step"}
+    category = fields["spec.category"]
+    assert (category["value"], category["setBy"], category["locked"], category["options"]) == (
+        "x",
+        "tenant policy",
+        True,
+        ["x"],
+    )
+    assert fields["spec.labels[0]"]["locked"]
+    assert fields["spec.environmentVariables[0]"]["instructions"] == "learning rate"
+    assert fields["spec.compute.cpuMemoryRequest"]["required"]
+    assert fields["spec.backoffLimit"]["setBy"] == "request"
+    assert fields["spec.tty"]["setBy"] == "default"
+    assert fields["spec.priorityClass"]["options"][0] == "very-low"
+
+
+@pytest.mark.usefixtures("policy")
+def test_issues_stand_at_the_items_that_would_be(admin: httpx.Client, served: Served) -> None:
+    labels = [{"name": "z", "exclude": True}, {"name": "b", "value": "1"}, {"name": "a", "value": "2"}]
+    found = evaluated(admin, served.training() | {"spec": {"image": "i", "labels": labels}})
+    told = {field: [one["rule"] for one in of["issues"]] for field, of in by_field(found).items() if of["issues"]}
+    assert told == {"spec.labels[0]": ["locked"], "spec.labels[1]": ["canAdd"]}
+    assert {issue["field"] for issue in found["issues"]} == {"spec.labels[1]", "spec.labels[2]"}
+
+
+@pytest.mark.parametrize("spec", [{}, {"image": 5, "labels": [1, {"name": "a"}], "compute": "x"}, None])
+def test_what_is_not_whole_is_evaluated(admin: httpx.Client, served: Served, spec: Json | None) -> None:
+    body = served.training() | {"spec": spec}
+    del body["name"]
+    found = evaluated(admin, body)
+    assert {"name", "spec.image"} <= {issue["field"] for issue in found["issues"]}
+    assert by_field(found)["spec.image"]["issues"]
+    assert found["fields"]
+
+
+@pytest.mark.parametrize("kind", ["trainings", "distributed", "workspaces"])
+def test_nothing_is_stored(admin: httpx.Client, served: Served, kind: str) -> None:
+    path, body = f"{V1}/workloads/{kind}", served.training()
+    if kind == "distributed":
+        body["spec"] |= {"distributedFramework": "JAX"}
+    assert evaluated(admin, body, path)["accepted"]
+    assert evaluated(admin, body, path)["accepted"]
+    made = admin.post(path, json=body)
+    assert made.status_code == 202, made.text
+    again = evaluated(admin, body, path)
+    assert [issue["field"] for issue in again["issues"]] == ["name"], "by now its name is taken"
+    fields = by_field(again)
+    assert fields["spec.image"]["value"] == made.json()["spec"]["image"]
+
+
+def test_whoever_may_not_submit_there_evaluates_nothing(admin: httpx.Client, served: Served) -> None:
+    body = served.training(projectId=served.made["other"])
+    assert evaluated(admin, body)["accepted"]
+    with served.client("alice") as alice:
+        assert alice.post(f"{TRAININGS}:evaluate", json=body).status_code == 403
+
+
+def test_what_evaluates_well_is_accepted_and_nothing_else(admin: httpx.Client, served: Served) -> None:
+    """Sixty requests under three policies; tests/faults/test_evaluate.py takes ten thousand."""
+    agree(admin, served, random.Random(SEED), policies=3, requests=20)

@@ -1,0 +1,340 @@
+"""Policies over HTTP, and what they make of workloads that are submitted and changed.
+
+Requirement rows: S014, S083, C12, C20, R7, R37.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.api import Served
+
+V1 = "/api/v1"
+KINDS = ("trainings", "distributed", "workspaces")
+NEVER = "00000000-0000-8000-8000-000000000000"
+type Json = dict[str, Any]
+type Set = Callable[..., httpx.Response]
+
+
+@pytest.fixture(scope="module")
+def admin(served: Served) -> Iterator[httpx.Client]:
+    with served.client() as client:
+        yield client
+
+
+@pytest.fixture
+def alice(served: Served) -> Iterator[httpx.Client]:
+    with served.client("alice") as client:
+        yield client
+
+
+@pytest.fixture
+def policy(admin: httpx.Client) -> Iterator[Set]:
+    """Sets a policy, of trainings in the tenant where nothing else is said; those that were set are gone afterwards."""
+    there: list[tuple[str, Json]] = []
+
+    def put(
+        rules: Json | None = None, defaults: Json | None = None, *, kind: str = "trainings", project: str = ""
+    ) -> httpx.Response:
+        query = where(project)
+        there.append((kind, query))
+        body = {"defaults": defaults or {}, "rules": rules or {}}
+        answer = admin.put(f"{V1}/policies/{kind}", params=query, json=body)
+        assert answer.status_code == 202, answer.text
+        return answer
+
+    yield put
+    for kind, query in there:
+        admin.delete(f"{V1}/policies/{kind}", params=query)
+
+
+def where(project: str = "") -> Json:
+    return {"scope": "project", "projectId": project} if project else {"scope": "tenant"}
+
+
+def issues(answer: httpx.Response) -> dict[str, tuple[str | None, str]]:
+    assert answer.status_code == 400, answer.text
+    return {one["field"]: (one.get("rule"), one["details"]) for one in answer.json()["complianceIssues"]}
+
+
+def rules_of(answer: httpx.Response) -> dict[str, str | None]:
+    return {field: rule for field, (rule, _) in issues(answer).items()}
+
+
+def body(served: Served, spec: Json | None = None, **more: Any) -> Json:
+    return served.training(**more) | {"spec": {"image": "i"} | (spec or {})}
+
+
+def submit(client: httpx.Client, request: Json, kind: str = "trainings", **options: Any) -> httpx.Response:
+    return client.post(f"{V1}/workloads/{kind}", json=request, **options)
+
+
+# -- the policies themselves -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_lives_from_its_setting_to_its_deletion(admin: httpx.Client, served: Served, kind: str) -> None:
+    path, query = f"{V1}/policies/{kind}", where(served.project)
+    given = {"defaults": {"category": None, "priorityClass": "low"}, "rules": {"compute": {"blocked": True}}}
+    assert admin.get(path, params=query).status_code == 404
+    assert admin.delete(path, params=query).status_code == 404
+    answer = admin.put(path, params=query, json=given)
+    assert answer.status_code == 202, answer.text
+    read = admin.get(path, params=query)
+    assert read.json() == answer.json()
+    found = read.json()
+    assert {name: found[name] for name in given} == given, "it is kept with its nulls"
+    meta = found["meta"]
+    assert (meta["scope"], meta["projectId"], meta["setBy"]) == ("project", served.project, "admin")
+    version = read.headers["x-version"]
+    again = admin.put(path, params=query, json=given)
+    assert again.json() == answer.json(), "what changes nothing is no change"
+    assert admin.put(path, params=query, json={}).json()["rules"] == {}
+    then = admin.get(path, params=query | {"as_of": version})
+    assert then.status_code == 200, (then.text, then.headers, version)
+    assert then.json()["rules"] == given["rules"]
+    assert admin.delete(path, params=query).status_code == 202
+    assert admin.get(path, params=query).status_code == 404
+    assert admin.get(path, params=query | {"as_of": version}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({}, "scope"),
+        ({"scope": "department"}, "scope"),
+        ({"scope": "cluster"}, "scope"),
+        ({"scope": "project"}, "projectId"),
+        ({"scope": "tenant", "projectId": NEVER}, "projectId"),
+        ({"scope": "project", "projectId": NEVER}, "projectId"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(admin: httpx.Client, query: Json, field: str) -> None:
+    answer = admin.put(f"{V1}/policies/trainings", params=query, json={})
+    assert field in issues(answer)
+    if query.get("scope") == "department":
+        assert "departments are not built yet" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rules": {"image": {"min": 3}}}, {"rules.image.min": "no rule of a text"}),
+        ({"rules": {"tty": {"options": [True]}}}, {"rules.tty.options": "no rule of a field that is true or false"}),
+        ({"rules": {"compute": {"required": True}}}, {"rules.compute.required": "possible are blocked, locked"}),
+        ({"rules": {"completions": {"max": "3"}}}, {"rules.completions.max": "whole number"}),
+        ({"rules": {"completions": {"min": 3, "max": 2}}}, {"rules.completions.max": "at least min"}),
+        ({"rules": {"completions": {"step": 0}}}, {"rules.completions.step": "at least 1"}),
+        ({"rules": {"compute": {"cpuCoreRequest": {"step": 0}}}}, {"rules.compute.cpuCoreRequest.step": "more than 0"}),
+        (
+            {"rules": {"compute": {"cpuMemoryRequest": {"min": "1.2.3"}}}},
+            {"rules.compute.cpuMemoryRequest.min": "must be a quantity"},
+        ),
+        ({"rules": {"priorityClass": {"options": ["hig"]}}}, {"rules.priorityClass.options[0]": "very-low"}),
+        ({"rules": {"category": {"options": []}}}, {"rules.category.options": "must not be empty"}),
+        ({"rules": {"labels": {"lockedItems": ["a"]}}}, {"rules.labels.lockedItems[0]": "add it there"}),
+        (
+            {"rules": {"category": {"required": True, "blocked": True}}},
+            {"rules.category.required": "contradicts blocked"},
+        ),
+        ({"rules": {"imag": {"required": True}}}, {"rules.imag": "did you mean 'image'"}),
+        ({"defaults": {"imag": "x"}}, {"defaults.imag": "did you mean 'image'"}),
+        ({"defaults": {"code": "0" * 64}}, {"defaults.code": "unknown"}),
+        ({"defaults": {"image": "a b"}}, {"defaults.image": "space"}),
+        ({"defaults": {"numWorkers": 2}}, {"defaults.numWorkers": "unknown"}),
+        # a default that the rules beside it forbid
+        (
+            {"defaults": {"completions": 3}, "rules": {"completions": {"max": 2}}},
+            {"defaults.completions": "is at most 2"},
+        ),
+        ({"rule": {}}, {"rule": "did you mean 'rules'"}),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(admin: httpx.Client, given: Json, said: dict[str, str]) -> None:
+    found = issues(admin.put(f"{V1}/policies/trainings", params=where(), json=given))
+    assert found.keys() == said.keys()
+    for field, words in said.items():
+        assert words in found[field][1], found[field]
+
+
+def test_a_default_that_the_tenant_forbids_is_refused(admin: httpx.Client, served: Served, policy: Set) -> None:
+    policy({"completions": {"max": 2}, "category": {"canEdit": False}}, {"category": "x"})
+    given = {"defaults": {"completions": 3, "category": "y"}}
+    found = issues(admin.put(f"{V1}/policies/trainings", params=where(served.project), json=given))
+    assert {field: rule for field, (rule, _) in found.items()} == {
+        "defaults.completions": "max",
+        "defaults.category": "canEdit",
+    }
+    assert "the tenant's policy" in found["defaults.completions"][1]
+
+
+def test_one_that_is_too_large_is_refused(admin: httpx.Client) -> None:
+    variables = [{"name": f"V{n}", "value": "x" * 9_000} for n in range(8)]
+    answer = admin.put(
+        f"{V1}/policies/trainings", params=where(), json={"defaults": {"environmentVariables": variables}}
+    )
+    assert "65,536" in issues(answer)["body"][1]
+
+
+# -- what they make of a submission ----------------------------------------------------------------------------------
+
+
+def test_defaults_come_below_all_else_and_are_explained(admin: httpx.Client, served: Served, policy: Set) -> None:
+    label = {"name": "team", "value": "all"}
+    policy(defaults={"image": "tenant", "category": "t", "labels": [label, {"name": "x", "value": "1"}]})
+    policy(defaults={"category": "p", "backoffLimit": 2}, project=served.project)
+    request = served.training() | {"spec": {"backoffLimit": None, "labels": [{"name": "x", "exclude": True}]}}
+    answer = submit(admin, request)
+    assert answer.status_code == 202, answer.text
+    one = f"{V1}/workloads/trainings/{answer.json()['workloadId']}"
+    read = admin.get(one, params={"explain": True}).json()
+    spec = read["spec"]
+    assert (spec["image"], spec["category"], spec["backoffLimit"]) == ("tenant", "p", 6)
+    assert spec["labels"] == [label]
+    assert {name: read["setBy"][f"spec.{name}"] for name in ("image", "category", "backoffLimit", "labels[0]")} == {
+        "image": "tenant policy",
+        "category": "project policy",
+        "backoffLimit": "request",
+        "labels[0]": "tenant policy",
+    }
+    admin.delete(f"{V1}/policies/trainings", params=where())
+    assert admin.get(one, params={"explain": True}).json()["spec"] == spec, "a workload keeps what it was made with"
+    assert "spec.image" in issues(submit(admin, request | {"name": f"n-{secrets.token_hex(4)}"}))
+
+
+def test_all_that_breaks_a_rule_is_told_at_once(admin: httpx.Client, served: Served, policy: Set) -> None:
+    policy(
+        {
+            "compute": {"gpuDevicesRequest": {"max": 2}, "cpuMemoryRequest": {"min": "1Gi"}},
+            "priorityClass": {"options": ["low"]},
+            "category": {"required": True},
+            "tolerations": {"blocked": True},
+            "environmentVariables": {"lockedItems": ["HF"], "canAdd": False},
+        },
+        {"environmentVariables": [{"name": "HF", "value": "1"}]},
+    )
+    policy({"completions": {"max": 1}}, project=served.project)
+    spec = {
+        "compute": {"gpuDevicesRequest": 3, "cpuMemoryRequest": "512Mi"},
+        "priorityClass": "high",
+        "completions": 2,
+        "tolerations": [{"key": "k", "operator": "Exists", "effect": "Any"}],
+        "environmentVariables": [{"name": "A", "value": "1"}, {"name": "HF", "exclude": True}],
+        "tty": "x",
+    }
+    found = issues(submit(admin, body(served, spec)))
+    assert {field: rule for field, (rule, _) in found.items()} == {
+        "spec.tty": None,
+        "spec.compute.gpuDevicesRequest": "max",
+        "spec.compute.cpuMemoryRequest": "min",
+        "spec.priorityClass": "options",
+        "spec.category": "required",
+        "spec.completions": "max",
+        "spec.tolerations[0]": "blocked",
+        "spec.environmentVariables[0]": "canAdd",
+        "spec.environmentVariables[1]": "locked",
+    }
+    assert "the project's policy" in found["spec.completions"][1]
+
+
+def test_a_template_is_held_to_them_and_named(admin: httpx.Client, served: Served, policy: Set) -> None:
+    meta = {"name": f"t-{secrets.token_hex(4)}", "scope": "tenant", "workloadType": "Training"}
+    made = admin.post(f"{V1}/workload-templates", json={"meta": meta, "spec": {"completions": 5}}).json()
+    policy({"completions": {"max": 2}})
+    request = body(served, templateId=made["meta"]["id"])
+    found = issues(submit(admin, request))
+    assert f"template {meta['name']} sets it" in found["spec.completions"][1]
+    assert submit(admin, request | {"spec": {"image": "i", "completions": 2}}).status_code == 202
+
+
+def test_a_master_takes_defaults_and_keeps_to_rules(admin: httpx.Client, served: Served, policy: Set) -> None:
+    limits = {"compute": {"gpuDevicesRequest": {"max": 1}}}
+    policy(limits, {"image": "all", "category": "c"}, kind="distributed")
+    request = served.training() | {"spec": {"distributedFramework": "PyTorch"}, "masterSpec": {"args": "x"}}
+    answer = submit(admin, request, "distributed")
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["masterSpec"]["image"] == "all"
+    request["masterSpec"] = {"compute": {"gpuDevicesRequest": 2}}
+    request["name"] += "-2"
+    assert rules_of(submit(admin, request, "distributed")) == {"masterSpec.compute.gpuDevicesRequest": "max"}
+
+
+def test_a_policy_holds_for_its_kind_and_its_project(admin: httpx.Client, served: Served, policy: Set) -> None:
+    other = served.made["other"]
+    policy({"category": {"required": True}}, project=other)
+    policy({"category": {"required": True}}, kind="workspaces")
+    assert submit(admin, body(served)).status_code == 202
+    assert rules_of(submit(admin, body(served), "workspaces")) == {"spec.category": "required"}
+    assert rules_of(submit(admin, body(served, projectId=other))) == {"spec.category": "required"}
+
+
+def test_a_repeated_request_is_answered_as_the_first_time(admin: httpx.Client, served: Served, policy: Set) -> None:
+    policy(defaults={"image": "i1", "category": "c"})
+    request, key = served.training() | {"spec": {}}, {"Idempotency-Key": secrets.token_hex(8)}
+    first = submit(admin, request, headers=key)
+    assert first.status_code == 202, first.text
+    policy({"completions": {"min": 2}}, {"image": "i2"})
+    assert submit(admin, request, headers=key).json() == first.json()
+    admin.delete(f"{V1}/policies/trainings", params=where())
+    again = submit(admin, request, headers=key)
+    assert (again.status_code, again.json()) == (202, first.json())
+
+
+def test_a_change_of_a_living_workload_is_held_to_the_policy_of_now(
+    admin: httpx.Client, served: Served, policy: Set
+) -> None:
+    made = submit(admin, body(served)).json()["workloadId"]
+    policy({"priorityClass": {"options": ["low", "medium"]}, "completions": {"min": 5}})
+    one = f"{V1}/workloads/{made}"
+    refused = admin.patch(one, json={"priorityClass": "high"})
+    assert rules_of(refused) == {"priorityClass": "options"}
+    assert admin.patch(one, json={"priorityClass": "medium"}).status_code == 202
+    for act in ("suspend", "resume"):
+        assert admin.post(f"{V1}/workloads/trainings/{made}/{act}").status_code == 202
+    assert admin.delete(f"{V1}/workloads/trainings/{made}").status_code == 202
+
+
+def test_tolerations_and_topology_are_on_until_a_policy_blocks_them(
+    admin: httpx.Client, served: Served, policy: Set
+) -> None:
+    spec = {
+        "tolerations": [{"key": "k", "operator": "Exists", "effect": "Any"}],
+        "podAffinity": {"type": "Preferred", "key": "zone"},
+    }
+    assert submit(admin, body(served, spec)).status_code == 202
+    policy({"tolerations": {"blocked": True}, "podAffinity": {"blocked": True}})
+    assert set(rules_of(submit(admin, body(served, spec))).values()) == {"blocked"}
+    assert submit(admin, body(served)).status_code == 202
+
+
+# -- who may ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_project_admin_can_only_make_it_stricter(served: Served, admin: httpx.Client, policy: Set) -> None:
+    policy({"completions": {"max": 2}, "category": {"canEdit": False}})
+    policy(
+        {"completions": {"max": 9}, "category": {"canEdit": True}, "backoffLimit": {"max": 1}}, project=served.project
+    )
+    spec = {"completions": 3, "category": "x", "backoffLimit": 2}
+    assert rules_of(submit(admin, body(served, spec))) == {
+        "spec.completions": "max",
+        "spec.category": "canEdit",
+        "spec.backoffLimit": "max",
+    }
+
+
+def test_researchers_read_policies_and_set_none(alice: httpx.Client, served: Served, policy: Set) -> None:
+    policy()
+    policy(project=served.project)
+    policy(project=served.made["other"])
+    path = f"{V1}/policies/trainings"
+    for query in (where(), where(served.project)):
+        assert alice.get(path, params=query).status_code == 200
+        assert alice.put(path, params=query, json={}).status_code == 403
+        assert alice.delete(path, params=query).status_code == 403
+    other = where(served.made["other"])
+    assert alice.get(path, params=other).status_code == 404
+    assert alice.put(path, params=other, json={}).status_code == 404

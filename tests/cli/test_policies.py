@@ -1,0 +1,135 @@
+"""`muster policy`: what is asked, sent, shown and refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.shapes import Ran, Reply, Request, ShapeServer
+
+type Muster = Callable[..., Ran]
+TENANT, PROJECT = {"scope": ["tenant"]}, {"scope": ["project"], "projectId": ["p-1"]}
+
+
+def row(scope: str = "tenant") -> dict[str, Any]:
+    return {
+        "meta": {
+            "workloadType": "Training",
+            "scope": scope,
+            "projectId": None if scope == "tenant" else "p-1",
+            "setBy": "ann",
+            "setAt": "2026-01-02T03:04:05Z",
+        },
+        "defaults": {"priorityClass": "low", "compute": {"cpuCoreRequest": 1}},
+        "rules": {"compute": {"gpuDevicesRequest": {"max": 2}}, "tolerations": {"blocked": True}},
+    }
+
+
+def there_is(api: ShapeServer, *scopes: str) -> None:
+    """Policies of trainings."""
+
+    def found(request: Request) -> Reply:
+        (scope,) = request.query["scope"]
+        if scope in scopes and request.path.endswith("trainings"):
+            return Reply(body=row(scope))
+        return Reply(404, {"code": 404, "message": "there is no policy", "details": "not_found"})
+
+    for kind in ("trainings", "distributed", "workspaces"):
+        api.on("GET", f"/policies/{kind}", found)
+
+
+def test_lists_say_what_is_set_and_ruled(api: ShapeServer, muster: Muster) -> None:
+    there_is(api, "tenant", "project")
+    ran = muster("policy", "list", "-p", "default")
+    assert ran.code == 0, ran.err
+    assert "priorityClass, compute.cpuCoreRequest" in ran.out
+    assert "compute.gpuDevicesRequest (max), tolerations (blocked)" in ran.out
+    assert [asked.query for asked in api.asked("GET", "/policies/trainings")] == [TENANT, PROJECT]
+    assert len(muster("policy", "list", "-o", "json").json()) == 1
+
+
+def test_one_is_described_and_set_again_as_it_is_shown(api: ShapeServer, muster: Muster, tmp_path: Path) -> None:
+    there_is(api, "tenant")
+    told = muster("policy", "describe", "trainings")
+    assert "max: 2" in told.out
+    file = tmp_path / "policy.yaml"
+    file.write_text(muster("policy", "describe", "trainings", "-o", "yaml").out)
+    api.on("PUT", "/policies/trainings", Reply(202, row()))
+    ran = muster("policy", "set", "trainings", "-f", str(file), "-p", "default")
+    assert ran.code == 0, ran.err
+    (sent,) = api.asked("PUT", "/policies/trainings")
+    assert (sent.body, sent.query) == ({name: row()[name] for name in ("defaults", "rules")}, PROJECT)
+
+
+def test_what_is_not_there_is_said(api: ShapeServer, muster: Muster) -> None:
+    there_is(api)
+    assert "no policies" in (ran := muster("policy", "list")).out + ran.err
+    ran = muster("policy", "describe", "trainings", "-p", "default")
+    assert ran.code == 3, ran.err
+    assert "there is no policy for trainings of project default" in ran.err
+
+
+def test_one_is_deleted(api: ShapeServer, muster: Muster) -> None:
+    api.on("DELETE", "/policies/workspaces", Reply(202, {"code": 202, "message": "deleted"}))
+    assert muster("policy", "delete", "workspaces", "-y").code == 0
+    (asked,) = api.asked("DELETE", "/policies/workspaces")
+    assert asked.query == TENANT
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("describe", "training"), "did you mean 'trainings'"),
+        (("describe", "inferences"), "trainings, distributed, workspaces"),
+    ],
+)
+def test_a_kind_that_is_none_is_refused(api: ShapeServer, muster: Muster, typed: tuple[str, ...], said: str) -> None:
+    ran = muster("policy", *typed)
+    assert ran.code == 2, ran.err
+    assert said in ran.err
+    assert api.requests == []
+
+
+def test_a_file_that_holds_no_policy_is_refused(api: ShapeServer, muster: Muster, tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("rule: {}\n")
+    ran = muster("policy", "set", "trainings", "-f", str(file))
+    assert ran.code == 2, ran.err
+    assert "unknown field 'rule'" in ran.err
+    assert api.asked("PUT", "/policies/trainings") == []
+
+
+def evaluation(*issues: dict[str, Any]) -> dict[str, Any]:
+    common = {"default": None, "locked": False, "required": False, "issues": []}
+    fields = [
+        common | {"field": "spec.image", "value": "a", "setBy": "request", "required": True},
+        common | {"field": "spec.category", "value": "x", "setBy": "tenant policy", "locked": True, "options": ["x"]},
+        common | {"field": "spec.tty", "value": False, "setBy": "default"},
+        common | {"field": "spec.completions", "value": 3, "setBy": "request", "max": 2, "issues": [*issues]},
+    ]
+    return {"accepted": not issues, "fields": fields, "issues": [*issues], "notYetInForce": []}
+
+
+def test_a_dry_run_on_the_server_is_a_table_of_what_would_be(api: ShapeServer, muster: Muster) -> None:
+    api.on("POST", "/workloads/trainings:evaluate", Reply(body=evaluation()))
+    ran = muster("training", "submit", "hello", "-i", "a", "--dry-run=server")
+    assert ran.code == 0, ran.err
+    assert "spec.category" in ran.out
+    assert "locked, options x" in ran.out
+    assert "spec.tty" not in ran.out, "what nobody set or restricts is left out"
+    assert "it would be accepted" in ran.err
+    (sent,) = api.asked("POST", "/workloads/trainings:evaluate")
+    assert sent.body["spec"]["image"] == "a"
+    assert api.asked("POST", "/workloads/trainings") == []
+    assert muster("training", "submit", "hello", "-i", "a", "--dry-run=server", "-o", "json").json() == evaluation()
+
+
+def test_a_dry_run_that_would_be_refused_says_all_that_is_wrong(api: ShapeServer, muster: Muster) -> None:
+    issue = {"field": "spec.completions", "details": "is at most 2 by the tenant's policy, got 3", "rule": "max"}
+    api.on("POST", "/workloads/trainings:evaluate", Reply(body=evaluation(issue)))
+    ran = muster("training", "submit", "hello", "-i", "a", "--runs", "3", "--dry-run=server")
+    assert ran.code == 6, ran.err
+    assert "max 2" in ran.out
+    assert "spec.completions: is at most 2 by the tenant's policy, got 3" in ran.err
+    assert muster("training", "submit", "hello", "-i", "a", "--dry-run=nowhere").code == 2
