@@ -249,3 +249,49 @@ def test_one_user_holds_so_many_large_bodies_at_a_time_and_no_more(served: Serve
             thread.join()
     assert min(answers) == 202
     assert post(alice, item(served)).status_code == 202
+
+
+def test_items_are_made_from_templates_assets_and_the_token_as_a_creation_alone_is(
+    served: Served, alice: httpx.Client
+) -> None:
+    name = f"b-{secrets.token_hex(4)}"
+    with served.client() as admin:
+        template = admin.post(
+            "/api/v1/workload-templates",
+            json={
+                "meta": {"name": name, "scope": "tenant", "workloadType": "Training"},
+                "spec": {"labels": [{"name": "from", "value": "template"}], "backoffLimit": 3},
+            },
+        )
+    assert template.status_code == 202, template.text
+    templated = {"templateId": template.json()["meta"]["id"]}
+    answer = post(alice, *(item(served, spec={"backoffLimit": 4}) | templated for _ in range(3)))
+    assert answer.json()["created"] == 3, answer.text
+    for one in answer.json()["items"]:
+        path = f"/api/v1/workloads/trainings/{one['id']}"
+        found = alice.get(path, params={"explain": "true", "min_seq": answer.headers["X-Log-Sequence"]}).json()
+        assert found["spec"]["labels"] == [{"name": "from", "value": "template"}]
+        assert found["spec"]["backoffLimit"] == 4
+        assert found["setBy"]["spec.labels[0]"] == f"template {name}"
+    mixed = post(alice, item(served), item(served) | {"templateId": NOWHERE}, item(served) | templated)
+    assert [one["code"] for one in mixed.json()["items"]] == [202, 400, 202], mixed.text
+    assert mixed.json()["items"][1]["complianceIssues"][0]["field"] == "templateId"
+    of_token = post(alice, item(served, spec={"security": {"uidGidSource": "fromIdpToken"}}))
+    (refused,) = of_token.json()["items"]
+    assert refused["code"] == 400
+    assert {issue["field"] for issue in refused["complianceIssues"]} >= {"spec.security.uidGidSource"}
+
+
+def test_items_are_held_to_policies(served: Served, alice: httpx.Client) -> None:
+    with served.client() as admin:
+        place = {"scope": "project", "projectId": served.project}
+        path = "/api/v1/policies/trainings"
+        rules = {"rules": {"backoffLimit": {"max": 8}}}
+        assert admin.put(path, params=place, json=rules).status_code == 202
+        try:
+            answer = post(alice, item(served), item(served, spec={"backoffLimit": 9}))
+        finally:
+            assert admin.delete(path, params=place).status_code == 202
+    fine, refused = answer.json()["items"]
+    assert (fine["code"], refused["code"]) == (202, 400), answer.text
+    assert [(one["field"], one["rule"]) for one in refused["complianceIssues"]] == [("spec.backoffLimit", "max")]

@@ -282,7 +282,7 @@ def aimed(
         "evaluate_distributed": gang(served, project),
         "create_workspace": served.training(projectId=project),
         "create_workloads": two_at_once(served, project),
-        "act_on_workloads": {"action": "delete", "ids": [workload(served, admin, path, project)]},
+        "act_on_workloads": {"action": "delete", "ids": [project]},  # there is none of this id
         "evaluate_workspace": served.training(projectId=project),
         "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
