@@ -142,6 +142,8 @@ async def test_a_repository_names_no_file_and_no_program(local: Watched, reposit
 async def test_a_pod_that_is_told_to_go_while_it_waits_for_a_repository_goes(local: Watched, url: str) -> None:
     await apply(local, url)
     await asyncio.sleep(0.5)
-    assert local.newest().kind == "starting"
+    newest = local.newest()
+    assert newest is not None
+    assert newest.kind == "starting"
     await local.backend.delete(KEY, 1, 5)
     assert (await local.until("stopped", "failed")).kind == "stopped"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from events.cluster_protocol import ObservedPod
 from events.workload.readiness import Readiness
 from services.agent.backends.local.readiness import ask
 from tests.agent.given import PYTHON, Watched, open_local, run_pod
@@ -39,10 +40,11 @@ async def local(tmp_path: Path) -> AsyncIterator[Watched]:
     await watched.close()
 
 
-async def until(local: Watched, *, ready: bool) -> None:
+async def until(local: Watched, *, ready: bool) -> ObservedPod:
     async with asyncio.timeout(30):
         while (seen := local.newest()) is None or seen.kind != "running" or seen.ready is not ready:
             await asyncio.sleep(0.02)
+    return seen
 
 
 async def test_a_pod_is_ready_once_it_answers_and_its_history_warns_when_it_does_no_more(
@@ -57,11 +59,9 @@ async def test_a_pod_is_ready_once_it_answers_and_its_history_warns_when_it_does
     await until(local, ready=False)
     (work,) = (tmp_path / "data" / "pods").glob("*/1/work")
     (work / "ready").touch()
-    await until(local, ready=True)
-    assert local.newest().warnings == ()
+    assert (await until(local, ready=True)).warnings == ()
     (work / "ready").unlink()
-    await until(local, ready=False)
-    (warning,) = local.newest().warnings
+    (warning,) = (await until(local, ready=False)).warnings
     assert warning.reason == "not_ready"
     assert f"port {port} answered 503" in warning.message
 

@@ -239,7 +239,7 @@ async def test_a_lost_answer_is_unknown_and_the_repetition_tells(scene: Scene) -
 
 
 async def test_a_full_log_refuses_what_is_new(scene: Scene) -> None:
-    scene.store.append_batch = _full  # pyright: ignore[reportAttributeAccessIssue] - a real server would take hours
+    scene.store.append_batch = _full  # a real server would take hours
     assert codes(await scene.replies(["a", "b"])) == ["log_full", "log_full"]
 
 

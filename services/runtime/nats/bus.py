@@ -69,7 +69,7 @@ class CommandClient:
 
     async def _send[R](
         self, subject: str, message: msgspec.Struct, decoder: msgspec.json.Decoder[R], timeout_seconds: float
-    ) -> R | OutcomeUnknown:
+    ) -> R | Refused | OutcomeUnknown:
         try:
             answer = await self._requests.ask(subject, _ENCODER.encode(message), seconds=timeout_seconds)
         except NobodyListensError as error:
