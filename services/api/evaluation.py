@@ -98,20 +98,22 @@ class _Fields:
         issues = [issue for place, told in self._issues.items() if _within(place, path) for issue in told]
         if issues and not index and (given := value_at(self._whole, holder)) is not None:
             value = given  # what is wrong is shown as it was given
-        item = cast("dict[str, Any]", value) if index and isinstance(value, dict) else None
-        named = {} if item is None else self._ruled_item(node, rules, holder, item)
-        said = {} if item is None or not item.get("description") else {"instructions": item["description"]}
-        if not index:
+        told: dict[str, Any] = {"default": None, "locked": False}
+        if index and isinstance(value, dict):
+            item = cast("dict[str, Any]", value)
+            told |= self._ruled_item(node, rules, holder, item)
+            told |= {"instructions": item["description"]} if item.get("description") else {}
+        elif not index:
             default = value_at(self._below, holder)
-            default = msgspec.to_builtins(node.default) if default is None else default
-            named = {"default": default, "locked": rules is not None and rules.is_fixed, **_bounds(node, rules)}
+            told["default"] = msgspec.to_builtins(node.default) if default is None else default
+            told |= {"locked": rules is not None and rules.is_fixed} | _bounds(node, rules)
         return EvaluatedField(
             field=path,
             value=value,
             set_by=set_by,
             required=node.mandatory or (rules is not None and rules.required is not None),
             issues=[*map(_issue, issues)],
-            **{"default": None, "locked": False} | named | said,
+            **told,
         )
 
     def _ruled_item(self, node: Node, rules: FieldRules | None, holder: str, item: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from events.aggregate import POLICY, Chain
 from events.asset_specs import spec_node
 from events.fields.node import Node, tree
-from events.policy import Policy, PolicyScope, policy_key
+from events.policy import POLICY_SCOPES, Policy, PolicyScope, policy_key
 from events.workload.fields.creation import Creation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
@@ -86,9 +86,9 @@ async def policies_in_force(
         key, at = policy_key(workload_type, places[scope]), versions[scope]
         return await (call.api.store.load(POLICY, key) if at is None else call.api.store.load(POLICY, key, at))
 
-    wanted = [scope for scope in places if versions[scope] != 0]
+    wanted: list[PolicyScope] = [scope for scope in POLICY_SCOPES if versions[scope] != 0]
     found = dict(zip(wanted, await asyncio.gather(*map(load, wanted)), strict=True))
-    chains = {scope: chain for scope, chain in found.items() if chain.state.exists}
+    chains: dict[PolicyScope, Chain[Policy]] = {scope: chain for scope, chain in found.items() if chain.state.exists}
     return InForce(
         workload_type=workload_type,
         chains=chains,

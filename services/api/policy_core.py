@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 from events.aggregate import POLICY, Chain
 from events.asset_specs import spec_node
 from events.fields.node import Node, item_key, tree
-from events.policy import POLICY_SCOPES, DeletePolicy, Policy, SetPolicy, policy_key
+from events.policy import POLICY_SCOPES, DeletePolicy, Policy, PolicyScope, SetPolicy, policy_key
 from events.policy_specs import POLICIES
 from services.api import answers
 from services.api.asset_core import require_reader, spec_issues
@@ -16,7 +16,7 @@ from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, sequence
 from services.api.errors import bad_request, not_found
 from services.api.event_filters import read_uuid
 from services.api.issues import MAX_ISSUES, BadValueError, Issue, fault, none_of, shown
-from services.api.merge import Json, merged
+from services.api.merge import Json, Merged, merged
 from services.api.moments import AS_OF, moment_headers, moment_of
 from services.api.operations import Answer, Query
 from services.api.places import find_project
@@ -280,7 +280,9 @@ async def _forbidden_defaults(
     node = spec_node(workload_type)
     layers = [layer_of(policy) for policy in policies]
     whole = merged(node, layers)
-    below = {policy.scope: merged(node, layers[: index + 1]) for index, policy in enumerate(policies)}
+    below: dict[PolicyScope, Merged] = {
+        policy.scope: merged(node, layers[: index + 1]) for index, policy in enumerate(policies)
+    }
     subject = Subject(whole=whole, below=below, form=None, prefix="spec")
     issues: list[Issue] = []
     for issue in broken(rules_of(workload_type, policies), subject, node):

@@ -253,7 +253,7 @@ def test_a_template_is_held_to_them_and_named(admin: httpx.Client, served: Serve
 def test_a_master_takes_defaults_and_keeps_to_rules(admin: httpx.Client, served: Served, policy: Set) -> None:
     limits = {"compute": {"gpuDevicesRequest": {"max": 1}}}
     policy(limits, {"image": "all", "category": "c"}, kind="distributed")
-    request = served.training() | {"spec": {"distributedFramework": "PyTorch"}, "masterSpec": {"args": "x"}}
+    request: Json = served.training() | {"spec": {"distributedFramework": "PyTorch"}, "masterSpec": {"args": "x"}}
     answer = submit(admin, request, "distributed")
     assert answer.status_code == 202, answer.text
     assert answer.json()["masterSpec"]["image"] == "all"
