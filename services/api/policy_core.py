@@ -63,7 +63,7 @@ class ShownPolicy:
         return {"meta": self.meta, "defaults": self.defaults, "rules": self.rules}
 
 
-def _which(call: Look) -> str:
+def which(call: Look) -> str:
     """The id of the project; empty for the tenant. Raises 400."""
     scope, project_id = call.values["scope"], call.values["projectId"]
     issues: list[Issue] = []
@@ -79,7 +79,7 @@ def _which(call: Look) -> str:
 
 async def read(call: Look, workload_type: str) -> tuple[ShownPolicy, dict[str, str]]:
     """(a policy as it is, or was at a moment, headers). Raises 400 and 404."""
-    project_id = _which(call)
+    project_id = which(call)
     _require_reader(call, project_id)
     moment = await moment_of(call)
     if moment is not None:
@@ -124,7 +124,7 @@ def _no_policy(workload_type: str, project_id: str) -> Any:
 
 async def set_policy(call: Call, workload_type: str) -> tuple[ShownPolicy, dict[str, str]]:
     """(the policy as it is set, headers). Raises ApiError."""
-    project_id = _which(call)
+    project_id = which(call)
     data = call.json_object()
     issues = await wrong_with(call, workload_type, project_id, data)
     if project_id and call.may_read(project_id) and not await _place_lives(call, project_id):
@@ -143,7 +143,7 @@ async def set_policy(call: Call, workload_type: str) -> tuple[ShownPolicy, dict[
 
 
 async def delete(call: Call, workload_type: str) -> Answer[answers.HttpResponse]:
-    project_id = _which(call)
+    project_id = which(call)
     reply = await call.send(DeletePolicy(workload_type=workload_type, project_id=project_id or None))
     return call.accepted(reply, f"the policy for {workload_type} is deleted; workloads stay as they are")
 

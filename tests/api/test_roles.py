@@ -63,12 +63,15 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "get_training_policy": READ,
     "set_training_policy": GRANT,
     "delete_training_policy": GRANT,
+    "rehearse_training_policy": ((403, 403, 200, 200), (403, 403, 403, 200)),
     "get_distributed_policy": READ,
     "set_distributed_policy": GRANT,
     "delete_distributed_policy": GRANT,
+    "rehearse_distributed_policy": ((403, 403, 200, 200), (403, 403, 403, 200)),
     "get_workspace_policy": READ,
     "set_workspace_policy": GRANT,
     "delete_workspace_policy": GRANT,
+    "rehearse_workspace_policy": ((403, 403, 200, 200), (403, 403, 403, 200)),
     "list_workload_types": EVERYBODY,
     "list_workloads": EVERYBODY,
     "count_workloads": EVERYBODY,
@@ -297,7 +300,7 @@ def aimed(
     }
     bodies |= {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
     bodies |= {f"set_{kind}": {"spec": {}} for kind in ASSETS}
-    bodies |= {f"set_{kind}_policy": {} for kind in POLICIES}
+    bodies |= {f"{act}_{kind}_policy": {} for act in ("set", "rehearse") for kind in POLICIES}
     if name in bodies:
         options["json"] = bodies[name]
     parameters: dict[str, Any] = {
@@ -308,7 +311,7 @@ def aimed(
     }
     if "/policies/" in path:
         parameters[name] = {"scope": "project", "projectId": project}
-        assert admin.put(path, params=parameters[name], json={}).status_code == 202
+        assert admin.put(path.removesuffix(":rehearse"), params=parameters[name], json={}).status_code == 202
     if name in parameters:
         options["params"] = parameters[name]
     return Target(method=method, path=path, options=options)

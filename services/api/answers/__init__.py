@@ -67,7 +67,14 @@ from services.api.answers.organisation import (
     ServiceAccountToken,
 )
 from services.api.answers.outcomes import CodeLimits, ComplianceIssue, Created, Error, HttpResponse, SubmissionErrorV2
-from services.api.answers.policies import DistributedPolicy, PolicyMeta, TrainingPolicy, WorkspacePolicy
+from services.api.answers.policies import (
+    DistributedPolicy,
+    PolicyMeta,
+    Rehearsal,
+    RehearsedWorkload,
+    TrainingPolicy,
+    WorkspacePolicy,
+)
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
@@ -178,6 +185,8 @@ __all__ = [
     "QuotaThen",
     "Rebuild",
     "RefusedReport",
+    "Rehearsal",
+    "RehearsedWorkload",
     "ServiceAccount",
     "ServiceAccountToken",
     "ServiceAccounts",
