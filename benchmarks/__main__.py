@@ -12,7 +12,19 @@ from benchmarks.report import Report
 from development.kubernetes.simulated.programs import ToolsMissingError, find_tools
 from development.limits import UNLIMITED
 
-BENCHMARKS = ("store", "http", "projector", "feed", "listeners", "memory", "width", "restart", "backup", "kubernetes")
+BENCHMARKS = (
+    "store",
+    "http",
+    "batch",
+    "projector",
+    "feed",
+    "listeners",
+    "memory",
+    "width",
+    "restart",
+    "backup",
+    "kubernetes",
+)
 """In the order in which they run; one module each."""
 
 

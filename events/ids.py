@@ -82,6 +82,11 @@ def derived_command_id(*parts: str) -> str:
     return str(uuid5(_COMMAND_NAMESPACE, "\x00".join(parts)))
 
 
+def item_command_id(batch_id: str, index: int) -> str:
+    """The command id of one item of a batch: the same batch again gives each item the same command."""
+    return derived_command_id(batch_id, str(index))
+
+
 def name_suffix(command_id: str) -> str:
     """Six characters that follow a name given as a prefix (R38); the same command gives the same suffix."""
     return _key_of_bits(_digest_bits(("suffix", command_id), _KEY_BITS))[:6]

@@ -31,6 +31,7 @@ REFUSALS: Final[dict[str, str]] = {
     "idempotency_key_reused": "The same Idempotency-Key was used with another body or query.",
     "workload_finished": "The workload is Completed or Failed, so it cannot run again.",
     "workload_deleted": "The workload is deleted or being deleted.",
+    "others_refused": "Another item of a batch that is all or nothing was refused, so this one was not created either.",
     "unknown_project": "No project has this id.",
     "unknown_cluster": "No cluster has this id.",
     "set_by_cluster": "The cluster's own configuration sets the opposite, and it takes precedence.",

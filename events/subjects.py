@@ -132,6 +132,10 @@ def admitted_subject(command: str) -> str:
     return f"cmd.admitted.{_token(command)}"
 
 
+CREATE_WORKLOADS: Final = "CreateWorkloads"
+"""Last token of the subjects on which parts of batches of creations go."""
+
+
 def system_subject(service: str, command: str) -> str:
     return f"cmd.system.{_token(service)}.{_token(command)}"
 

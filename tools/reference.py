@@ -32,14 +32,16 @@ from events.service_accounts import MAX_ACCOUNTS
 from events.subscriptions import MAX_IN_ALL, MAX_OF_PROJECT
 from events.webhooks import MAX_IN_ALL as MAX_WEBHOOKS
 from events.webhooks import MAX_OF_PROJECT as MAX_WEBHOOKS_OF_PROJECT
-from events.workload.fields.creation import DistributedCreation, TrainingCreation, WorkspaceCreation
+from events.workload.fields.creation import MOST_CREATIONS, DistributedCreation, TrainingCreation, WorkspaceCreation
 from muster.embedded.environment import SET_BY_UP, is_taken
 from projections.filters import FIELDS, MAX_LIMIT, OPERATORS
+from services.api.acts import MOST_IDS
 from services.api.answers import Error, SubmissionErrorV2
 from services.api.application import OPERATIONS
 from services.api.asyncapi import HEADERS, event_schemas
 from services.api.backwards import MOST_SEARCHED
-from services.api.body import MAX_BODY_BYTES
+from services.api.batches import BATCHES, BATCHES_EACH, MOST_PROJECTS
+from services.api.body import MAX_BODY_BYTES, MAX_LARGE_BODY_BYTES
 from services.api.edge import MAX_HEADER_BYTES
 from services.api.endpoint import BODY_SECONDS
 from services.api.errors import REFUSAL_STATUSES
@@ -277,6 +279,17 @@ LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
     ("open streams of public events of all users", ("event_streams",), "503 `too_many_streams`"),
     ("exports at the same time: of one user, and of all users", (EXPORTS_EACH, EXPORTS), "429 `too_many_streams`"),
     ("bytes of a request body", (MAX_BODY_BYTES,), "413 `body_too_large`"),
+    (
+        "a batch of creations: workloads, bytes of its body, and projects",
+        (MOST_CREATIONS, MAX_LARGE_BODY_BYTES, MOST_PROJECTS),
+        "400; 413 `body_too_large`",
+    ),
+    (
+        "batches of creations at the same time: of one user, and of all users",
+        (BATCHES_EACH, BATCHES),
+        "429 `too_many_streams`",
+    ),
+    ("ids of one request that deletes, suspends or resumes", (MOST_IDS,), "400"),
     ("bytes of headers and query together", (MAX_HEADER_BYTES,), "431 `headers_too_large`"),
     ("seconds until a body has arrived", (int(BODY_SECONDS),), "408 `body_too_slow`"),
     ("seconds until the head of a request has arrived", ("http_max_head_seconds",), "408 `head_too_slow`"),

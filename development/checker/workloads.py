@@ -305,8 +305,10 @@ class Model:
         open_, most = len(self.workload.pods), self.workload.most_at_once
         if open_ > most:
             yield "parallel", f"{self.workload.name} has {open_} pods at once, and may have {most}"
-        if self.workload.distributed and open_ + len(self.workload.succeeded) < most:
-            yield "gang", f"{self.workload.name} has {open_} of the {most} pods that are bound together"
+        if self.workload.distributed:
+            placed = sum(run.phase != "stopping" for run in self.workload.live.values()) + len(self.workload.succeeded)
+            if placed < most:
+                yield "gang", f"{self.workload.name} has {placed} of the {most} pods that are bound together"
 
     def _bind(self, placement: Fields, token: int) -> Iterator[Wrong]:
         workload, pod = self.workload, placement["pod"]
@@ -379,6 +381,9 @@ class Model:
         seconds = data.get("auto_deletion_time_after_completion_seconds")
         if seconds is not None:
             workload.spec = workload.spec | {"autoDeletionTimeAfterCompletionSeconds": seconds}
+        for marks in ("labels", "annotations"):
+            if marks in data:
+                workload.spec = workload.spec | {marks: data[marks]}
         if (data.get("delete_at") is not None) != (seconds is not None and bool(workload.ended)):
             yield "due", f"{workload.name}: a due time is given where none belongs, or is missing"
         if data.get("delete_at") is not None:

@@ -91,12 +91,12 @@ def joined(
 
     Args:
         without: fields, by their names in Python, that it does not have.
-        defaults: fields whose default is another one here.
+        defaults: fields whose default is another one here, or that have one here only.
         optional: whether also fields without a default may be left out; they are null then.
     """
     fields = [
         ((field.name, field.type | None, None) if optional else (field.name, field.type))
-        if field.required
+        if field.required and field.name not in defaults
         else (field.name, field.type, defaults.get(field.name, field.default))
         for section in sections
         for field in msgspec.structs.fields(section)

@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
@@ -59,6 +60,10 @@ class ChangeWorkload(_Command, frozen=True, kw_only=True):
     workload_id: str
     priority_class: PriorityClass | None = None
     auto_deletion_time_after_completion_seconds: int | None = None
+    labels: tuple[Label, ...] | None = None
+    """All of them: what is not among them is taken off."""
+    annotations: tuple[Annotation, ...] | None = None
+    """Likewise."""
 
 
 class PlacePods(_Command, frozen=True, kw_only=True):

@@ -59,6 +59,7 @@ from events.workload.state import (
     WorkloadWaiting,
     bindable_among,
     is_completed,
+    is_whole,
     schedulable,
     take,
 )
@@ -80,6 +81,13 @@ def name_taken(name: str) -> Refusal:
         field="name",
         message=f"the project already has a workload named {name!r}; choose another name, delete that one, "
         "or ask for a name that begins with it (useGivenNameAsPrefix; on the command line --name-prefix)",
+    )
+
+
+def others_refused() -> Refusal:
+    return Refusal(
+        code="others_refused",
+        message="another item was refused, and the batch is all or nothing; mend that one and send the batch again",
     )
 
 
@@ -186,15 +194,18 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
     seconds = command.auto_deletion_time_after_completion_seconds
     if seconds == state.spec.auto_deletion_time_after_completion_seconds:
         seconds = None
-    priority = command.priority_class if command.priority_class != state.spec.priority_class else None
-    if seconds is None and priority is None:
+    spec = state.spec
+    priority = command.priority_class if command.priority_class != spec.priority_class else None
+    labels = command.labels if command.labels != spec.labels else None
+    annotations = command.annotations if command.annotations != spec.annotations else None
+    if seconds is None and priority is None and labels is None and annotations is None:
         return ()
     if priority is not None and state.phase in FINISHED:
         return Refusal(
             code="workload_finished",
             field="priorityClass",
             message=f"{state.name!r} is {state.phase} and will not be scheduled again, so its priority cannot be "
-            "changed; its auto-deletion can",
+            "changed; its auto-deletion, labels and annotations can",
         )
     delete_at = None
     if seconds is not None and state.completed_at is not None:
@@ -204,6 +215,8 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
             priority_class=priority,
             auto_deletion_time_after_completion_seconds=seconds,
             delete_at=delete_at,
+            labels=labels,
+            annotations=annotations,
         ),
     )
 
@@ -242,6 +255,9 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
         placed[pod] = placement.node_name
     if gap := _left_out(placed, state):
         return Refusal(code="stale_placement", message=gap)
+    if placed and not is_whole(state, Counter(pod.pod_set for pod in placed)):
+        message = f"the pods of {state.name!r} start together, and others of them have no node and stand not in it"
+        return Refusal(code="stale_placement", message=message)
     events: list[WorkloadEvent] = []
     if not state.queued:
         events.append(WorkloadQueued())

@@ -1,5 +1,7 @@
 """How agents find out whether a pod is ready, made from a workload's probe. Pure."""
 
+from typing import Any
+
 import msgspec
 
 from events.workload.fields.probes import HttpGet, Probe, ProbeHandler
@@ -25,7 +27,7 @@ def readiness(probe: Probe | None) -> Readiness | None:
     if probe is None:
         return None
     asked = (probe.handler or ProbeHandler()).http_get or HttpGet()
-    given = {
+    given: dict[str, Any] = {
         "path": asked.path,
         "host": asked.host,
         "delay_seconds": probe.initial_delay_seconds,

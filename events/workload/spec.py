@@ -89,21 +89,16 @@ else:
     WorkloadSpec = joined(
         "WorkloadSpec",
         __name__,
-        Process,
-        Resources,
-        Storage,
-        Probes,
-        Scheduling,
-        OverQuota,
-        Lifetime,
-        Metadata,
-        Distribution,
+        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
+        # Only one kind has it, and insists on it.
+        defaults={"distributed_framework": None},
     )
     MasterSpec = joined("MasterSpec", __name__, Process, Resources, Metadata, without={"category", "code"})
 
 NO_SPEC: Final = TrainingSpec(image="")
 """Of a workload that never was."""
 NO_WORKSPACE_SPEC: Final = WorkspaceSpec(image="")
+NO_WORKLOAD_SPEC: Final = WorkloadSpec(image="", distributed_framework="PyTorch")
 NO_DISTRIBUTED_SPEC: Final = DistributedSpec(image="", distributed_framework="PyTorch")
 """What a request has that says nothing."""
 

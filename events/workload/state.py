@@ -8,7 +8,8 @@ Pods that are bound, or wait to be run again, are in `pods`. An index below its 
 has succeeded: ten thousand finished pods cost a workload nothing.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final, assert_never
@@ -26,6 +27,7 @@ from events.phases import (
     may_follow,
     nodes_unreachable,
 )
+from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
@@ -161,6 +163,10 @@ class WorkloadChanged(_Event, frozen=True, kw_only=True):
     """Counted from the end of the workload."""
     delete_at: datetime | None = None
     """New time of the auto-deletion, if the workload has already ended."""
+    labels: tuple[Label, ...] | None = None
+    """All labels that it has from now on. Runs that begin later carry them."""
+    annotations: tuple[Annotation, ...] | None = None
+    """All annotations that it has from now on, likewise."""
 
 
 class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
@@ -323,7 +329,9 @@ def is_completed(state: Workload) -> bool:
 
 
 def bindable(state: Workload, now: datetime) -> list[PodRef]:
-    """The pods that may be given a node now, in order: those to run again first, then new indexes."""
+    """The pods that may be given a node now, in order: those to run again first, then new indexes. None where they
+    would not be a whole gang.
+    """
     if not schedulable(state):
         return []
     again = [
@@ -338,7 +346,27 @@ def bindable(state: Workload, now: datetime) -> list[PodRef]:
             PodRef(pod_set=pod_set.name, index=index, attempt=state.attempt, try_=0)
             for index in new_indexes(state, pod_set)
         )
-    return refs
+    return refs if is_whole(state, Counter(ref.pod_set for ref in refs)) else []
+
+
+def is_whole(state: Workload, more: Mapping[str, int]) -> bool:
+    """Whether, with so many more pods of each set placed, every set has as many as must start together. Otherwise those
+    would hold nodes for nothing, and two such workloads might each wait for what the other holds.
+    """
+    return all(
+        placed_of(state, pod_set) + more.get(pod_set.name, 0) >= pod_set.minimum
+        for pod_set in state.pod_sets
+        if pod_set.minimum
+    )
+
+
+def placed_of(state: Workload, pod_set: PodSet) -> int:
+    """Pods of the set that hold a node and are not on their way out, or have succeeded."""
+    succeeded = state.progress.get(pod_set.name, SetProgress()).succeeded
+    staying = (
+        name == pod_set.name and pod.phase is not PodPhase.STOPPING for (name, _), pod in state.pods.live.items()
+    )
+    return sum(staying) + succeeded
 
 
 def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> set[PodRef]:
@@ -371,11 +399,15 @@ def _is_due(pod: Pod, now: datetime) -> bool:
     return pod.not_before is None or not now < pod.not_before <= now + LONGEST_RETRY_WAIT
 
 
-def next_retry_at(state: Workload) -> datetime | None:
-    """When the next waiting pod may be placed; None where none waits for a time."""
+def next_retry_at(state: Workload, now: datetime) -> datetime | None:
+    """When the next waiting pod may be placed, or the last one, where they start together; None where none waits for a
+    time that is still to come.
+    """
     if not schedulable(state):
         return None
-    return min((pod.not_before for pod in state.pods.waiting.values() if pod.not_before), default=None)
+    times = [pod.not_before for pod in state.pods.waiting.values() if pod.not_before and not _is_due(pod, now)]
+    together = any(pod_set.minimum for pod_set in state.pod_sets)
+    return (max if together else min)(times, default=None)
 
 
 # -- evolve ----------------------------------------------------------------------------------------------------------
@@ -624,8 +656,36 @@ def _changed(state: Workload, event: WorkloadChanged) -> Workload:
             spec,
             auto_deletion_time_after_completion_seconds=event.auto_deletion_time_after_completion_seconds,
         )
+    distributed = state.distributed
+    if event.labels is not None or event.annotations is not None:
+        distributed = _master_changed(distributed, state.spec, event)
+        spec = _marked(spec, event)
     made_from = None if state.made_from is None else state.made_from.after(state.spec, spec)
-    state = replace(state, spec=spec, made_from=made_from)
+    state = replace(state, spec=spec, distributed=distributed, made_from=made_from)
     if event.delete_at is None:
         return state
     return replace(state, delete_at=event.delete_at, generation=state.generation + 1)
+
+
+def _marked(spec: TrainingSpec, event: WorkloadChanged) -> TrainingSpec:
+    return replace(
+        spec,
+        labels=spec.labels if event.labels is None else event.labels,
+        annotations=spec.annotations if event.annotations is None else event.annotations,
+    )
+
+
+def _master_changed(distributed: Distributed | None, of: TrainingSpec, event: WorkloadChanged) -> Distributed | None:
+    """A master's labels and annotations follow where it has those of the workers; of its own it keeps them."""
+    master = None if distributed is None else distributed.master
+    if distributed is None or master is None:
+        return distributed
+    marked = _marked(master, event)
+    return replace(
+        distributed,
+        master=replace(
+            master,
+            labels=marked.labels if master.labels == of.labels else master.labels,
+            annotations=marked.annotations if master.annotations == of.annotations else master.annotations,
+        ),
+    )

@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Final
 from uuid import uuid4
 
-from muster.cli.exits import ExitCode, Problem
+from muster.cli.exits import ExitCode, Problem, exit_code_of
 from muster.cli.http import BadUrlError, Http, Parameters, Response, Stream, TlsError, TransportError
 from muster.cli.values import Json, Row, parse_time, text_of
 
@@ -243,21 +243,6 @@ class Api:
         return Problem(f"cannot reach Muster at {self.url}", why=tuple(why), todo=todo, code=ExitCode.UNREACHABLE)
 
 
-_STATUS_EXIT: Final[dict[int, ExitCode]] = {
-    400: ExitCode.REJECTED,
-    401: ExitCode.DENIED,
-    403: ExitCode.DENIED,
-    404: ExitCode.NOT_FOUND,
-    409: ExitCode.CONFLICT,
-    410: ExitCode.NOT_FOUND,
-    412: ExitCode.CONFLICT,
-    413: ExitCode.REJECTED,
-    422: ExitCode.REJECTED,
-    429: ExitCode.UNREACHABLE,
-    502: ExitCode.UNREACHABLE,
-    503: ExitCode.UNREACHABLE,
-    504: ExitCode.UNREACHABLE,
-}
 _STATUS_TODO: Final[dict[int, str]] = {
     401: "get a new token (`muster token create --user U`) and put it into MUSTER_TOKEN or the context",
     403: "`muster doctor` shows your roles; an administrator can bind another",
@@ -287,7 +272,7 @@ def problem_of(response: Response, idempotency_key: str | None = None) -> Proble
     if isinstance(issues, list) and len(issues) == 1 and why and _is_whole(message, issues[0]):
         # What is wrong with one field is the whole message: once is enough, in the words that name the flag.
         message, why = why[0], []
-    code = ExitCode.FAILURE if details == "https_needed" else _STATUS_EXIT.get(status, ExitCode.FAILURE)
+    code = ExitCode.FAILURE if details == "https_needed" else exit_code_of(status)
     if code is ExitCode.REJECTED and _is_name_conflict(body):
         code = ExitCode.CONFLICT
     if details == "budget_exhausted":

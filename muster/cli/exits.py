@@ -38,6 +38,28 @@ EXIT_CODE_MEANING: Final[dict[ExitCode, str]] = {
 }
 
 
+_STATUS_EXIT: Final[dict[int, ExitCode]] = {
+    400: ExitCode.REJECTED,
+    401: ExitCode.DENIED,
+    403: ExitCode.DENIED,
+    404: ExitCode.NOT_FOUND,
+    409: ExitCode.CONFLICT,
+    410: ExitCode.NOT_FOUND,
+    412: ExitCode.CONFLICT,
+    413: ExitCode.REJECTED,
+    422: ExitCode.REJECTED,
+    429: ExitCode.UNREACHABLE,
+    502: ExitCode.UNREACHABLE,
+    503: ExitCode.UNREACHABLE,
+    504: ExitCode.UNREACHABLE,
+}
+
+
+def exit_code_of(status: int) -> ExitCode:
+    """Of an answer of the API that is an error."""
+    return _STATUS_EXIT.get(status, ExitCode.FAILURE)
+
+
 class Problem(Exception):
     """Ends the command with a message.
 

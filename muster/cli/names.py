@@ -73,6 +73,12 @@ def workload_told(session: "Session", given: str, project: str | None, *, delete
         find_project(session.api, project)
     elif session.target.project:
         find_default_project(session, session.api)
+    if session.as_of:
+        raise Problem(
+            f"{_then(session.as_of)} there was no workload {given!r}" + _in_project(session.project(project)),
+            todo=f"`muster workload list -A --as-of {session.as_of}` shows what there was",
+            code=ExitCode.NOT_FOUND,
+        )
     raise Problem(
         f"there is no workload {given!r}" + _in_project(session.project(project)),
         todo="`muster workload list -A` shows what you may see; with --deleted what is gone",
@@ -147,7 +153,7 @@ def find_cluster(api: "Api", given: str, *, removed: bool = False) -> Row:
     found = _named(living, given)
     if found is None and removed:
         found = _named(rows_of(api.get("/clusters", [("removed", "true")]), "clusters"), given)
-    return found or _refuse_name(living, given, what="cluster")
+    return found or refuse_name(living, given, what="cluster", as_of=api.as_of)
 
 
 def cluster_id(session: "Session", given: str | None) -> str:
@@ -239,7 +245,7 @@ def _find_named(
     api: "Api", given: str, *, path: str, key: str, what: str, parameters: tuple[tuple[str, str | int], ...] = ()
 ) -> Row:
     things = rows_of(api.get(path, parameters), key)
-    return _named(things, given) or _refuse_name(things, given, what=what, as_of=api.as_of)
+    return _named(things, given) or refuse_name(things, given, what=what, as_of=api.as_of)
 
 
 def _named(things: list[Row], given: str) -> Row | None:
@@ -251,12 +257,13 @@ def _named(things: list[Row], given: str) -> Row | None:
     return by_prefix[0] if len(by_prefix) == 1 else None
 
 
-def _refuse_name(things: list[Row], given: str, *, what: str, as_of: str | None = None) -> NoReturn:
+def refuse_name(things: list[Row], given: str, *, what: str, as_of: str | None = None) -> NoReturn:
+    """`things` are what the caller may see, as of the moment that was asked for, if any. Raises Problem."""
     names = [text_of(thing, "name") for thing in things]
     if as_of:
         # It may well be there now: a moment before it was made is a usual mistake with a young installation.
         raise Problem(
-            f"at that moment (--as-of {as_of}) there was no {what} {given!r}, or you may not see it",
+            f"{_then(as_of)} there was no {what} {given!r}, or you may not see it",
             why=(_listed(what, names, there="there was"),),
             todo=did_you_mean(given, names),
             code=ExitCode.NOT_FOUND,
@@ -267,6 +274,10 @@ def _refuse_name(things: list[Row], given: str, *, what: str, as_of: str | None 
         todo=did_you_mean(given, names),
         code=ExitCode.NOT_FOUND,
     )
+
+
+def _then(as_of: str) -> str:
+    return f"at that moment (--as-of {as_of})"
 
 
 def _listed(what: str, names: list[str], *, there: str = "there is") -> str:

@@ -5,11 +5,10 @@ from urllib.parse import quote
 
 import typer
 
-from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
 from muster.cli.complete import node_pools
-from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import default_cluster, find_cluster, find_node_pool
+from muster.cli.exits import usage
+from muster.cli.names import default_cluster, find_cluster, find_node_pool, refuse_name
 from muster.cli.options import ClusterOption, IdempotencyOption, WatchOption, WatchTimeoutOption
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
@@ -151,10 +150,7 @@ def _find_node(session: Session, name: str, cluster: str | None) -> Row:
     if found:
         clusters = ", ".join(sorted(text_of(row, "clusterName") for row in found))
         raise usage(f"several clusters have a node {name!r}: {clusters}", todo="choose with --cluster")
-    names = [text_of(row, "name") for row in nodes]
-    raise Problem(
-        f"there is no node {name!r}", todo=did_you_mean(name, names) or "`muster node list`", code=ExitCode.NOT_FOUND
-    )
+    return refuse_name(nodes, name, what="node", as_of=session.as_of)
 
 
 def _extended(row: Row) -> list[tuple[str, float, float]]:

@@ -64,6 +64,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_policies",
         summary="Policies: what administrators set and forbid, everywhere or in a project.",
     ),
+    "apply": Noun(
+        module="apply",
+        add="add_apply",
+        summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
+    ),
     "top": Noun(
         module="top",
         add="add_top",

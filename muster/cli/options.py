@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from muster.cli.complete import cluster_names, project_names, workload_names
+from events.nearest import did_you_mean
+from events.phases import DesiredPhase, Phase
+from muster.cli.complete import cluster_names, columns, labels, phases, project_names, workload_names
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.values import ValueProblem, format_utc, parse_ago, parse_duration, parse_switch, parse_time
 
@@ -19,10 +21,12 @@ WorkloadArgument = Annotated[
         metavar="WORKLOAD", help="Name, id, unique beginning of an id, or @latest.", autocompletion=workload_names
     ),
 ]
-WorkloadsArgument = Annotated[
-    list[str],
+SomeWorkloadsArgument = Annotated[
+    list[str] | None,
     typer.Argument(
-        metavar="WORKLOAD...", help="Names, ids, unique beginnings of ids, or @latest.", autocompletion=workload_names
+        metavar="WORKLOAD...",
+        help="Names, ids, unique beginnings of ids, or @latest; or choose with --all and filters.",
+        autocompletion=workload_names,
     ),
 ]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Keep showing changes as they happen.")]
@@ -79,6 +83,39 @@ ClusterArgument = Annotated[
 ProjectArgument = Annotated[
     str, typer.Argument(metavar="PROJECT", help="Name, id, or unique beginning of an id.", autocompletion=project_names)
 ]
+StatusOption = Annotated[
+    str | None, typer.Option("--status", metavar="PHASE", help="Only workloads in this phase.", autocompletion=phases)
+]
+FilterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter",
+        metavar="FIELD==VALUE",
+        help="Condition with == != <= >= =@ !@ =^ =$. Repeatable; all must hold.",
+        autocompletion=columns,
+    ),
+]
+SelectorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        "-l",
+        metavar="LABELS",
+        help="Only with these labels, in Kubernetes' syntax: team=vision,stage in (dev,test),!old.",
+        autocompletion=labels,
+    ),
+]
+SearchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--search", metavar="TEXT", help="Only with this text in a name, id, owner, project, cluster, phase or image."
+    ),
+]
+AllOption = Annotated[
+    bool,
+    typer.Option("--all", help="Every workload of the project of which it makes sense; filters choose among them."),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would become of each, and do nothing.")]
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Without a terminal it never asks.")
 ]
@@ -153,3 +190,14 @@ def timeout_seconds(given: str | None, *, waits: bool, flags: str = "--wait") ->
     if not waits:
         raise usage(f"--timeout goes with {flags}: without, nothing is waited for", todo="give both, or none")
     return seconds
+
+
+def phase_of(given: str) -> str:
+    """A phase, however its capitals were typed. Raises Problem (usage)."""
+    for phase in Phase:
+        if phase.lower() == given.lower():
+            return phase
+    if given.lower() == DesiredPhase.DELETED.lower():
+        raise usage(f"--status: there is no phase {given!r}", todo="`--deleted` lists what was deleted")
+    hint = did_you_mean(given, list(Phase))
+    raise usage(f"--status: there is no phase {given!r}", todo=hint or f"phases: {', '.join(Phase)}")

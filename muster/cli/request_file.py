@@ -17,7 +17,45 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 def read_request(file: str, kind: str = "Training") -> Row:
     """The request that a file holds (`-`: standard input), as the API takes one of this kind. Raises Problem."""
-    document = _read(file, "a request", "it needs the fields name and spec; --dry-run=client prints an example")
+    documents = read_documents(file)
+    if len(documents) > 1:
+        raise usage(
+            f"--file: {file} holds {len(documents)} documents, and `submit` submits one",
+            todo=f"muster apply -f {file}",
+        )
+    document = documents[0] if documents else None
+    return _request_in(document, file, kind)
+
+
+def read_documents(file: str) -> list[Json]:
+    """What a file holds: the documents of YAML that are not empty, or one JSON value. Raises Problem."""
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        documents: list[Json] = list(yaml.load_all(text, _OnceLoader))
+    except OSError as error:
+        raise usage(f"--file: {file} cannot be read: {error.strerror}", todo="give the path of a file, or -") from error
+    except UnicodeDecodeError as error:
+        raise usage(f"--file: {file} is no text: {error}", todo="write YAML or JSON, in UTF-8") from error
+    except _TwiceError as error:
+        raise usage(f"--file: {file} {error}", todo="leave one of them out") from error
+    except yaml.YAMLError as error:
+        raise usage(f"--file: {file} is neither YAML nor JSON: {_fault(error)}") from error
+    return [document for document in documents if document is not None]
+
+
+def _request_in(document: Json, file: str, kind: str) -> Row:
+    """Raises Problem."""
+    if isinstance(document, dict) and "kind" in document:
+        said = document.pop("kind")
+        if said != kind:
+            raise usage(
+                f"--file: {file} is of kind {said!r}, and this submits a {kind}", todo=f"muster apply -f {file}"
+            )
+    if not isinstance(document, dict):
+        raise usage(
+            f"--file: {file} does not hold a request",
+            todo="it needs the fields name and spec; --dry-run=client prints an example",
+        )
     known = list(KINDS[kind].creation.__struct_encode_fields__)
     for key in document:
         if key not in known:
@@ -32,25 +70,13 @@ def read_request(file: str, kind: str = "Training") -> Row:
 
 def read_document(file: str, known: Sequence[str], *, what: str) -> Row:
     """An object with no other fields than these that a file holds. Raises Problem."""
-    document = _read(file, what, f"it has the fields {' and '.join(known)}")
+    documents = read_documents(file)
+    document = documents[0] if len(documents) == 1 else None
+    if not isinstance(document, dict):
+        raise usage(f"--file: {file} does not hold {what}", todo=f"it has the fields {' and '.join(known)}")
     for key in document:
         if key not in known:
             raise usage(f"--file: {file}: unknown field {key!r}", todo=did_you_mean(str(key), known))
-    return document
-
-
-def _read(file: str, what: str, todo: str) -> Row:
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        document: Json = yaml.load(text, _OnceLoader)  # noqa: S506 - it is a SafeLoader
-    except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"--file: {file} cannot be read: {error}") from error
-    except _TwiceError as error:
-        raise usage(f"--file: {file} {error}", todo="leave one of them out") from error
-    except yaml.YAMLError as error:
-        raise usage(f"--file: {file} is neither YAML nor JSON: {_fault(error)}") from error
-    if not isinstance(document, dict):
-        raise usage(f"--file: {file} does not hold {what}", todo=todo)
     return document
 
 

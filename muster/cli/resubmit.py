@@ -1,7 +1,8 @@
-"""`muster training resubmit`: the same training again, with what is to be otherwise."""
+"""`resubmit` and `copy`: the same workload again, with what is to be otherwise."""
 
 import json
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -29,18 +30,34 @@ _TEXTS: Final = ("spec.command", "spec.args")
 """Fields without a flag of their own: the words after `--` are in one of them."""
 _CODE: Final = "spec.code"
 """Holds a digest: `--code` sends the folder."""
-_WORKING_DIR: Final = "spec.workingDir"
+_PARTS: Final = ("spec", "masterSpec")
+"""Of a request: what its pods run."""
 
 
-def add_resubmit(app: typer.Typer) -> None:
+_SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change a field; FIELD= with no value removes it."),
+]
+_WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout.")
+]
+
+
+def add_resubmit(app: typer.Typer, noun: str) -> None:
+    """Declares resubmit and copy."""
+    _add_resubmit(app, noun)
+    _add_copy(app, noun)
+
+
+def _add_resubmit(app: typer.Typer, noun: str) -> None:
     @command(
         app,
         "resubmit",
-        examples="""
-        muster training resubmit hello --name hello-2
-        muster training resubmit hello --set spec.compute.gpuDevicesRequest=2 --set spec.args='train.py --lr 0.1'
-        muster training resubmit mine --name mine-2 --code .  # with what the folder holds now
-        muster training resubmit hello --wait --timeout 2h    # a deleted one has its name again
+        examples=f"""
+        muster {noun} resubmit hello --name hello-2
+        muster {noun} resubmit hello --set spec.compute.gpuDevicesRequest=2 --set spec.args='train.py --lr 0.1'
+        muster {noun} resubmit mine --name mine-2 --code .  # with what the folder holds now
+        muster {noun} resubmit hello --wait --timeout 2h    # a deleted one has its name again
         """,
         columns=SUBMITTED_COLUMNS,
     )
@@ -52,46 +69,86 @@ def add_resubmit(app: typer.Typer) -> None:
         name: Annotated[
             str | None, typer.Option("--name", metavar="NAME", help="Name of the new workload. Default: the same name.")
         ] = None,
-        changes: Annotated[
-            list[str] | None,
-            typer.Option("--set", metavar="FIELD=VALUE", help="Change a field; FIELD= with no value removes it."),
-        ] = None,
+        changes: _SetOption = None,
         code: CodeOption = None,
-        wait: Annotated[
-            bool,
-            typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout."),
-        ] = False,
+        wait: _WaitOption = False,
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int | None:
-        """Submit a training again, with changes if you like. It may have failed or been deleted.
+        """Submit a workload again, with changes if you like. It may have failed or been deleted.
 
         A folder that was sent with it is used again as it was then. --code sends it anew.
         """
-        seconds = timeout_seconds(timeout, waits=wait)
-        if name is not None:
-            check_new_name(name)
+        again = _Again(noun=noun, name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
+        return again.submit(session, workload, project, idempotency_key)
+
+
+def _add_copy(app: typer.Typer, noun: str) -> None:
+    @command(
+        app,
+        "copy",
+        examples=f"""
+        muster {noun} copy hello --name hello-2
+        muster {noun} copy hello --name wide --set spec.compute.gpuDevicesRequest=4
+        """,
+        columns=SUBMITTED_COLUMNS,
+    )
+    def copy(
+        session: Session,
+        workload: WorkloadArgument,
+        *,
+        name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the copy.")],
+        project: ProjectOption = None,
+        changes: _SetOption = None,
+        code: CodeOption = None,
+        wait: _WaitOption = False,
+        timeout: TimeoutOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> int | None:
+        """Submit a workload like this one under another name, with changes if you like."""
+        again = _Again(noun=noun, name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
+        return again.submit(session, workload, project, idempotency_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Again:
+    """A workload that is submitted like another, and how."""
+
+    noun: str
+    name: str | None
+    """None: the same name."""
+    changes: list[str]
+    code: str | None
+    wait: bool
+    timeout: str | None
+
+    def submit(self, session: Session, workload: str, project: str | None, key: str | None) -> int | None:
+        """Raises Problem."""
+        seconds = timeout_seconds(self.timeout, waits=self.wait)
+        if self.name is not None:
+            check_new_name(self.name)
         found = session.api.get(f"/workloads/{workload_id(session, workload, project, deleted=True)}")
         kind, before = text_of(found, "type") or "Training", request_of(found)
         request: Row = json.loads(json.dumps(before))
-        request["name"] = name or text_of(before, "name")
-        set_changes(request, changes or [], kind)
-        if code is not None:
-            _send_anew(session, request, before, code)
+        request["name"] = self.name or text_of(before, "name")
+        set_changes(request, self.changes, kind)
+        if self.code is not None:
+            _send_anew(session, request, before, self.code)
         for told in difference(before, request):
             session.out.talk(told)
         try:
-            return send(session, request, kind, idempotency_key=idempotency_key, waits=wait, timeout_seconds=seconds)
+            return send(session, request, kind, idempotency_key=key, waits=self.wait, timeout_seconds=seconds)
         except Problem as problem:
-            raise _name_taken(problem, workload, text_of(request, "name")) from problem
+            raise _name_taken(problem, self.noun, workload, text_of(request, "name")) from problem
 
 
 def _send_anew(session: Session, request: Row, before: Row, folder: str) -> None:
-    """The folder as it is now. The working directory of the one before is of no use then. Raises Problem."""
+    """The folder as it is now. The working directories of the one before are of no use then. Raises Problem."""
     from muster.cli.code import send_code
 
-    if row_of(request, "spec").get("workingDir") == row_of(before, "spec").get("workingDir"):
-        _take_out(request, _WORKING_DIR)
+    for part in _PARTS:
+        if row_of(request, part).get("workingDir") == row_of(before, part).get("workingDir"):
+            _take_out(request, f"{part}.workingDir")
     cluster = find_cluster(session.api, text_of(request, "clusterId"))
     set_field(request, _CODE, send_code(session, request, cluster, folder, dry_run=False))
 
@@ -172,11 +229,11 @@ def _shown(value: Json) -> str:
     return plain_text(value) or "none"
 
 
-def _name_taken(problem: Problem, workload: str, name: str) -> Problem:
+def _name_taken(problem: Problem, noun: str, workload: str, name: str) -> Problem:
     """The name is the first thing that stands in the way of doing something again."""
     if problem.code is not ExitCode.CONFLICT or problem.refusal != "name_taken":
         return problem
-    line = shlex.join(["muster", "training", "resubmit", workload, "--name", f"{name}-2"])
+    line = shlex.join(["muster", noun, "resubmit", workload, "--name", f"{name}-2"])
     return Problem(
         problem.what,
         why=problem.why,

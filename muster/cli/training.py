@@ -46,10 +46,10 @@ def add_training(root: typer.Typer) -> None:
         rich_markup_mode=None,
     )
     add_submit(app, STANDARD)
-    add_resubmit(app)
+    add_resubmit(app, "training")
     add_list(app, "training", kind="Training")
     add_describe(app, "training")
     add_logs(app, "training")
-    add_acts(app, "training")
+    add_acts(app, "training", kind="Training")
     add_frameworks(app)
     root.add_typer(app, name="training")

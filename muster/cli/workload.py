@@ -5,29 +5,32 @@ from typing import Annotated, Final
 
 import typer
 
-from events.nearest import did_you_mean
-from events.phases import DesiredPhase, Phase
 from muster.cli.command import Session, command, group
-from muster.cli.complete import columns, labels, phases, pod_names
+from muster.cli.complete import columns, pod_names
 from muster.cli.exits import usage
 from muster.cli.log_stream import follow_logs, print_logs
 from muster.cli.names import find_project, workload_filters, workload_id
 from muster.cli.options import (
+    FilterOption,
     FollowTimeoutOption,
     FromOption,
     ProjectOption,
+    SearchOption,
+    SelectorOption,
+    StatusOption,
     ToOption,
     WatchOption,
     WatchTimeoutOption,
     WorkloadArgument,
     duration_option,
+    phase_of,
     span,
 )
 from muster.cli.output import Column, Format, Output, plain_text
 from muster.cli.submission import request_of
 from muster.cli.values import Row, format_utc, number_of, parse_time, printable, row_of, rows_of, text_of
 from muster.cli.watch import watch_rows
-from muster.cli.workload_acts import add_acts, add_set
+from muster.cli.workload_acts import add_acts, add_marks, add_set
 from muster.cli.workload_columns import (
     HISTORY_COLUMNS,
     METRIC_COLUMNS,
@@ -48,63 +51,44 @@ _LIST_ROWS: Final = 100
 """Rows of a list where nothing else is asked for: Run:ai's page."""
 
 
-_StatusOption = Annotated[
-    str | None, typer.Option("--status", metavar="PHASE", help="Only workloads in this phase.", autocompletion=phases)
-]
-_FilterOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--filter",
-        metavar="FIELD==VALUE",
-        help="Condition with == != <= >= =@ !@ =^ =$. Repeatable; all must hold.",
-        autocompletion=columns,
-    ),
-]
-_SelectorOption = Annotated[
-    str | None,
-    typer.Option(
-        "--selector",
-        "-l",
-        metavar="LABELS",
-        help="Only with these labels, in Kubernetes' syntax: team=vision,stage in (dev,test),!old.",
-        autocompletion=labels,
-    ),
-]
 _EverythingOption = Annotated[bool, typer.Option("--all", "-A", help="List those of all projects you may see.")]
-_SearchOption = Annotated[
-    str | None,
-    typer.Option(
-        "--search", metavar="TEXT", help="Only with this text in a name, id, owner, project, cluster, phase or image."
-    ),
-]
 
 
-def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = "") -> None:
-    """Declares `list`; `kind` keeps it to one kind of workload, `framework` to one of distributed trainings."""
-
-    @command(
-        app,
-        "list",
-        examples=f"""
+_LIST_EXAMPLES: Final = """
         muster {noun} list
         muster {noun} list -A --status Pending -o wide
         muster {noun} list -l 'team=vision,stage in (dev,test)'
         muster {noun} list --filter 'gpuAllocated>=1' --sort-by createdAt --columns name,phase,gpuAllocated
         muster {noun} list --as-of 7d
         muster {noun} list -w
-        """,
+        """
+_LISTS: Final = {
+    "Training": "List standard trainings. `muster workload list` shows distributed ones, too.",
+    "Distributed": "List distributed trainings with {framework}.",
+    "Workspace": "List workspaces.",
+}
+"""What a list of one kind says that it does."""
+
+
+def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = "") -> None:
+    """Declares `list`; `kind` keeps it to one kind of workload, `framework` to one of distributed trainings."""
+    declare = command(
+        app,
+        "list",
+        examples=_LIST_EXAMPLES.format(noun=noun),
         columns=workload_columns,
         past=True,
     )
+
     def list_(
         session: Session,
         *,
         project: ProjectOption = None,
         everything: _EverythingOption = False,
-        status: _StatusOption = None,
-        conditions: _FilterOption = None,
-        selector: _SelectorOption = None,
-        search: _SearchOption = None,
+        status: StatusOption = None,
+        conditions: FilterOption = None,
+        selector: SelectorOption = None,
+        search: SearchOption = None,
         deleted: Annotated[bool, typer.Option("--deleted", help="List deleted workloads instead.")] = False,
         sort_by: Annotated[
             str | None,
@@ -117,7 +101,6 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
-        """List workloads."""
         if everything and project:
             raise usage("--all and --project cannot be used together", todo="leave one of them out")
         patience = session.patience(timeout, waits=watch)
@@ -125,7 +108,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
         parameters += [("filterBy", f"distributedFramework=={framework}")] if framework else []
-        parameters += [("filterBy", f"phase=={_phase(status)}")] if status else []
+        parameters += [("filterBy", f"phase=={phase_of(status)}")] if status else []
         parameters += [("filterBy", condition) for condition in conditions or ()]
         parameters += [("labelSelector", selector)] if selector else []
         parameters += [("search", search)] if search else []
@@ -150,16 +133,8 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         if more:
             session.out.talk(f"there are more than {limit}; --limit 0 shows all")
 
-
-def _phase(given: str) -> str:
-    """A phase, however its capitals were typed. Raises Problem (usage)."""
-    for phase in Phase:
-        if phase.lower() == given.lower():
-            return phase
-    if given.lower() == DesiredPhase.DELETED.lower():
-        raise usage(f"--status: there is no phase {given!r}", todo="`--deleted` lists what was deleted")
-    hint = did_you_mean(given, list(Phase))
-    raise usage(f"--status: there is no phase {given!r}", todo=hint or f"phases: {', '.join(Phase)}")
+    list_.__doc__ = _LISTS.get(kind or "", "List workloads.").format(framework=framework)
+    declare(list_)
 
 
 def _deleted(session: Session, listed: Row) -> Row | None:
@@ -437,6 +412,7 @@ def add_workload(root: typer.Typer) -> None:
     add_logs(app, "workload")
     add_acts(app, "workload")
     add_set(app)
+    add_marks(app)
     root.add_typer(app, name="workload")
 
 

@@ -1,27 +1,35 @@
 """What is done to workloads: suspend, resume, delete, set. Each on several at once, each with its own result."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, Literal
 
 import typer
 
 from muster.cli.command import Session, command
-from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import workload_for_change
+from muster.cli.exits import ExitCode, Problem, exit_code_of, usage
+from muster.cli.names import default_project, workload_filters, workload_for_change, workload_told
 from muster.cli.options import (
+    AllOption,
+    DryRunOption,
+    FilterOption,
     IdempotencyOption,
     ProjectOption,
+    SearchOption,
+    SelectorOption,
+    SomeWorkloadsArgument,
+    StatusOption,
     TimeoutOption,
     WaitOption,
     WorkloadArgument,
-    WorkloadsArgument,
     YesOption,
     confirm,
     duration_option,
+    phase_of,
     timeout_seconds,
 )
+from muster.cli.output import Column, Format
 from muster.cli.report import report
-from muster.cli.values import Row
+from muster.cli.values import Row, number_of, row_of, rows_of, text_of
 from muster.cli.watch import wait_for_phase
 
 
@@ -84,86 +92,257 @@ def _failed(session: Session, problem: Problem) -> ExitCode:
     return problem.code
 
 
-def add_acts(app: typer.Typer, noun: str) -> None:
-    """Declares suspend, resume and delete."""
-    _add_suspend(app, noun)
-    _add_resume(app, noun)
-    _add_delete(app, noun)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """Workloads that are chosen by what they are, and not by name."""
+
+    all: bool
+    status: str | None
+    conditions: list[str] | None
+    selector: str | None
+    search: str | None
+    dry_run: bool
+    kind: str | None
+    """Of the noun: `muster training` acts on trainings only."""
+
+    @property
+    def given(self) -> bool:
+        return self.all or any((self.status, self.conditions, self.selector, self.search))
 
 
-def _add_suspend(app: typer.Typer, noun: str) -> None:
+_LEFT_OUT: Final = {
+    "delete": ("Deleting",),
+    "suspend": ("Stopped", "Stopping", "Completed", "Failed", "Deleting"),
+    "resume": ("Creating", "Pending", "Initializing", "Running", "Resuming", "Completed", "Failed", "Deleting"),
+}
+"""Phases of which there is nothing to do, or nothing can be done, where no phase is asked for."""
+_AT_ONCE: Final = 100
+"""Ids of one request."""
+ACT_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("RESULT", "result"),
+    Column("ID", "id", wide=True),
+    Column("WHY", "why", rest=True),
+)
+
+
+def _on(act: _Act, session: Session, workloads: list[str] | None, project: str | None, chosen: _Chosen) -> int:
+    """Does it to those that are named, or to those that are chosen. Raises Problem."""
+    if chosen.given and workloads:
+        raise usage("name workloads, or choose them with --all and filters", todo="leave one of them out")
+    if not chosen.given and not workloads:
+        raise usage(
+            f"which workloads to {act.verb}?",
+            todo="name them, or choose them with --all, --status, --filter, -l, --search",
+        )
+    if not (chosen.given or chosen.dry_run or session.out.style.format is not Format.TABLE):
+        return act.on_each(session, workloads or [], project)
+    if act.wait or act.key:
+        flag = "--wait" if act.wait else "--idempotency-key"
+        raise usage(f"{flag} goes with workloads that are named, without -o and --dry-run", todo="leave it out")
+    if chosen.given:
+        rows = _chosen_rows(session, act.verb, project, chosen)
+    else:
+        named = [workload_told(session, one, project) for one in workloads or []]
+        rows: list[Row] = [{"id": identifier, "name": told} for identifier, told in named]
+    if not rows:
+        session.out.talk("no such workloads; nothing was done")
+        return ExitCode.OK
+    if not chosen.dry_run:
+        count = f"{len(rows)} workload" + ("" if len(rows) == 1 else "s")
+        shown = ", ".join(text_of(row, "name") for row in rows[:_SHOWN])
+        more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+        confirm(f"{act.verb} {count}: {shown}{more}?", yes=act.yes)
+    return _on_all(session, act.verb, rows, dry_run=chosen.dry_run)
+
+
+_SHOWN: Final = 5
+"""Names in a question."""
+
+
+def _chosen_rows(session: Session, verb: str, project: str | None, chosen: _Chosen) -> list[Row]:
+    """Raises Problem: of which project must be clear, so that --all is never more than somebody means."""
+    where = default_project(session, project)
+    parameters = workload_filters(text_of(where, "id"))
+    parameters += [("filterBy", f"type=={chosen.kind}")] if chosen.kind else []
+    if chosen.status:
+        parameters += [("filterBy", f"phase=={phase_of(chosen.status)}")]
+    else:
+        parameters += [("filterBy", f"phase!={phase}") for phase in _LEFT_OUT[verb]]
+    parameters += [("filterBy", condition) for condition in chosen.conditions or ()]
+    parameters += [("labelSelector", chosen.selector)] if chosen.selector else []
+    parameters += [("search", chosen.search)] if chosen.search else []
+    # By what never changes, so that no page misses one.
+    parameters += [("sortBy", "createdAt"), ("sortOrder", "asc")]
+    return session.api.pages("/workloads", "workloads", parameters)[0]
+
+
+def _on_all(session: Session, verb: str, rows: list[Row], *, dry_run: bool) -> int:
+    """Each with its own result; the exit code is that of the first that was refused."""
+    results: list[Row] = []
+    code = ExitCode.OK
+    for start in range(0, len(rows), _AT_ONCE):
+        part = rows[start : start + _AT_ONCE]
+        body: Row = {"action": verb, "ids": [text_of(row, "id") for row in part]}
+        if dry_run:
+            body["dryRun"] = True
+        answer = session.api.mutate("POST", "/workloads/batch", body).body
+        for row, outcome in zip(part, rows_of(answer, "items"), strict=True):
+            status = int(number_of(outcome, "code"))
+            accepted = status == _ACCEPTED
+            result = (_WOULD if dry_run else _DONE)[verb] if outcome.get("changed") else "unchanged"
+            results.append(
+                {
+                    "name": text_of(row, "name"),
+                    "result": result if accepted else "refused",
+                    "id": text_of(row, "id"),
+                    "why": None if accepted else text_of(outcome, "message"),
+                }
+            )
+            if not accepted:
+                code = code or exit_code_of(status)
+    session.out.rows(results, ACT_COLUMNS)
+    if dry_run:
+        session.out.talk("dry run: nothing was done")
+    return code
+
+
+_ACCEPTED: Final = 202
+_DONE: Final = {"delete": "deleting", "suspend": "suspending", "resume": "resuming"}
+_WOULD: Final = {"delete": "would delete", "suspend": "would suspend", "resume": "would resume"}
+
+
+def add_acts(app: typer.Typer, noun: str, *, kind: str | None = None) -> None:
+    """Declares suspend, resume and delete; `kind` keeps what they choose to one kind of workload."""
+    _add_suspend(app, noun, kind)
+    _add_resume(app, noun, kind)
+    _add_delete(app, noun, kind)
+
+
+def _add_suspend(app: typer.Typer, noun: str, kind: str | None) -> None:
     @command(
         app,
         "suspend",
-        output=False,
         examples=f"""
         muster {noun} suspend hello
         muster {noun} suspend hello --wait --timeout 2m
+        muster {noun} suspend --all -p vision --dry-run
         """,
+        columns=ACT_COLUMNS,
     )
     def suspend(
         session: Session,
-        workloads: WorkloadsArgument,
+        workloads: SomeWorkloadsArgument = None,
         *,
         project: ProjectOption = None,
-        wait: WaitOption = False,
-        timeout: TimeoutOption = None,
-        idempotency_key: IdempotencyOption = None,
-    ) -> int:
-        """Stop a workload and release its resources. Its spec and its finished runs are kept."""
-        act = _Act(verb="suspend", there=frozenset({"Stopped"}), wait=wait, timeout=timeout, key=idempotency_key)
-        return act.on_each(session, workloads, project)
-
-
-def _add_resume(app: typer.Typer, noun: str) -> None:
-    @command(
-        app,
-        "resume",
-        output=False,
-        examples=f"""
-        muster {noun} resume hello
-        muster {noun} resume hello --wait
-        """,
-    )
-    def resume(
-        session: Session,
-        workloads: WorkloadsArgument,
-        *,
-        project: ProjectOption = None,
-        wait: WaitOption = False,
-        timeout: TimeoutOption = None,
-        idempotency_key: IdempotencyOption = None,
-    ) -> int:
-        """Run a suspended workload again."""
-        there = frozenset({"Running", "Completed"})
-        act = _Act(verb="resume", there=there, wait=wait, timeout=timeout, key=idempotency_key)
-        return act.on_each(session, workloads, project)
-
-
-def _add_delete(app: typer.Typer, noun: str) -> None:
-    @command(
-        app,
-        "delete",
-        output=False,
-        examples=f"""
-        muster {noun} delete hello
-        muster {noun} delete hello other -y --wait
-        """,
-    )
-    def delete(
-        session: Session,
-        workloads: WorkloadsArgument,
-        *,
-        project: ProjectOption = None,
+        everything: AllOption = False,
+        status: StatusOption = None,
+        conditions: FilterOption = None,
+        selector: SelectorOption = None,
+        search: SearchOption = None,
+        dry_run: DryRunOption = False,
         yes: YesOption = False,
         wait: WaitOption = False,
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int:
-        """Delete a workload for good. Its record stays readable, and its name is free again."""
+        """Stop workloads and release their resources. Their specs and their finished runs are kept."""
+        there = frozenset({"Stopped"})
+        named = _Act(verb="suspend", there=there, wait=wait, timeout=timeout, key=idempotency_key)
+        chosen = _Chosen(
+            all=everything,
+            status=status,
+            conditions=conditions,
+            selector=selector,
+            search=search,
+            dry_run=dry_run,
+            kind=kind,
+        )
+        return _on(replace(named, yes=yes) if chosen.given else named, session, workloads, project, chosen)
+
+
+def _add_resume(app: typer.Typer, noun: str, kind: str | None) -> None:
+    @command(
+        app,
+        "resume",
+        examples=f"""
+        muster {noun} resume hello
+        muster {noun} resume hello --wait
+        muster {noun} resume -l team=vision
+        """,
+        columns=ACT_COLUMNS,
+    )
+    def resume(
+        session: Session,
+        workloads: SomeWorkloadsArgument = None,
+        *,
+        project: ProjectOption = None,
+        everything: AllOption = False,
+        status: StatusOption = None,
+        conditions: FilterOption = None,
+        selector: SelectorOption = None,
+        search: SearchOption = None,
+        dry_run: DryRunOption = False,
+        yes: YesOption = False,
+        wait: WaitOption = False,
+        timeout: TimeoutOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> int:
+        """Run suspended workloads again."""
+        there = frozenset({"Running", "Completed"})
+        named = _Act(verb="resume", there=there, wait=wait, timeout=timeout, key=idempotency_key)
+        chosen = _Chosen(
+            all=everything,
+            status=status,
+            conditions=conditions,
+            selector=selector,
+            search=search,
+            dry_run=dry_run,
+            kind=kind,
+        )
+        return _on(replace(named, yes=yes) if chosen.given else named, session, workloads, project, chosen)
+
+
+def _add_delete(app: typer.Typer, noun: str, kind: str | None) -> None:
+    @command(
+        app,
+        "delete",
+        examples=f"""
+        muster {noun} delete hello
+        muster {noun} delete hello other -y --wait
+        muster {noun} delete --status Failed -p vision
+        """,
+        columns=ACT_COLUMNS,
+    )
+    def delete(
+        session: Session,
+        workloads: SomeWorkloadsArgument = None,
+        *,
+        project: ProjectOption = None,
+        everything: AllOption = False,
+        status: StatusOption = None,
+        conditions: FilterOption = None,
+        selector: SelectorOption = None,
+        search: SearchOption = None,
+        dry_run: DryRunOption = False,
+        yes: YesOption = False,
+        wait: WaitOption = False,
+        timeout: TimeoutOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> int:
+        """Delete workloads for good. Their records stay readable, and their names are free again."""
         gone = frozenset({"Deleted"})
         act = _Act(verb="delete", there=gone, wait=wait, timeout=timeout, key=idempotency_key, yes=yes)
-        return act.on_each(session, workloads, project)
+        chosen = _Chosen(
+            all=everything,
+            status=status,
+            conditions=conditions,
+            selector=selector,
+            search=search,
+            dry_run=dry_run,
+            kind=kind,
+        )
+        return _on(act, session, workloads, project, chosen)
 
 
 def add_set(app: typer.Typer) -> None:
@@ -212,3 +391,55 @@ def add_set(app: typer.Typer) -> None:
         path = f"/workloads/{identifier}"
         session.api.mutate("PATCH", path, changes, idempotency_key=idempotency_key, if_match=if_match)
         session.out.talk(f"change of {told} accepted")
+
+
+def add_marks(app: typer.Typer) -> None:
+    """Declares label and annotate."""
+    for verb, field, example in (
+        ("label", "labels", "team=vision stage-"),
+        ("annotate", "annotations", "note='second try'"),
+    ):
+        _add_mark(app, verb, field, example)
+
+
+def _add_mark(app: typer.Typer, verb: str, field: str, example: str) -> None:
+    def mark(
+        session: Session,
+        workload: WorkloadArgument,
+        marks: Annotated[
+            list[str], typer.Argument(metavar="KEY=VALUE|KEY-...", help="What to set; KEY- takes it off.")
+        ],
+        *,
+        project: ProjectOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        identifier, told = workload_for_change(session, workload, project, idempotency_key)
+        found = session.api.read(f"/workloads/{identifier}")
+        before = {text_of(one, "name"): text_of(one, "value") for one in rows_of(row_of(found.body, "spec"), field)}
+        after = _marked(before, marks)
+        if after == before:
+            session.out.talk(f"{told} has these {field} already")
+            return
+        changes: Row = {field: [{"name": name, "value": value} for name, value in after.items()]}
+        # Not over what somebody else sets meanwhile.
+        path = f"/workloads/{identifier}"
+        session.api.mutate("PATCH", path, changes, idempotency_key=idempotency_key, if_match=found.version)
+        session.out.talk(f"change of {told} accepted")
+
+    mark.__name__ = verb
+    mark.__doc__ = f"Set {field} of a workload, or take them off. Runs that begin later carry them."
+    command(app, verb, output=False, examples=f"muster workload {verb} hello {example}")(mark)
+
+
+def _marked(before: dict[str, str], marks: list[str]) -> dict[str, str]:
+    """Raises Problem (usage)."""
+    after = dict(before)
+    for given in marks:
+        name, separator, value = given.partition("=")
+        if separator and name:
+            after[name] = value
+        elif given.endswith("-") and len(given) > 1:
+            after.pop(given.removesuffix("-"), None)
+        else:
+            raise usage(f"{given!r} is neither KEY=VALUE nor KEY-", todo="as in team=vision, or team- to take it off")
+    return after

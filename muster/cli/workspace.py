@@ -3,6 +3,7 @@
 import typer
 
 from muster.cli.command import group
+from muster.cli.resubmit import add_resubmit
 from muster.cli.submit import Submitted, add_submit
 from muster.cli.workload import add_describe, add_list, add_logs
 from muster.cli.workload_acts import add_acts
@@ -23,8 +24,9 @@ def add_workspace(root: typer.Typer) -> None:
     """Declares `muster workspace` with its verbs."""
     app = group("workspace")
     add_submit(app, WORKSPACE)
+    add_resubmit(app, "workspace")
     add_list(app, "workspace", kind="Workspace")
     add_describe(app, "workspace")
     add_logs(app, "workspace")
-    add_acts(app, "workspace")
+    add_acts(app, "workspace", kind="Workspace")
     root.add_typer(app, name="workspace")

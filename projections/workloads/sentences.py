@@ -4,6 +4,7 @@ They are made from the event and what it found and left (`Happened`); times and 
 changed sentence shows up in old histories with the next rebuild.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, assert_never
 
@@ -47,6 +48,8 @@ from projections.workloads.facts import Asked
 
 CLUSTER_REMOVED: Final = "cluster_removed"
 """Reason of an interruption after which nothing is placed any more: a workload stays with its cluster."""
+MAX_NAMED_MARKS: Final = 5
+"""Labels and annotations, likewise."""
 MAX_NAMED_PLACEMENTS: Final = 3
 """More than this many pods in one sentence nobody reads."""
 
@@ -141,12 +144,13 @@ def _created(event: WorkloadCreated, happened: Happened) -> str:
     parts: list[str] = []
     for pod_set in happened.state.pod_sets:
         at_once = pod_set.at_once
-        pods = _count(pod_set.count, "pod")
+        pods = _count(pod_set.count, "pod" if len(happened.state.pod_sets) == 1 else pod_set.name)
         if pod_set.count > at_once:
             pods += f", {at_once} at a time"
         parts.append(f"{pods}{', each' if pod_set.count > 1 else ''} with {_request(pod_set.template.request)}")
     priority = f"priority {happened.asked.priority_class}, {happened.asked.preemptibility}"
-    return f"submitted by {event.owner}: {event.kind.lower()} {event.name!r}, {'; '.join(parts)}; {priority}"
+    kind = "distributed training" if event.kind == "Distributed" else event.kind.lower()
+    return f"submitted by {event.owner}: {kind} {event.name!r}, {'; '.join(parts)}; {priority}"
 
 
 def _request(request: PodRequest) -> str:
@@ -220,7 +224,17 @@ def _changed(event: WorkloadChanged, before: Asked, actor: Actor) -> str:
         parts.append(f"auto-deletion {after_end}")
     if event.delete_at is not None:
         parts.append(f"to be deleted on {_moment(event.delete_at)}")
+    if event.labels is not None:
+        parts.append(f"labels {_marks(f'{label.name}={label.value}' for label in event.labels)}")
+    if event.annotations is not None:
+        parts.append(f"annotations {_marks(one.name for one in event.annotations)}")
     return f"changed by {_who(actor)}: {_listed(parts) or 'nothing'}"
+
+
+def _marks(marks: Iterable[str]) -> str:
+    named = [*marks]
+    more = len(named) - MAX_NAMED_MARKS
+    return " ".join(named[:MAX_NAMED_MARKS]) + (f" and {more} more" if more > 0 else "") or "none"
 
 
 def _told_to_stop(live: int) -> str:

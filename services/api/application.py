@@ -8,7 +8,9 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.api import (
+    acts,
     assets,
+    batches,
     budgets,
     clusters,
     code,
@@ -49,6 +51,8 @@ OPERATIONS: Final = operations_in(
         assets,
         policies,
         code,
+        batches,
+        acts,
         workloads,
         export,
         logs,
@@ -96,7 +100,7 @@ def build_application(api: Api, *, origins: Sequence[str] = ()) -> ASGIApp:
         Route(operation.path, endpoint(api, operation), methods=[operation.method], name=operation.id)
         for operation in (*OPERATIONS, *pages_of(OPERATIONS))
     ]
-    app = Edge(_Routes(routes))
+    app = Edge(_Routes(routes), large={operation.path for operation in OPERATIONS if operation.large})
     if not origins:
         return app
     # Around the edge, so that its refusals can be read, too. Tokens travel in a header that pages set themselves.

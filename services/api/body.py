@@ -9,6 +9,8 @@ from services.api.issues import MAX_ISSUES, Issue
 
 MAX_BODY_BYTES: Final = 512 * 1024
 """A command's record must fit one message of the log (architecture.md section 3)."""
+MAX_LARGE_BODY_BYTES: Final = 16 * 1024 * 1024
+"""Of a batch, each of whose items is a body of its own."""
 MAX_JSON_DEPTH: Final = 32
 """The deepest body that the contract allows has nine levels."""
 

@@ -98,7 +98,10 @@ def check_related_urls(spec: TrainingSpec) -> Iterator[Issue]:
         field = f"spec.relatedUrls[{index}].url"
         try:
             parts = urlsplit(related.url)
-            fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+            # What stands before an @ is a password, or leads the eye astray;
+            # a backslash ends the host for browsers, and not here.
+            fit = not {"@", "\\"} & {*parts.netloc} and parts.port != 0
+            fit = fit and parts.scheme in {"http", "https"} and bool(parts.hostname)
         except ValueError:
             fit = False
         if not related.type.strip():

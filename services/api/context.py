@@ -104,6 +104,8 @@ class Api(Readers):
     requests: Requests
     streams: Slots
     """Of public events."""
+    batches: Slots
+    """Of large bodies."""
     heartbeat_seconds: float
     """Of them."""
     feed: FeedTail
@@ -139,6 +141,8 @@ class Look:
     """Query parameters, parsed; every one of the operation is there."""
     faults: list[Issue] = field(default_factory=list[Issue])
     """What is wrong with the query and the headers; told with what is wrong with the body, and nothing is sent."""
+    policies: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
+    """Those that were read for this request, by kind and project: a batch has many items."""
 
     @property
     def queries(self) -> Queries:
@@ -279,7 +283,7 @@ class Call(Look):
             command_id=command_id or self.command_id(),
             token=self.token,
             command=command,
-            body_hash=self._hash_of_keyed(),
+            body_hash=self.hash_of_keyed(),
             expected_version=self.expected_version(),
             correlation_id=self.request_id,
             min_seq=max(self.min_seq, 0 if place is None else self.api.store.seen(*place)),
@@ -302,7 +306,7 @@ class Call(Look):
         if aggregate in KINDS:
             self.api.directory.told(seq)
 
-    def _hash_of_keyed(self) -> str:
+    def hash_of_keyed(self) -> str:
         """Of all that the command id does not say already; empty without an Idempotency-Key."""
         if not self.keyed:
             return ""

@@ -7,12 +7,13 @@ form. It knows no endpoint.
 import asyncio
 import re
 import secrets
+from collections.abc import Collection
 from typing import Final
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.api.body import MAX_BODY_BYTES
+from services.api.body import MAX_BODY_BYTES, MAX_LARGE_BODY_BYTES
 from services.api.errors import ApiError, outcome_unknown, unavailable
 
 MAX_HEADER_BYTES: Final = 16 * 1024
@@ -35,21 +36,23 @@ log = structlog.get_logger(__name__)
 
 
 class BodyTooLargeError(ApiError):
-    def __init__(self) -> None:
-        super().__init__(413, f"the body is larger than {MAX_BODY_BYTES} bytes", details="body_too_large")
+    def __init__(self, most: int = MAX_BODY_BYTES) -> None:
+        super().__init__(413, f"the body is larger than {most} bytes", details="body_too_large")
 
 
 class Edge:
-    """Middleware around the whole application."""
+    """Middleware around the whole application. To paths of `large` bodies of MAX_LARGE_BODY_BYTES may be sent."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, large: Collection[str] = ()) -> None:
         self._app = app
+        self._large = large
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _given_request_id(scope)
         request_id = given if given is not None else secrets.token_hex(12)
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
         started = False
+        most = MAX_LARGE_BODY_BYTES if scope["path"] in self._large else MAX_BODY_BYTES
 
         async def answer(message: Message) -> None:
             nonlocal started
@@ -59,9 +62,9 @@ class Edge:
             await send(message)
 
         try:
-            error = _objection(scope)
+            error = _objection(scope, most)
             if error is None:
-                await self._app(scope, _counted(receive), answer)
+                await self._app(scope, _counted(receive, most), answer)
                 return
         except ApiError as raised:
             error = raised
@@ -79,7 +82,7 @@ class Edge:
             await error.response()(scope, receive, answer)
 
 
-def _counted(receive: Receive) -> Receive:
+def _counted(receive: Receive, most: int) -> Receive:
     """The same, but a body ends with 413 once more bytes came than are read, whatever its Content-Length said."""
     received = 0
 
@@ -88,8 +91,8 @@ def _counted(receive: Receive) -> Receive:
         message = await receive()
         if message["type"] == "http.request":
             received += len(message.get("body", b""))
-            if received > MAX_BODY_BYTES:
-                raise BodyTooLargeError
+            if received > most:
+                raise BodyTooLargeError(most)
         return message
 
     return counting
@@ -101,7 +104,7 @@ _ONCE: Final = frozenset(
 """Headers that say one thing: something before us may have looked at another than we do."""
 
 
-def _objection(scope: Scope) -> ApiError | None:
+def _objection(scope: Scope, most: int) -> ApiError | None:
     """What is wrong with the request's head."""
     size, content_type, length, chunked = 0, b"", b"", False
     once: set[bytes] = set()
@@ -120,8 +123,8 @@ def _objection(scope: Scope) -> ApiError | None:
             chunked = True
     if size + len(scope.get("query_string", b"")) > MAX_HEADER_BYTES:
         return ApiError(431, f"headers and query are larger than {MAX_HEADER_BYTES} bytes", details="headers_too_large")
-    if length and (not length.isdigit() or int(length) > MAX_BODY_BYTES):
-        return BodyTooLargeError()
+    if length and (not length.isdigit() or int(length) > most):
+        return BodyTooLargeError(most)
     has_body = chunked or length.strip(b"0") != b""
     if has_body and scope["method"] in _METHODS_WITH_BODY and not _JSON.match(content_type):
         return ApiError(

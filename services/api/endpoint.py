@@ -41,6 +41,10 @@ REQUEST_SECONDS: Final = 10.0
 """Longer than the 5 s for a decision and the 5 s that Postgres has for a statement."""
 BODY_SECONDS: Final = 4.0
 """512 KiB over a line of a megabit; leaves room for a decision within REQUEST_SECONDS."""
+LARGE_SECONDS: Final = 60.0
+"""As REQUEST_SECONDS, of what has a large body: some twenty decisions, one after the other."""
+LARGE_BODY_SECONDS: Final = 30.0
+"""16 MiB over a line of five megabits."""
 MAX_QUERY_PARAMETERS: Final = 200
 
 REQUESTS: Final = Counter("muster_api_requests", "Requests by operation and status", ["operation", "status"])
@@ -82,7 +86,7 @@ class Endpoint:
         request = Request(scope, receive)
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(REQUEST_SECONDS):
+            async with asyncio.timeout(LARGE_SECONDS if operation.large else REQUEST_SECONDS):
                 response = await self._serve(request)
         except ApiError as error:
             response = error.response()
@@ -104,7 +108,14 @@ def endpoint(api: Api, operation: Operation) -> Endpoint:
             await _admit(call, token)
             if is_account_token(token) and (used := api.roles.account_with(token_hash(token))) is not None:
                 api.account_use.note(*used, token, min_roles=api.roles.known)
-        return await _answer(call, operation.handler)
+        if not operation.large:
+            return await _answer(call, operation.handler)
+        # Before the body is read: so many bodies are held at once, whoever sends how many.
+        give_back = call.take_slot(api.batches, "batches")
+        try:
+            return await _answer(call, operation.handler)
+        finally:
+            give_back()
 
     return Endpoint(operation, serve)
 
@@ -150,7 +161,7 @@ async def _answer[C: Look](call: C, handler: Callable[[C], Awaitable[Response]])
     call.values, query_faults = query_values(operation, request.scope["query_string"])
     call.faults = [*query_faults, *call.header_faults()]
     if operation.mutates or operation.body is not None:
-        call.raw = await _body(request)
+        call.raw = await _body(request, LARGE_BODY_SECONDS if operation.large else BODY_SECONDS)
         if operation.body is None and call.raw.strip() not in {b"", b"{}"}:
             call.faults.append(Issue(field="body", details="this request takes no body; leave it out"))
     if call.faults and operation.body is None:
@@ -183,15 +194,15 @@ async def _fresh_roles(api: Readers) -> None:
         raise unavailable("roles are not known as new as they were changed here; try again", details="roles_behind")
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, seconds: float) -> bytes:
     """Raises 408: whoever sends it too slowly has not given a command whose outcome could be unknown."""
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             return await request.body()
     except TimeoutError:
         raise ApiError(
             408,
-            f"the body was not there within {BODY_SECONDS:.0f} s; nothing was done",
+            f"the body was not there within {seconds:.0f} s; nothing was done",
             details="body_too_slow",
             headers={"Connection": "close"},
         ) from None

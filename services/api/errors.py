@@ -27,6 +27,7 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "idempotency_key_reused": 409,
     "workload_finished": 409,
     "workload_deleted": 409,
+    "others_refused": 409,
     "unknown_project": 400,
     "unknown_cluster": 400,
     "set_by_cluster": 409,
@@ -90,16 +91,19 @@ class ApiError(Exception):
             code=self.status,
             message=self.message,
             details=UNSET if self.details is None else self.details,
-            compliance_issues=UNSET
-            if self.issues is None
-            else [
-                ComplianceIssue(field=one.field, details=one.details, rule=UNSET if one.rule is None else one.rule)
-                for one in self.issues
-            ],
+            compliance_issues=UNSET if self.issues is None else compliance_issues(self.issues),
         )
         return Response(
             msgspec.json.encode(body), status_code=self.status, headers=self.headers, media_type="application/json"
         )
+
+
+def compliance_issues(issues: Sequence[Issue]) -> list[ComplianceIssue]:
+    """As answers tell them."""
+    return [
+        ComplianceIssue(field=one.field, details=one.details, rule=UNSET if one.rule is None else one.rule)
+        for one in issues
+    ]
 
 
 def not_found(what: str) -> ApiError:

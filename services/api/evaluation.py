@@ -1,7 +1,7 @@
 """`:evaluate`: what a submission would be, field by field, by the very code that submits. Nothing is stored."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
@@ -15,6 +15,7 @@ from events.fields.node import Node, item_key
 from events.workload.kinds.kind import Kind
 from services.api.answers import ComplianceIssue, EvaluatedField, Evaluation
 from services.api.context import Call
+from services.api.creation import misfits
 from services.api.errors import bad_request
 from services.api.explain import explained
 from services.api.issues import Issue, fault
@@ -33,14 +34,18 @@ async def evaluate(call: Call, kind: Kind) -> Answer[Evaluation]:
     """Raises ApiError, where the body is none or the caller may not submit there."""
     if call.faults:
         raise bad_request(call.faults)
-    found = await examined(call, kind, call.command_id(), name_too=True)
-    asked = found.asked
-    issues = [*found.issues, *await _exhausted(call, asked.project_id)]
+    command_id = call.command_id()
+    found = await examined(call, kind, call.json_object(), command_id)
+    asked = found.checked
+    # Faulty in any case: that the name is taken is told here, too, where alone the decider would.
+    more = await misfits(call, asked, command_id, faulty=True)
+    wrong = found.told(more)
+    issues = [*wrong, *await _exhausted(call, asked.project_id)]
     ordered, distributed = asked.order()
     spec = kind.with_defaults(ordered)
     told = explained(kind, spec, distributed, found.made.made_from(kind, spec, distributed))
     values = msgspec.to_builtins(kind.shown(spec, distributed))
-    fields = _Fields(kind, found, values)
+    fields = _Fields(kind, found, [*zip(found.places(more), wrong, strict=True)], values)
     return Answer(
         Evaluation(
             accepted=not issues,
@@ -68,13 +73,13 @@ def _issue(issue: Issue) -> ComplianceIssue:
 class _Fields:
     """What is told of each field of one request."""
 
-    def __init__(self, kind: Kind, found: Examined, values: Any) -> None:
+    def __init__(self, kind: Kind, found: Examined, issues: Iterable[tuple[str, Issue]], values: Any) -> None:
         self._node, self._values = spec_node(kind.name), values
         self._in_force = found.made.in_force
         self._whole = found.made.merged or Merged(spec={}, origin={})
         self._below = merged(self._node, self._in_force.layers)
         self._issues: dict[str, list[Issue]] = {}
-        for place, issue in zip(found.places, found.issues, strict=True):
+        for place, issue in issues:
             self._issues.setdefault(self._shown(place), []).append(issue)
 
     def _shown(self, place: str) -> str:

@@ -83,7 +83,7 @@ def sentence(event: object) -> str | None:
 def _of_cluster(event: object) -> str | None:
     match event:
         case ClusterAdded():
-            return f"added, of kind {event.kind}"
+            return f"added as a cluster of kind {event.kind}"
         case ClusterConnected():
             return "connected"
         case ClusterDisconnected():

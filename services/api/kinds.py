@@ -1,6 +1,7 @@
 """What the five operations of every kind of workload share: submitting one, reading one, acting on one."""
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from services.api.errors import ApiError, bad_request, not_found
 from services.api.explain import explained
 from services.api.issues import MAX_ISSUES, Issue
 from services.api.made_from import Made, made
+from services.api.merge import Json
 from services.api.moments import moment_headers, moment_of
 from services.api.not_yet import not_yet_in_force
 from services.api.operations import Answer, Query
@@ -64,32 +66,53 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A request to make a workload, and all that is wrong with it."""
+    """A request to make a workload, before it is held against its project and its cluster."""
 
+    kind: Kind
     made: Made
-    asked: Creation
-    """With what policies, a template and assets set. Where issues are told, without its faults."""
-    issues: list[Issue]
-    places: list[str]
-    """Of each issue, its field in the spec with all that others set; as in the issue, where it is not of the spec."""
+    checked: Creation
+    """With what a template, assets and the caller's token set; without its faults."""
+    faults: Sequence[Issue]
+    """What is wrong with it in itself, wherever it is sent."""
+    unsuited: Sequence[Issue]
+    """What does not go together with the caller's token, and what policies forbid."""
+
+    @property
+    def faulty(self) -> bool:
+        return bool(self.faults or self.unsuited or self.made.issues)
+
+    def told(self, more: Sequence[Issue] = ()) -> list[Issue]:
+        """All that is wrong, by the request's own paths."""
+        return self.made.told([*self.faults, *self.unsuited, *more])[:MAX_ISSUES]
+
+    def places(self, more: Sequence[Issue] = ()) -> list[str]:
+        """Of each issue that `told` has, its field in the spec with all that others set."""
+        own = (*self.made.issues, *self.faults, *self.unsuited, *more)
+        return [issue.field for issue in own][:MAX_ISSUES]
+
+    def command(self, command_id: str) -> CreateWorkload:
+        checked = self.checked
+        spec, distributed = checked.order()
+        return CreateWorkload(
+            kind=self.kind.name,
+            name=final_name(checked.name, as_prefix=checked.use_given_name_as_prefix, command_id=command_id),
+            requested_name=checked.name,
+            project_id=checked.project_id,
+            cluster_id=checked.cluster_id,
+            spec=spec,
+            distributed=distributed,
+            made_from=self.made.made_from(self.kind, self.kind.with_defaults(spec), distributed),
+        )
 
 
-async def examined(call: Call, kind: Kind, command_id: str, *, name_too: bool = False) -> Examined:
-    """The request in the body, examined as a submission is.
-
-    Args:
-        name_too: whether to tell that its name is taken also where nothing else is wrong; else the decider tells it.
-    """
-    request = await made(call, kind, call.json_object(), command_id)
+async def examined(call: Call, kind: Kind, data: Json, command_id: str) -> Examined:
+    """Every creation, alone or in a batch, is looked at here."""
+    request = await made(call, kind, data, command_id)
     checked = check_creation(kind.creation, request.data)
-    issues, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
+    faults, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
     asked, of_token = with_token_user(asked, call.identity.user)
-    issues = [*issues, *of_token]
-    issues += request.broken_rules(kind, asked, issues)
-    issues += await misfits(call, asked, command_id, faulty=name_too or bool(issues or request.issues))
-    told = request.told(issues)[:MAX_ISSUES]
-    places = [issue.field for issue in (*request.issues, *issues)][:MAX_ISSUES]
-    return Examined(made=request, asked=asked, issues=told, places=places)
+    unsuited = [*of_token, *request.broken_rules(kind, asked, [*faults, *of_token])]
+    return Examined(kind=kind, made=request, checked=asked, faults=faults, unsuited=unsuited)
 
 
 async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
@@ -97,22 +120,12 @@ async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
     repeated. Raises ApiError.
     """
     command_id = call.command_id()
-    found = await examined(call, kind, command_id)
-    if found.issues:
-        raise bad_request(found.issues)
-    request, asked = found.made, found.asked
-    spec, distributed = asked.order()
-    command = CreateWorkload(
-        kind=kind.name,
-        name=final_name(asked.name, as_prefix=asked.use_given_name_as_prefix, command_id=command_id),
-        requested_name=asked.name,
-        project_id=asked.project_id,
-        cluster_id=asked.cluster_id,
-        spec=spec,
-        distributed=distributed,
-        made_from=request.made_from(kind, kind.with_defaults(spec), distributed),
-    )
-    if (code := code_of(asked)) is not None and call.may_submit(command.project_id):
+    asked = await examined(call, kind, call.json_object(), command_id)
+    more = await misfits(call, asked.checked, command_id, faulty=asked.faulty)
+    if issues := asked.told(more):
+        raise bad_request(issues)
+    command = asked.command(command_id)
+    if (code := code_of(asked.checked)) is not None and call.may_submit(command.project_id):
         await keep_for(call, code, workload_key(command.project_id, command.name))
     reply = await call.send(command, command_id=command_id, creation=True)
     return _created(call, kind, command, reply), sequence_headers(reply.seq)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from events.asset_specs import AssetSpec
 from events.workload.spec import TrainingSpec, WorkloadSpec
 from services.api.answers import Error, SubmissionErrorV2
+from services.api.answers.evaluation import JSON_VALUE
 from services.api.body_schemas import body_schemas
 from services.api.operations import JSON, MAX_BIGINT, Operation, Query
 from services.api.schemas import Schema, answer_schemas, ref
@@ -25,7 +26,7 @@ ERROR_TEXTS: Final[dict[int, str]] = {
     "used with another body",
     410: "It existed, and was deleted for good",
     412: "The version in If-Match is no longer the newest",
-    413: "The body is larger than 512 KiB",
+    413: "The body is larger than 512 KiB; that of a batch, than 16 MiB",
     415: "The body is not application/json",
     429: "Too many requests. Retry-After says when to send the next one",
     431: "The headers and the query are larger than 16 KiB",
@@ -56,7 +57,9 @@ def document(operations: Sequence[Operation]) -> Schema:
         },
         "paths": paths,
         "components": {
-            "schemas": answer_schemas(answers) | body_schemas((*bodies, TrainingSpec, WorkloadSpec, AssetSpec)),
+            "schemas": {"JsonValue": JSON_VALUE}
+            | answer_schemas(answers)
+            | body_schemas((*bodies, TrainingSpec, WorkloadSpec, AssetSpec)),
             "securitySchemes": {"bearerAuth": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
         "security": [{"bearerAuth": []}],

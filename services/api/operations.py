@@ -113,6 +113,8 @@ class Operation:
     ticketed: bool = False
     """Whether a ticket in the query will do in place of a token."""
     mutates: bool = False
+    large: bool = False
+    """Whether a body may have MAX_LARGE_BODY_BYTES. It takes a place among few, and longer than others."""
 
     @property
     def shown_path(self) -> str:
@@ -168,6 +170,7 @@ def changes(
     body: type[Body] | None = None,
     example: Mapping[str, Any] | None = None,
     errors: tuple[int, ...] = (),
+    large: bool = False,
 ) -> Callable[[Handler], Operation]:
     """Declares a handler that sends a command; it answers 202 once the event is on disk.
 
@@ -192,6 +195,7 @@ def changes(
             example=example,
             errors=errors,
             mutates=True,
+            large=large,
         )
 
     return declare

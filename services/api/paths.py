@@ -5,6 +5,8 @@ from typing import Final
 V1: Final = "/api/v1"
 WORKLOADS: Final = f"{V1}/workloads"
 WORKLOAD: Final = f"{WORKLOADS}/{{workloadId:uuid}}"
+ACTS: Final = f"{WORKLOADS}/batch"
+CREATIONS: Final = f"{WORKLOADS}:batch"
 TRAININGS: Final = f"{WORKLOADS}/trainings"
 TRAINING: Final = f"{TRAININGS}/{{workloadId:uuid}}"
 WORKSPACES: Final = f"{WORKLOADS}/workspaces"

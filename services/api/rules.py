@@ -662,12 +662,17 @@ def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
 
 
 def _metadata(spec: TrainingSpec) -> Iterator[Issue]:
+    yield from check_marks(spec)
     if len(spec.category) > MAX_CATEGORY_CHARACTERS:
         yield fault(
             "spec.category",
             f"has {len(spec.category)} characters; at most {MAX_CATEGORY_CHARACTERS} are possible",
             "max",
         )
+
+
+def check_marks(spec: TrainingSpec) -> Iterator[Issue]:
+    """Labels and annotations: their keys, each once, and what labels say."""
     for kind, items in (("labels", spec.labels), ("annotations", spec.annotations)):
         seen: set[str] = set()
         for index, item in enumerate(items):

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 from projections.queries import Queries
 from services.api.account_use import AccountUse
 from services.api.application import build_application
+from services.api.batches import BATCHES, BATCHES_EACH
 from services.api.code import tidy
 from services.api.connections import ConnectionLimits, bounded
 from services.api.context import Api, CodeLimits
@@ -86,6 +87,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             limiter=RateLimiter(rate=settings.requests_per_second, burst=settings.requests_burst, clock=time.monotonic),
             exports=Slots(most=EXPORTS, each=EXPORTS_EACH),
             follows=Slots(most=FOLLOWS, each=settings.follows_per_user),
+            batches=Slots(most=BATCHES, each=BATCHES_EACH),
             streams=Slots(most=settings.event_streams, each=settings.event_streams_per_user),
             heartbeat_seconds=settings.event_stream_heartbeat_seconds,
             feed=feed,

@@ -7,7 +7,7 @@ import msgspec
 
 from events.actors import Person, mentioned, with_names
 from events.codec import newest_of
-from events.node import Taint
+from events.node import Taint as StoredTaint
 from services.api.answers import (
     HISTORY,
     Actor,
@@ -18,6 +18,7 @@ from services.api.answers import (
     NodeDevice,
     NodeUse,
     Pod,
+    Taint,
 )
 from services.api.shown_events import shown
 
@@ -83,6 +84,10 @@ def pod_answer(row: Row) -> Pod:
     )
 
 
+def _taint(stored: StoredTaint) -> Taint:
+    return Taint(key=stored.key, value=stored.value, effect=stored.effect)
+
+
 def node_answer(row: Row, person: Callable[[str], Person]) -> Node:
     milli: list[int] = list(row["used_device_milli"])
     milli.extend([0] * (row["gpu_count"] - len(milli)))
@@ -124,6 +129,6 @@ def node_answer(row: Row, person: Callable[[str], Person]) -> Node:
         devices=[NodeDevice(device=device, reserved_milli=held) for device, held in enumerate(milli)],
         stand_in_gpus=row["stand_in"],
         labels=row["labels"],
-        taints=[msgspec.convert(taint, Taint) for taint in row["taints"]],
+        taints=[_taint(msgspec.convert(taint, StoredTaint)) for taint in row["taints"]],
         version=row["version"],
     )

@@ -7,14 +7,19 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Annotated, Any, Final, get_args
 
+from msgspec.structs import replace
+
 from events.actors import mentioned, with_names
 from events.aggregate import Chain
 from events.fields.declare import Body, Limits
+from events.fields.values import Items
 from events.webhooks import fits
 from events.workload.commands import ChangeWorkload
+from events.workload.fields.creation import AnyCreation
+from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
-from events.workload.spec import MAX_AUTO_DELETION_SECONDS, preemptibility_of
+from events.workload.spec import MAX_AUTO_DELETION_SECONDS, NO_SPEC, WorkloadSpec, preemptibility_of
 from events.workload.state import Workload
 from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, WorkloadQuery, problems
 from projections.history_query import HistoryQuery
@@ -46,6 +51,7 @@ from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_o
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOAD_TYPES, WORKLOADS
 from services.api.policies_in_force import forbidden_changes
+from services.api.rules import check_marks
 from services.api.shown_rows import history_record, people_in, pod_answer
 from services.runtime.identity.actors import ActorNames
 
@@ -167,6 +173,25 @@ class WorkloadChange(Body, frozen=True, kw_only=True):
         Annotated[int, Limits(least=0, most=MAX_AUTO_DELETION_SECONDS)] | None
     ) = None
     """Counted from the end; a workload that ended longer ago is deleted at once."""
+    labels: Items[Label] | None = None
+    """All labels that it has from then on; an empty list takes them off. Runs that begin later carry them."""
+    annotations: Items[Annotation] | None = None
+    """All annotations, likewise."""
+
+
+_CHANGEABLE: Final = WorkloadChange.__struct_encode_fields__
+_FIXED_FIELDS: Final = frozenset({*WorkloadSpec.__struct_encode_fields__, *AnyCreation.__struct_encode_fields__}) - {
+    *_CHANGEABLE,
+    "spec",
+}
+"""What a request to create one may say, and a change may not."""
+
+
+def check_change(change: WorkloadChange) -> Iterator[Issue]:
+    """What is wrong with labels and annotations, as in a creation."""
+    spec = replace(NO_SPEC, labels=change.labels or (), annotations=change.annotations or ())
+    for issue in check_marks(spec):
+        yield Issue(field=issue.field.removeprefix("spec."), details=issue.details, rule=issue.rule)
 
 
 @reads(
@@ -285,26 +310,28 @@ async def get_workload(call: Look) -> Answer[WorkloadAnswer]:
     "PATCH",
     WORKLOAD,
     tag="Workloads",
-    summary="Change the priority of a workload, or when it is deleted automatically",
+    summary="Change the priority, labels or annotations of a workload, or when it is deleted automatically",
     body=WorkloadChange,
-    example={"priorityClass": "high", "autoDeletionTimeAfterCompletionSeconds": 86400},
+    example={
+        "priorityClass": "high",
+        "autoDeletionTimeAfterCompletionSeconds": 86400,
+        "labels": [{"name": "team", "value": "vision"}],
+    },
     errors=(403, 404),
 )
 async def change_workload(call: Call) -> Answer[HttpResponse]:
-    change = call.fields(WorkloadChange)
-    seconds = change.auto_deletion_time_after_completion_seconds
-    if change.priority_class is None and seconds is None:
-        details = "names nothing to change; give priorityClass or autoDeletionTimeAfterCompletionSeconds"
+    if fixed := [name for name in call.json_object() if name in _FIXED_FIELDS]:
+        details = f"cannot be changed once a workload is submitted; submit another. Can be: {', '.join(_CHANGEABLE)}"
+        raise bad_request([Issue(field=name, details=details, rule="canEdit") for name in fixed])
+    change = call.fields(WorkloadChange, check_change)
+    given = {name: value for name in change.__struct_fields__ if (value := getattr(change, name)) is not None}
+    if not given:
+        details = f"names nothing to change; give one of {', '.join(_CHANGEABLE)}"
         raise bad_request([Issue(field="body", details=details, rule="required")])
-    changes = {"priorityClass": change.priority_class, "autoDeletionTimeAfterCompletionSeconds": seconds}
     state = (await load_workload(call, call.id)).state
-    if issues := await forbidden_changes(call, state, {n: value for n, value in changes.items() if value is not None}):
+    if issues := await forbidden_changes(call, state, given):
         raise bad_request(issues)
-    command = ChangeWorkload(
-        workload_id=call.id,
-        priority_class=change.priority_class,
-        auto_deletion_time_after_completion_seconds=seconds,
-    )
+    command = ChangeWorkload(workload_id=call.id, **given)
     return await act(call, command, "is changed", "is like that already")
 
 

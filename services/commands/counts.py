@@ -5,6 +5,7 @@ With several replicas each follows the same log: together they let through at mo
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Final
@@ -17,7 +18,7 @@ from events.codec import UNDECODABLE
 from events.commit import Commit
 from events.refusal import Refusal
 from events.subjects import fold_snapshot
-from services.commands.limits import FOLD_VERSION, Creation, CreationCounts, CreationLimits, over_limit
+from services.commands.limits import FOLD_VERSION, Creation, CreationCounts, CreationLimits, Tally, over_limit
 from services.runtime.log.folding import follow_into
 from services.runtime.log.snapshots import Snapshots
 from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
@@ -92,6 +93,20 @@ class Counts:
         if refusal is None:
             self._under_way[command_id] = asked
         return refusal
+
+    async def admit_all(self, asked: Sequence[tuple[str, Creation]], now: datetime) -> dict[str, Refusal]:
+        """As `admit`, of several in their order: why which may not be created, by command id."""
+        await self._caught_up.wait()
+        tally = Tally(self._waiting())
+        refusals: dict[str, Refusal] = {}
+        for command_id, creation in asked:
+            refusal = over_limit(self._counts, self._limits, creation, now, under_way=tally.under_way)
+            if refusal is not None:
+                refusals[command_id] = refusal
+                continue
+            tally.add(creation)
+            self._under_way[command_id] = creation
+        return refusals
 
     async def living(self, project_id: str) -> int:
         """How many workloads of the project live or are being made here, with all that is in the log by now."""

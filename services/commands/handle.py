@@ -42,6 +42,7 @@ from services.commands.turns import Turns
 from services.runtime.identity.directory import Directory
 from services.runtime.log.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
 from services.runtime.log.store import Committed, Conflict, EventStore, Rejected, Unknown, UnreadableMessageError
+from services.runtime.nats.bus import TOO_LARGE
 from services.runtime.nats.jetstream_api import JetStreamError
 from services.runtime.nats.request_server import reply
 from services.runtime.nats.requests import UnansweredError
@@ -220,7 +221,7 @@ class Commands:
         """What stands in a command's way outside its own aggregate."""
         command = admitted.command
         if self.log_full and not fits_full_log(admitted):
-            return _log_full(self.log_full)
+            return log_full_refusal(self.log_full)
         if isinstance(command, AddCluster) and command.kind == "local":
             return await self._other_local(command.name)
         if isinstance(command, DeleteProject):
@@ -251,6 +252,13 @@ class Commands:
         return None
 
     async def _creation_obstacle(self, command: CreateWorkload, admitted: AdmittedCommand) -> Refusal | None:
+        if refusal := await self.misplaced(command):
+            return refusal
+        asked = Creation(command.project_id, admitted.actor.id, len(msgspec.json.encode(command.spec)))
+        return await self._counts.admit(admitted.command_id, asked, self._clock())
+
+    async def misplaced(self, command: CreateWorkload) -> Refusal | None:
+        """Why nothing can be created in a creation's project or on its cluster; limits apart."""
         project = await self._project(command.project_id)
         if project is None:
             return Refusal(
@@ -258,10 +266,7 @@ class Commands:
             )
         if refusal := await self._place_missing(None, command.cluster_id):
             return refusal
-        if refusal := await self._exhausted(project):
-            return refusal
-        asked = Creation(command.project_id, admitted.actor.id, len(msgspec.json.encode(command.spec)))
-        return await self._counts.admit(admitted.command_id, asked, self._clock())
+        return await self._exhausted(project)
 
     async def _not_empty(self, project_id: str) -> Refusal | None:
         """Why a project cannot be deleted. A creation that is decided in this moment elsewhere is not seen: what it
@@ -347,9 +352,9 @@ def _answer_of(outcome: Committed | Rejected | Unknown, admitted: AdmittedComman
                 return key_reused()
             return accepted(commit, admitted)
         case Rejected(code=code) if code == STREAM_FULL_CODE:
-            return Refused(refusal=_log_full(LIMIT_REACHED))
+            return Refused(refusal=log_full_refusal(LIMIT_REACHED))
         case Rejected(code=code) if code == TOO_LARGE_CODE:
-            return refused("invalid", "the request is too large to be stored; send less text")
+            return TOO_LARGE
         case Rejected():
             log.error("append_rejected", command_id=admitted.command_id, code=outcome.code, reason=outcome.message)
             return OutcomeUnknown()
@@ -360,7 +365,7 @@ def _answer_of(outcome: Committed | Rejected | Unknown, admitted: AdmittedComman
             assert_never(outcome)
 
 
-def _log_full(why: str) -> Refusal:
+def log_full_refusal(why: str) -> Refusal:
     return Refusal(
         code="log_full", message=f"{why}; deletions, revoking roles and commands of administrators still work"
     )

@@ -4,7 +4,7 @@ It keeps no workload's state: the kinds of events and the `about` of their commi
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -42,6 +42,8 @@ class Creation(msgspec.Struct, frozen=True):
     project_id: str
     actor: str
     bytes: int
+    count: int = 1
+    """Several of one project and user may be told as one, with the bytes of all."""
 
 
 class CreationCounts(msgspec.Struct, kw_only=True):
@@ -107,7 +109,7 @@ def over_limit(
     of_project = [one for one in under_way if one.project_id == asked.project_id]
     user = share_of(asked.actor)
     of_user = [one for one in under_way if share_of(one.actor) == user]
-    living = counts.living.get(asked.project_id, 0) + len(of_project)
+    living = counts.living.get(asked.project_id, 0) + _number(of_project)
     if living >= limits.living:
         excess = living - limits.living + 1
         return Refusal(
@@ -116,7 +118,7 @@ def over_limit(
             f"of them {'has ended or is' if excess == 1 else 'have ended or are'} deleted, or ask an operator to raise "
             "MUSTER_PROJECT_MAX_LIVING_WORKLOADS",
         )
-    created = _recent(counts.created, asked.project_id, now, len(of_project))
+    created = _recent(counts.created, asked.project_id, now, _number(of_project))
     if (count := sum(created.values())) >= limits.creations_per_hour:
         wait = _seconds_until(created, count - limits.creations_per_hour, now)
         return Refusal(
@@ -137,6 +139,32 @@ def over_limit(
             wait = _seconds_until(recent, used + asked.bytes - limit - 1, now)
             return _too_many_bytes(whose, used, limit, asked, wait)
     return None
+
+
+class Tally:
+    """Creations under way, told as one for each project and user: a batch of a thousand is counted against itself."""
+
+    def __init__(self, creations: Iterable[Creation]) -> None:
+        self._sums: dict[tuple[str, str], Creation] = {}
+        for creation in creations:
+            self.add(creation)
+
+    def add(self, creation: Creation) -> None:
+        whose = (creation.project_id, share_of(creation.actor))
+        before = self._sums.get(whose)
+        if before is not None:
+            creation = msgspec.structs.replace(
+                before, bytes=before.bytes + creation.bytes, count=before.count + creation.count
+            )
+        self._sums[whose] = creation
+
+    @property
+    def under_way(self) -> Sequence[Creation]:
+        return [*self._sums.values()]
+
+
+def _number(creations: Sequence[Creation]) -> int:
+    return sum(creation.count for creation in creations)
 
 
 def _bytes(creations: Sequence[Creation]) -> int:

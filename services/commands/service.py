@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from services.commands import batches
 from services.commands.counts import Counts
 from services.commands.handle import Commands, serve
 from services.commands.keys import JetStreamKeys
@@ -32,7 +33,8 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     counts = Counts(store, limits, store.snapshots, health.reader())
     keys = JetStreamKeys(Requests(connection))
     commands = Commands(store=store, keys=keys, directory=directory, counts=counts)
-    handle = serve(connection, commands)
+    many = batches.Batches(commands, store=store, keys=keys, counts=counts)
+    handle = batches.serve(connection, many, serve(connection, commands))
     server = RequestServer(connection, handle, subjects=["cmd.admitted.>", "cmd.system.*.>"], queue="commands")
     watch = LogWatch(connection, store, commands, health, clock=time.monotonic)
     try:

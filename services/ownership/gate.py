@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,6 +16,7 @@ import structlog
 from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import MaxPayloadError
 
 from events.actors import STRANGER, fit_account, fit_subject, is_account
 from events.aggregate import CLUSTER, PROJECT, TENANT, WORKLOAD
@@ -23,11 +24,29 @@ from events.audit import TENANT_SCOPE, AuditRecord, Speaker
 from events.codec import UNDECODABLE
 from events.commands import COMMANDS, UserCommand, named_workload
 from events.commit import About, Actor
-from events.envelope import AdmittedCommand, CommandRequest, OutcomeUnknown, Refused
-from events.ids import KEY_PATTERN, TENANT_KEY, key_of_id
+from events.envelope import (
+    AdmittedBatch,
+    AdmittedCommand,
+    BatchItem,
+    BatchRequest,
+    CommandRequest,
+    ItemReply,
+    OutcomeUnknown,
+    Refused,
+    packed,
+    unpacked,
+)
+from events.ids import KEY_PATTERN, TENANT_KEY, item_command_id, key_of_id
 from events.project import GrantProjectRole, RevokeProjectRole
 from events.refusal import Refusal
-from events.subjects import admitted_subject, aggregate_subject, audit_subject, refusal_subject
+from events.subjects import (
+    CREATE_WORKLOADS,
+    admitted_subject,
+    aggregate_subject,
+    audit_subject,
+    refusal_subject,
+    request_subject,
+)
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.void import VoidMessage
 from services.ownership.decide import Admission, Facts, decide
@@ -37,6 +56,7 @@ from services.runtime.identity.directory import Directory, grants_of
 from services.runtime.identity.identities import Identities
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.store import EventStore, UnreadableMessageError
+from services.runtime.nats.bus import TOO_LARGE
 from services.runtime.nats.jetstream_api import JetStreamError, decode_ack
 from services.runtime.nats.request_server import reply
 from services.runtime.nats.requests import Requests, UnansweredError
@@ -58,6 +78,8 @@ _GIVES_ROLE: Final = (GrantProjectRole, GrantTenantRole)
 _NAMES_PERSON: Final = (*_GIVES_ROLE, RevokeProjectRole, RevokeTenantRole)
 
 _REQUEST_DECODER: Final = msgspec.json.Decoder(CommandRequest)
+_BATCH_DECODER: Final = msgspec.json.Decoder(BatchRequest)
+_BATCH_SUBJECT: Final = request_subject(CREATE_WORKLOADS)
 _ENCODER: Final = msgspec.json.Encoder()
 
 log = structlog.get_logger(__name__)
@@ -146,33 +168,40 @@ class Gate:
 
     async def handle(self, message: Msg) -> None:
         """Answer a request, or forward it so that `commands` does."""
+        is_batch = message.subject == _BATCH_SUBJECT
         try:
-            request = _REQUEST_DECODER.decode(message.data)
+            request = (_BATCH_DECODER if is_batch else _REQUEST_DECODER).decode(message.data)
+            items = unpacked(request.packed) if isinstance(request, BatchRequest) else ()
         except UNDECODABLE as error:
             log.warning("request_not_read", subject=message.subject, error=str(error))
             return await self._refuse(message, Refusal(code="invalid", message="the request is not a known command"))
-        if not KEY_PATTERN.match(request.command_id):
+        command_id = request.batch_id if isinstance(request, BatchRequest) else request.command_id
+        if not KEY_PATTERN.match(command_id):
             # It becomes part of a header of the log.
             return await self._refuse(message, Refusal(code="invalid", message="the command id is not valid"))
-        named = request.command.subject if isinstance(request.command, _NAMES_PERSON) else None
+        command = None if isinstance(request, BatchRequest) else request.command
+        named = command.subject if isinstance(command, _NAMES_PERSON) else None
         if named is not None and not fit_subject(named) and not fit_account(named):
             return await self._refuse(
                 message, Refusal(code="invalid", message="this subject is not valid: no token can have it")
             )
         try:
             async with asyncio.timeout(HANDLE_SECONDS):
-                await self._pass(message, request)
+                if isinstance(request, BatchRequest):
+                    await self._pass_batch(message, request, items)
+                else:
+                    await self._pass(message, request)
         except UnreadableMessageError as error:
-            log.warning("request_without_facts", command_id=request.command_id, error=str(error))
+            log.warning("request_without_facts", command_id=command_id, error=str(error))
             refusal = Refusal(code="log_unreadable", message=f"{error}; an administrator must {error.todo}")
             await self._refuse(message, refusal)
         except ActorsAwayError as error:
-            log.warning("request_of_unknown_actor", command_id=request.command_id, error=str(error))
+            log.warning("request_of_unknown_actor", command_id=command_id, error=str(error))
             text = f"nobody can say now who this is, or whom it names: {error}; nothing was done, try again"
             await self._refuse(message, Refusal(code="actors_away", message=text))
         except (UnansweredError, JetStreamError, TimeoutError) as error:
             # Fail closed: without the facts nobody gets through.
-            log.warning("request_without_facts", command_id=request.command_id, error=str(error) or "too slow")
+            log.warning("request_without_facts", command_id=command_id, error=str(error) or "too slow")
             await reply(self._connection, message, OutcomeUnknown())
 
     async def _pass(self, message: Msg, request: CommandRequest) -> None:
@@ -198,6 +227,45 @@ class Gate:
         if verdict.special_right is not None:
             await self._audit.write(_record(request, verdict, speaker, about))
         return await self._forward(message, replace(request, command=command), Actor(id=actor), verdict)
+
+    async def _pass_batch(self, message: Msg, request: BatchRequest, items: Sequence[BatchItem]) -> None:
+        """Creations stand on roles in their project alone: one decision for each project."""
+        if not await self._knows_roles(request.min_roles):
+            raise TimeoutError(f"the fold of roles has not come to {request.min_roles}")
+        identity = await self._identities.verify(request.token)
+        if isinstance(identity, Refusal):
+            if items:
+                await self._audit.write(_record(_one_of(request, items[0]), identity, None, None))
+            return await self._refuse(message, identity)
+        actor = await self._identities.actor(identity)
+        verdicts: dict[str, Admission | Refusal] = {}
+        for item in items:
+            project_id = item.command.project_id
+            if project_id in verdicts:
+                continue
+            verdict = verdicts[project_id] = await self._judge(item.command, actor, None)
+            if isinstance(verdict, Refusal):
+                speaker = Speaker(iss=identity.iss, sub=identity.sub)
+                await self._audit.write(_record(_one_of(request, item), verdict, speaker, None))
+        judged = [(item, verdicts[item.command.project_id]) for item in items]
+        passed = [item for item, verdict in judged if isinstance(verdict, Admission)]
+        admitted = AdmittedBatch(
+            batch_id=request.batch_id,
+            actor=Actor(id=actor),
+            packed=request.packed if len(passed) == len(items) else packed(passed),
+            refused=tuple(
+                ItemReply(index=item.index, reply=Refused(refusal=verdict))
+                for item, verdict in judged
+                if isinstance(verdict, Refusal)
+            ),
+            all_or_nothing=request.all_or_nothing,
+            body_hash=request.body_hash,
+            correlation_id=request.correlation_id,
+            min_seq=request.min_seq,
+        )
+        return await self._connection.publish(
+            admitted_subject(CREATE_WORKLOADS), _ENCODER.encode(admitted), reply=message.reply
+        )
 
     async def _naming(self, command: UserCommand, identity: Identity, *, make: bool) -> UserCommand:
         """The command with the id of the person whom it names, who has tokens of the same issuer. An id is made only
@@ -323,7 +391,10 @@ class Gate:
             min_seq=request.min_seq,
         )
         subject = admitted_subject(type(request.command).__name__)
-        await self._connection.publish(subject, _ENCODER.encode(admitted), reply=message.reply)
+        try:
+            await self._connection.publish(subject, _ENCODER.encode(admitted), reply=message.reply)
+        except MaxPayloadError:
+            await reply(self._connection, message, TOO_LARGE)
 
     async def _refuse(self, message: Msg, refusal: Refusal) -> None:
         await reply(self._connection, message, Refused(refusal=refusal))
@@ -333,6 +404,16 @@ def _project_of(command: UserCommand, about: About | None) -> str | None:
     if about is not None:
         return about.project_id
     return getattr(command, "project_id", None)
+
+
+def _one_of(request: BatchRequest, item: BatchItem) -> CommandRequest:
+    """One creation of a batch as a request of its own, for the audit."""
+    return CommandRequest(
+        command_id=item_command_id(request.batch_id, item.index),
+        token="",
+        command=item.command,
+        correlation_id=request.correlation_id,
+    )
 
 
 def _record(

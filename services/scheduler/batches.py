@@ -12,7 +12,7 @@ from typing import Final
 from events.aggregate import NODE, WORKLOAD, Chain, Draft, draft
 from events.commit import service_actor
 from events.decision import Context
-from events.node import Node, Reservation, ReserveOnNode
+from events.node import Node, NodeFacts, Reservation, ReserveOnNode
 from events.refusal import Refusal
 from events.workload.commands import PlacePods
 from events.workload.pod import Placement
@@ -32,6 +32,8 @@ class Heads:
 
     workloads: Mapping[str, Chain[Workload]]
     nodes: Mapping[str, Chain[Node]]
+    seen: Mapping[str, NodeFacts] = field(default_factory=dict[str, NodeFacts])
+    """By node key: what the plan was made by."""
     incarnation: int = 0
     """How often the log was restored."""
 
@@ -51,6 +53,11 @@ class Batch:
     @property
     def messages(self) -> int:
         return len(self.placements) + len(self.reservations)
+
+
+def seen_by(plan: Plan, nodes: Mapping[str, Chain[Node]]) -> dict[str, NodeFacts]:
+    """The facts of the nodes that pods are bound to; `nodes` are still those that the plan was made by."""
+    return {key: nodes[key].state.facts for key in {binding.placement.node_key for binding in plan.bindings}}
 
 
 def batches(plan: Plan, *, max_messages: int) -> tuple[list[Batch], dict[str, tuple[str, ...]]]:
@@ -146,8 +153,19 @@ def _of_workload(heads: Heads, key: str, command: PlacePods, command_id: str, no
 
 def _of_node(heads: Heads, key: str, command: ReserveOnNode, command_id: str, now: datetime) -> list[Draft] | Refusal:
     chain = heads.nodes[key]
+    if command.reserve and _is_another(heads.seen.get(key), chain.state.facts):
+        # Nobody else looks at these again: a node's own decider knows what pods hold, and not what they ask of labels.
+        message = f"labels, taints or node pool of node {chain.state.name!r} have changed since the plan"
+        return Refusal(code="stale_placement", message=message)
     context = Context(now=now, actor=ACTOR, command_id=command_id, version=chain.version)
     decided = NODE.decide(command, chain.state, context)
     if isinstance(decided, Refusal):
         return decided
     return [draft(NODE, key, chain, decided, command_id=command_id, actor=ACTOR, now=now)] if decided else []
+
+
+def _is_another(before: NodeFacts | None, now: NodeFacts) -> bool:
+    """Whether what decides which pods may go there has changed, beside their room."""
+    if before is None or before is now:
+        return False
+    return (before.labels, before.taints, before.pool) != (now.labels, now.taints, now.pool)

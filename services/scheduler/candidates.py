@@ -82,7 +82,8 @@ class Candidates:
         room, request, rows = self._room, self._request, self.rows
         counts = room.pods[rows].copy()
         amounts = [(room.cpu, request.cpu_milli), (room.memory, request.memory_bytes)]
-        amounts += [(room.extended[each.resource], each.amount) for each in request.extended if len(rows)]
+        # Where no node has a resource, a filter has refused them all.
+        amounts += [(free, e.amount) for e in request.extended if (free := room.extended.get(e.resource)) is not None]
         for free, amount in amounts:
             if amount:
                 counts = np.minimum(counts, free[rows] // amount)
@@ -90,6 +91,10 @@ class Candidates:
             shares = np.maximum(room.devices[rows], 0) // self._share_milli[:, None]
             counts = np.minimum(counts, shares.sum(axis=1) // request.gpu_devices)
         return np.where(self._keys[0] == NO_ROOM, 0, np.maximum(counts, 1))
+
+    def fitting_in_all(self, most: int) -> int:
+        """About how many such pods find room now, no fewer than do, and no more than `most` on each node."""
+        return int(np.minimum(self.fitting(), most).sum())
 
     def devices(self, index: int) -> tuple[DeviceShare, ...]:
         """The devices that a pod gets on this node: those with the least free, then the lowest."""

@@ -1,10 +1,13 @@
 """Nodes as columns of numbers, kept row by row as the log moves on. No decisions."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import numpy as np
 
+from events.aggregate import NODE
 from events.node import Node, Taint
 from services.scheduler.node_labels import NodeLabels
 from services.scheduler.snapshot import Cordon, Integers, NodeTable
@@ -52,9 +55,14 @@ class Columns:
         self._labels_frozen: NodeLabels | None = None
         """Made anew once a label changed or a node came: what was found out about them is kept until then."""
         self._taint_sets: dict[tuple[Taint, ...], int] = {}
-        """Numbers of the sets of refusing taints that were seen; they are few."""
+        """Numbers of the sets of refusing taints; those that no node has any more are forgotten in time."""
+        self._nodes: list[Node] = []
+        """Row by row, for columns that are made later."""
+        self._offered: Counter[str] = Counter()
+        """How many nodes have each extended resource."""
         self._free_extended: dict[str, Integers] = {}
         self._capacity_extended: dict[str, Integers] = {}
+        """Of what pods wait for, and no more: an agent may name as many resources as it likes."""
 
     def set(self, key: str, node: Node, *, reachable: bool) -> None:
         """Write a node's row; `reachable`: whether its cluster takes new pods."""
@@ -63,6 +71,8 @@ class Columns:
         facts, numbers = node.facts, self._numbers
         refusing = tuple(taint for taint in facts.taints if taint.effect in REFUSING_EFFECTS)
         numbers["taints"][row] = self._taint_sets.setdefault(refusing, len(self._taint_sets))
+        if len(self._taint_sets) > 2 * len(self.keys) + FIRST_ROWS:
+            self._forget_taint_sets()
         if facts.labels is not self._labels[row] and facts.labels != self._labels[row]:
             self._labels[row], self._labels_frozen = facts.labels, None
         numbers["pool"][row] = self.pool_numbers.setdefault((node.cluster_id, facts.pool), len(self.pool_numbers))
@@ -90,8 +100,12 @@ class Columns:
         self._devices[row] = -1
         self._devices[row, : len(free)] = [clipped(milli) for milli in free]
 
-    def frozen(self) -> NodeTable:
+    def frozen(self, *, extended: Iterable[str] = ()) -> NodeTable:
+        """Args:
+        extended: resources of which columns are wanted.
+        """
         count = len(self.keys)
+        self._keep_extended({name for name in extended if name in self._offered})
         if self._labels_frozen is None:
             self._labels_frozen = NodeLabels(tuple(self._labels))
         return NodeTable(
@@ -121,6 +135,7 @@ class Columns:
         self.gpu_models.append("")
         self._labels.append({})
         self._labels_frozen = None
+        self._nodes.append(NODE.initial)
         if row == len(self._present):
             self._numbers = {name: np.concatenate((column, column)) for name, column in self._numbers.items()}
             self._present = np.concatenate((self._present, self._present))
@@ -132,13 +147,39 @@ class Columns:
         return row
 
     def _set_extended(self, row: int, node: Node) -> None:
-        """A resource that no node has any more keeps its column, of zeros."""
-        for name in node.facts.extended.keys() - self._free_extended.keys():
-            self._free_extended[name] = np.zeros(len(self._present), dtype=np.int64)
-            self._capacity_extended[name] = np.zeros(len(self._present), dtype=np.int64)
+        before, self._nodes[row] = self._nodes[row], node
+        if before.facts is not node.facts and before.facts.extended != node.facts.extended:
+            self._offered.update(node.facts.extended.keys())
+            uncount(self._offered, before.facts.extended.keys())
         for name, free in self._free_extended.items():
             free[row] = clipped(node.free_extended(name))
             self._capacity_extended[name][row] = clipped(node.facts.extended.get(name, 0))
+
+    def _keep_extended(self, names: AbstractSet[str]) -> None:
+        """Have columns of these, and of no others."""
+        for gone in self._free_extended.keys() - names:
+            del self._free_extended[gone], self._capacity_extended[gone]
+        for name in names - self._free_extended.keys():
+            free, capacity = np.zeros((2, len(self._present)), dtype=np.int64)
+            for row, node in enumerate(self._nodes):
+                free[row] = clipped(node.free_extended(name))
+                capacity[row] = clipped(node.facts.extended.get(name, 0))
+            self._free_extended[name], self._capacity_extended[name] = free, capacity
+
+    def _forget_taint_sets(self) -> None:
+        """Number anew those that a node has: else an agent could have each plan look at all that it ever named."""
+        sets, column = tuple(self._taint_sets), self._numbers["taints"]
+        used = sorted(set(column[: len(self.keys)].tolist()))
+        self._taint_sets = {sets[number]: new for new, number in enumerate(used)}
+        column[: len(self.keys)] = np.searchsorted(used, column[: len(self.keys)])
+
+
+def uncount(counter: Counter[str], names: Iterable[str]) -> None:
+    """Count each once less, and forget those that are left with nothing."""
+    for name in names:
+        counter[name] -= 1
+        if not counter[name]:
+            del counter[name]
 
 
 def clipped(number: int) -> int:

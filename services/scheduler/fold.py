@@ -23,17 +23,16 @@ from events.phases import FINISHED, WaitingReason
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import LIVE_POD_PHASES, PodRef, pod_id
-from events.workload.pod_sets import PodSet
 from events.workload.pods import changed
 from events.workload.state import (
-    SetProgress,
     Workload,
     bindable,
     next_retry_at,
+    placed_of,
     schedulable,
 )
 from services.runtime.log.log_fold import LogFold
-from services.scheduler.columns import Columns
+from services.scheduler.columns import Columns, uncount
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Order
@@ -79,6 +78,8 @@ class SchedulingState(LogFold):
         """Rises whenever something may fit that did not before."""
         self._columns = Columns()
         self._queues: dict[PodClass, WaitingQueue] = {}
+        self._extended_asked: Counter[str] = Counter()
+        """By extended resource: queues whose pods want it."""
         self._indexed: dict[str, _Indexed] = {}
         self._not_schedulable: dict[str, NotSchedulable] = {}
         self._quota_used: Counter[str] = Counter()
@@ -243,13 +244,14 @@ class SchedulingState(LogFold):
             queue.remove(entry)
             if not queue.entries:
                 self._queues.pop(queue.pod_class, None)
+                uncount(self._extended_asked, queue.pod_class.extended)
 
     def _put_in_queue(self, key: str, state: Workload, indexed: _Indexed, now: datetime, *, idle: bool) -> None:
         ready: dict[str, list[PodRef]] = {}
         for pod in bindable(state, now):
             ready.setdefault(pod.pod_set, []).append(pod)
-        retry_at = next_retry_at(state)
-        if retry_at is not None and retry_at > now:
+        retry_at = next_retry_at(state, now)
+        if retry_at is not None:
             heapq.heappush(self._due, (retry_at, key))
         if not ready:
             self._nothing_to_bind(key, state, retry_at if idle else None)
@@ -271,6 +273,7 @@ class SchedulingState(LogFold):
             queue = self._queues.get(pod_class)
             if queue is None:
                 queue = self._queues[pod_class] = WaitingQueue(pod_class)
+                self._extended_asked.update(pod_class.extended)
             queue.add(entry)
             indexed.entries.append((queue, entry))
 
@@ -293,7 +296,7 @@ class SchedulingState(LogFold):
         projects = {queue.pod_class.project_id for queue in queues}
         return Snapshot(
             now=now,
-            nodes=self._columns.frozen(),
+            nodes=self._columns.frozen(extended=self._extended_asked),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects={id_: view for id_ in projects if (view := self._project_view(id_)) is not None},
             queues=queues,
@@ -313,6 +316,10 @@ class SchedulingState(LogFold):
         """Remember what the plan found out, so that the next one need not look again until something is freed."""
         for seen in snapshot.queues:
             queue, waiting = self._queues.get(seen.pod_class), plan.blocked.get(seen.pod_class)
+            if queue is not None and seen.pod_class in plan.put_off:
+                queue.put_off += 1
+            elif queue is not None and (waiting is not None or not plan.more):
+                queue.put_off = 0  # it was looked at
             if queue is None or waiting is None:
                 continue
             queue.block(waiting, self.freed)
@@ -388,17 +395,11 @@ def _classes(
             pools=pod_set.node_pools,
             request=pod_set.template.request,
             pods=len(ready[pod_set.name]),
-            needed=min(len(ready[pod_set.name]), pod_set.minimum - _placed_of(state, pod_set)),
+            needed=min(len(ready[pod_set.name]), pod_set.minimum - placed_of(state, pod_set)),
         )
         for pod_set in sets
     )
     return [(replace(classes[0], gang=parts), tuple(pod for pod_set in sets for pod in ready[pod_set.name]))]
-
-
-def _placed_of(state: Workload, pod_set: PodSet) -> int:
-    """Pods of the set that hold a node, or have succeeded."""
-    succeeded = state.progress.get(pod_set.name, SetProgress()).succeeded
-    return state.pods.live.of_set(pod_set.name) + succeeded
 
 
 def _together(workload_key: str, affinity: PodAffinity | None) -> Together | None:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from events.workload.needs import whole_number
 
-MOST_KEPT: Final = 256
-"""Answers to whole questions; each takes a byte for every node."""
+MOST_KEPT_BYTES: Final = 64 * 1024**2
+"""Of answers to whole questions; each takes a byte for every node."""
 
 
 class LabelColumn(NamedTuple):
@@ -22,20 +22,27 @@ class LabelColumn(NamedTuple):
     number_of: Mapping[str, int]
 
 
+_NOT_MADE: Final = LabelColumn(np.zeros(0, dtype=np.int64), (), {})
+
+
 class NodeLabels:
     """Columns are made when they are first asked for: most labels nobody ever asks for."""
 
-    __slots__ = ("_answers", "_columns", "_nodes", "_wholes")
+    __slots__ = ("_answers", "_columns", "_nodes", "_none", "_wholes")
 
     def __init__(self, nodes: Sequence[Mapping[str, str]]) -> None:
         self._nodes = nodes
-        self._columns: dict[str, LabelColumn] = {}
+        # Keys that no node has share one column: a workload may name a thousand of them.
+        self._none = LabelColumn(np.full(len(nodes), -1, dtype=np.int64), (), {})
+        self._columns: dict[str, LabelColumn] | None = None
         self._wholes: dict[str, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
         self._answers: dict[object, NDArray[np.bool_]] = {}
 
     def column(self, key: str) -> LabelColumn:
-        found = self._columns.get(key)
-        if found is None:
+        if self._columns is None:
+            self._columns = {key: _NOT_MADE for labels in self._nodes for key in labels}
+        found = self._columns.get(key, self._none)
+        if found is _NOT_MADE:
             number_of: dict[str, int] = {}
             numbers = [
                 -1 if (value := labels.get(key)) is None else number_of.setdefault(value, len(number_of))
@@ -47,21 +54,26 @@ class NodeLabels:
 
     def wholes(self, key: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """(the label as a whole number, whether it is one); per node."""
-        found = self._wholes.get(key)
+        column = self.column(key)
+        found = self._wholes.get(key if column is not self._none else "")
         if found is None:
-            numbers, values, _ = self.column(key)
+            numbers, values, _ = column
             # The last one stands for nodes without the label, whose number is -1.
             wholes = [whole_number(value) for value in values] + [None]
             as_numbers = np.array([0 if each is None else each for each in wholes], dtype=np.int64)
             found = as_numbers[numbers], np.array([each is not None for each in wholes], dtype=np.bool_)[numbers]
-            self._wholes[key] = found
+            self._wholes[key if column is not self._none else ""] = found
         return found
+
+    def knows(self, question: object) -> bool:
+        """Whether it was asked already."""
+        return question in self._answers
 
     def answer(self, question: object, ask: Callable[[], NDArray[np.bool_]]) -> NDArray[np.bool_]:
         """What `ask` says, per node, of a question that only labels decide; asked once."""
         found = self._answers.get(question)
         if found is None:
-            if len(self._answers) >= MOST_KEPT:
+            if len(self._answers) * max(len(self._nodes), 1) >= MOST_KEPT_BYTES:
                 self._answers.clear()
             found = self._answers[question] = ask()
         return found

@@ -1,5 +1,6 @@
 """A plan in the making: what the phases of the policy share. Pure."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -88,8 +89,14 @@ class Planning:
         """By index of the queue: those that found no room."""
         self.cut_short = False
         """Whether placing stopped at `max_pods`."""
+        self.probed: Counter[str] = Counter()
+        """By project id: what was tried in vain, in pods."""
+        self.put_off: set[int] = set()
+        """By index of the queue: those that were not tried for that."""
         self.in_gang = False
         """Whether a gang is just being placed, which nothing cuts short."""
+        self.tried_in_vain = 0
+        """Pods of gangs that were placed and taken back."""
         self.blocked: dict[int, Waiting] = {}
         """By index of the queue: why it waits."""
         self.updates: list[StatusUpdate] = []
@@ -112,6 +119,7 @@ class Planning:
             releases=self.releases,
             updates=tuple(self.updates[:max_updates]),
             blocked={self.snapshot.queues[i].pod_class: waiting for i, waiting in self.blocked.items()},
+            put_off=frozenset(self.snapshot.queues[i].pod_class for i in self.put_off),
             more=self.cut_short or len(self.updates) > max_updates,
         )
 

@@ -9,12 +9,24 @@ from services.scheduler.snapshot import OrderKey, Pending, PodClass, Queue, Wait
 class WaitingQueue:
     """Mutable; part of the fold."""
 
-    __slots__ = ("_blocked", "_blocked_at", "_frozen", "entries", "pod_class", "reported", "reported_at", "unreported")
+    __slots__ = (
+        "_blocked",
+        "_blocked_at",
+        "_frozen",
+        "entries",
+        "pod_class",
+        "put_off",
+        "reported",
+        "reported_at",
+        "unreported",
+    )
 
     def __init__(self, pod_class: PodClass) -> None:
         self.pod_class = pod_class
         self.entries: list[Pending] = []
         self.unreported: dict[str, Pending] = {}
+        self.put_off = 0
+        """How many plans in a row did not get to it."""
         self.reported = ""
         """The reason that was reported last for this queue as a whole."""
         self.reported_at: datetime | None = None
@@ -51,6 +63,7 @@ class WaitingQueue:
             unreported=tuple(self.unreported.values()),
             blocked=self.blocked(freed),
             report_again=report_again,
+            put_off=self.put_off,
         )
 
 

@@ -7,7 +7,7 @@ second meets a conflict, takes in what the first wrote, and plans again after a 
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -16,6 +16,7 @@ from uuid import uuid4
 import structlog
 
 from events.aggregate import BrokenChainError, Draft
+from events.node import NodeFacts
 from events.refusal import Refusal
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.folding import follow_into
@@ -25,7 +26,7 @@ from services.runtime.nats.connection import connect
 from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
-from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, update_drafts
+from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, seen_by, update_drafts
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.snapshot import Plan, StatusUpdate
@@ -46,6 +47,7 @@ IDLE_SECONDS: Final = 1.0
 """How often a follower without news looks around."""
 CLOCK_SECONDS: Final = 2.0
 """How often who waits for a time looks at the clock, which may have been set meanwhile."""
+NOTHING_SEEN: Final[Mapping[str, NodeFacts]] = {}
 
 log = structlog.get_logger(__name__)
 
@@ -149,10 +151,12 @@ class Scheduler:
         snapshot = self.fold.snapshot(now)
         planned = plan(snapshot)
         self.fold.note(snapshot, planned)
+        if planned.put_off:
+            self._changed.set()
         if planned.empty:
             self._failures = 0
-            return False
-        if await self._commit(planned, now):
+            return bool(planned.put_off)
+        if await self._commit(planned, seen_by(planned, self.fold.nodes), now):
             self._failures = 0
         else:
             self._failures = min(self._failures + 1, 16)
@@ -162,12 +166,12 @@ class Scheduler:
             self._changed.set()
         return True
 
-    async def _commit(self, planned: Plan, now: datetime) -> bool:
+    async def _commit(self, planned: Plan, seen: Mapping[str, NodeFacts], now: datetime) -> bool:
         """Whether all of it was stored. What was not is planned again, from fresh state."""
         bound, released = batches(planned, max_messages=self._batch_messages)
         whole = True
         for batch in bound:
-            drafts, refused = batch_drafts(self._heads(), batch, str(uuid4()), now)
+            drafts, refused = batch_drafts(self._heads(seen), batch, str(uuid4()), now)
             if refused:
                 first = next(iter(refused.values()))
                 log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
@@ -186,8 +190,9 @@ class Scheduler:
     async def _update(self, update: StatusUpdate, now: datetime) -> bool:
         return await self._append(update_drafts(self._heads(), update, str(uuid4()), now))
 
-    def _heads(self) -> Heads:
-        return Heads(workloads=self.fold.workloads, nodes=self.fold.nodes, incarnation=self.fold.incarnation)
+    def _heads(self, seen: Mapping[str, NodeFacts] = NOTHING_SEEN) -> Heads:
+        fold = self.fold
+        return Heads(workloads=fold.workloads, nodes=fold.nodes, seen=seen, incarnation=fold.incarnation)
 
     async def _append(self, drafts: list[Draft] | Refusal) -> bool:
         if isinstance(drafts, Refusal):

@@ -4,9 +4,9 @@ Waiting pods come as queues, one per class of pods, so that what holds for one p
 costs what the classes cost, not what the pods cost.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple, override
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from events.quantities import format_bytes
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from services.scheduler.node_labels import NodeLabels
+
+EXPRESSIONS_PER_POD: Final = 20
+"""Of node affinity: comparing so many with all nodes takes as long as placing one pod."""
 
 type Integers = NDArray[np.int64]
 type Booleans = NDArray[np.bool_]
@@ -66,6 +69,29 @@ class PodClass:
     """Of a workload whose pods stay together: its pods are a class of their own."""
     gang: tuple[GangPart, ...] = ()
     """Of pods that are placed together; pools and request are then those of the first part."""
+    hashed: int = field(init=False, repr=False, compare=False, default=0)
+    """Found out once: a request may have a thousand entries, and each plan asks for its class several times."""
+
+    def __post_init__(self) -> None:
+        of = (self.project_id, self.cluster_id, self.pools, self.request, self.preemptible, self.together, self.gang)
+        object.__setattr__(self, "hashed", hash(of))
+
+    @override
+    def __hash__(self) -> int:
+        return self.hashed
+
+    @property
+    def probing(self) -> int:
+        """What it costs to find out that it has no room, in pods that are placed in vain; 0 where that is cheap."""
+        terms = self.request.node_terms or ()
+        expressions = sum(len(term.match_expressions) for term in terms)
+        return expressions // EXPRESSIONS_PER_POD + sum(part.pods for part in self.gang)
+
+    @property
+    def extended(self) -> tuple[str, ...]:
+        """Names of the extended resources that its pods want."""
+        requests = (self.request, *(part.request for part in self.gang))
+        return tuple({each.resource for request in requests for each in request.extended})
 
     def part(self, of: GangPart) -> "PodClass":
         """The pods of this part, as if each stood for itself."""
@@ -103,6 +129,8 @@ class Queue:
     """Known from an earlier cycle, where nothing was freed since."""
     report_again: bool
     """Whether enough time went by to correct a reason that was reported before."""
+    put_off: int = 0
+    """How many plans in a row did not get to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +210,7 @@ class NodeTable:
     capacity_pods: Integers
     capacity_devices: Integers
     free_extended: dict[str, Integers]
-    """By resource; those that no node ever had are not there."""
+    """By resource; those that no node has, or no pod waits for, are not there."""
     capacity_extended: dict[str, Integers]
 
 
@@ -239,6 +267,8 @@ class Plan:
     updates: tuple[StatusUpdate, ...] = ()
     blocked: dict[PodClass, Waiting]
     """What no room was found for, and why: stays so until something is freed."""
+    put_off: frozenset[PodClass] = frozenset()
+    """What was not tried, because others of its project had been tried in vain at some length."""
     more: bool = False
     """Whether the plan stopped at a limit, and there is more to place or to report."""
 

@@ -5,7 +5,7 @@ Places, not sequences, say how far it came: FEED can be deleted and written agai
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -79,7 +79,7 @@ class Message(NamedTuple):
 
 
 class FeedChangedError(Exception):
-    """FEED is not the one that was read: find the place in it again."""
+    """FEED, or the tables, are not those that were read: find the place in it again."""
 
 
 class Reader:
@@ -114,6 +114,8 @@ class Reader:
         while not stop.is_set():
             try:
                 await self._begin()
+                # At once: what is lost with Postgres before the first standing, nobody knows of.
+                await self.write_standing()
                 health.ready()
                 health.warnings.pop(_TROUBLE, None)
                 pause = FIRST_PAUSE_SECONDS
@@ -191,8 +193,7 @@ class Reader:
         await catch_up(self._store, self._directory)
         # One that was made meanwhile is known by now, and wants what came after it.
         if place > self._place and not self._directory.webhooks:
-            await self._table.take_in((), place)
-            self._place = place
+            await self._store_taken((), place)
             self._created, self._next = info.created, info.state.last_seq + 1
         await self._directory.moved(NO_WEBHOOKS_SECONDS)
 
@@ -206,13 +207,18 @@ class Reader:
                 by_project.setdefault(known.project_id, []).append(known)
         new = (message for message in messages if message.place > self._place)
         for rows, place in taken_in_at_once(new, by_project, self._before):
-            await self._table.take_in(rows, place)
+            await self._store_taken(rows, place)
             failpoints.reached("webhook_taken_in")
-            self._place = place
             if rows:
                 self._wake()
         if self._before is not None and self._place >= self._before.place:
             self._before = None
+
+    async def _store_taken(self, rows: Sequence[Row], place: str) -> None:
+        if not await self._table.take_in(rows, place, since=self._place):
+            # Postgres was put back, or is new. What it lacks is due from its own place on, not from ours.
+            raise FeedChangedError("the tables of deliveries are others")
+        self._place = place
 
     async def keep(self, stop: asyncio.Event) -> None:
         """Write how far all was delivered, for backups, until `stop`. What is away only delays."""

@@ -157,10 +157,14 @@ class Table:
             incarnation,
         )
 
-    async def take_in(self, rows: Sequence[Row], place: str) -> str:
-        """Store those that are not there yet, and that FEED was taken in up to `place`; up to where it was before."""
+    async def take_in(self, rows: Sequence[Row], place: str, *, since: str) -> bool:
+        """Store those that are not there yet, and that FEED was taken in up to `place`. False, and nothing is stored,
+        where it was not taken in up to `since`: these are other tables than those that said so.
+        """
         async with self._pool.acquire() as connection, connection.transaction():
             before = await connection.fetchval("SELECT place FROM muster.webhook_position FOR UPDATE")
+            if before is None or before < since:
+                return False
             new = [row for row in rows if row.place > before]
             if new:
                 await connection.execute(
@@ -174,7 +178,7 @@ class Table:
                 )
             if place > before:
                 await connection.execute("UPDATE muster.webhook_position SET place = $1", place)
-            return before
+            return True
 
     async def undelivered(self, known: Sequence[str], most: int) -> Stand | None:
         """What was not delivered to these webhooks: of each the first `most` + 1 that wait, by place, and the newest

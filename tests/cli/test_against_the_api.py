@@ -127,7 +127,12 @@ def test_the_past_is_shown_as_of_a_sequence_a_time_and_a_time_ago(admin: Served,
     # Ages are those of then: it was made at that very moment.
     assert "0s" in muster("workload", "list", "-A", "--columns", "name,createdAt", "--as-of", made["createdAt"]).out
     assert "elder" not in muster("workload", "list", "-A", "-o", "name", "--as-of", "30d").out
-    assert muster("workload", "describe", "elder", "--as-of", str(int(at) - 1)).code == 3
+    before = ("--as-of", str(int(at) - 1))
+    ran = muster("workload", "describe", "elder", *before)
+    assert (ran.code, f"at that moment ({' '.join(before)}) there was no workload 'elder'" in ran.err) == (3, True)
+    for what in ("node", "cluster"):
+        ran = muster(what, "describe", "elder", *before)
+        assert (ran.code, f"there was no {what} 'elder'" in ran.err) == (3, True), ran.err
 
 
 @pytest.mark.parametrize(

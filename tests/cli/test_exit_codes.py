@@ -73,7 +73,7 @@ def test_0_when_all_is_well(api: ShapeServer, muster: Any) -> None:
         ("training", "submit", "hello", "--name-prefix", "other"),
         ("training", "submit", "hello", "extra"),
         ("training", "submit", "hello", "-g", "one"),
-        ("training", "submit", "hello", "-e", "NAME"),
+        ("training", "submit", "hello", "-e", "NAME", "-e", "OTHER"),
         ("training", "submit", "hello", "--termination-grace-period", "soon"),
         ("training", "submit", "hello", "--timeout", "soon", "-i", "x", "--", "x"),
         ("training", "submit", "hello", "-f", "no-such-file.yaml"),

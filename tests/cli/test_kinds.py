@@ -1,5 +1,6 @@
 """`muster workspace`, `muster training pytorch` and its sisters: flags and files become the request of their kind."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,58 @@ def test_a_masters_flags_say_only_what_is_otherwise(distributed: ShapeServer, mu
         "compute": {"gpuDevicesRequest": 0},
         "environmentVariables": [{"name": "A", "value": "1"}],
     }
+
+
+@pytest.mark.parametrize(
+    ("flags", "workers", "master"),
+    [
+        (("--master-image", "m"), ".", "."),
+        (("--master-image", "m", "--working-dir", "sub"), "sub", "sub"),
+        (("--master-working-dir", "sub"), ".", "sub"),
+        (("--master-working-dir", "/w"), ".", "/w"),
+    ],
+)
+def test_on_this_machine_a_master_of_its_own_starts_in_the_callers_folder_too(
+    distributed: ShapeServer,
+    muster: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    flags: tuple[str, ...],
+    workers: str,
+    master: str,
+) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    distributed.on("GET", "/nodes", Reply(body={"nodes": [{"name": socket.gethostname()}]}))
+    ran = muster("training", "pytorch", "submit", "hello", "-i", "a", *flags, "--", "python3", "train.py")
+    assert ran.code == 0, ran.err
+    made = sent(distributed, "distributed")
+    folders = [made[part]["workingDir"] for part in ("spec", "masterSpec")]
+    assert folders == [str((tmp_path / folder).resolve()) for folder in (workers, master)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--master-working-dir", "nowhere"), "--master-working-dir 'nowhere': there is no folder"),
+        (("--master-working-dir", "/w", "--code", "."), "--master-working-dir '/w': with code each run starts in"),
+    ],
+)
+def test_a_masters_folder_that_cannot_be_is_refused_by_its_own_flag(
+    distributed: ShapeServer,
+    muster: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    flags: tuple[str, ...],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    distributed.on("GET", "/nodes", Reply(body={"nodes": [{"name": socket.gethostname()}]}))
+    ran = muster("training", "pytorch", "submit", "hello", "-i", "a", *flags, "--", "x")
+    assert (ran.code, told in ran.err) == (ExitCode.USAGE, True), ran.err
+    assert not distributed.asked("POST", "/workloads/distributed")
 
 
 def test_no_master_means_workers_only_and_goes_with_no_masters_flag(distributed: ShapeServer, muster: Any) -> None:
@@ -122,3 +175,27 @@ def test_a_distributed_training_is_submitted_again_with_its_master(distributed: 
     assert ran.code == 0, ran.err
     request = sent(distributed, "distributed")
     assert (request["spec"]["numWorkers"], request["masterSpec"]) == (4, {"image": "m"})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("training list", "List standard trainings."),
+        ("training jax list", "List distributed trainings with JAX."),
+        ("workspace list", "List workspaces."),
+        ("workload list", "List workloads."),
+    ],
+)
+def test_a_list_says_what_it_lists(muster: Any, words: str, said: str) -> None:
+    assert said in muster(*words.split(), "--help").out
+
+
+def test_a_file_that_is_not_there_is_refused_in_words(muster: Any, tmp_path: Path, api: ShapeServer) -> None:
+    ran = muster("training", "submit", "-f", str(tmp_path / "no.yaml"))
+    assert (ran.code, "no.yaml cannot be read: No such file or directory\n" in ran.err) == (ExitCode.USAGE, True), (
+        ran.err
+    )
+    assert "Errno" not in ran.err
+    (tmp_path / "odd.yaml").write_bytes(b"\xff\xfe")
+    ran = muster("training", "submit", "-f", str(tmp_path / "odd.yaml"))
+    assert (ran.code, "write YAML or JSON, in UTF-8" in ran.err) == (ExitCode.USAGE, True), ran.err

@@ -227,6 +227,20 @@ def test_with_code_the_folder_is_sent_as_it_is_now_and_the_run_starts_there(
     assert "spec.workingDir: /home/ann → none\n" in ran.err
 
 
+@pytest.mark.usefixtures("clusters")
+def test_with_code_a_masters_folder_of_before_is_left_out_too(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
+    spec = SPEC | {"distributedFramework": "PyTorch", "workingDir": "/home/ann"}
+    master = {"image": "m", "workingDir": "/home/ann"}
+    row = workload_row(projectId="p-1", clusterId="c-1", type="Distributed", spec=spec, masterSpec=master)
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=row))
+    api.on("POST", "/workloads/distributed", Reply(202, {"workloadId": WORKLOAD_ID, "name": "again"}))
+    (tmp_path / "train.py").write_text("print(1)")
+    ran = muster("training", "resubmit", "hello", "--name", "again", "--code", str(tmp_path))
+    assert ran.code == 0, ran.err
+    made = api.asked("POST", "/workloads/distributed")[-1].body
+    assert ("workingDir" in made["spec"], "workingDir" in made["masterSpec"]) == (False, False)
+
+
 @pytest.mark.parametrize(
     ("given", "code", "told"),
     [

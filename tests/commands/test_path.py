@@ -32,7 +32,10 @@ from events.ids import cluster_key, incarnation_id, key_of_id
 from events.project import GrantProjectRole, RevokeProjectRole
 from events.subjects import admitted_subject
 from events.tenant import GrantTenantRole
-from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from events.workload.commands import ChangeWorkload, CreateWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from events.workload.fields.distribution import Distribution
+from events.workload.fields.process import EnvironmentVariable
+from events.workload.spec import Distributed
 from services.commands.watch import LOOK_SECONDS
 from services.runtime.log.store import Committed
 from services.runtime.nats.bus import CommandClient, GateAwayError
@@ -338,6 +341,31 @@ async def test_a_service_gives_only_its_own_command(path: CommandPath, place: tu
         == OutcomeUnknown()
     ), "the server lets it publish one subject only"
     await connection.close()
+
+
+async def test_what_no_message_can_hold_is_refused_and_never_doubtful(
+    path: CommandPath, place: tuple[str, str]
+) -> None:
+    """A distributed training stores its workers' variables for its master, too: twice what its body had. The api, the
+    gate and the log each add something of their own.
+    """
+    most, refusals = 1024**2, 0
+    plain = msgspec.structs.replace(training("w", *place), kind="Distributed")
+    distribution = Distribution(distributed_framework="PyTorch")
+    for number, more in enumerate((-2_000, -1_100, -700, -300, 1, 100_000)):
+
+        def large(characters: int, name: str) -> CreateWorkload:
+            variable = EnvironmentVariable(name="E", value="x" * characters)
+            spec = msgspec.structs.replace(plain.spec, environment_variables=(variable,))
+            distributed = Distributed(distribution=distribution, master=spec)
+            return msgspec.structs.replace(plain, name=name, spec=spec, distributed=distributed)
+
+        empty = len(msgspec.json.encode(path.request("ada", large(0, f"w{number}"), f"k{number}")))
+        answer = await path.send("ada", large((most + more - empty) // 2, f"w{number}"), f"k{number}")
+        assert not isinstance(answer, OutcomeUnknown), more
+        refusals += code(answer) == "invalid"
+    assert refusals > 1
+    assert isinstance(await path.send("ada", training("after", *place), "after"), Accepted)
 
 
 @pytest.mark.parametrize("payload", [b"", b"{}", b"[1]", b"\xff", b'{"command_id":"x","token":"t","command":{}}'])

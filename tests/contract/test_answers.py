@@ -60,6 +60,8 @@ FULL_SPEC: dict[str, Any] = {
     "relatedUrls": [{"url": "https://wandb.example/run/7", "type": "wandb", "name": "run 7"}],
     "security": {
         "capabilities": [],
+        "hostIpc": False,
+        "hostNetwork": False,
         "readOnlyRootFilesystem": False,
         "runAsNonRoot": False,
         "runAsUid": None,
@@ -68,6 +70,28 @@ FULL_SPEC: dict[str, Any] = {
     },
     "stdin": False,
     "tty": False,
+    "restartPolicy": "OnFailure",
+    "probes": {"readiness": {"periodSeconds": 5, "handler": {"httpGet": {"port": 80, "path": "/healthz"}}}},
+    "storage": {
+        "configMapVolume": [],
+        "emptyDirVolume": [{"name": "scratch", "path": "/scratch", "medium": "Memory", "sizeLimit": "1Gi"}],
+        "git": [{"repository": "https://git.example.com/team/code", "branch": "main", "path": "/src"}],
+        "hostPath": [],
+        "nfs": [],
+        "pvc": [
+            {
+                "path": "/data",
+                "ephemeral": True,
+                "claimInfo": {
+                    "size": "10Gi",
+                    "accessModes": {"readWriteOnce": True, "readOnlyMany": False, "readWriteMany": True},
+                    "volumeMode": "Filesystem",
+                },
+            },
+            {"path": "/more", "existingPvc": True, "claimName": "more", "readOnly": True},
+        ],
+        "secretVolume": [],
+    },
 }
 
 
@@ -93,11 +117,15 @@ def check(answer: httpx.Response, path: str, method: str) -> Any:
     return body
 
 
-def set_in(spec: dict[str, Any]) -> dict[str, Any]:
+def set_in(spec: Any) -> Any:
     """Without what is unset, which the effective spec names as null."""
-    return {
-        name: set_in(value) if isinstance(value, dict) else value for name, value in spec.items() if value is not None
-    }
+    match spec:
+        case dict():
+            return {name: set_in(value) for name, value in spec.items() if value is not None}
+        case list():
+            return [set_in(value) for value in spec]
+        case _:
+            return spec
 
 
 def create(client: httpx.Client, served: Served, **more: Any) -> Any:

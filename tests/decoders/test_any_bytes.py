@@ -7,6 +7,8 @@ import asyncio
 import base64
 import contextlib
 import time
+import zlib
+from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -34,11 +36,23 @@ from events.cluster_protocol import (
     WantedCluster,
     WantedPod,
 )
+from events.codec import UNDECODABLE
 from events.commit import CommitRecord
-from events.envelope import AdmittedCommand, CommandReply, CommandRequest, OutcomeUnknown
+from events.envelope import (
+    AdmittedBatch,
+    AdmittedCommand,
+    BatchItem,
+    BatchReply,
+    BatchRequest,
+    CommandReply,
+    CommandRequest,
+    OutcomeUnknown,
+    unpacked,
+)
 from events.ids import cluster_key, incarnation_id
 from events.project import CreateProject
-from events.subjects import WANTED_STREAM
+from events.subjects import CREATE_WORKLOADS, WANTED_STREAM
+from events.workload.kinds import KINDS
 from services.agent.agent import Agent
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
@@ -52,6 +66,7 @@ from services.api.operation_log import _audited
 from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.hear import NotTakenError, understand
 from services.cluster_sync.recipes import Recipes
+from services.commands import batches
 from services.commands.counts import Counts
 from services.commands.handle import Commands, serve
 from services.commands.keys import MemoryKeys
@@ -237,9 +252,24 @@ def test_logs_at_the_api(payload: bytes, headers: dict[str, str] | None) -> None
             line.at.astimezone(UTC)
 
 
+PACKED = (*(b64encode(zlib.compress(text)).decode() for text in (b"[]", b"[{}]", b"[")), "", "?")
+"""What may stand for the items of a batch."""
+
+
 @spoiled
-@given(payload=messages(AdmittedCommand), service=st.sampled_from(("admitted", "system.scheduler", "system.api")))
-async def test_commands(payload: bytes, service: str) -> None:
+@given(payload=messages(BatchItem, kind=tuple(KINDS), distributed=(None,)))
+def test_items_of_a_batch(payload: bytes) -> None:
+    with contextlib.suppress(*UNDECODABLE):
+        assert all(item.command.kind in KINDS for item in unpacked(zlib.compress(b"[" + payload + b"]")))
+
+
+@spoiled
+@given(
+    payload=messages(AdmittedCommand) | messages(AdmittedBatch, packed=PACKED),
+    service=st.sampled_from(("admitted", "system.scheduler", "system.api")),
+    name=st.sampled_from(("X", CREATE_WORKLOADS)),
+)
+async def test_commands(payload: bytes, service: str, name: str) -> None:
     nc, store = Wire(), MemoryEventStore()
     directory, counts = (
         Directory(store),
@@ -251,9 +281,11 @@ async def test_commands(payload: bytes, service: str) -> None:
     await directory.start()
     counting = asyncio.create_task(counts.run())
     commands = Commands(store=store, keys=MemoryKeys(), directory=directory, counts=counts)
-    server = RequestServer(cast("Any", nc), serve(cast("Any", nc), commands), subjects=(), queue="q")
+    many = batches.Batches(commands, store=store, keys=MemoryKeys(), counts=counts)
+    handle = batches.serve(cast("Any", nc), many, serve(cast("Any", nc), commands))
+    server = RequestServer(cast("Any", nc), handle, subjects=(), queue="q")
     try:
-        await server._serve(message(payload, subject=f"cmd.{service}.X", reply="r"))
+        await server._serve(message(payload, subject=f"cmd.{service}.{name}", reply="r"))
     finally:
         counting.cancel()
         await directory.close()
@@ -271,8 +303,12 @@ async def test_records_of_people(payload: bytes) -> None:
 
 
 @spoiled
-@given(payload=messages(CommandRequest, min_seq=(0,), min_roles=(0,), command_id=("c1",)))
-async def test_requests_at_the_gate(payload: bytes) -> None:
+@given(
+    payload=messages(CommandRequest, min_seq=(0,), min_roles=(0,), command_id=("c1",))
+    | messages(BatchRequest, min_seq=(0,), min_roles=(0,), batch_id=("c1",), packed=PACKED),
+    name=st.sampled_from(("X", CREATE_WORKLOADS)),
+)
+async def test_requests_at_the_gate(payload: bytes, name: str) -> None:
     nc, store = Wire(b'{"stream": "AUDIT", "seq": 1}'), MemoryEventStore()
 
     async def read_about(_key: str, _seq: int) -> None:
@@ -290,13 +326,13 @@ async def test_requests_at_the_gate(payload: bytes) -> None:
         audit=Audit(cast("Any", nc)),
         refuse_roles_while_local=False,
     )
-    await gate.handle(message(payload, subject="cmd.request.X", reply="r"))
+    await gate.handle(message(payload, subject=f"cmd.request.{name}", reply="r"))
     assert_answered(nc)
 
 
 def assert_answered(nc: Wire) -> None:
     (answer,) = [data for subject, data in nc.sent if subject == "r"]
-    assert msgspec.json.decode(answer, type=CommandReply)
+    assert msgspec.json.decode(answer, type=CommandReply | BatchReply)
 
 
 @spoiled

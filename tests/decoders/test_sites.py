@@ -18,6 +18,7 @@ USER: Final = "the user's own input or Muster's answer to the user; the command 
 CONTROL: Final = "programs that `muster up` started on loopback; the start ends"
 
 SITES: Final = {
+    "events.envelope unpacked": SPOILED + "the api, through the gate; the batch is refused as invalid",
     "events.codec": SPOILED + "services that may append; readers stand before it and name it",
     "muster.cli": USER,
     "muster.embedded": CONTROL,
@@ -30,6 +31,7 @@ SITES: Final = {
     "services.agent.host AgentHost._take": SPOILED + "cluster_sync; passed by with a warning",
     "services.agent.recipes Recipes._on_answer": SPOILED + "cluster_sync; passed by with a warning",
     "services.agent.logs LogServer._on_request": SPOILED + "the api; answered with an end that names it",
+    "services.api.batches": "any caller; 400 with a sentence, or read_object has the word (tests/api/test_batches.py)",
     "services.api.body read_object": SPOILED + "any caller; 400 with a sentence (test_body.py, test_extremes.py)",
     "services.api.feed_frames mark_in": "services that may append; what names no commit has a mark, too",
     "services.api.public_events _read": "the feed, what its schemas say; 500",
@@ -45,6 +47,7 @@ SITES: Final = {
     "services.cluster_sync.recipes _asked_about": SPOILED + "the cluster's agent; taken for a request of a recipe",
     "services.cluster_sync.hear _taken": SPOILED + "the cluster's agent; refused by name in its condition",
     "services.cluster_sync.wanted Wanted.read": "cluster_sync itself; held for unreadable and written again",
+    "services.commands.batches serve.handle": SPOILED + "the gate; refused as invalid",
     "services.commands.counts Counts._load": SPOILED + "commands itself; read from the log instead",
     "services.commands.handle serve.handle": SPOILED + "the gate and services; refused as invalid",
     "services.commands.keys JetStreamKeys.read": "commands itself; the request's outcome is unknown to who asked",

@@ -68,6 +68,7 @@ def test_every_command_of_the_readme_does_what_it_says(stack: Stack) -> None:
     [
         ("primes", 0, "primes below 40000000 2433654"),
         ("failing", 8, "no such dataset"),
+        ("volumes", 0, "run 1 of pod 1"),
     ],
 )
 def test_every_example_ends_as_it_says(stack: Stack, name: str, code: int, output: str) -> None:
@@ -95,6 +96,7 @@ def test_no_example_is_forgotten_here() -> None:
         "webhook",
         "notify",
         "subscriber",
+        "volumes",
         "environment",
         "compute",
         "template",

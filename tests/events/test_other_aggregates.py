@@ -123,6 +123,11 @@ def test_a_project_is_created_changed_and_has_roles() -> None:
     state = run(PROJECT, project.CreateProject(name="nlp"), grant, other, revoke, changed)
     assert state.roles == {"bob": ("researcher",)}
     assert (state.gpu_quota_milli, state.node_pools, state.pod_security) == (1000, ("a100",), "restricted")
+    assert not state.privileged
+    loosened = project.ChangeProject(project_id=created.project_id, privileged=True)
+    state = run(PROJECT, project.CreateProject(name="nlp"), loosened)
+    assert (state.privileged, state.pod_security) == (True, None)
+    assert run(PROJECT, project.CreateProject(name="nlp", privileged=True), loosened).privileged
     assert refusal(PROJECT, PROJECT.initial, grant) == "not_found"
 
 

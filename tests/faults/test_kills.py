@@ -83,7 +83,7 @@ class Run:
         assert [problem for person in self.people for problem in person.problems] == []
         acknowledged = {name: id_ for s in self.submitters for name, id_ in s.acknowledged.items()}
         api = self.stack.api()
-        until(lambda: _all_over(api, len(acknowledged)), 180, lambda: _unfinished(api))
+        until(lambda: all_over(api, len(acknowledged)), 180, lambda: unfinished(api))
         time.sleep(1)
         real = self.real.acknowledged.values()
         report = check_at_rest(self.stack, acknowledged, self.effects.lines, real)
@@ -97,7 +97,7 @@ class Run:
         )
 
 
-def _all_over(api: Api, count: int) -> bool:
+def all_over(api: Api, count: int) -> bool:
     """False also while what was killed last is still away."""
     try:
         known = sum(_count(api, deleted=deleted) for deleted in (False, True))
@@ -110,7 +110,7 @@ def _count(api: Api, **query: object) -> int:
     return int(api.get("/workloads/count", **query)["count"])
 
 
-def _unfinished(api: Api) -> str:
+def unfinished(api: Api) -> str:
     rows = api.get("/workloads", filterBy=["phase!=Completed", "phase!=Failed"], limit=20)["workloads"]
     return json.dumps([[r["name"], r["phase"], r["phaseReason"], r["phaseMessage"]] for r in rows], indent=1)
 

@@ -282,6 +282,11 @@ async def test_rows_become_the_json_of_the_api(queries: Queries) -> None:
     assert node["reserved"]["pods"] == 2
     lost = dict((await queries.nodes()).rows[0]) | {"gpu_count": 0, "used_device_milli": [500, 0, 0]}
     assert as_json(node_answer(lost, lambda _: alice))["devices"] == [{"device": 0, "reservedMilli": 500}]
+    tainted = dict((await queries.nodes()).rows[0]) | {"taints": [{"key": "a"}, {"key": "b", "effect": "NoExecute"}]}
+    assert as_json(node_answer(tainted, lambda _: alice))["taints"] == [
+        {"key": "a", "value": "", "effect": "NoSchedule"},
+        {"key": "b", "value": "", "effect": "NoExecute"},
+    ]
     use = (await queries.project_use(frozenset({row["projectId"]}))).projects[row["projectId"]]
     assert use.phases == {"Running": 1, "Completed": 1}
     assert (use.gpu_milli, use.non_preemptible_gpu_milli, use.pods) == (1000, 1000, 1)

@@ -1,10 +1,13 @@
 """Sentences of the history, as a researcher reads them."""
 
 import pytest
+from msgspec.structs import replace
 
 from events.commit import service_actor
-from events.workload.commands import PodFact, PodWarning, ReportPods
-from events.workload.spec import TrainingSpec
+from events.ids import workload_key
+from events.workload.commands import CreateWorkload, PodFact, PodWarning, ReportPods
+from events.workload.fields.distribution import Distribution
+from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 from tests.support.lives import FIRST, World
 from tests.support.tables import Tables
 
@@ -86,3 +89,29 @@ def test_an_interrupted_run_says_what_becomes_of_it(reason: str, said: str) -> N
     tables.project(world.commits)
     (told,) = [row.message for row in tables.rows["history"].values() if row.type == "PodInterrupted"]
     assert told == f"run 1 of pod main-0 was interrupted on node n1 ({reason.replace('_', ' ')}); {said}"
+
+
+def test_a_distributed_training_is_told_by_its_master_and_its_workers() -> None:
+    world = World()
+    spec = TrainingSpec(image="x", compute=ComputeSpec(gpu_devices_request=1))
+    master = replace(spec, compute=ComputeSpec())
+    project_id = world.project()
+    key = workload_key(project_id, "bert")
+    distribution = Distribution(distributed_framework="PyTorch", num_workers=3)
+    command = CreateWorkload(
+        kind="Distributed",
+        name="bert",
+        requested_name="bert",
+        project_id=project_id,
+        cluster_id=world.cluster(),
+        spec=spec,
+        distributed=Distributed(distribution=distribution, master=master),
+    )
+    assert world.do("workload", key, command) is None
+    tables = Tables()
+    tables.project(world.commits)
+    (told,) = [row.message for row in tables.rows["history"].values() if row.type == "WorkloadCreated"]
+    assert told == (
+        "submitted by alice: distributed training 'bert', 1 master with no resource requests; 3 workers, each with "
+        "1 GPU; priority low, preemptible"
+    )

@@ -3,6 +3,9 @@
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
+from events.node import Taint
 from events.workload.commands import SuspendWorkload
 from services.scheduler.batches import batch_drafts, batches
 from tests.scheduler.world import World
@@ -75,6 +78,26 @@ def test_a_node_that_closed_since_the_plan_takes_its_workloads_out_of_the_batch(
     (batch,), _ = batches(planned, max_messages=300)
     drafts, refused = batch_drafts(world.heads(), batch, str(uuid4()), world.now)
     assert {refusal.code for refusal in refused.values()} == {"node_not_schedulable"}
+    world.append(*drafts)
+    assert sorted(map(bool, (world.places(first), world.places(second)))) == [False, True]
+    assert not world.check().violations
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"labels": {"zone": "b"}}, {"taints": (Taint(key="away", value="", effect="NoSchedule"),)}, {"pool": "other"}],
+    ids=["labels", "taints", "pool"],
+)
+def test_a_node_of_which_the_plan_knew_something_else_takes_its_workloads_out_of_the_batch(change: dict[str, Any]):
+    """What pods ask of labels and taints is looked at by the plan alone."""
+    world = world_with(2, gpu_count=1, labels={"zone": "a"})
+    first, second = (world.submit(name, gpu_devices_request=1) for name in ("first", "second"))
+    planned = world.plan()
+    facts: dict[str, Any] = {"gpu_count": 1, "labels": {"zone": "a"}} | change
+    world.node(planned.bindings[0].placement.node_name, **facts)
+    (batch,), _ = batches(planned, max_messages=300)
+    drafts, refused = batch_drafts(world.heads(), batch, str(uuid4()), world.now)
+    assert {refusal.code for refusal in refused.values()} == {"stale_placement"}
     world.append(*drafts)
     assert sorted(map(bool, (world.places(first), world.places(second)))) == [False, True]
     assert not world.check().violations

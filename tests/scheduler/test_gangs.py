@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
+from events.aggregate import WORKLOAD
+from events.decision import Context
 from events.ids import workload_key
 from events.phases import Phase
+from events.refusal import Refusal
 from events.workload.commands import (
     CreateWorkload,
     DeleteWorkload,
+    PlacePods,
     PodFact,
     PodFactKind,
     ReportPods,
@@ -17,11 +21,15 @@ from events.workload.commands import (
     SuspendWorkload,
 )
 from events.workload.fields.distribution import Distribution
+from events.workload.fields.scheduling import PodAffinity
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 from services.scheduler.batches import batches
 from services.scheduler.plan import plan
-from tests.scheduler.world import World
+from services.scheduler.planning import Planning
+from services.scheduler.policy.phases import place
+from services.scheduler.policy.registry import POLICY
+from tests.scheduler.world import ACTOR, World
 
 
 def world(*gpus: int, quota: int | None = None) -> World:
@@ -146,6 +154,77 @@ def test_a_resumed_gang_is_placed_whole_again() -> None:
     assert made.workload(key).pods.live.size == 3
 
 
+def test_a_gang_of_which_all_pods_failed_is_placed_whole_again() -> None:
+    made = world(3)
+    key = submit(made, "crashed", workers=3, master=None)
+    made.cycle()
+    for index in range(3):
+        told(made, key, "worker", index, "running", "failed")
+    other = submit(made, "other", workers=2, master=None)
+    made.cycle()
+    assert not made.workload(key).pods.live.size, "its first pod may run again, and the third one not yet"
+    assert made.workload(key).reason == "backoff"
+    assert made.workload(other).pods.live.size == 2
+    made.now += timedelta(seconds=10)
+    made.cycle()
+    assert not made.workload(key).pods.live.size, "all of them may, and have no room"
+    told(made, other, "worker", 0, "running", "succeeded")
+    told(made, other, "worker", 1, "running", "succeeded")
+    made.cycle()
+    made.cycle()
+    assert made.workload(key).pods.live.size == 3
+    assert not made.check().violations
+
+
+def test_what_a_crashed_gang_waits_for_is_looked_at_when_its_last_pod_may_run_again() -> None:
+    made = world(3)
+    key = submit(made, "crashed", workers=3, master=None)
+    made.cycle()
+    for index in range(3):
+        told(made, key, "worker", index, "running", "failed")
+    for _ in range(10):
+        made.cycle()
+        due = made.fold.next_due()
+        if due is None:
+            break
+        made.now = max(due, made.now)
+    assert made.workload(key).pods.live.size == 3
+
+
+def test_a_gang_that_is_resumed_while_its_pods_stop_waits_for_all_of_them() -> None:
+    made = world(3)
+    key = submit(made, "resumed", workers=3, master=None)
+    made.cycle()
+    id_ = made.workload(key).workload_id
+    made.do("workload", key, SuspendWorkload(workload_id=id_))
+    made.do("workload", key, ResumeWorkload(workload_id=id_))
+    told(made, key, "worker", 0, "stopped")
+    made.cycle()
+    made.cycle()
+    assert [pod.phase for pod in made.workload(key).pods.live.values()] == ["Stopping", "Stopping"]
+    told(made, key, "worker", 1, "stopped")
+    told(made, key, "worker", 2, "stopped")
+    made.cycle()
+    made.cycle()
+    assert [pod.phase for pod in made.workload(key).pods.live.values()] == ["Bound"] * 3
+    assert not made.check().violations
+
+
+def test_what_changed_since_the_plan_binds_no_part_of_a_gang() -> None:
+    made = world(4)
+    key = submit(made, "torn", workers=3, master=None)
+    made.cycle()
+    told(made, key, "worker", 0, "running", "interrupted")
+    (again,) = plan(made.fold.snapshot(made.now)).bindings
+    told(made, key, "worker", 1, "running", "failed")
+    id_ = made.workload(key).workload_id
+    command = PlacePods(workload_id=id_, placements=(again.placement,))
+    context = Context(now=made.now, actor=ACTOR, command_id="c", version=made.chain("workload", key).version)
+    refused = WORKLOAD.decide(command, made.workload(key), context)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "stale_placement"
+
+
 @pytest.mark.parametrize("preemptibility", ["preemptible", "non-preemptible"])
 def test_a_quota_bounds_the_whole_gang(preemptibility: str) -> None:
     made = world(8, quota=3000)
@@ -161,6 +240,53 @@ def test_gangs_leave_room_for_a_plan_that_is_cut_short() -> None:
     planned = plan(made.fold.snapshot(made.now), max_pods=3)
     assert len(planned.bindings) == 2
     assert planned.more
+
+
+@pytest.fixture
+def counted_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind many gangs that were tried in vain."""
+    monkeypatch.setattr(place, "TRIED_IN_VAIN", 0)
+
+
+@pytest.mark.usefixtures("counted_first")
+def test_a_gang_that_is_counted_first_is_placed_where_it_fits_and_says_how_many_would_find_a_place() -> None:
+    made = world(2, 1)
+    wide, narrow = submit(made, "wide", workers=4), submit(made, "narrow", workers=3)
+    made.cycle()
+    assert made.workload(narrow).pods.live.size == 4
+    assert (made.workload(wide).reason, made.workload(wide).message) == (
+        "insufficient_gpu",
+        "its 5 pods start together, and at most 3 of them find a place now, each with 1 GPU",
+    )
+
+
+@pytest.mark.usefixtures("counted_first")
+def test_a_gang_that_is_counted_first_keeps_to_the_quota_and_to_its_topology() -> None:
+    made = world(quota=2000)
+    for number, zone in enumerate("aab"):
+        made.node(f"n{number}", gpu_count=1, labels={"zone": zone})
+    beyond = submit(made, "beyond", workers=3, master=None, preemptibility="non-preemptible")
+    apart = submit(made, "apart", workers=3, master=None, pod_affinity=PodAffinity(key="zone", type="Required"))
+    fits = submit(made, "fits", workers=2, master=None, pod_affinity=PodAffinity(key="zone", type="Required"))
+    made.cycle()
+    assert [made.workload(key).pods.live.size for key in (beyond, apart, fits)] == [0, 0, 2]
+    assert made.workload(beyond).reason == "quota_used"
+    assert "at most 2 of them find a place now: " in made.workload(beyond).message
+    assert "at most 2 of them find a place now, each with 1 GPU" in made.workload(apart).message
+
+
+def test_many_wide_gangs_that_wait_are_not_tried_pod_by_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given gangs of different shapes, of which each would take nearly all that is free."""
+    monkeypatch.setattr(place, "MOST_PROBED", 10_000)  # they are all of one project
+    made = world(*(8 for _ in range(10)))
+    for number in range(60):
+        submit(made, f"wide-{number}", workers=81 + number, master=None)
+    planning = Planning(made.fold.snapshot(made.now), POLICY, 2_000)
+    for phase in POLICY.phases:
+        phase.run(planning)
+    assert not planning.placed.pods
+    assert len(planning.short) == 60
+    assert planning.tried_in_vain == 2_000
 
 
 def test_the_masters_end_completes_it_and_stops_the_workers() -> None:

@@ -20,7 +20,7 @@ from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
 from events.workload.state import Workload
 from services.runtime.log.folding import take
-from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, update_drafts
+from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, seen_by, update_drafts
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
@@ -43,6 +43,8 @@ class World:
         self.fold = SchedulingState(orders=policy.orders)
         self.cluster_id = ""
         self.project_id = ""
+        self.seen: dict[str, NodeFacts] = {}
+        """By node key: facts that the last plan was made by."""
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
@@ -157,6 +159,7 @@ class World:
     def plan(self, **limits: Any) -> Plan:
         snapshot = self.fold.snapshot(self.now)
         planned = plan(snapshot, policy=self.policy, **limits)
+        self.seen = seen_by(planned, self.fold.nodes)
         assert plan(snapshot, policy=self.policy, **limits) == planned, "the same snapshot gave another plan"
         return planned
 
@@ -165,6 +168,7 @@ class World:
         snapshot = self.fold.snapshot(self.now)
         planned = plan(snapshot, policy=self.policy, **limits)
         self.fold.note(snapshot, planned)
+        self.seen = seen_by(planned, self.fold.nodes)
         bound, released = batches(planned, max_messages=max_messages)
         for batch in bound:
             drafts, refused = batch_drafts(self.heads(), batch, str(uuid4()), self.now)
@@ -177,7 +181,7 @@ class World:
         return planned
 
     def heads(self) -> Heads:
-        return Heads(workloads=self.fold.workloads, nodes=self.fold.nodes)
+        return Heads(workloads=self.fold.workloads, nodes=self.fold.nodes, seen=self.seen)
 
     def _commit(self, drafts: list[Draft] | Refusal) -> None:
         assert not isinstance(drafts, Refusal), drafts
@@ -186,6 +190,7 @@ class World:
     def settle(self, *, cycles: int = 20) -> None:
         """Cycles until nothing is planned any more."""
         for _ in range(cycles):
-            if self.cycle().empty:
+            planned = self.cycle()
+            if planned.empty and not planned.put_off:
                 return
         raise AssertionError("the scheduler does not come to rest")

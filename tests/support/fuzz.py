@@ -104,6 +104,7 @@ def _of(type_: Any, given: _Given) -> st.SearchStrategy[Any]:
         int: st.sampled_from(NUMBERS),
         float: st.sampled_from(FLOATS),
         str: st.sampled_from(TEXTS),
+        bytes: st.sampled_from((b"", b"\x00", b"[]")),
         bool: st.booleans(),
         msgspec.Raw: st.sampled_from(RAWS),
         datetime: _mostly(st.sampled_from(MOMENTS[:2]), st.sampled_from(MOMENTS)),

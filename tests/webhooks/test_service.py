@@ -247,7 +247,7 @@ async def test_who_does_not_hear_the_log_deletes_and_parks_nothing(
         assert (other.id in directory.webhooks, hook.id in directory.webhooks) == (True, False)
         await table.begin("0", 0)
         row = Row(webhook_id=hook.id, event_id="e", type="T", place="1", about="w", body="{}")
-        await table.take_in([row], "1")
+        await table.take_in([row], "1", since="0")
         stop = asyncio.Event()
         task = asyncio.create_task(dispatcher.tidy(stop))
         await asyncio.sleep(0.3)
@@ -261,7 +261,7 @@ async def test_what_a_service_has_held_for_too_long_is_left_to_others(scene: Sce
     async with tidying(scene) as (table, directory, dispatcher):
         await table.begin("0", 0)
         row = Row(webhook_id=hook.id, event_id="e", type="T", place="1", about="w", body="{}")
-        await table.take_in([row], "1")
+        await table.take_in([row], "1", since="0")
         (held,) = await table.claim([(hook.id, 1, "p", 1)], 1)
         await dispatcher.deliver_now(directory.webhooks[hook.id], structs.replace(held, post_by=time.monotonic() - 1))
         assert receiver.of("/ok") == []

@@ -141,5 +141,53 @@ async def test_what_was_not_delivered_is_delivered_after_postgres_is_lost_and_no
     assert not set(ids) & set(receiver.ids("/ok")), "what was delivered is not posted again"
 
 
+@pytest.mark.parametrize("put_back", ["empty", "to an older place"])
+async def test_tables_that_are_put_back_beside_a_running_service_lose_no_event(
+    scene: Scene, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, put_back: str
+) -> None:
+    """As by an administrator, from a copy of Postgres' own: what the service knew of before is not what they have."""
+    monkeypatch.setattr(feed, "WRITE_SECONDS", 0.05)
+    down = await scene.webhook(f"{receiver.url}/down")
+    await scene.start()
+    seqs = list[int]()
+    for _ in range(3):
+        await scene.webhook("https://example.com/another", "BudgetWarned")
+        seqs.append(await scene.given.store.last_seq())
+    ids = await tell(scene, seqs)
+    standings = Standings(Requests(scene.given.nc))
+    async with asyncio.timeout(20):
+        while (newest := (await standings.newest())[0]) is None or len(newest.webhooks[down.id].waiting) < len(ids):
+            await asyncio.sleep(0.05)
+    connection = await asyncpg.connect(scene.settings("webhooks").database_url)
+    async with connection.transaction():
+        await connection.execute("DELETE FROM muster.webhook_deliveries")
+        if put_back == "empty":
+            await connection.execute("DELETE FROM muster.webhook_position")
+        else:
+            await connection.execute("UPDATE muster.webhook_position SET place = $1", at(seqs[0] - 1)[0])
+    await connection.close()
+    receiver.requests.clear()
+    receiver.answers["/down"] = lambda _: reply(204)
+    new = await scene.tell_at(await scene.given.store.last_seq() + 1)
+    await until(lambda: {*ids, new} <= set(receiver.ids("/down")), "what waited is posted, and what is new")
+
+
+async def test_from_its_first_moment_on_nothing_is_lost_with_postgres(scene: Scene, receiver: Receiver) -> None:
+    """Given tables that are lost before the time of the first standing has come."""
+    await scene.webhook(f"{receiver.url}/down")
+    service = await scene.start()
+    await scene.webhook("https://example.com/another", "BudgetWarned")
+    ids = await tell(scene, [await scene.given.store.last_seq()])
+    await until(lambda: receiver.of("/down"), "it is taken in")
+    await scene.kill(service)
+    connection = await asyncpg.connect(scene.settings("webhooks").database_url)
+    await connection.execute("TRUNCATE muster.webhook_position, muster.webhook_deliveries")
+    await connection.close()
+    receiver.requests.clear()
+    receiver.answers["/down"] = lambda _: reply(204)
+    await scene.start()
+    await until(lambda: set(ids) <= set(receiver.ids("/down")), "what waited is posted")
+
+
 async def tell(scene: Scene, seqs: Sequence[int]) -> list[str]:
     return [await scene.tell_at(seq) for seq in seqs]

@@ -42,7 +42,7 @@ async def wait_for(table: Table, *events: str) -> None:
         )
         for number, event in enumerate(events, 1)
     ]
-    await table.take_in(rows, rows[-1].place)
+    await table.take_in(rows, rows[-1].place, since="")
 
 
 async def claim(table: Table) -> list[Claimed]:
@@ -111,7 +111,7 @@ async def test_what_came_for_a_webhook_that_was_enabled_again_is_not_parked(tabl
     found, newest = await table.held()
     assert found == ["hook"]
     row = Row(webhook_id="hook", event_id="b/1", type="T", place="100", about="b", body="{}")
-    await table.take_in([row], "100")
+    await table.take_in([row], "100", since="")
     assert await table.park(found, newest) == 1
     assert [one.event_id for one in await claim(table)] == ["b/1"]
 

@@ -374,6 +374,21 @@ class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", o
     """What may be given, in the tree of the fields."""
 
 
+class Rehearsal(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a policy would have made of past submissions."""
+
+    looked_at: int
+    """How many workloads were looked at, the newest first."""
+    refused: int
+    """How many of them would have been refused."""
+    changed: int
+    """How many of them would have got other values."""
+    workloads: list[RehearsedWorkload]
+    """Those that would have been refused or changed."""
+    gaps: list[str]
+    """What was not looked at, in sentences."""
+
+
 class CodeLimits(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Size limits of code."""
 
@@ -400,6 +415,52 @@ class CodePart(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Number of parts, the same in each request."""
     data: str
     """The part in Base64. Each part but the last has `partBytes` bytes."""
+
+
+class BatchCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: BatchCreation."""
+
+    items: list[AnyCreation]
+    """The workloads to create, of any kinds, in up to 50 projects; each at most 512 KiB."""
+    all_or_nothing: bool | None = None
+    """Whether nothing is created unless everything is."""
+
+
+class BatchOutcome(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of a batch of creations."""
+
+    created: int
+    """Number of items that were created."""
+    refused: int
+    """Number of items that were not."""
+    items: list[BatchItemOutcome]
+    """One for each item, in the order of the request."""
+
+
+class WorkloadActs(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkloadActs."""
+
+    action: WorkloadActsAction
+    """What is done to each workload: delete, suspend or resume."""
+    ids: list[str]
+    """Ids of the workloads, each once; at most 100."""
+    dry_run: bool | None = None
+    """Whether only to tell what would become of each: from rights, ownership and its state. What only the decision
+    itself knows, such as a budget that is used up, is not looked at.
+    """
+
+
+class WorkloadActOutcomes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of an act on several workloads."""
+
+    dry_run: bool
+    """Whether nothing was done, and this is what would be."""
+    changed: int
+    """Number of workloads that changed."""
+    refused: int
+    """Number of workloads on which it was refused."""
+    items: list[WorkloadActOutcome]
+    """One for each id, in the order of the request."""
 
 
 class WorkloadList(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -544,6 +605,10 @@ class WorkloadChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The next decision of the scheduler goes by it."""
     auto_deletion_time_after_completion_seconds: int | UnsetType | None = UNSET
     """Counted from the end; a workload that ended longer ago is deleted at once."""
+    labels: list[Label] | UnsetType | None = UNSET
+    """All labels that it has from then on; an empty list takes them off. Runs that begin later carry them."""
+    annotations: list[Annotation] | UnsetType | None = UNSET
+    """All annotations, likewise."""
 
 
 class History(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2321,6 +2386,84 @@ class WorkspaceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of relatedUrls."""
 
 
+class RehearsedWorkload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a policy would have made of a workload."""
+
+    workload_id: str
+    """Id of the workload."""
+    name: str
+    """Its name."""
+    project_id: str
+    """Id of its project."""
+    created_at: datetime
+    """When it was submitted."""
+    issues: list[ComplianceIssue]
+    """Why its submission would have been refused; none where it would have been accepted."""
+    changed: list[str]
+    """Fields that would have got another value, such as `spec.category`."""
+
+
+class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: AnyCreation."""
+
+    name: str
+    """Name of the workload, unique among the living workloads of the project; at most 253 characters."""
+    use_given_name_as_prefix: bool | None = None
+    """Whether to add a hyphen and six characters to the name, so that it is always free."""
+    project_id: str
+    """Id of the project that the workload belongs to."""
+    cluster_id: str
+    """Id of the cluster that runs the workload."""
+    template_id: str | None = None
+    """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
+    assets: AssetChoice | None = None
+    """Environment and compute resource, whose fields go into the spec."""
+    kind: WorkloadType
+    """Kind of the workload: Training, Distributed or Workspace."""
+    spec: WorkloadSpec | None = None
+    """What is to run, and how, in the fields of this kind."""
+    master_spec_same_as_worker: bool | None = None
+    """Of a distributed training: whether there is a master that is made as the workers are."""
+    master_spec: MasterSpec | None = None
+    """Of a distributed training: what is to run in the master, where that is not what the workers run."""
+
+
+class BatchItemOutcome(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of one creation of a batch."""
+
+    index: int
+    """Of the item in the request, from 0."""
+    code: int
+    """202 where it was created, now or when the same request came before; else the status that it would have
+    alone.
+    """
+    name: str
+    """Name of the workload."""
+    id: str | None = None
+    """Id of the workload that was created."""
+    message: str | None = None
+    """Why it was not created."""
+    details: str | None = None
+    """The refusal's code, where there is one."""
+    compliance_issues: list[ComplianceIssue] | None = None
+    """What is wrong with the item, field by field, where that is why."""
+
+
+class WorkloadActOutcome(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of an act on one workload of several."""
+
+    id: str
+    """Id of the workload."""
+    code: int
+    """202 where it is done, or was so already; else the status that it would have alone."""
+    message: str
+    """A sentence for people."""
+    changed: bool | None = None
+    """False where it already was so, or was refused."""
+    details: str | None = None
+    """The refusal's code, where there is one."""
+
+
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A workload, as lists show it."""
 
@@ -2515,6 +2658,28 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
     """
+
+
+class Label(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Label."""
+
+    name: str | None = None
+    """A Kubernetes label key. Mandatory."""
+    value: str | None = None
+    """A Kubernetes label value. Default: empty."""
+    exclude: bool | None = None
+    """Whether to drop the label of this name that a template sets."""
+
+
+class Annotation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Annotation."""
+
+    name: str | None = None
+    """A Kubernetes annotation key. Mandatory."""
+    value: str | None = None
+    """Any text. Default: empty."""
+    exclude: bool | None = None
+    """Whether to drop the annotation of this name that a template sets."""
 
 
 class WorkloadCreatedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4131,28 +4296,6 @@ class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether to drop the item of this name that a default sets."""
 
 
-class Label(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Body of a request: Label."""
-
-    name: str | None = None
-    """A Kubernetes label key. Mandatory."""
-    value: str | None = None
-    """A Kubernetes label value. Default: empty."""
-    exclude: bool | None = None
-    """Whether to drop the label of this name that a template sets."""
-
-
-class Annotation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Body of a request: Annotation."""
-
-    name: str | None = None
-    """A Kubernetes annotation key. Mandatory."""
-    value: str | None = None
-    """Any text. Default: empty."""
-    exclude: bool | None = None
-    """Whether to drop the annotation of this name that a template sets."""
-
-
 class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: RelatedUrl."""
 
@@ -4575,6 +4718,10 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """Counted from the end of the workload."""
     delete_at: datetime | None = None
     """New time of the auto-deletion, if the workload has already ended."""
+    labels: list[LabelData] | None = None
+    """All labels that it has from now on. Runs that begin later carry them."""
+    annotations: list[AnnotationData] | None = None
+    """All annotations that it has from now on, likewise."""
 
 
 class WorkloadDeletionRequestedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4686,9 +4833,9 @@ class Taint(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
 
     key: str
     """Key of the taint."""
-    value: str | None = None
-    """Value of the taint."""
-    effect: str | None = None
+    value: str
+    """Value of the taint; empty if it has none."""
+    effect: str
     """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
 
 
@@ -5776,6 +5923,28 @@ class PodRefData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Its number in the attempt: people count the runs of an attempt from 1."""
 
 
+class LabelData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One label."""
+
+    name: str
+    """A Kubernetes label key. Mandatory."""
+    value: str | None = None
+    """A Kubernetes label value. Default: empty."""
+    exclude: bool | None = None
+    """Whether to drop the label of this name that a template sets."""
+
+
+class AnnotationData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One annotation."""
+
+    name: str
+    """A Kubernetes annotation key. Mandatory."""
+    value: str | None = None
+    """Any text. Default: empty."""
+    exclude: bool | None = None
+    """Whether to drop the annotation of this name that a template sets."""
+
+
 class PublicActor(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Who caused an event, as an id of Muster's own that says nothing about the person."""
 
@@ -6190,6 +6359,7 @@ if TYPE_CHECKING:
     type TrainingSpecRestartPolicy = Literal["Always", "Never", "OnFailure"]
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
+    type WorkloadActsAction = Literal["delete", "resume", "suspend"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
     type WorkloadType = Literal["Distributed", "Training", "Workspace"]
 else:
@@ -6306,5 +6476,6 @@ else:
     TrainingSpecRestartPolicy = str
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
+    WorkloadActsAction = str
     WorkloadDiffDifference = str
     WorkloadType = str

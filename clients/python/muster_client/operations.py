@@ -832,6 +832,75 @@ def delete_workspace_policy(
     )
 
 
+def rehearse_training_policy(
+    body: models.TrainingPolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    limit: int | None = None,
+) -> Request[models.Rehearsal]:
+    """Say what a policy for trainings would have made of past submissions. Nothing is stored.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
+    """
+    return Request(
+        "POST",
+        "/api/v1/policies/trainings:rehearse",
+        models.Rehearsal,
+        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        body=body,
+    )
+
+
+def rehearse_distributed_policy(
+    body: models.DistributedPolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    limit: int | None = None,
+) -> Request[models.Rehearsal]:
+    """Say what a policy for distributed trainings would have made of past submissions. Nothing is stored.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
+    """
+    return Request(
+        "POST",
+        "/api/v1/policies/distributed:rehearse",
+        models.Rehearsal,
+        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        body=body,
+    )
+
+
+def rehearse_workspace_policy(
+    body: models.WorkspacePolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    limit: int | None = None,
+) -> Request[models.Rehearsal]:
+    """Say what a policy for workspaces would have made of past submissions. Nothing is stored.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
+    """
+    return Request(
+        "POST",
+        "/api/v1/policies/workspaces:rehearse",
+        models.Rehearsal,
+        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        body=body,
+    )
+
+
 def code_limits(
     *, project_id: str | None = None, cluster_id: str | None = None, digest: str | None = None
 ) -> Request[models.CodeLimits]:
@@ -863,6 +932,44 @@ def put_code(
         "POST",
         "/api/v1/code",
         models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def create_workloads(
+    body: models.BatchCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.BatchOutcome]:
+    """Create up to 1,000 workloads of any kinds. The answer says for each whether it is stored.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/workloads:batch",
+        models.BatchOutcome,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def act_on_workloads(
+    body: models.WorkloadActs, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.WorkloadActOutcomes]:
+    """Delete, suspend or resume up to 100 workloads of any kinds. The answer says what became of each.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/workloads/batch",
+        models.WorkloadActOutcomes,
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -964,7 +1071,7 @@ def get_workload(
 def change_workload(
     workload_id: str, body: models.WorkloadChange, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Change the priority of a workload, or when it is deleted automatically.
+    """Change the priority, labels or annotations of a workload, or when it is deleted automatically.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.

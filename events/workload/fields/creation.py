@@ -1,6 +1,6 @@
 """Which workload this is and where it goes: what a creation says beside the spec, and what of it is stored."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec.structs import replace
 
@@ -9,15 +9,20 @@ from events.fields.values import NonEmpty, Uuid
 from events.workload.spec import (
     NO_DISTRIBUTED_SPEC,
     NO_SPEC,
+    NO_WORKLOAD_SPEC,
     NO_WORKSPACE_SPEC,
     Distributed,
     DistributedSpec,
     MasterSpec,
     TrainingSpec,
+    WorkloadSpec,
     WorkspaceSpec,
     distribution_of,
     stored,
 )
+
+KindName = Literal["Training", "Distributed", "Workspace"]
+"""Every registered kind."""
 
 
 class AssetChoice(Section, frozen=True, kw_only=True):
@@ -96,3 +101,31 @@ class DistributedCreation(Creation, frozen=True, kw_only=True):
         else:
             master = None if self.master_spec_same_as_worker is False else workers
         return workers, Distributed(distribution=distribution_of(self.spec), master=master)
+
+
+MOST_CREATIONS: Final = 1_000
+"""Of one batch: as many commits as one atomic step of the log holds."""
+
+
+class AnyCreation(Creation, frozen=True, kw_only=True):
+    """One item of a batch: the body with which a workload of its kind is created alone, and its kind."""
+
+    kind: KindName
+    """Kind of the workload: Training, Distributed or Workspace."""
+    spec: Annotated[WorkloadSpec, Limits(or_null=True)] = NO_WORKLOAD_SPEC
+    """What is to run, and how, in the fields of this kind."""
+    master_spec_same_as_worker: bool | None = None
+    """Of a distributed training: whether there is a master that is made as the workers are."""
+    master_spec: MasterSpec | None = None
+    """Of a distributed training: what is to run in the master, where that is not what the workers run."""
+
+
+class BatchCreation(Body, frozen=True, kw_only=True):
+    """The body of POST /api/v1/workloads:batch."""
+
+    TITLE: ClassVar[str] = "Batch"
+
+    items: Annotated[tuple[AnyCreation, ...], Limits(shortest=1, longest=MOST_CREATIONS)]
+    """The workloads to create, of any kinds, in up to 50 projects; each at most 512 KiB."""
+    all_or_nothing: bool = False
+    """Whether nothing is created unless everything is."""

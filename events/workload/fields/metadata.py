@@ -46,9 +46,9 @@ class Metadata(Section, frozen=True, kw_only=True):
 
     TITLE: ClassVar[str] = "Labels and annotations"
 
-    labels: Annotated[Items[Label], About(rows="S074", flag="--label", key="name")] = ()
+    labels: Annotated[Items[Label], About(rows="S074", flag="--label", key="name", later=True)] = ()
     """Labels of the workload; at most 1000, each name once."""
-    annotations: Annotated[Items[Annotation], About(rows="S073", flag="--annotation", key="name")] = ()
+    annotations: Annotated[Items[Annotation], About(rows="S073", flag="--annotation", key="name", later=True)] = ()
     """Annotations of the workload; at most 1000, each name once."""
     category: Annotated[str, About(rows="S051", flag="--category")] = ""
     """A word to group and filter workloads by; at most 253 characters."""

@@ -25,7 +25,7 @@ class HttpGet(Section, frozen=True, kw_only=True):
 class ProbeHandler(Section, frozen=True, kw_only=True):
     """How to ask."""
 
-    http_get: Annotated[Annotated[HttpGet, Limits(not_null=True)] | None, About(rows="R21")] = None
+    http_get: Annotated[Annotated[HttpGet, Limits(not_null=True, hides_default=True)] | None, About(rows="R21")] = None
     """Ask by an HTTP request. Mandatory."""
 
 

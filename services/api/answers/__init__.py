@@ -26,6 +26,7 @@ from services.api.answers.clusters import (
     Nodes,
     NodeUse,
     RefusedReport,
+    Taint,
 )
 from services.api.answers.diff import (
     Diff,
@@ -66,7 +67,18 @@ from services.api.answers.organisation import (
     ServiceAccounts,
     ServiceAccountToken,
 )
-from services.api.answers.outcomes import CodeLimits, ComplianceIssue, Created, Error, HttpResponse, SubmissionErrorV2
+from services.api.answers.outcomes import (
+    BatchItemOutcome,
+    BatchOutcome,
+    CodeLimits,
+    ComplianceIssue,
+    Created,
+    Error,
+    HttpResponse,
+    SubmissionErrorV2,
+    WorkloadActOutcome,
+    WorkloadActOutcomes,
+)
 from services.api.answers.policies import (
     DistributedPolicy,
     PolicyMeta,
@@ -123,6 +135,8 @@ __all__ = [
     "AssetMeta",
     "Audit",
     "AuditEntry",
+    "BatchItemOutcome",
+    "BatchOutcome",
     "Budget",
     "Budgets",
     "Cluster",
@@ -196,6 +210,7 @@ __all__ = [
     "Subscription",
     "SubscriptionKey",
     "Subscriptions",
+    "Taint",
     "Template",
     "TemplateMeta",
     "Templates",
@@ -214,6 +229,8 @@ __all__ = [
     "WebhookTry",
     "Webhooks",
     "Workload",
+    "WorkloadActOutcome",
+    "WorkloadActOutcomes",
     "WorkloadDiff",
     "WorkloadKind",
     "WorkloadList",

@@ -3,7 +3,6 @@
 from typing import Literal
 
 from events.cluster import ClusterKind
-from events.node import Taint
 from services.api.answers.forms import Form, Uuid
 from services.api.shown_events import Moment
 
@@ -126,6 +125,17 @@ class NodeDevice(Form, frozen=True, kw_only=True):
     """Its number, from 0."""
     reserved_milli: int
     """Thousandths of it that are reserved."""
+
+
+class Taint(Form, frozen=True, kw_only=True):
+    """Keeps off pods that do not tolerate it, as in Kubernetes."""
+
+    key: str
+    """Key of the taint."""
+    value: str
+    """Value of the taint; empty if it has none."""
+    effect: str
+    """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
 
 
 class Node(Form, frozen=True, kw_only=True):

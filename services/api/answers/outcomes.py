@@ -74,3 +74,61 @@ class Created(Form, frozen=True, kw_only=True):
     """Id of what was created."""
     name: str
     """Name of what was created."""
+
+
+class BatchItemOutcome(Form, frozen=True, kw_only=True):
+    """What became of one creation of a batch."""
+
+    index: int
+    """Of the item in the request, from 0."""
+    code: Code
+    """202 where it was created, now or when the same request came before; else the status that it would have alone."""
+    name: str
+    """Name of the workload."""
+    id: Uuid | UnsetType = UNSET
+    """Id of the workload that was created."""
+    message: str | UnsetType = UNSET
+    """Why it was not created."""
+    details: str | UnsetType = UNSET
+    """The refusal's code, where there is one."""
+    compliance_issues: list[ComplianceIssue] | UnsetType = UNSET
+    """What is wrong with the item, field by field, where that is why."""
+
+
+class BatchOutcome(Form, frozen=True, kw_only=True):
+    """What became of a batch of creations."""
+
+    created: int
+    """Number of items that were created."""
+    refused: int
+    """Number of items that were not."""
+    items: list[BatchItemOutcome]
+    """One for each item, in the order of the request."""
+
+
+class WorkloadActOutcome(Form, frozen=True, kw_only=True):
+    """What became of an act on one workload of several."""
+
+    id: Uuid
+    """Id of the workload."""
+    code: Code
+    """202 where it is done, or was so already; else the status that it would have alone."""
+    message: str
+    """A sentence for people."""
+    changed: bool = False
+    """False where it already was so, or was refused."""
+    details: str | UnsetType = UNSET
+    """The refusal's code, where there is one."""
+
+
+class WorkloadActOutcomes(Form, frozen=True, kw_only=True):
+    """What became of an act on several workloads."""
+
+    dry_run: bool
+    """Whether nothing was done, and this is what would be."""
+    changed: int
+    """Number of workloads that changed."""
+    refused: int
+    """Number of workloads on which it was refused."""
+    items: list[WorkloadActOutcome]
+    """One for each id, in the order of the request."""

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from events.envelope import CommandReply, OutcomeUnknown
+from events.envelope import BatchReply, CommandReply, OutcomeUnknown
 from services.runtime.nats.inboxes import inbox_prefix, is_inbox
 
 MAX_IN_FLIGHT: Final = 256
@@ -119,7 +119,7 @@ def _asker(subject: str) -> str:
             return "api"
 
 
-async def reply(connection: Client, message: Msg, answer: CommandReply) -> None:
+async def reply(connection: Client, message: Msg, answer: CommandReply | BatchReply) -> None:
     """Answer a request. An answer that cannot be sent is the asker's OutcomeUnknown anyway."""
     try:
         await connection.publish(message.reply, _ENCODER.encode(answer))

@@ -38,6 +38,12 @@ class Stay:
         return index
 
 
+def most_together(planning: Planning, together: Together, candidates: Candidates, most: int) -> int:
+    """About how many pods find room at one value, at the one that takes the most of them; no fewer than do."""
+    column, values, _ = planning.snapshot.nodes.labels.column(together.label)
+    return int(_counts(candidates, column, values, most).max(initial=0))
+
+
 class Elsewhere(NamedTuple):
     """Nodes that are not where the other pods are."""
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from events.project import PodSecurity
 from events.quantities import parse_bytes, parse_quantity
 from events.workload.pod import DeviceShare
+from events.workload.pod_sets import Container
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.security import Security, security_of, with_project
@@ -126,6 +127,25 @@ def test_a_pod_with_whole_gpus_sees_those_that_its_node_gives_it_and_cannot_name
 def test_a_pod_that_shares_a_device_is_not_made_before_it_is_known_which() -> None:
     with pytest.raises(ValueError, match="needs to know which devices"):
         pod(run(devices=(DeviceShare(device=0, milli=500),)))
+
+
+def test_a_run_of_a_project_that_became_strict_after_it_was_submitted_has_no_more_than_strict_pods() -> None:
+    """Its namespace is not strict, so the API server would let it through."""
+    asked = Container(
+        capabilities=("CHOWN", "NET_BIND_SERVICE"),
+        escalation=True,
+        seccomp="Unconfined",
+        host_network=True,
+        host_ipc=True,
+    )
+    spec = pod(run(container=asked, pod_security="restricted"), security="baseline")["spec"]
+    assert not {"hostNetwork", "hostIPC"} & spec.keys()
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (made,) = spec["containers"]
+    assert made["securityContext"]["allowPrivilegeEscalation"] is False
+    assert made["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}
+    refused = pod(run(container=asked, pod_security="restricted"), security="restricted")["spec"]["containers"][0]
+    assert refused["securityContext"]["allowPrivilegeEscalation"], "there the API server refuses it by name"
 
 
 def test_the_level_of_pod_security_is_the_namespaces_and_the_strictest_where_it_says_none() -> None:

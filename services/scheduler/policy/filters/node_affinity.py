@@ -22,7 +22,10 @@ def matching(labels: NodeLabels, terms: tuple[NodeSelectorTerm, ...], count: int
     matched = np.zeros(count, dtype=np.bool_)
     for term in terms:
         if term.match_expressions:
-            matched |= np.logical_and.reduce([satisfying(labels, each) for each in term.match_expressions])
+            all_of = np.ones(count, dtype=np.bool_)
+            for each in term.match_expressions:
+                all_of &= satisfying(labels, each)
+            matched |= all_of
     return matched
 
 
@@ -35,9 +38,10 @@ def satisfying(labels: NodeLabels, expression: MatchExpression) -> Booleans:
         case "DoesNotExist":
             return numbers < 0
         case "In" | "NotIn":
-            wanted = [number_of[value] for value in expression.values if value in number_of]
-            within = np.isin(numbers, np.array(wanted, dtype=np.int64))
-            return within if expression.operator == "In" else ~within
+            # The last one stands for nodes without the label, whose number is -1.
+            within = np.zeros(len(number_of) + 1, dtype=np.bool_)
+            within[[number_of[value] for value in expression.values if value in number_of]] = True
+            return within[numbers] if expression.operator == "In" else ~within[numbers]
         case "Gt" | "Lt":
             bound = whole_number(expression.values[0]) if expression.values else None
             if bound is None:

@@ -31,9 +31,15 @@ def _matches(tolerated: Tolerated, taint: Taint) -> bool:
 
 
 def refuses(view: View) -> Booleans:
+    """Only the sets of these nodes are looked at: those of another cluster are that one's own affair."""
     nodes = view.room.nodes
-    refusing = [not all(tolerates(view.request, taint) for taint in taints) for taints in nodes.taint_sets]
-    return np.array(refusing, dtype=np.bool_)[nodes.taints[view.rows]]
+    numbers = nodes.taints[view.rows]
+    refusing = np.zeros(len(nodes.taint_sets), dtype=np.bool_)
+    seen = refusing.copy()
+    seen[numbers] = True
+    for number in np.flatnonzero(seen).tolist():
+        refusing[number] = not all(tolerates(view.request, taint) for taint in nodes.taint_sets[number])
+    return refusing[numbers]
 
 
 def words(view: View) -> str:

@@ -97,6 +97,16 @@ def why_gang(planning: Planning, part: PodClass, shortfall: Shortfall, *, placed
     )
 
 
+def too_few(count: int, of: Pending, why_: PodClass | Waiting) -> Waiting:
+    """Why a gang finds no place of which at most so many pods find one; where it is nodes that lack room, its class."""
+    told = f"its {len(of.pods)} pods start together, and at most {count} of them find a place now"
+    if isinstance(why_, Waiting):
+        return Waiting(reason=why_.reason, message=f"{told}: {why_.message}")
+    gpus_asked = why_.request.gpu_devices > 0
+    reason = WaitingReason.INSUFFICIENT_GPU if gpus_asked else WaitingReason.INSUFFICIENT_RESOURCES
+    return Waiting(reason=reason, message=f"{told}, each with {wish(why_.request)}")
+
+
 def _nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> View:
     """Every node of these pools that is there."""
     table, cluster_id = planning.snapshot.nodes, pod_class.cluster_id

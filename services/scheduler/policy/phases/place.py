@@ -3,18 +3,30 @@ after the other, and where too many find no room, none of them is placed.
 
 A workload that does not fit lets others pass. Once no room was found for one pod, its whole class is done for this
 plan, because from here on room only shrinks.
+
+To find out that a gang does not fit takes as long as to place it, and to compare a long node affinity takes its time,
+too: a plan spends so much on that for each project, and puts the rest off to the next one.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try
 from services.scheduler.policy.phases import explain, quota
-from services.scheduler.policy.together import Stay
-from services.scheduler.snapshot import OrderKey, Pending, PodClass
+from services.scheduler.policy.together import Stay, most_together
+from services.scheduler.snapshot import GangPart, OrderKey, Pending, PodClass, Queue, Waiting
+
+TRIED_IN_VAIN: Final = 2_000
+"""Pods of gangs that a plan places and takes back, some 0.2 s. From then on a gang is tried only where a rough count
+says that it may fit: a few hundred wide ones that wait would hold up everybody for a minute.
+"""
+MOST_PROBED: Final = 1_000
+"""Pods of one project that are tried in vain in one plan, about: some 0.15 s, which everybody waits for."""
+COUNTED_AS: Final = 5
+"""Pods that a gang counts as beside those, for what it costs to look at it at all."""
 
 
 def run(planning: Planning) -> None:
@@ -25,21 +37,46 @@ def run(planning: Planning) -> None:
     ]
     heapq.heapify(heads)
     classes = {i: queues[i].pod_class for _, i, _ in heads}
-    pools = {i: _pools(planning, pod_class) for i, pod_class in classes.items() if not pod_class.gang}
+    pools = {
+        i: _pools(planning, pod_class)
+        for i, pod_class in classes.items()
+        if not pod_class.gang and not pod_class.probing
+    }
+    longest: dict[str, int] = {}
+    for i, pod_class in classes.items():
+        longest[pod_class.project_id] = max(longest.get(pod_class.project_id, 0), queues[i].put_off)
     while heads:
         _, i, at = heapq.heappop(heads)
         queue = queues[i]
         entry = queue.entries[at]
+        probing = queue.pod_class.probing
+        if probing and _puts_off(planning, queue, longest):
+            planning.put_off.add(i)
+            continue
         if queue.pod_class.gang:
+            before = planning.tried_in_vain
             shortfall = _place_gang(planning, queue.pod_class, entry)
+            probing = COUNTED_AS + planning.tried_in_vain - before
         else:
+            if i not in pools:
+                pools[i] = _pools(planning, queue.pod_class)
             shortfall = _place(planning, queue.pod_class, entry, entry.pods, pools[i])
+        if shortfall is not None:
+            planning.probed[queue.pod_class.project_id] += probing
         if planning.cut_short:
             return
         if shortfall is not None:
             planning.short[i] = shortfall
         elif at + 1 < len(queue.entries):
             heapq.heappush(heads, (queue.entries[at + 1].order, i, at + 1))
+
+
+def _puts_off(planning: Planning, queue: Queue, longest: Mapping[str, int]) -> bool:
+    """Whether its project has used up what one plan spends on it, or others of it have been put off more often.
+    `longest`: by project, how often at most.
+    """
+    project_id = queue.pod_class.project_id
+    return planning.probed[project_id] >= MOST_PROBED or queue.put_off < longest[project_id]
 
 
 def _pools(planning: Planning, pod_class: PodClass) -> list[tuple[str, Candidates]]:
@@ -67,9 +104,15 @@ def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shor
     at, planning.in_gang = 0, True
     for each in pod_class.gang:
         part, before = pod_class.part(each), len(planning.placed.pods)
-        shortfall = _place(planning, part, entry, entry.pods[at : at + each.pods], _pools(planning, part))
-        if shortfall is not None and len(planning.placed.pods) - before < each.needed:
-            waiting = explain.why_gang(planning, part, shortfall, placed=len(planning.placed.pods) - start, of=entry)
+        pools = _pools(planning, part)
+        waiting = _too_few(planning, part, each, pools, entry) if planning.tried_in_vain >= TRIED_IN_VAIN else None
+        if waiting is None:
+            shortfall = _place(planning, part, entry, entry.pods[at : at + each.pods], pools)
+            placed = len(planning.placed.pods)
+            if shortfall is not None and placed - before < each.needed:
+                waiting = explain.why_gang(planning, part, shortfall, placed=placed - start, of=entry)
+        if waiting is not None:
+            planning.tried_in_vain += len(planning.placed.pods) - start
             planning.room.rollback(mark)
             planning.placed.forget(start)
             planning.quota_used, planning.in_gang = used, False
@@ -78,6 +121,25 @@ def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shor
     planning.in_gang = False
     planning.placed.whole.add(entry.key)
     return None
+
+
+def _too_few(
+    planning: Planning, part: PodClass, of: GangPart, pools: list[tuple[str, Candidates]], entry: Pending
+) -> Waiting | None:
+    """Why this part of a gang cannot find a place, by a rough count that is never too small; None where it may, or
+    where none of its pods does, which the first one shows.
+    """
+    if part.together is not None and part.together.required:
+        count = sum(most_together(planning, part.together, candidates, of.pods) for _, candidates in pools)
+    else:
+        count = sum(candidates.fitting_in_all(of.pods) for _, candidates in pools)
+    left_milli = quota.left_milli(planning, part)
+    shortfall = _shortfall(planning, part, pools, left_milli)
+    if left_milli is not None and shortfall.quota_need_milli:
+        by_quota = max(left_milli, 0) // shortfall.quota_need_milli
+        if by_quota < min(count, of.needed):
+            return explain.too_few(by_quota, entry, explain.why(planning, part, shortfall))
+    return explain.too_few(count, entry, part) if 0 < count < of.needed else None
 
 
 def _place(

@@ -2,6 +2,8 @@
 
 from typing import Any, Final, assert_never
 
+from msgspec.structs import replace
+
 from events.cluster_protocol import RunPod
 from events.workload.pod_sets import Container
 from services.agent.backends.kubernetes.act.code_manifests import code_mount, code_volumes
@@ -14,6 +16,8 @@ HOME_FOLDER: Final = "/muster/home"
 """No image has anything there."""
 _HOME_VOLUME, _SHM_VOLUME = "home", "shm"
 _NOTHING: Final = Container()
+_OF_RESTRICTED: Final = frozenset({"NET_BIND_SERVICE"})
+"""Capabilities that `restricted` lets a pod add."""
 
 
 def image_and_terminal(container: Container) -> Manifest:
@@ -79,6 +83,20 @@ def pod_security(level: Security, container: Container = _NOTHING) -> Manifest:
     seccomp = {"seccompProfile": {"type": container.seccomp or "RuntimeDefault"}}
     groups = {"supplementalGroups": list(container.groups)} if container.groups else {}
     return {"runAsNonRoot": True, **seccomp, **groups} if level == "restricted" else {**seccomp, **groups}
+
+
+def within_restricted(container: Container) -> Container:
+    """Without what Pod Security `restricted` forbids: of a run whose project became strict after it was submitted,
+    where its namespace, and so the API server, is not.
+    """
+    return replace(
+        container,
+        capabilities=tuple(one for one in container.capabilities if one in _OF_RESTRICTED),
+        escalation=False if container.escalation else container.escalation,
+        seccomp="" if container.seccomp == "Unconfined" else container.seccomp,
+        host_network=False,
+        host_ipc=False,
+    )
 
 
 def container_security(level: Security, container: Container = _NOTHING) -> Manifest:

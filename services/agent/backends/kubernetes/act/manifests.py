@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, assert_never
 
+from msgspec.structs import replace
+
 from events.cluster_protocol import EnvironmentSource, RunPod
 from events.workload.needs import GPU
 from events.workload.pod_sets import Container
@@ -28,6 +30,7 @@ from services.agent.backends.kubernetes.act.container_manifests import (
     pod_security,
     pull_secrets,
     readiness_probe,
+    within_restricted,
 )
 from services.agent.backends.kubernetes.act.objects import CLONE_CONTAINER, MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
@@ -81,6 +84,8 @@ def pod_manifest(
     if shares_devices(run) and not devices:
         raise ValueError(f"{run.pod_key}: a run that shares devices needs to know which devices they are")
     level = with_project(security, run.pod_security)
+    if level == "restricted" and security != level:
+        run = replace(run, container=within_restricted(run.container))
     working_dir = CODE_FOLDER if run.code else run.working_dir
     mounts, volumes = folders(run, cluster_id, code_maps)
     before = [*([_unpacking(run, level)] if run.code else []), *_cloning(run, level)]

@@ -1,0 +1,398 @@
+"""`muster apply`: the workloads of files, made where they are not there, and changed where they may be."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from events.nearest import did_you_mean
+from muster.cli.command import Session, command
+from muster.cli.exits import ExitCode, Problem, exit_code_of, usage
+from muster.cli.names import LAG_SECONDS, check_new_name, default_cluster, default_project, find_cluster, find_project
+from muster.cli.options import ClusterOption, ProjectOption
+from muster.cli.output import Column
+from muster.cli.resubmit import difference
+from muster.cli.values import Json, Row, number_of, row_of, rows_of, text_of
+
+if TYPE_CHECKING:
+    from events.workload.kinds.kind import Kind
+
+ENDINGS: Final = (".yaml", ".yml", ".json")
+"""Of the files of a folder that are read."""
+MOST_ITEMS: Final = 1_000
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of one batch as it is sent; the API takes twice as much."""
+CHANGEABLE: Final = ("priorityClass", "autoDeletionTimeAfterCompletionSeconds", "labels", "annotations")
+"""Fields of a spec that the API changes while a workload lives."""
+COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("KIND", "kind"),
+    Column("RESULT", "result"),
+    Column("ID", "id", wide=True),
+    Column("FILE", "file", wide=True),
+    Column("WHY", "why", rest=True),
+)
+_FilesOption = Annotated[
+    list[str],
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE|DIR|-",
+        help="Read workloads from this file, of YAML (one document for each) or JSON, or from those of a folder.",
+    ),
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Wanted:
+    """One workload as a file says it, and what became of it."""
+
+    file: str
+    """With the number of the document."""
+    kind: str
+    request: Row
+    result: str = ""
+    why: str = ""
+    id: str = ""
+    code: ExitCode = ExitCode.OK
+    changes: Row = field(default_factory=dict[str, Json])
+
+    @property
+    def name(self) -> str:
+        return text_of(self.request, "name")
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return text_of(self.request, "projectId"), self.name
+
+    def refuse(self, why: str, code: ExitCode) -> None:
+        self.result, self.why, self.code = "refused", why, code
+
+    @property
+    def row(self) -> Row:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "result": self.result,
+            "id": self.id or None,
+            "file": self.file,
+            "why": self.why or None,
+        }
+
+
+def add_apply(root: typer.Typer) -> None:
+    """Declares `muster apply`."""
+
+    @command(
+        root,
+        "apply",
+        examples="""
+        muster apply -f workloads/
+        muster apply -f many.yaml --dry-run
+        muster apply -f training.yaml -f workspace.yaml -p vision
+        generate.py | muster apply -f - -o json
+        """,
+        columns=COLUMNS,
+    )
+    def apply(
+        session: Session,
+        *,
+        files: _FilesOption,
+        project: ProjectOption = None,
+        cluster: ClusterOption = None,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Check every request and show what would be done, and do nothing.")
+        ] = False,
+        all_or_nothing: Annotated[
+            bool, typer.Option("--all-or-nothing", help="Create nothing unless all that is new can be created.")
+        ] = False,
+    ) -> int:
+        """Create the workloads of files or folders, of any kinds, or change them where they may be changed.
+
+        What exists already stays as it is where its spec is the same; what cannot be changed is refused by name. A
+        document is what `submit -f` takes, with its kind: Training, Distributed or Workspace.
+        """
+        wanted = [one for file in files for one in _read(file)]
+        if not wanted:
+            raise usage("these files hold no workload", todo="a document needs kind, name and spec")
+        _place(session, wanted, project, cluster)
+        if dry_run:
+            _rehearse(session, wanted)
+        else:
+            for batch in _batches(wanted, all_or_nothing=all_or_nothing):
+                _create(session, batch, all_or_nothing=all_or_nothing)
+            for one in wanted:
+                if one.result == "exists":
+                    _compare(session, one)
+                if one.changes:
+                    _change(session, one)
+        session.out.rows([one.row for one in wanted], COLUMNS)
+        if dry_run:
+            session.out.talk("dry run: nothing was done")
+        return next((one.code for one in wanted if one.code), ExitCode.OK)
+
+
+# -- from files to requests --------------------------------------------------------------------------------------------
+
+
+def _read(given: str) -> Iterator[_Wanted]:
+    """Raises Problem (usage)."""
+    from muster.cli.request_file import read_documents
+
+    path = Path(given)
+    if given != "-" and path.is_dir():
+        found = sorted(one for one in path.iterdir() if one.suffix in ENDINGS and one.is_file())
+        if not found:
+            raise usage(f"--file: the folder {given} has no file that ends with {', '.join(ENDINGS)}")
+        names = [str(one) for one in found]
+    else:
+        names = [given]
+    for name in names:
+        documents = read_documents(name)
+        for number, document in enumerate(documents, start=1):
+            yield _wanted(document, name if len(documents) == 1 else f"{name} (document {number})")
+
+
+def _wanted(document: Json, where: str) -> _Wanted:
+    """Raises Problem (usage)."""
+    from events.workload.kinds import KINDS
+
+    if not isinstance(document, dict):
+        raise usage(f"--file: {where} is no workload", todo="it needs the fields kind, name and spec")
+    kind = document.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else None
+        said = "has no kind" if kind is None else f"has the kind {kind!r}, which does not exist"
+        raise usage(f"--file: {where} {said}", todo=hint or f"kinds: {', '.join(KINDS)}")
+    request: Row = {key: value for key, value in document.items() if key != "kind"}
+    known = KINDS[kind].creation.__struct_encode_fields__
+    for key in request:
+        if key not in known:
+            todo = did_you_mean(str(key), known) or f"a {kind} has: kind, {', '.join(known)}"
+            raise usage(f"--file: {where}: unknown field {key!r}", todo=todo)
+    if not text_of(request, "name"):
+        raise usage(f"--file: {where} has no name", todo="give it one: by its name it is found again")
+    if request.get("useGivenNameAsPrefix"):
+        raise usage(
+            f"--file: {where}: useGivenNameAsPrefix makes another workload each time",
+            todo="leave it out, or use `submit -f`",
+        )
+    check_new_name(text_of(request, "name"))
+    return _Wanted(file=where, kind=kind, request=request)
+
+
+def _place(session: Session, wanted: Sequence[_Wanted], project: str | None, cluster: str | None) -> None:
+    """Gives each its project and cluster, where it names none. Raises Problem."""
+    if project or any("projectId" not in one.request for one in wanted):
+        found = find_project(session.api, project) if project else default_project(session, None)
+        for one in wanted:
+            if project or "projectId" not in one.request:
+                one.request["projectId"] = text_of(found, "id")
+    if cluster or any("clusterId" not in one.request for one in wanted):
+        found = find_cluster(session.api, cluster) if cluster else default_cluster(session, None)
+        for one in wanted:
+            if cluster or "clusterId" not in one.request:
+                one.request["clusterId"] = text_of(found, "id")
+    seen: dict[tuple[str, str], str] = {}
+    for one in wanted:
+        if one.place in seen:
+            raise usage(
+                f"--file: {one.file} and {seen[one.place]} have one name, {one.name!r}", todo="give each its own"
+            )
+        seen[one.place] = one.file
+
+
+# -- creating ----------------------------------------------------------------------------------------------------------
+
+
+def _batches(wanted: Sequence[_Wanted], *, all_or_nothing: bool) -> Iterator[list[_Wanted]]:
+    """Raises Problem (usage) where all shall be one batch, and are too many."""
+    batch: list[_Wanted] = []
+    size = 0
+    for one in wanted:
+        bytes_ = len(json.dumps(one.request))
+        if batch and (len(batch) == MOST_ITEMS or size + bytes_ > MOST_BYTES):
+            if all_or_nothing:
+                raise usage(f"--all-or-nothing is for at most {MOST_ITEMS:,} workloads of {MOST_BYTES:,} bytes in all")
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += bytes_
+    yield batch
+
+
+def _create(session: Session, batch: Sequence[_Wanted], *, all_or_nothing: bool) -> None:
+    """Raises Problem where a request is wrong in itself: then none of the batch was created."""
+    if all_or_nothing:
+        # What is there already must not keep the others from being created.
+        batch = _missing(session, batch)
+        if not batch:
+            return
+    items: list[Json] = [{"kind": one.kind, **one.request} for one in batch]
+    body: Row = {"items": items}
+    if all_or_nothing:
+        body["allOrNothing"] = True
+    try:
+        answer = session.api.mutate("POST", "/workloads:batch", body).body
+    except Problem as problem:
+        raise _in_files(problem, batch) from problem
+    for one, outcome in zip(batch, rows_of(answer, "items"), strict=True):
+        if identifier := text_of(outcome, "id"):
+            one.result, one.id = "created", identifier
+        elif text_of(outcome, "details") == "name_taken":
+            one.result = "exists"
+        else:
+            issues = rows_of(outcome, "complianceIssues")
+            why = "; ".join(f"{text_of(issue, 'field')}: {text_of(issue, 'details')}" for issue in issues)
+            one.refuse(why or text_of(outcome, "message"), exit_code_of(int(number_of(outcome, "code"))))
+
+
+def _in_files(problem: Problem, batch: Sequence[_Wanted]) -> Problem:
+    """The same, with files in the place of numbers of items."""
+
+    def told(text: str) -> str:
+        for index in range(len(batch) - 1, -1, -1):
+            text = text.replace(f"items[{index}]", batch[index].file)
+        return text
+
+    return Problem(
+        told(problem.what),
+        why=tuple(map(told, problem.why)),
+        todo=problem.todo,
+        code=problem.code,
+        request_id=problem.request_id,
+        refusal=problem.refusal,
+    )
+
+
+# -- what is there -----------------------------------------------------------------------------------------------------
+
+
+def _found(session: Session, one: _Wanted) -> str:
+    """The id of the living workload of this name; empty where there is none."""
+    project, name = one.place
+    same: list[tuple[str, str | int]] = [("filterBy", f"projectId=={project}"), ("filterBy", f"name=={name}")]
+    rows = rows_of(session.api.get("/workloads", same), "workloads")
+    return text_of(rows[0], "id") if rows else ""
+
+
+def _missing(session: Session, wanted: Sequence[_Wanted]) -> list[_Wanted]:
+    """Those that are not there; the others are marked."""
+    for one in wanted:
+        if _found(session, one):
+            one.result = "exists"
+    return [one for one in wanted if one.result != "exists"]
+
+
+def _compare(session: Session, one: _Wanted) -> None:
+    """What is to be changed of a workload that is there, or why that cannot be."""
+    one.id = _found(session, one)
+    if not one.id:
+        # Lists lag the log by some milliseconds.
+        time.sleep(LAG_SECONDS)
+        one.id = _found(session, one)
+    if not one.id:
+        one.refuse("its name was taken a moment ago, and it is not there now; try again", ExitCode.CONFLICT)
+        return
+    answer = session.api.read(f"/workloads/{one.id}")
+    there = answer.body
+    if text_of(there, "type") not in {"", one.kind}:
+        one.refuse(f"there is a {text_of(there, 'type')} of this name", ExitCode.CONFLICT)
+        return
+    want = _effective(one)
+    if want is None:
+        return
+    differing = _differing(one, want, there)
+    if not differing:
+        one.result = "unchanged"
+        return
+    fixed = [name for name in differing if name.removeprefix("spec.") not in CHANGEABLE]
+    if fixed:
+        told = "; ".join(told for name in fixed for told in difference(_only(there, name), _only(want, name)))
+        one.refuse(
+            f"{told or ', '.join(fixed)}: cannot be changed; delete it first, or give this one another name",
+            ExitCode.CONFLICT,
+        )
+        return
+    spec = row_of(want, "spec")
+    one.result = "changed"
+    one.why = "; ".join(told for name in differing for told in difference(_only(there, name), _only(want, name)))
+    one.changes = {name.removeprefix("spec."): spec[name.removeprefix("spec.")] for name in differing}
+
+
+def _effective(one: _Wanted) -> Row | None:
+    """The workload as it would be created, with every default; None where the request is wrong in itself, and the
+    reason is told.
+    """
+    from events.workload.kinds import KINDS
+    from services.api.check import FaultyCreation, check_creation
+
+    kind = KINDS[one.kind]
+    checked = check_creation(kind.creation, one.request)
+    if isinstance(checked, FaultyCreation):
+        one.refuse("; ".join(f"{issue.field}: {issue.details}" for issue in checked.issues), ExitCode.REJECTED)
+        return None
+    return _shown(kind, checked)
+
+
+def _shown(kind: "Kind", checked: Any) -> Row:
+    from events.workload.kinds.distributed import shown_master
+    from events.workload.spec import with_master_defaults
+
+    spec, distributed = checked.order()
+    spec, distributed = kind.with_defaults(spec), with_master_defaults(distributed)
+    shown: Row = {"clusterId": checked.cluster_id, "spec": _as_json(kind.shown(spec, distributed))}
+    if distributed is not None:
+        same, master = shown_master(spec, distributed)
+        shown |= {"masterSpecSameAsWorker": same, "masterSpec": _as_json(master)}
+    return shown
+
+
+def _as_json(value: object) -> Json:
+    """As an answer of the API has it."""
+    import msgspec
+
+    return json.loads(msgspec.json.encode(value))
+
+
+def _differing(one: _Wanted, want: Row, there: Row) -> list[str]:
+    """Fields of which the file says another thing than the workload has, such as `spec.image`."""
+    found = [name for name in want if name != "spec" and want[name] != there.get(name)]
+    given, has = row_of(one.request, "spec"), row_of(there, "spec")
+    for name, value in row_of(want, "spec").items():
+        # It follows the priority that a workload was created with, where nobody names one.
+        follows = name == "preemptibility" and given.get(name) is None
+        if value != has.get(name) and not follows:
+            found.append(f"spec.{name}")
+    return found
+
+
+def _only(row: Row, name: str) -> Row:
+    """One field of a workload, under its own name."""
+    if not name.startswith("spec."):
+        return {name: row.get(name)}
+    return {name: row_of(row, "spec").get(name.removeprefix("spec."))}
+
+
+def _change(session: Session, one: _Wanted) -> None:
+    try:
+        session.api.mutate("PATCH", f"/workloads/{one.id}", one.changes)
+    except Problem as problem:
+        one.refuse("; ".join((problem.what, *problem.why)), problem.code)
+
+
+def _rehearse(session: Session, wanted: Sequence[_Wanted]) -> None:
+    """What would be done, as far as can be said without doing it."""
+    for one in wanted:
+        if _effective(one) is None:
+            continue
+        if _found(session, one):
+            _compare(session, one)
+        else:
+            one.result = "created"
+    for one in wanted:
+        one.changes = {}

@@ -1,0 +1,140 @@
+"""One act on many workloads: each id with its own answer, and what would become of it."""
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.api import Served
+
+PATH = "/api/v1/workloads/batch"
+NOWHERE = "7d1c2b3a-0000-8000-8000-000000000000"
+
+
+@pytest.fixture(scope="module")
+def alice(served: Served) -> Iterator[httpx.Client]:
+    with served.client("alice") as client:
+        yield client
+
+
+def made(served: Served, client: httpx.Client, kind: str = "trainings", **more: Any) -> str:
+    answer = client.post(f"/api/v1/workloads/{kind}", json=served.training(**more))
+    assert answer.status_code == 202, answer.text
+    return answer.json()["workloadId"]
+
+
+def act(client: httpx.Client, action: str, *ids: str, key: str | None = None, **more: Any) -> dict[str, Any]:
+    headers = {} if key is None else {"Idempotency-Key": key}
+    answer = client.post(PATH, json={"action": action, "ids": [*ids], **more}, headers=headers)
+    assert answer.status_code == 202, answer.text
+    return answer.json()
+
+
+def phase(client: httpx.Client, workload_id: str) -> str:
+    return client.get(f"/api/v1/workloads/{workload_id}").json()["desiredPhase"]
+
+
+def test_each_id_has_its_own_answer(served: Served, alice: httpx.Client) -> None:
+    one, other, stopped = made(served, alice), made(served, alice, "workspaces"), made(served, alice)
+    act(alice, "suspend", stopped)
+
+    told = act(alice, "suspend", one, NOWHERE, stopped, other)
+
+    assert [item["code"] for item in told["items"]] == [202, 404, 202, 202]
+    assert [item["changed"] for item in told["items"]] == [True, False, False, True]
+    assert (told["changed"], told["refused"], told["dryRun"]) == (2, 1, False)
+    assert [phase(alice, workload) for workload in (one, stopped, other)] == ["Stopped"] * 3
+    assert act(alice, "resume", one, stopped)["changed"] == 2
+    assert act(alice, "delete", one, stopped, other)["changed"] == 3
+    refused = act(alice, "resume", one)["items"][0]
+    assert (refused["code"], refused["details"]) == (409, "workload_deleted")
+
+
+def test_a_dry_run_tells_the_same_and_does_nothing(served: Served, alice: httpx.Client) -> None:
+    one, stopped = made(served, alice), made(served, alice)
+    act(alice, "suspend", stopped)
+    with served.client("vic") as viewer, served.client("stranger") as stranger:
+        for client, expected in ((alice, [202, 202, 404]), (viewer, [403, 403, 404]), (stranger, [404, 404, 404])):
+            would = act(client, "suspend", one, stopped, NOWHERE, dryRun=True)
+            assert [item["code"] for item in would["items"]] == expected
+        assert phase(alice, one) == "Running"
+        for client in (viewer, stranger, alice):
+            would = act(client, "suspend", one, stopped, NOWHERE, dryRun=True)
+            done = act(client, "suspend", one, stopped, NOWHERE)
+            told = [
+                [(item["code"], item["changed"], item.get("details")) for item in each["items"]]
+                for each in (would, done)
+            ]
+            assert told[0] == told[1]
+            assert would["dryRun"]
+
+
+def test_a_dry_run_knows_ownership_protection(served: Served, alice: httpx.Client) -> None:
+    with served.client() as admin, served.client("bob") as bob:
+        body = {"name": f"safe-{secrets.token_hex(4)}", "kind": "kubernetes"}
+        cluster = admin.post("/api/v1/clusters", json=body).json()["id"]
+        assert admin.patch(f"/api/v1/clusters/{cluster}", json={"ownershipProtection": True}).status_code == 202
+        one = made(served, alice, clusterId=cluster)
+        assert act(bob, "delete", one, dryRun=True)["items"][0]["details"] == "not_owner"
+        assert act(bob, "delete", one)["items"][0]["details"] == "not_owner"
+        assert act(alice, "delete", one, dryRun=True)["changed"] == 1
+        assert act(admin, "delete", one, dryRun=True)["changed"] == 1
+
+
+def test_the_same_request_again_does_nothing_more(served: Served, alice: httpx.Client) -> None:
+    key, one = secrets.token_hex(8), made(served, alice)
+    first = act(alice, "suspend", one, key=key)
+    act(alice, "resume", one)
+
+    assert act(alice, "suspend", one, key=key) == first
+    assert phase(alice, one) == "Running"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        pytest.param({"action": "stop", "ids": [NOWHERE]}, "action", id="no act"),
+        pytest.param({"action": "delete", "ids": []}, "ids", id="none"),
+        pytest.param({"action": "delete", "ids": [NOWHERE] * 2}, "ids[1]", id="twice"),
+        pytest.param({"action": "delete", "ids": [f"{n:08x}-0000-8000-8000-000000000000" for n in range(101)]}, "ids",
+                     id="too many"),
+        pytest.param({"action": "delete", "ids": [NOWHERE], "all": True}, "all", id="unknown"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_by_name(alice: httpx.Client, body: dict[str, Any], field: str) -> None:
+    answer = alice.post(PATH, json=body)
+    assert answer.status_code == 400
+    assert field in {issue["field"] for issue in answer.json()["complianceIssues"]}
+
+
+def test_labels_and_annotations_change_and_what_may_not_change_is_refused_by_name(
+    served: Served, alice: httpx.Client
+) -> None:
+    one = made(served, alice, spec={"labels": [{"name": "stage", "value": "dev"}]})
+    path = f"/api/v1/workloads/{one}"
+    labels = [{"name": "team", "value": "vision"}]
+    answer = alice.patch(path, json={"labels": labels, "annotations": [{"name": "note", "value": "a b"}]})
+    assert answer.status_code == 202, answer.text
+
+    found = alice.get(path).json()
+    assert found["spec"]["labels"] == labels
+    assert found["spec"]["annotations"] == [{"name": "note", "value": "a b"}]
+    seen = {"min_seq": answer.headers["X-Log-Sequence"], "labelSelector": "team=vision,!stage", "search": one}
+    assert alice.get("/api/v1/workloads/count", params=seen).json()["count"] == 1
+    history = alice.get(f"{path}/history", params={"min_seq": seen["min_seq"]}).json()["records"]
+    assert any("labels team=vision" in record["message"] for record in history)
+    assert "already" in alice.patch(path, json={"labels": labels}).json()["message"]
+    assert alice.patch(path, json={"labels": []}).status_code == 202
+    assert alice.get(path).json()["spec"]["labels"] == []
+    for body, field in (
+        ({"labels": [{"name": "a b"}]}, "labels[0].name"),
+        ({"labels": [{"name": "a"}, {"name": "a"}]}, "labels[1].name"),
+        ({"image": "python:3.14", "labels": labels}, "image"),
+        ({"completions": 5}, "completions"),
+        ({"nothing": 5}, "nothing"),
+    ):
+        answer = alice.patch(path, json=body)
+        assert answer.status_code == 400, answer.text
+        assert [issue["field"] for issue in answer.json()["complianceIssues"]] == [field]

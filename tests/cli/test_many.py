@@ -1,0 +1,148 @@
+"""Many workloads from the command line: applied from files, chosen by filters, marked with labels. On the real API."""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from development.servers import NatsServer, PostgresServer
+from development.stack import until
+from tests.support.api import Served, serving
+
+MANY = """
+kind: Training
+name: {0}-train
+spec: {{image: "python:3.13", args: train.py, labels: [{{name: set, value: {0}}}]}}
+---
+kind: Workspace
+name: {0}-work
+spec: {{image: jupyter, labels: [{{name: set, value: {0}}}]}}
+---
+kind: Distributed
+name: {0}-gang
+spec: {{image: jax, distributedFramework: JAX, numWorkers: 2, labels: [{{name: set, value: {0}}}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def served(
+    nats_server: NatsServer, postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    with serving(nats_server, postgres_server, tmp_path_factory.mktemp("many")) as running:
+        yield running
+
+
+@pytest.fixture
+def alice(served: Served, home: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    monkeypatch.setenv("MUSTER_URL", served.url)
+    monkeypatch.setenv("MUSTER_TOKEN", served.token("alice"))
+    return served
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"x{secrets.token_hex(3)}"
+
+
+def results(ran: Any) -> dict[str, str]:
+    return {row["name"].partition("-")[2]: row["result"] for row in ran.json()}
+
+
+def test_files_are_applied_again_and_again(alice: Served, muster: Any, tmp_path: Path, prefix: str) -> None:
+    file = tmp_path / "many.yaml"
+    file.write_text(MANY.format(prefix))
+    apply = ("apply", "-f", str(tmp_path), "-o", "json")
+
+    assert results(muster(*apply, "--dry-run")) == dict.fromkeys(("train", "work", "gang"), "created")
+    assert results(first := muster(*apply)) == dict.fromkeys(("train", "work", "gang"), "created"), first.err
+    assert until(
+        lambda: len(muster("workload", "list", "-l", f"set={prefix}", "-o", "name").out.split()) == 3 or None, 20
+    )
+    assert results(again := muster(*apply)) == dict.fromkeys(("train", "work", "gang"), "unchanged")
+    assert [row["id"] for row in again.json()] == [row["id"] for row in first.json()]
+
+    text = file.read_text().replace("args: train.py", "args: train.py, priorityClass: high")
+    file.write_text(
+        text.replace("image: jupyter", "image: jupyter-2").replace(
+            "numWorkers: 2", "numWorkers: 2, annotations: [{name: a, value: b}]"
+        )
+    )
+    dry = muster(*apply, "--dry-run")
+    ran = muster(*apply)
+    assert results(dry) == results(ran) == {"train": "changed", "work": "refused", "gang": "changed"}, ran.err
+    assert ran.code == dry.code == 5
+    whys = {row["name"]: row["why"] for row in ran.json()}
+    assert "jupyter → jupyter-2: cannot be changed" in whys[f"{prefix}-work"]
+    shown = muster("workload", "describe", f"{prefix}-train", "-o", "json").json()
+    assert shown["spec"]["priorityClass"] == "high"
+    assert results(muster(*apply))["train"] == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "code"),
+    [
+        pytest.param("name: a\nspec: {image: b}", "has no kind", 2, id="no kind"),
+        pytest.param("kind: training\nname: a", "did you mean 'Training'", 2, id="another kind"),
+        pytest.param("kind: Training\nnames: a", "unknown field 'names'", 2, id="unknown field"),
+        pytest.param("kind: Training\nspec: {image: b}", "has no name", 2, id="no name"),
+        pytest.param("kind: Training\nname: a\n---\nkind: Workspace\nname: a", "have one name", 2, id="one name"),
+        pytest.param("- 1", "is no workload", 2, id="no object"),
+        pytest.param("", "hold no workload", 2, id="nothing"),
+        pytest.param("kind: Training\nname: a-{0}\nspec: {{completions: 0}}", "file.yaml.spec.image", 6, id="wrong"),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_file(  # noqa: PLR0917 - fixtures and cases
+    alice: Served, muster: Any, tmp_path: Path, prefix: str, text: str, told: str, code: int
+) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(text.format(prefix) if "{0}" in text else text)
+    ran = muster("apply", "-f", str(file))
+    assert (ran.code, told in ran.err) == (code, True), ran.err
+
+
+def test_a_file_for_apply_is_one_for_submit_and_several_documents_are_not(
+    alice: Served, muster: Any, tmp_path: Path, prefix: str
+) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text(f"kind: Training\nname: {prefix}\nspec: {{image: a}}")
+    assert muster("training", "submit", "-f", str(file)).code == 0
+    ran = muster("workspace", "submit", "-f", str(file))
+    assert (ran.code, "is of kind 'Training'" in ran.err) == (2, True)
+    file.write_text(MANY.format(prefix))
+    ran = muster("training", "submit", "-f", str(file))
+    assert (ran.code, f"muster apply -f {file}" in ran.err) == (2, True)
+
+
+def test_filters_choose_what_is_acted_on_and_a_dry_run_shows_it(
+    alice: Served, muster: Any, tmp_path: Path, prefix: str
+) -> None:
+    (tmp_path / "many.yaml").write_text(MANY.format(prefix))
+    assert muster("apply", "-f", str(tmp_path)).code == 0
+    chosen = ("-l", f"set={prefix}")
+    assert until(lambda: len(muster("workload", "list", *chosen, "-o", "name").out.split()) == 3 or None, 20)
+
+    assert results(muster("training", "suspend", *chosen, "--dry-run", "-o", "json")) == {"train": "would suspend"}
+    assert results(muster("workload", "suspend", *chosen, "-o", "json")) == dict.fromkeys(
+        ("train", "work", "gang"), "suspending"
+    )
+    stopped = ("--status", "Stopped", *chosen)
+    assert until(lambda: len(muster("workload", "list", *stopped, "-o", "name").out.split()) == 3 or None, 20)
+    assert "nothing was done" in muster("workload", "suspend", *chosen).err
+    assert results(muster("workload", "delete", *chosen, "-o", "json", "-y"))["gang"] == "deleting"
+    for words in (("suspend",), ("suspend", "a", "--all"), ("delete", *chosen, "--wait")):
+        assert muster("workload", *words).code == 2
+
+
+def test_labels_are_set_and_taken_off(alice: Served, muster: Any, prefix: str) -> None:
+    submit = ("training", "submit", prefix, "-i", "a", "--label", "stage=dev", "--label", "keep=1")
+    assert muster(*submit).code == 0
+    assert muster("workload", "label", prefix, "team=vision", "stage-").code == 0
+    assert "already" in muster("workload", "label", prefix, "team=vision").err
+    assert muster("workload", "annotate", prefix, "note=second try").code == 0
+    spec = muster("workload", "describe", prefix, "-o", "json").json()["spec"]
+    assert spec["labels"] == [{"name": "keep", "value": "1"}, {"name": "team", "value": "vision"}]
+    assert spec["annotations"] == [{"name": "note", "value": "second try"}]
+    assert muster("workload", "label", prefix, "team").code == 2
+    assert muster("workload", "label", prefix, "te am=x").code == 6
