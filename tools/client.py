@@ -96,14 +96,14 @@ class Models:
             return self.type_of(schema["allOf"][0], prefix)
         if "$ref" in schema:
             name = target(schema)
+            if "oneOf" in self._schemas[name] and "discriminator" not in self._schemas[name]:
+                return "Any"
             if name not in self._wanted:
                 self._wanted.append(name)
             return prefix + name
         if "oneOf" in schema:
             return self._one_of([target(member) for member in schema["oneOf"]], schema["discriminator"]["propertyName"])
-        match schema.get("type"):
-            case None:
-                return "Any"
+        match schema["type"]:
             case "string" if "enum" in schema:
                 return prefix + self._choice(schema["enum"], place)
             case "string":

@@ -59,15 +59,15 @@ NOUNS: Final[dict[str, Noun]] = {
     "template": Noun(
         module="assets", add="add_template", summary="Templates: any fields of a workload, to begin with."
     ),
-    "apply": Noun(
-        module="apply",
-        add="add_apply",
-        summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
-    ),
     "policy": Noun(
         module="policies",
         add="add_policies",
         summary="Policies: what administrators set and forbid, everywhere or in a project.",
+    ),
+    "apply": Noun(
+        module="apply",
+        add="add_apply",
+        summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
     ),
     "top": Noun(
         module="top",

@@ -141,6 +141,8 @@ class Look:
     """Query parameters, parsed; every one of the operation is there."""
     faults: list[Issue] = field(default_factory=list[Issue])
     """What is wrong with the query and the headers; told with what is wrong with the body, and nothing is sent."""
+    policies: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
+    """Those that were read for this request, by kind and project: a batch has many items."""
 
     @property
     def queries(self) -> Queries:

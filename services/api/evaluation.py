@@ -1,7 +1,7 @@
 """`:evaluate`: what a submission would be, field by field, by the very code that submits. Nothing is stored."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
@@ -37,14 +37,15 @@ async def evaluate(call: Call, kind: Kind) -> Answer[Evaluation]:
     command_id = call.command_id()
     found = await examined(call, kind, call.json_object(), command_id)
     asked = found.checked
-    # Also where nothing else is wrong, that the name is taken: a submission is told by the decider.
+    # Faulty in any case: that the name is taken is told here, too, where alone the decider would.
     more = await misfits(call, asked, command_id, faulty=True)
-    issues = [*found.told(more), *await _exhausted(call, asked.project_id)]
+    wrong = found.told(more)
+    issues = [*wrong, *await _exhausted(call, asked.project_id)]
     ordered, distributed = asked.order()
     spec = kind.with_defaults(ordered)
     told = explained(kind, spec, distributed, found.made.made_from(kind, spec, distributed))
     values = msgspec.to_builtins(kind.shown(spec, distributed))
-    fields = _Fields(kind, found, more, values)
+    fields = _Fields(kind, found, [*zip(found.places(more), wrong, strict=True)], values)
     return Answer(
         Evaluation(
             accepted=not issues,
@@ -72,13 +73,13 @@ def _issue(issue: Issue) -> ComplianceIssue:
 class _Fields:
     """What is told of each field of one request."""
 
-    def __init__(self, kind: Kind, found: Examined, more: Sequence[Issue], values: Any) -> None:
+    def __init__(self, kind: Kind, found: Examined, issues: Iterable[tuple[str, Issue]], values: Any) -> None:
         self._node, self._values = spec_node(kind.name), values
         self._in_force = found.made.in_force
         self._whole = found.made.merged or Merged(spec={}, origin={})
         self._below = merged(self._node, self._in_force.layers)
         self._issues: dict[str, list[Issue]] = {}
-        for place, issue in zip(found.places(more), found.told(more), strict=True):
+        for place, issue in issues:
             self._issues.setdefault(self._shown(place), []).append(issue)
 
     def _shown(self, place: str) -> str:
@@ -102,20 +103,22 @@ class _Fields:
         issues = [issue for place, told in self._issues.items() if _within(place, path) for issue in told]
         if issues and not index and (given := value_at(self._whole, holder)) is not None:
             value = given  # what is wrong is shown as it was given
-        item = cast("dict[str, Any]", value) if index and isinstance(value, dict) else None
-        named = {} if item is None else self._ruled_item(node, rules, holder, item)
-        said = {} if item is None or not item.get("description") else {"instructions": item["description"]}
-        if not index:
+        told: dict[str, Any] = {"default": None, "locked": False}
+        if index and isinstance(value, dict):
+            item = cast("dict[str, Any]", value)
+            told |= self._ruled_item(node, rules, holder, item)
+            told |= {"instructions": item["description"]} if item.get("description") else {}
+        elif not index:
             default = value_at(self._below, holder)
-            default = msgspec.to_builtins(node.default) if default is None else default
-            named = {"default": default, "locked": rules is not None and rules.is_fixed, **_bounds(node, rules)}
+            told["default"] = msgspec.to_builtins(node.default) if default is None else default
+            told |= {"locked": rules is not None and rules.is_fixed} | _bounds(node, rules)
         return EvaluatedField(
             field=path,
             value=value,
             set_by=set_by,
             required=node.mandatory or (rules is not None and rules.required is not None),
             issues=[*map(_issue, issues)],
-            **{"default": None, "locked": False} | named | said,
+            **told,
         )
 
     def _ruled_item(self, node: Node, rules: FieldRules | None, holder: str, item: Mapping[str, Any]) -> dict[str, Any]:

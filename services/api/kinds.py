@@ -75,7 +75,7 @@ class Examined:
     faults: Sequence[Issue]
     """What is wrong with it in itself, wherever it is sent."""
     unsuited: Sequence[Issue]
-    """What does not go together with the caller's token, or with policies."""
+    """What does not go together with the caller's token, and what policies forbid."""
 
     @property
     def faulty(self) -> bool:
@@ -86,8 +86,9 @@ class Examined:
         return self.made.told([*self.faults, *self.unsuited, *more])[:MAX_ISSUES]
 
     def places(self, more: Sequence[Issue] = ()) -> list[str]:
-        """Of each issue that is told, its field in the spec with all that others set."""
-        return [issue.field for issue in (*self.made.issues, *self.faults, *self.unsuited, *more)][:MAX_ISSUES]
+        """Of each issue that `told` has, its field in the spec with all that others set."""
+        own = (*self.made.issues, *self.faults, *self.unsuited, *more)
+        return [issue.field for issue in own][:MAX_ISSUES]
 
     def command(self, command_id: str) -> CreateWorkload:
         checked = self.checked
@@ -109,8 +110,8 @@ async def examined(call: Call, kind: Kind, data: Json, command_id: str) -> Exami
     request = await made(call, kind, data, command_id)
     checked = check_creation(kind.creation, request.data)
     faults, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
-    asked, unsuited = with_token_user(asked, call.identity.user)
-    unsuited += request.broken_rules(kind, asked, [*faults, *unsuited])
+    asked, of_token = with_token_user(asked, call.identity.user)
+    unsuited = [*of_token, *request.broken_rules(kind, asked, [*faults, *of_token])]
     return Examined(kind=kind, made=request, checked=asked, faults=faults, unsuited=unsuited)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from events.asset_specs import AssetSpec
 from events.workload.spec import TrainingSpec, WorkloadSpec
 from services.api.answers import Error, SubmissionErrorV2
+from services.api.answers.evaluation import JSON_VALUE
 from services.api.body_schemas import body_schemas
 from services.api.operations import JSON, MAX_BIGINT, Operation, Query
 from services.api.schemas import Schema, answer_schemas, ref
@@ -56,7 +57,9 @@ def document(operations: Sequence[Operation]) -> Schema:
         },
         "paths": paths,
         "components": {
-            "schemas": answer_schemas(answers) | body_schemas((*bodies, TrainingSpec, WorkloadSpec, AssetSpec)),
+            "schemas": {"JsonValue": JSON_VALUE}
+            | answer_schemas(answers)
+            | body_schemas((*bodies, TrainingSpec, WorkloadSpec, AssetSpec)),
             "securitySchemes": {"bearerAuth": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
         "security": [{"bearerAuth": []}],

@@ -4,9 +4,10 @@ from events.policy_specs import DistributedPolicySetting, TrainingPolicySetting,
 from services.api import answers
 from services.api.context import Call, Look
 from services.api.moments import MOMENT_HEADERS
-from services.api.operations import Answer, changes, reads
+from services.api.operations import Answer, changes, examines, reads
 from services.api.paths import DISTRIBUTED_POLICY, TRAINING_POLICY, WORKSPACE_POLICY
 from services.api.policy_core import READ, WHICH, delete, read, set_policy
+from services.api.rehearsal import LIMIT, rehearse
 
 _EXAMPLE = {
     "defaults": {"priorityClass": "low", "labels": [{"name": "team", "value": "vision"}]},
@@ -134,3 +135,42 @@ async def set_workspace_policy(call: Call) -> Answer[answers.WorkspacePolicy]:
 )
 async def delete_workspace_policy(call: Call) -> Answer[answers.HttpResponse]:
     return await delete(call, "Workspace")
+
+
+@examines(
+    f"{TRAINING_POLICY}:rehearse",
+    tag="Policies",
+    summary="Say what a policy for trainings would have made of past submissions. Nothing is stored",
+    query=(*WHICH, LIMIT),
+    body=TrainingPolicySetting,
+    example=_EXAMPLE,
+    errors=(403, 404),
+)
+async def rehearse_training_policy(call: Call) -> Answer[answers.Rehearsal]:
+    return await rehearse(call, "Training")
+
+
+@examines(
+    f"{DISTRIBUTED_POLICY}:rehearse",
+    tag="Policies",
+    summary="Say what a policy for distributed trainings would have made of past submissions. Nothing is stored",
+    query=(*WHICH, LIMIT),
+    body=DistributedPolicySetting,
+    example=_EXAMPLE,
+    errors=(403, 404),
+)
+async def rehearse_distributed_policy(call: Call) -> Answer[answers.Rehearsal]:
+    return await rehearse(call, "Distributed")
+
+
+@examines(
+    f"{WORKSPACE_POLICY}:rehearse",
+    tag="Policies",
+    summary="Say what a policy for workspaces would have made of past submissions. Nothing is stored",
+    query=(*WHICH, LIMIT),
+    body=WorkspacePolicySetting,
+    example=_EXAMPLE,
+    errors=(403, 404),
+)
+async def rehearse_workspace_policy(call: Call) -> Answer[answers.Rehearsal]:
+    return await rehearse(call, "Workspace")

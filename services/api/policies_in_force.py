@@ -8,12 +8,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from events.aggregate import POLICY, Chain
 from events.asset_specs import spec_node
-from events.fields.node import Node, tree
-from events.policy import Policy, PolicyScope, policy_key
+from events.fields.node import Node, item_key, tree
+from events.policy import POLICY_SCOPES, Policy, PolicyScope, policy_key
 from events.workload.fields.creation import Creation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
@@ -22,7 +23,7 @@ from events.workload.spec import MasterSpec, shown
 from events.workload.state import Workload
 from services.api.context import Look
 from services.api.issues import Issue, fault
-from services.api.merge import Json, Layer, Merged, merged
+from services.api.merge import Layer, Merged, merged
 from services.api.policy_rules import FieldRules, Subject, broken, compiled, layer_of
 
 KEPT_COMPILED: Final = 500
@@ -77,6 +78,9 @@ async def policies_in_force(
     """
     if not isinstance(project_id, str) or not call.may_read(project_id):
         return InForce(workload_type=workload_type, chains={}, rules={}, ever=False)
+    place = (workload_type, project_id)
+    if then is None and (kept := call.policies.get(place)) is not None:
+        return kept
     places: dict[PolicyScope, str] = {"tenant": "", "project": project_id}
     versions: dict[PolicyScope, int | None] = {"tenant": None, "project": None}
     if then is not None:
@@ -86,15 +90,18 @@ async def policies_in_force(
         key, at = policy_key(workload_type, places[scope]), versions[scope]
         return await (call.api.store.load(POLICY, key) if at is None else call.api.store.load(POLICY, key, at))
 
-    wanted = [scope for scope in places if versions[scope] != 0]
+    wanted: list[PolicyScope] = [scope for scope in POLICY_SCOPES if versions[scope] != 0]
     found = dict(zip(wanted, await asyncio.gather(*map(load, wanted)), strict=True))
-    chains = {scope: chain for scope, chain in found.items() if chain.state.exists}
-    return InForce(
+    chains: dict[PolicyScope, Chain[Policy]] = {scope: chain for scope, chain in found.items() if chain.state.exists}
+    in_force = InForce(
         workload_type=workload_type,
         chains=chains,
         rules=rules_of(workload_type, [chain.state for chain in chains.values()]) if then is None else {},
         ever=any(chain.version for chain in found.values()),
     )
+    if then is None:
+        call.policies[place] = in_force
+    return in_force
 
 
 def rules_of(workload_type: str, policies: Collection[Policy]) -> Mapping[str, FieldRules]:
@@ -140,25 +147,57 @@ def master_node(kind: Kind) -> Node:
     return tree(kind.creation).by_name["masterSpec"]
 
 
-async def forbidden_changes(call: Look, state: Workload, changes: Json) -> list[Issue]:
-    """What of a change of a living workload the policies of now forbid.
+async def forbidden_changes(call: Look, state: Workload, changes: Mapping[str, Any]) -> list[Issue]:
+    """What of a change of a living workload the policies of now forbid. What stays as it is breaks no rule.
 
     Args:
-        changes: fields of the spec by their names on the wire. One that has this value already is no change.
+        changes: new values of fields of the spec, by their names in Python; a list is all of it.
     """
-    kind = KINDS[state.kind]
-    names = dict(zip(state.spec.__struct_encode_fields__, state.spec.__struct_fields__, strict=True))
-    changed = {name: value for name, value in changes.items() if getattr(state.spec, names[name]) != value}
+    changed = {name: value for name, value in changes.items() if getattr(state.spec, name) != value}
     if not changed or not state.living:
         return []
     in_force = await policies_in_force(call, state.kind, state.project_id)
-    rules = {path: of for path, of in in_force.rules.items() if path in changed}
+    node = spec_node(state.kind)
+    own = {field.name: field for field in node.fields if field.attribute in changed}
+    rules = {path: of for path, of in in_force.rules.items() if path in own}
     if not rules:
         return []
-    node = spec_node(state.kind)
-    whole = merged(node, [*in_force.layers, Layer(source="request", name="", spec=changed)])
-    spec = replace(state.spec, **{names[name]: value for name, value in changed.items()})
-    subject = Subject(whole=whole, below=in_force.below(node), form=kind.shown(spec, state.distributed), prefix="spec")
-    return [
-        fault(issue.field.removeprefix("spec."), issue.details, issue.rule) for issue in broken(rules, subject, node)
-    ]
+    said = {
+        name: _Change(field, getattr(state.spec, field.attribute), changed[field.attribute])
+        for name, field in own.items()
+    }
+    request = Layer(source="request", name="", spec={name: change.said for name, change in said.items()})
+    whole = merged(node, [*in_force.layers, request])
+    form = KINDS[state.kind].shown(replace(state.spec, **changed), state.distributed)
+    subject = Subject(whole=whole, below=in_force.below(node), form=form, prefix="spec")
+    issues: list[Issue] = []
+    for issue in broken(rules, subject, node):
+        found = whole.place(issue.field.removeprefix("spec."))
+        path = found[1] if found is not None else issue.field.removeprefix("spec.")
+        issues.append(fault(said[path.partition("[")[0]].own_path(path), issue.details, issue.rule))
+    return issues
+
+
+class _Change:
+    """A new value of a field, as a layer above policies says it: of a list of items, those that differ."""
+
+    def __init__(self, field: Node, before: Any, now: Any) -> None:
+        self._field = field
+        key = item_key(field)
+        self.said: Any = to_builtins(now)
+        self._sent: list[int] | None = None
+        """Of the items that differ, their places in the request."""
+        if key is not None:
+            known = {item[key]: item for item in to_builtins(before)}
+            given = {item[key] for item in self.said}
+            self._sent = [index for index, item in enumerate(self.said) if known.get(item[key]) != item]
+            gone = [{key: name, "exclude": True} for name in known if name not in given]
+            self.said = [*(self.said[index] for index in self._sent), *gone]
+
+    def own_path(self, path: str) -> str:
+        """A path in the layer as the request has it. An item that is dropped has none."""
+        _, _, index = path.partition("[")
+        if self._sent is None or not index:
+            return path
+        number = int(index.partition("]")[0])
+        return f"{self._field.name}[{self._sent[number]}]" if number < len(self._sent) else self._field.name

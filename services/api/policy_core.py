@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 from events.aggregate import POLICY, Chain
 from events.asset_specs import spec_node
 from events.fields.node import Node, item_key, tree
-from events.policy import POLICY_SCOPES, DeletePolicy, Policy, SetPolicy, policy_key
+from events.policy import POLICY_SCOPES, DeletePolicy, Policy, PolicyScope, SetPolicy, policy_key
 from events.policy_specs import POLICIES
 from services.api import answers
 from services.api.asset_core import require_reader, spec_issues
@@ -16,7 +16,7 @@ from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, sequence
 from services.api.errors import bad_request, not_found
 from services.api.event_filters import read_uuid
 from services.api.issues import MAX_ISSUES, BadValueError, Issue, fault, none_of, shown
-from services.api.merge import Json, merged
+from services.api.merge import Json, Merged, merged
 from services.api.moments import AS_OF, moment_headers, moment_of
 from services.api.operations import Answer, Query
 from services.api.places import find_project
@@ -63,7 +63,7 @@ class ShownPolicy:
         return {"meta": self.meta, "defaults": self.defaults, "rules": self.rules}
 
 
-def _which(call: Look) -> str:
+def which(call: Look) -> str:
     """The id of the project; empty for the tenant. Raises 400."""
     scope, project_id = call.values["scope"], call.values["projectId"]
     issues: list[Issue] = []
@@ -79,7 +79,7 @@ def _which(call: Look) -> str:
 
 async def read(call: Look, workload_type: str) -> tuple[ShownPolicy, dict[str, str]]:
     """(a policy as it is, or was at a moment, headers). Raises 400 and 404."""
-    project_id = _which(call)
+    project_id = which(call)
     _require_reader(call, project_id)
     moment = await moment_of(call)
     if moment is not None:
@@ -124,7 +124,7 @@ def _no_policy(workload_type: str, project_id: str) -> Any:
 
 async def set_policy(call: Call, workload_type: str) -> tuple[ShownPolicy, dict[str, str]]:
     """(the policy as it is set, headers). Raises ApiError."""
-    project_id = _which(call)
+    project_id = which(call)
     data = call.json_object()
     issues = await wrong_with(call, workload_type, project_id, data)
     if project_id and call.may_read(project_id) and not await _place_lives(call, project_id):
@@ -143,7 +143,7 @@ async def set_policy(call: Call, workload_type: str) -> tuple[ShownPolicy, dict[
 
 
 async def delete(call: Call, workload_type: str) -> Answer[answers.HttpResponse]:
-    project_id = _which(call)
+    project_id = which(call)
     reply = await call.send(DeletePolicy(workload_type=workload_type, project_id=project_id or None))
     return call.accepted(reply, f"the policy for {workload_type} is deleted; workloads stay as they are")
 
@@ -280,7 +280,9 @@ async def _forbidden_defaults(
     node = spec_node(workload_type)
     layers = [layer_of(policy) for policy in policies]
     whole = merged(node, layers)
-    below = {policy.scope: merged(node, layers[: index + 1]) for index, policy in enumerate(policies)}
+    below: dict[PolicyScope, Merged] = {
+        policy.scope: merged(node, layers[: index + 1]) for index, policy in enumerate(policies)
+    }
     subject = Subject(whole=whole, below=below, form=None, prefix="spec")
     issues: list[Issue] = []
     for issue in broken(rules_of(workload_type, policies), subject, node):

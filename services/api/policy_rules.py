@@ -21,7 +21,7 @@ from services.api.issues import Issue, PolicyRule, fault, shown
 from services.api.merge import Json, Layer, Merged, Place
 
 SOURCE_OF: Final[dict[PolicyScope, Source]] = {"tenant": "tenant policy", "project": "project policy"}
-_RANK: Final = {source: rank for rank, source in enumerate(reversed(SOURCES))}
+_RANK: Final[dict[Source, int]] = {source: rank for rank, source in enumerate(reversed(SOURCES))}
 """The lowest layer first."""
 OBJECT_RULES: Final = frozenset({"locked", "blocked"})
 """Of an object: they hold for all fields in it."""
@@ -292,7 +292,7 @@ def _changed(of: FieldRules, subject: Subject) -> Iterator[Issue]:
 def _or_default(node: Node, value: Any) -> Any:
     if value is not None:
         return value
-    return list(node.default) if isinstance(node.default, tuple) else node.default
+    return [*cast("Sequence[Any]", node.default)] if isinstance(node.default, tuple) else node.default
 
 
 def _issue(of: FieldRules, subject: Subject, rule: PolicyRule, details: str, path: str = "") -> Issue:
@@ -402,7 +402,7 @@ def _items_against(of: FieldRules, key: str, subject: Subject, against: _ItemRul
 
 def _layers_above(scope: PolicyScope) -> frozenset[Source]:
     least = _RANK[SOURCE_OF[scope]]
-    return frozenset(source for source, rank in _RANK.items() if rank > least)
+    return frozenset[Source](source for source, rank in _RANK.items() if rank > least)
 
 
 def _by_key(items: Any, key: str) -> dict[str, Json]:

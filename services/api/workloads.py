@@ -328,9 +328,8 @@ async def change_workload(call: Call) -> Answer[HttpResponse]:
     if not given:
         details = f"names nothing to change; give one of {', '.join(_CHANGEABLE)}"
         raise bad_request([Issue(field="body", details=details, rule="required")])
-    names = dict(zip(change.__struct_fields__, change.__struct_encode_fields__, strict=True))
     state = (await load_workload(call, call.id)).state
-    if issues := await forbidden_changes(call, state, {names[name]: value for name, value in given.items()}):
+    if issues := await forbidden_changes(call, state, given):
         raise bad_request(issues)
     command = ChangeWorkload(workload_id=call.id, **given)
     return await act(call, command, "is changed", "is like that already")

@@ -253,7 +253,7 @@ def test_a_template_is_held_to_them_and_named(admin: httpx.Client, served: Serve
 def test_a_master_takes_defaults_and_keeps_to_rules(admin: httpx.Client, served: Served, policy: Set) -> None:
     limits = {"compute": {"gpuDevicesRequest": {"max": 1}}}
     policy(limits, {"image": "all", "category": "c"}, kind="distributed")
-    request = served.training() | {"spec": {"distributedFramework": "PyTorch"}, "masterSpec": {"args": "x"}}
+    request: Json = served.training() | {"spec": {"distributedFramework": "PyTorch"}, "masterSpec": {"args": "x"}}
     answer = submit(admin, request, "distributed")
     assert answer.status_code == 202, answer.text
     assert answer.json()["masterSpec"]["image"] == "all"
@@ -338,3 +338,60 @@ def test_researchers_read_policies_and_set_none(alice: httpx.Client, served: Ser
     other = where(served.made["other"])
     assert alice.get(path, params=other).status_code == 404
     assert alice.put(path, params=other, json={}).status_code == 404
+
+
+# -- rehearsal -------------------------------------------------------------------------------------------------------
+
+
+def rehearsed(client: httpx.Client, query: Json, kind: str = "trainings", **given: Json) -> Json:
+    answer = client.post(f"{V1}/policies/{kind}:rehearse", params=query, json=given)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_rehearsal_says_what_would_have_been_refused_and_changed(
+    admin: httpx.Client, served: Served, policy: Set
+) -> None:
+    project = admin.post(f"{V1}/org-unit/projects", json={"name": f"p-{secrets.token_hex(4)}"}).json()["id"]
+    policy(defaults={"category": "c1"}, project=project)
+    made = [
+        submit(admin, body(served, spec, projectId=project)) for spec in ({}, {"completions": 3}, {"category": "m"})
+    ]
+    plain, large, own = (answer.json()["workloadId"] for answer in made)
+    deleted = admin.delete(f"{V1}/workloads/trainings/{large}")
+    seen = {"min_seq": deleted.headers["x-log-sequence"]}
+    assert admin.get(f"{V1}/workloads", params=seen).status_code == 200
+    query = where(project)
+    found = rehearsed(
+        admin, query, defaults={"category": "c2", "labels": [{"name": "a"}]}, rules={"completions": {"max": 2}}
+    )
+    assert (found["lookedAt"], found["refused"], found["changed"]) == (3, 1, 2)
+    told = {one["workloadId"]: one for one in found["workloads"]}
+    assert [issue["rule"] for issue in told[large]["issues"]] == ["max"]
+    assert told[plain]["changed"] == ["spec.category", "spec.labels"]
+    assert told[own]["changed"] == ["spec.labels"], "what the request set stays"
+    assert any("refused are not in the log" in gap for gap in found["gaps"])
+    again = rehearsed(admin, query, defaults={"category": "c1"})
+    assert (again["refused"], again["changed"]) == (0, 0), "the policy that there was"
+    first = rehearsed(admin, query | {"limit": 1}, rules={"completions": {"max": 2}})
+    assert (first["lookedAt"], first["gaps"][0]) == (1, "only the newest 1 are looked at; there are older ones")
+    assert admin.get(f"{V1}/policies/trainings", params=query).json()["defaults"] == {"category": "c1"}
+    nowhere = rehearsed(admin, where(), rules={"image": {"options": ["j"]}})
+    assert nowhere["refused"] >= 3
+
+
+def test_a_rehearsal_looks_at_masters_and_at_the_other_policy(admin: httpx.Client, served: Served, policy: Set) -> None:
+    project = admin.post(f"{V1}/org-unit/projects", json={"name": f"p-{secrets.token_hex(4)}"}).json()["id"]
+    request = served.training(projectId=project) | {
+        "spec": {"image": "i", "distributedFramework": "PyTorch"},
+        "masterSpec": {"image": "m", "compute": {"gpuDevicesRequest": 2}},
+    }
+    answer = submit(admin, request, "distributed")
+    assert admin.get(f"{V1}/workloads", params={"min_seq": answer.headers["x-log-sequence"]}).status_code == 200
+    rules: Json = {"compute": {"gpuDevicesRequest": {"max": 1}}}
+    (one,) = rehearsed(admin, where(project), "distributed", rules=rules)["workloads"]
+    assert [issue["field"] for issue in one["issues"]] == ["masterSpec.compute.gpuDevicesRequest"]
+    policy(rules, kind="distributed")
+    assert rehearsed(admin, where(project), "distributed")["refused"] == 1
+    wrong = admin.post(f"{V1}/policies/trainings:rehearse", params=where(), json={"rules": {"imag": {}}})
+    assert "rules.imag" in issues(wrong)

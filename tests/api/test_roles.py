@@ -60,17 +60,20 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "get_template": READ,
     "set_template": GRANT,
     "delete_template": GRANT,
-    "create_workloads": ((403, 202, 202, 202), (403, 403, 403, 202)),  # all or nothing: what one item is refused with
-    "act_on_workloads": ((202,) * 4, (202,) * 4),  # each id has its own status (tests/api/test_acts.py)
     "get_training_policy": READ,
     "set_training_policy": GRANT,
     "delete_training_policy": GRANT,
+    "rehearse_training_policy": ((403, 403, 200, 200), (403, 403, 403, 200)),
     "get_distributed_policy": READ,
     "set_distributed_policy": GRANT,
     "delete_distributed_policy": GRANT,
+    "rehearse_distributed_policy": ((403, 403, 200, 200), (403, 403, 403, 200)),
     "get_workspace_policy": READ,
     "set_workspace_policy": GRANT,
     "delete_workspace_policy": GRANT,
+    "rehearse_workspace_policy": ((403, 403, 200, 200), (403, 403, 403, 200)),
+    "create_workloads": ((403, 202, 202, 202), (403, 403, 403, 202)),  # all or nothing: what one item is refused with
+    "act_on_workloads": ((202,) * 4, (202,) * 4),  # each id has its own status (tests/api/test_acts.py)
     "list_workload_types": EVERYBODY,
     "list_workloads": EVERYBODY,
     "count_workloads": EVERYBODY,
@@ -237,9 +240,28 @@ def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> st
     return path.replace("{clusterId}", made).replace("{name}", "fast")
 
 
-def two_at_once(served: Served, project: str) -> dict[str, Any]:
-    items = [{"kind": "Training", **served.training(projectId=project)} for _ in range(2)]
-    return {"items": items, "allOrNothing": True}
+def policy(admin: httpx.Client, path: str, project: str) -> dict[str, str]:
+    """The query of the project's policy, which is there."""
+    which = {"scope": "project", "projectId": project}
+    assert admin.put(path.removesuffix(":rehearse"), params=which, json={}).status_code == 202
+    return which
+
+
+def of_submissions(served: Served, project: str) -> dict[str, Any]:
+    """Bodies of what makes workloads, or says what would be made."""
+    training, distributed = served.training(projectId=project), gang(served, project)
+    return {
+        "create_training1": training,
+        "evaluate_training": training,
+        "create_distributed": distributed,
+        "evaluate_distributed": distributed,
+        "create_workspace": training,
+        "evaluate_workspace": training,
+        "create_workloads": {
+            "items": [{"kind": "Training", **served.training(projectId=project)} for _ in range(2)],
+            "allOrNothing": True,
+        },
+    }
 
 
 def aimed(
@@ -275,15 +297,8 @@ def aimed(
     rule = {"subjectId": f"s-{fresh}", "roleName": "viewer", "scopeType": "project", "scopeId": project}
     if name == "revoke_role":
         assert admin.post("/api/v1/authorization/access-rules", json=rule).status_code == 202
-    bodies: dict[str, Any] = {
-        "create_training1": served.training(projectId=project),
-        "evaluate_training": served.training(projectId=project),
-        "create_distributed": gang(served, project),
-        "evaluate_distributed": gang(served, project),
-        "create_workspace": served.training(projectId=project),
-        "create_workloads": two_at_once(served, project),
+    bodies: dict[str, Any] = of_submissions(served, project) | {
         "act_on_workloads": {"action": "delete", "ids": [project]},  # there is none of this id
-        "evaluate_workspace": served.training(projectId=project),
         "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
@@ -305,7 +320,7 @@ def aimed(
     }
     bodies |= {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
     bodies |= {f"set_{kind}": {"spec": {}} for kind in ASSETS}
-    bodies |= {f"set_{kind}_policy": {} for kind in POLICIES}
+    bodies |= {f"{act}_{kind}_policy": {} for act in ("set", "rehearse") for kind in POLICIES}
     if name in bodies:
         options["json"] = bodies[name]
     parameters: dict[str, Any] = {
@@ -315,8 +330,7 @@ def aimed(
         "stream_events": {"projectId": project},
     }
     if "/policies/" in path:
-        parameters[name] = {"scope": "project", "projectId": project}
-        assert admin.put(path, params=parameters[name], json={}).status_code == 202
+        parameters[name] = policy(admin, path, project)
     if name in parameters:
         options["params"] = parameters[name]
     return Target(method=method, path=path, options=options)

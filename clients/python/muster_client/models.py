@@ -374,6 +374,21 @@ class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", o
     """What may be given, in the tree of the fields."""
 
 
+class Rehearsal(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a policy would have made of past submissions."""
+
+    looked_at: int
+    """How many workloads were looked at, the newest first."""
+    refused: int
+    """How many of them would have been refused."""
+    changed: int
+    """How many of them would have got other values."""
+    workloads: list[RehearsedWorkload]
+    """Those that would have been refused or changed."""
+    gaps: list[str]
+    """What was not looked at, in sentences."""
+
+
 class CodeLimits(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Size limits of code."""
 
@@ -2369,6 +2384,23 @@ class WorkspaceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of category."""
     related_urls: ItemsRules | None = None
     """Rules of relatedUrls."""
+
+
+class RehearsedWorkload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a policy would have made of a workload."""
+
+    workload_id: str
+    """Id of the workload."""
+    name: str
+    """Its name."""
+    project_id: str
+    """Id of its project."""
+    created_at: datetime
+    """When it was submitted."""
+    issues: list[ComplianceIssue]
+    """Why its submission would have been refused; none where it would have been accepted."""
+    changed: list[str]
+    """Fields that would have got another value, such as `spec.category`."""
 
 
 class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -832,6 +832,75 @@ def delete_workspace_policy(
     )
 
 
+def rehearse_training_policy(
+    body: models.TrainingPolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    limit: int | None = None,
+) -> Request[models.Rehearsal]:
+    """Say what a policy for trainings would have made of past submissions. Nothing is stored.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
+    """
+    return Request(
+        "POST",
+        "/api/v1/policies/trainings:rehearse",
+        models.Rehearsal,
+        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        body=body,
+    )
+
+
+def rehearse_distributed_policy(
+    body: models.DistributedPolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    limit: int | None = None,
+) -> Request[models.Rehearsal]:
+    """Say what a policy for distributed trainings would have made of past submissions. Nothing is stored.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
+    """
+    return Request(
+        "POST",
+        "/api/v1/policies/distributed:rehearse",
+        models.Rehearsal,
+        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        body=body,
+    )
+
+
+def rehearse_workspace_policy(
+    body: models.WorkspacePolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    limit: int | None = None,
+) -> Request[models.Rehearsal]:
+    """Say what a policy for workspaces would have made of past submissions. Nothing is stored.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
+    """
+    return Request(
+        "POST",
+        "/api/v1/policies/workspaces:rehearse",
+        models.Rehearsal,
+        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        body=body,
+    )
+
+
 def code_limits(
     *, project_id: str | None = None, cluster_id: str | None = None, digest: str | None = None
 ) -> Request[models.CodeLimits]:

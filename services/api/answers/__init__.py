@@ -79,7 +79,14 @@ from services.api.answers.outcomes import (
     WorkloadActOutcome,
     WorkloadActOutcomes,
 )
-from services.api.answers.policies import DistributedPolicy, PolicyMeta, TrainingPolicy, WorkspacePolicy
+from services.api.answers.policies import (
+    DistributedPolicy,
+    PolicyMeta,
+    Rehearsal,
+    RehearsedWorkload,
+    TrainingPolicy,
+    WorkspacePolicy,
+)
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
@@ -192,6 +199,8 @@ __all__ = [
     "QuotaThen",
     "Rebuild",
     "RefusedReport",
+    "Rehearsal",
+    "RehearsedWorkload",
     "ServiceAccount",
     "ServiceAccountToken",
     "ServiceAccounts",

@@ -1,14 +1,26 @@
 """What a submission would be, field by field. Pure."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, UnsetType
 
 from services.api.answers.forms import Form
 from services.api.answers.outcomes import ComplianceIssue
 
-Value = Annotated[Any, Meta(extra_json_schema={"nullable": True})]
-"""Any JSON."""
+JSON_VALUE: Final[dict[str, Any]] = {
+    "oneOf": [
+        {"type": "string"},
+        {"type": "number"},
+        {"type": "boolean"},
+        {"type": "array", "items": {"$ref": "#/components/schemas/JsonValue"}},
+        {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/JsonValue"}},
+    ],
+    "nullable": True,
+    "description": "The value of any field.",
+}
+Value = Annotated[
+    object, Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/JsonValue"}], "nullable": True})
+]
 
 
 class EvaluatedField(Form, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from events.policy import PolicyScope
 from services.api.answers.forms import Form, Uuid
+from services.api.answers.outcomes import ComplianceIssue
 from services.api.answers.workloads import spec_schema
 from services.api.shown_events import Moment
 
@@ -54,3 +55,35 @@ class DistributedPolicy(Form, frozen=True, kw_only=True):
     """Fields that workers and masters get where nothing else sets them, as they were given."""
     rules: Annotated[object, spec_schema("DistributedSpecFieldRules")]
     """What may be given, in the tree of the fields, as it was given."""
+
+
+class RehearsedWorkload(Form, frozen=True, kw_only=True):
+    """What a policy would have made of a workload."""
+
+    workload_id: Uuid
+    """Id of the workload."""
+    name: str
+    """Its name."""
+    project_id: Uuid
+    """Id of its project."""
+    created_at: Moment
+    """When it was submitted."""
+    issues: list[ComplianceIssue]
+    """Why its submission would have been refused; none where it would have been accepted."""
+    changed: list[str]
+    """Fields that would have got another value, such as `spec.category`."""
+
+
+class Rehearsal(Form, frozen=True, kw_only=True):
+    """What a policy would have made of past submissions."""
+
+    looked_at: int
+    """How many workloads were looked at, the newest first."""
+    refused: int
+    """How many of them would have been refused."""
+    changed: int
+    """How many of them would have got other values."""
+    workloads: list[RehearsedWorkload]
+    """Those that would have been refused or changed."""
+    gaps: list[str]
+    """What was not looked at, in sentences."""

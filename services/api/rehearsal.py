@@ -1,0 +1,230 @@
+"""`:rehearse`: what a policy would have made of workloads that were submitted, from the log. Nothing is stored."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import UNSET
+
+from events.aggregate import POLICY, Chain
+from events.asset_specs import spec_node
+from events.authorize import Permission
+from events.policy import Policy, PolicyScope, policy_key
+from events.workload.kinds import KINDS
+from events.workload.kinds.distributed import shown_master
+from events.workload.kinds.kind import Kind
+from events.workload.state import Workload
+from projections.filters import Filter, WorkloadQuery
+from services.api.answers import ComplianceIssue, Rehearsal, RehearsedWorkload
+from services.api.check import FaultyCreation, check_creation
+from services.api.context import Call
+from services.api.errors import ApiError, bad_request
+from services.api.explain import explained
+from services.api.issues import Issue
+from services.api.kinds import load_workload
+from services.api.merge import Json, Layer, Merged, merged
+from services.api.operations import Answer, Query
+from services.api.places import CHAINS_AT_ONCE
+from services.api.policies_in_force import InForce, broken_rules, master_node, rules_of, within
+from services.api.policy_core import which, wrong_with
+
+MOST_REHEARSED: Final = 500
+"""Workloads: a second or two."""
+LIMIT: Final = Query(
+    name="limit",
+    type="integer",
+    default=100,
+    least=1,
+    most=MOST_REHEARSED,
+    help="How many of the newest workloads to look at, 1 to 500.",
+)
+_OF_POLICIES: Final = frozenset({"default", "tenant policy", "project policy"})
+"""Sources whose fields are made anew."""
+_OF_TOKENS: Final = frozenset({"security.runAsUid", "security.runAsGid", "security.supplementalGroups"})
+_GAP: Final = "submissions that were refused are not in the log, and are not looked at"
+_LATER: Final = "workloads are looked at with the changes that were made to them later"
+
+
+async def rehearse(call: Call, workload_type: str) -> Answer[Rehearsal]:
+    """Raises ApiError."""
+    project_id = which(call)
+    if call.faults:
+        raise bad_request(call.faults)
+    call.require(Permission.MANAGE_POLICIES, project_id or None)
+    data = call.json_object()
+    if issues := await wrong_with(call, workload_type, project_id, data):
+        raise bad_request(issues)
+    policy = Policy(
+        policy_id="rehearsed",
+        workload_type=workload_type,
+        project_id=project_id,
+        defaults=data.get("defaults") or {},
+        rules=data.get("rules") or {},
+    )
+    ids, more = await _newest(call, workload_type, project_id)
+    states = [state for state in await _states(call, ids) if state is not None]
+    others = await _others(call, policy, {state.project_id for state in states})
+    found = [_rehearsed(state, _in_force(policy, others[state.project_id])) for state in states]
+    gaps = [_GAP, _LATER]
+    if more:
+        gaps.insert(0, f"only the newest {len(ids)} are looked at; there are older ones")
+    return Answer(
+        Rehearsal(
+            looked_at=len(found),
+            refused=sum(1 for one in found if one.issues),
+            changed=sum(1 for one in found if one.changed),
+            workloads=[one for one in found if one.issues or one.changed],
+            gaps=gaps,
+        )
+    )
+
+
+async def _newest(call: Call, workload_type: str, project_id: str) -> tuple[list[str], bool]:
+    """(ids of the newest workloads of this kind, the newest first; whether there are more)."""
+    limit: int = call.values["limit"]
+    filters = [Filter(field="type", op="==", value=workload_type)]
+    filters += [Filter(field="projectId", op="==", value=project_id)] if project_id else []
+    rows: list[Any] = []
+    more = False
+    for deleted in (False, True):
+        query = WorkloadQuery(
+            projects=call.grants.readable_projects, deleted=deleted, filters=tuple(filters), limit=limit
+        )
+        page = await call.queries.workloads(query)
+        rows += page.rows
+        more = more or page.next is not None
+    rows.sort(key=lambda row: row["created_at"], reverse=True)
+    return [row["id"] for row in rows[:limit]], more or len(rows) > limit
+
+
+async def _states(call: Call, ids: list[str]) -> list[Workload | None]:
+    turns = asyncio.Semaphore(CHAINS_AT_ONCE)
+
+    async def load(workload_id: str) -> Workload | None:
+        async with turns:
+            try:
+                return (await load_workload(call, workload_id)).state
+            except ApiError:
+                return None
+
+    return list(await asyncio.gather(*map(load, ids)))
+
+
+async def _others(call: Call, policy: Policy, projects: set[str]) -> dict[str, Policy | None]:
+    """By project, the policy that holds beside this one now."""
+    turns = asyncio.Semaphore(CHAINS_AT_ONCE)
+
+    async def load(place: str) -> Policy | None:
+        async with turns:
+            found = (await call.api.store.load(POLICY, policy_key(policy.workload_type, place))).state
+        return found if found.exists else None
+
+    if policy.project_id:
+        tenant = await load("")
+        return dict.fromkeys(projects, tenant)
+    order = sorted(projects)
+    return dict(zip(order, await asyncio.gather(*map(load, order)), strict=True))
+
+
+def _in_force(policy: Policy, other: Policy | None) -> InForce:
+    """Both of them, the tenant's first."""
+    policies = sorted((one for one in (policy, other) if one is not None), key=lambda one: bool(one.project_id))
+    chains: dict[PolicyScope, Chain[Policy]] = {one.scope: Chain(state=one) for one in policies}
+    rules = rules_of(policy.workload_type, policies)
+    return InForce(workload_type=policy.workload_type, chains=chains, rules=rules, ever=True)
+
+
+def _rehearsed(state: Workload, in_force: InForce) -> RehearsedWorkload:
+    kind = KINDS[state.kind]
+    again = _submitted_again(kind, state, in_force)
+    checked = check_creation(kind.creation, again.data)
+    issues, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
+    issues = [*issues, *broken_rules(kind, in_force, asked, again.whole, again.master)]
+    changed: list[str] = []
+    if not issues:
+        spec, distributed = asked.order()
+        would = dict(_leaves(msgspec.to_builtins(kind.shown(kind.with_defaults(spec), distributed)), ""))
+        was = dict(_leaves(msgspec.to_builtins(kind.shown(state.spec, state.distributed)), ""))
+        names = sorted({*would, *was} - _OF_TOKENS)
+        changed = [f"spec.{name}" for name in names if would.get(name) != was.get(name)]
+    assert state.created_at is not None, "it was submitted"
+    return RehearsedWorkload(
+        workload_id=state.workload_id,
+        name=state.name,
+        project_id=state.project_id,
+        created_at=state.created_at,
+        issues=[*map(_issue, issues)],
+        changed=changed,
+    )
+
+
+def _issue(issue: Issue) -> ComplianceIssue:
+    return ComplianceIssue(field=issue.field, details=issue.details, rule=UNSET if issue.rule is None else issue.rule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Again:
+    data: Json
+    whole: Merged
+    master: Merged | None
+
+
+def _submitted_again(kind: Kind, state: Workload, in_force: InForce) -> _Again:
+    """The request that would make the workload, with the defaults of these policies in place of those it got."""
+    given = _given(kind, state)
+    node = spec_node(kind.name)
+    whole = merged(node, [*in_force.layers, Layer(source="request", name="", spec=given)])
+    data: Json = {
+        "name": state.requested_name or state.name,
+        "projectId": state.project_id,
+        "clusterId": state.cluster_id,
+        "spec": whole.spec,
+    }
+    if state.distributed is None:
+        return _Again(data=data, whole=whole, master=None)
+    same, own = shown_master(state.spec, state.distributed)
+    if own is None:
+        return _Again(data=data | {"masterSpecSameAsWorker": same}, whole=whole, master=None)
+    of_master = master_node(kind)
+    values = cast("Json", msgspec.to_builtins(own))
+    spec = {
+        field.name: values[field.name]
+        for field in of_master.fields
+        if values.get(field.name) != msgspec.to_builtins(field.default)
+    }
+    layers = [within(layer, of_master) for layer in in_force.layers]
+    master = merged(of_master, [*layers, Layer(source="request", name="", spec=spec)])
+    return _Again(data=data | {"masterSpec": master.spec}, whole=whole, master=master)
+
+
+def _given(kind: Kind, state: Workload) -> Json:
+    """What of the spec neither a default nor a policy set."""
+    values = cast("Json", msgspec.to_builtins(kind.shown(state.spec, state.distributed)))
+    of_token = (values.get("security") or {}).get("uidGidSource") == "fromIdpToken"
+    given: Json = {}
+    for path, source in explained(kind, state.spec, state.distributed, state.made_from).items():
+        holder, _, index = path.removeprefix("spec.").partition("[")
+        if source in _OF_POLICIES or (of_token and holder in _OF_TOKENS):
+            continue
+        *above, name = holder.split(".")
+        to, value = given, values
+        for step in above:
+            to = cast("Json", to.setdefault(step, {}))
+            value = cast("Json", value.get(step) or {})
+        if index:
+            to.setdefault(name, []).append(value[name][int(index.rstrip("]"))])
+        else:
+            # Of a list that is merged, an empty one would change nothing: it was cleared.
+            to[name] = None if value.get(name) == [] else value.get(name)
+    return given
+
+
+def _leaves(values: Json, path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        here = f"{path}.{name}" if path else name
+        if isinstance(value, dict):
+            yield from _leaves(cast("Json", value), here)
+        else:
+            yield here, value
