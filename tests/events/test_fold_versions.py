@@ -16,11 +16,12 @@ KNOWN: Final = {
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
     "node": (5, "ac25318640a9"),
+    "policy": (1, "239abeb8c71b"),
     "prices": (1, "8fcf2c5d2bd8"),
     "project": (8, "537c416ac374"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (8, "33492271f7c8"),
+    "workload": (8, "f03b292721f0"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 
