@@ -117,7 +117,7 @@ class _Fields:
             value=value,
             set_by=set_by,
             required=node.mandatory or (rules is not None and rules.required is not None),
-            issues=[*map(_issue, issues)],
+            issues=[_issue(issue) for issue in issues],
             **told,
         )
 

@@ -33,7 +33,8 @@ class Given:
 
 
 def put(**more: Any) -> SetPolicy:
-    return SetPolicy(**{"workload_type": "Training", "defaults": DEFAULTS, "rules": RULES} | more)
+    given: dict[str, Any] = {"workload_type": "Training", "defaults": DEFAULTS, "rules": RULES}
+    return SetPolicy(**given | more)
 
 
 @pytest.mark.parametrize(("project", "scope"), [(None, "tenant"), ("p", "project")])
