@@ -104,8 +104,9 @@ class _Fields:
         if issues and not index and (given := value_at(self._whole, holder)) is not None:
             value = given  # what is wrong is shown as it was given
         told: dict[str, Any] = {"default": None, "locked": False}
-        if index and isinstance(value, dict):
-            item = cast("dict[str, Any]", value)
+        item: Any = value
+        if index and isinstance(item, dict):
+            item = cast("dict[str, Any]", item)
             told |= self._ruled_item(node, rules, holder, item)
             told |= {"instructions": item["description"]} if item.get("description") else {}
         elif not index:

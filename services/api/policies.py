@@ -87,7 +87,7 @@ async def set_distributed_policy(call: Call) -> Answer[answers.DistributedPolicy
     "DELETE",
     DISTRIBUTED_POLICY,
     tag="Policies",
-    summary="Delete the policy for distributed trainings, everywhere or in one project. What was submitted stays as it is",
+    summary="Delete the policy for distributed trainings, everywhere or in a project. What was submitted stays",
     query=WHICH,
     errors=(403, 404),
 )

@@ -744,7 +744,7 @@ def delete_distributed_policy(
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Delete the policy for distributed trainings, everywhere or in one project. What was submitted stays as it is.
+    """Delete the policy for distributed trainings, everywhere or in a project. What was submitted stays.
 
     Args:
         scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
