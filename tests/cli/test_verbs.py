@@ -3,10 +3,8 @@
 import json
 import os
 import pty
-import re
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,10 +13,7 @@ import pytest
 from events.webhooks import DisabledBecause
 from muster.cli.exits import ExitCode
 from muster.cli.log_stream import without_cuts
-from tests.support import openb
-from tests.support.shapes import WORKLOAD_ID, Reply, Request, ShapeServer, use_row, workload_row
-
-ACCEPTED = Reply(202, {"code": 202, "message": "accepted"})
+from tests.support.shapes import ACCEPTED, WORKLOAD_ID, Reply, Request, ShapeServer, workload_row
 
 
 @pytest.mark.parametrize("noun", ["training", "workload"])
@@ -213,13 +208,6 @@ def test_a_follower_of_what_does_not_run_yet_is_told_so_before_it_waits(api: Sha
     assert [request.path.rpartition("/")[2] for request in api.requests[-2:]] == [WORKLOAD_ID, "logs"]
 
 
-def test_logs_that_break_off_are_no_success(api: ShapeServer, muster: Any) -> None:
-    api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text="one\n", broken_off=True))
-    ran = muster("training", "logs", "hello")
-    assert (ran.code, ran.out) == (9, "one\n")
-    assert f"Muster at {api.url} closed the connection before the answer was complete" in ran.err
-
-
 def test_logs_of_a_removed_cluster_are_not_found_and_not_asked_for_again(api: ShapeServer, muster: Any) -> None:
     gone = {"code": 410, "message": "cluster 'demo' was removed on Monday", "details": "cluster_removed"}
     api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(410, gone))
@@ -227,6 +215,13 @@ def test_logs_of_a_removed_cluster_are_not_found_and_not_asked_for_again(api: Sh
     assert ran.code == 3
     assert "was removed on Monday" in ran.err
     assert len(api.asked("GET", f"/workloads/{WORKLOAD_ID}/logs")) == 1
+
+
+def test_logs_that_break_off_are_no_success(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text="one\n", broken_off=True))
+    ran = muster("training", "logs", "hello")
+    assert (ran.code, ran.out) == (9, "one\n")
+    assert f"Muster at {api.url} closed the connection before the answer was complete" in ran.err
 
 
 @pytest.mark.parametrize("nouns", ["workload", "training"])
@@ -338,21 +333,6 @@ def test_a_message_that_was_declared_void_is_told_so(api: ShapeServer, muster: A
     assert "(void)" in muster("log", "list").out
 
 
-def test_a_node_pool_that_is_not_there_is_not_removed(api: ShapeServer, muster: Any) -> None:
-    pools = [{"clusterId": "c-1", "name": "a100", "labelKey": "gpu", "labelValue": "a100"}]
-    pools.append({"clusterId": "c-1", "name": "default", "labelKey": "", "labelValue": ""})
-    api.on("GET", "/node-pools", Reply(body={"nodePools": pools}))
-    api.on("DELETE", "/node-pools/c-1/a100", ACCEPTED)
-    ran = muster("nodepool", "remove", "a10", "--cluster", "local")
-    assert ran.code == 3
-    assert "did you mean 'a100'?" in ran.err
-    ran = muster("nodepool", "remove", "default", "--cluster", "local")
-    assert ran.code == 2
-    assert "nodes that are in no other pool" in ran.err
-    assert muster("nodepool", "remove", "a100", "--cluster", "local").code == 0
-    assert len(api.asked("DELETE", "/node-pools/c-1/a100")) == 1
-
-
 def test_metrics_are_summed_up_for_people_and_whole_for_programs(api: ShapeServer, muster: Any) -> None:
     values = [{"timestamp": f"2026-01-02T03:04:0{n}Z", "value": n} for n in (1, 2, 6)]
     series = [{"type": "CPU_USAGE_CORES", "pod": "main-0", "values": values}]
@@ -374,159 +354,6 @@ def test_set_changes_what_was_given_under_the_version_that_was_read(api: ShapeSe
     flag = "--auto-deletion-time-after-completion"
     assert muster("workload", "set", "hello", flag, "2h").code == 0
     assert api.requests[-1].body == {"autoDeletionTimeAfterCompletionSeconds": 7200}
-
-
-def test_a_simulated_cluster_is_counted_or_read_from_a_csv(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
-    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "demo"}))
-    assert muster("cluster", "add", "demo", "--simulated", "2x8", "--gpu-memory", "40Gi").code == 0
-    [group] = api.requests[-1].body["simulatedNodes"]
-    assert (group["names"], group["gpus"], group["gpuMemoryBytes"]) == (["demo-0", "demo-1"], 8, 40 * 1024**3)
-    file = tmp_path / "nodes.csv"
-    file.write_text(
-        "sn,cpu_milli,memory_mib,gpu,model\nn-0,64000,262144,2,P100\nn-1,64000,262144,2,P100\nn-2,500,1,0,\n"
-    )
-    assert muster("cluster", "add", "trace", "--nodes-csv", str(file)).code == 0
-    first, second = api.requests[-1].body["simulatedNodes"]
-    assert first["names"] == ["n-0", "n-1"]
-    assert (first["cpuCores"], first["memoryBytes"], first["gpuModel"]) == (64.0, 262144 * 1024**2, "P100")
-    assert (second["cpuCores"], second["gpus"], second["gpuMemoryBytes"]) == (0.5, 0, 0)
-
-
-def test_nodes_of_a_csv_have_labels_taints_and_extended_resources(
-    api: ShapeServer, muster: Any, tmp_path: Path
-) -> None:
-    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "demo"}))
-    file = tmp_path / "nodes.csv"
-    file.write_text(
-        "sn,cpu_milli,memory_mib,gpu,model,labels,taints,extended_resources\n"
-        "n-0,1000,1,0,,zone=a;run.ai/type=big,team=x:NoSchedule; old:NoExecute,rdma/hca=2\n"
-        "n-1,1000,1,0,,,,\n"
-    )
-    assert muster("cluster", "add", "trace", "--nodes-csv", str(file)).code == 0
-    first, second = api.requests[-1].body["simulatedNodes"]
-    assert first["labels"] == [{"name": "zone", "value": "a"}, {"name": "run.ai/type", "value": "big"}]
-    assert first["taints"] == [
-        {"key": "team", "value": "x", "effect": "NoSchedule"},
-        {"key": "old", "value": "", "effect": "NoExecute"},
-    ]
-    assert first["extendedResources"] == [{"resource": "rdma/hca", "amount": 2}]
-    assert second["labels"] == second["taints"] == second["extendedResources"] == []
-
-
-PLACED = "sn,cpu_milli,memory_mib,gpu,model,labels,taints,extended_resources\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (f"{PLACED}n,1,1,0,,zone,,\n", "line 2, column labels: 'zone' is not KEY=VALUE"),
-        (f"{PLACED}n,1,1,0,,,team=x,\n", "line 2, column taints: 'team=x' is not KEY=VALUE:EFFECT or KEY:EFFECT"),
-        (f"{PLACED}n,1,1,0,,,,a/b=many\n", "line 2, column extended_resources: 'many' is not a whole number"),
-        ("sn,gpu\nn,1\n", "has no column 'cpu_milli'"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,many,1,1,x\n", "line 2, column cpu_milli: 'many' is not a whole number"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\nm,1,1,,x\n", "line 3, column gpu: '' is not a whole number"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,1\n", "line 2, column gpu: is missing"),
-        ("sn,cpu_milli,memory_mib,gpu,model\n,1,1,1,x\n", "line 2, column sn: is empty"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\nm,1,1,1,x\nn,2,1,1,x\n", "line 4, column sn: 'n' is in line 2"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\n\nm,x,1,1,x\n", "line 4, column cpu_milli: 'x'"),
-    ],
-)
-def test_a_cell_of_a_csv_that_will_not_do_is_told_by_line_and_column(
-    api: ShapeServer, muster: Any, tmp_path: Path, text: str, told: str
-) -> None:
-    file = tmp_path / "nodes.csv"
-    file.write_text(text)
-    ran = muster("cluster", "add", "trace", "--nodes-csv", str(file))
-    assert ran.code == 2
-    assert told in ran.err
-    assert api.requests == []
-
-
-def test_the_trace_s_own_node_list_is_read_whole(api: ShapeServer, muster: Any) -> None:
-    listed = openb.rows(openb.NODES)
-    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "openb"}))
-    assert muster("cluster", "add", "openb", "--nodes-csv", str(openb.FOLDER / f"{openb.NODES}.csv")).code == 0
-    names = [name for group in api.requests[-1].body["simulatedNodes"] for name in group["names"]]
-    assert len(names) == len(set(names)) == len(listed)
-
-
-def test_settings_of_clusters_projects_and_pools(api: ShapeServer, muster: Any) -> None:
-    api.on("PATCH", "/clusters/c-1", ACCEPTED)
-    assert muster("cluster", "set", "local", "--ownership-protection", "on").code == 0
-    assert api.requests[-1].body == {"ownershipProtection": True}
-    api.on("PUT", "/org-unit/projects/p-1", ACCEPTED)
-    security = {"podSecurity": "restricted", "privileged": False}
-    assert muster("project", "set", "default", "--gpu-quota", "none").code == 0
-    assert api.requests[-1].body == {"gpuQuota": None, "nodePools": ["a"], **security}
-    assert muster("project", "set", "default", "--node-pools", "b, c").code == 0
-    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["b", "c"], **security}
-    assert muster("project", "set", "default", "--pod-security", "none").code == 0
-    loose = security | {"podSecurity": None}
-    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["a"], **loose}
-    assert muster("project", "set", "default", "--privileged", "on").code == 0
-    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["a"], **security, "privileged": True}
-    assert "--privileged: 'maybe' is" in muster("project", "set", "default", "--privileged", "maybe").err
-    api.on("POST", "/org-unit/projects", Reply(202, {"id": "p-2", "name": "vision"}))
-    assert muster("project", "create", "vision", "--gpu-quota", "1.5").code == 0
-    assert api.requests[-1].body == {"name": "vision", "gpuQuota": 1.5}
-    api.on("POST", "/node-pools", ACCEPTED)
-    nodes = [{"labels": {"gpu": "a100"}}, {"labels": {"gpu": "a100", "b": ""}}, {"labels": {"gpu": "t4"}}, {}]
-    api.on("GET", "/nodes", Reply(body={"nodes": nodes}))
-    ran = muster("nodepool", "add", "fast", "--label", "gpu=a100")
-    assert (ran.code, ran.err) == (0, "node pool fast of cluster local set; 2 of 4 nodes carry gpu=a100 now\n")
-    asked = api.asked("POST", "/node-pools")[0].body
-    assert asked == {"clusterId": "c-1", "name": "fast", "labelKey": "gpu", "labelValue": "a100"}
-    assert api.asked("GET", "/nodes")[0].query["clusterId"] == ["c-1"]
-    ran = muster("nodepool", "add", "fast", "--label", "gpu=a1000")
-    assert "0 of 4 nodes carry gpu=a1000 now; they have gpu=a100, gpu=t4" in ran.err
-    ran = muster("nodepool", "add", "fast", "--label", "model=t4")
-    assert "0 of 4 nodes carry model=t4 now; `muster node list -o json` shows their labels" in ran.err
-    api.on("GET", "/nodes", Reply(body={"nodes": []}))
-    assert "it has no nodes yet" in muster("nodepool", "add", "fast", "--label", "model=t4").err
-
-
-def test_a_setting_that_somebody_else_changed_meanwhile_is_not_put_back(api: ShapeServer, muster: Any) -> None:
-    settings = {"gpuQuota": 4.0, "nodePools": ["a"], "podSecurity": None, "privileged": False}
-    version = 7
-
-    def read(_: Request) -> Reply:
-        return Reply(body={"id": "p-1", "name": "default", **settings}, headers={"X-Version": str(version)})
-
-    def change(request: Request) -> Reply:
-        nonlocal version
-        if version == 7:  # somebody else is faster
-            settings["gpuQuota"], version = 5.0, 8
-        if request.headers.get("if-match") != str(version):
-            return Reply(412, {"code": 412, "message": "read it again", "details": "version_moved"})
-        settings.update(request.body)
-        return ACCEPTED
-
-    api.on("GET", "/org-unit/projects/p-1", read)
-    api.on("PUT", "/org-unit/projects/p-1", change)
-    assert muster("project", "set", "default", "--pod-security", "restricted").code == 0
-    assert settings == {"gpuQuota": 5.0, "nodePools": ["a"], "podSecurity": "restricted", "privileged": False}
-
-
-def test_set_without_a_setting_makes_the_default_of_the_context(
-    api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert muster("context", "add", "here", "--url", api.url, "--token", "t").code == 0
-    monkeypatch.delenv("MUSTER_URL")
-    assert muster("project", "set", "default").code == 0
-    assert muster("cluster", "set", "local").code == 0
-    shown = muster("context", "show", "-o", "json").json()
-    assert (shown["project"], shown["cluster"]) == ("default", "local")
-
-
-def test_of_several_clusters_the_one_of_this_machine_is_meant_unless_said(api: ShapeServer, muster: Any) -> None:
-    clusters = [{"id": "c-1", "name": "local", "kind": "local"}, {"id": "c-2", "name": "demo", "kind": "simulated"}]
-    api.on("GET", "/clusters", Reply(body={"clusters": clusters}))
-    assert muster("training", "submit", "hello", "-i", "a").code == 0
-    assert api.requests[-1].body["clusterId"] == "c-1"
-    api.on("GET", "/clusters", Reply(body={"clusters": [dict(one, kind="simulated") for one in clusters]}))
-    ran = muster("training", "submit", "hello", "-i", "a")
-    assert ran.code == 2
-    assert "local, demo" in ran.err
 
 
 def test_events_are_listed_by_page_and_followed_across_a_lost_connection(api: ShapeServer, muster: Any) -> None:
@@ -687,216 +514,6 @@ def test_why_a_run_ended_is_words_and_not_what_the_column_beside_says(api: Shape
     ]  # fmt: skip
 
 
-def test_a_pool_that_is_set_or_removed_is_told_with_its_cluster(api: ShapeServer, muster: Any) -> None:
-    """Where there are several clusters and none is named, that of this machine is meant."""
-    clusters = [{"id": "c-1", "name": "local", "kind": "local"}, {"id": "c-2", "name": "demo", "kind": "simulated"}]
-    api.on("GET", "/clusters", Reply(body={"clusters": clusters}))
-    api.on("POST", "/node-pools", ACCEPTED)
-    api.on("DELETE", "/node-pools/c-1/fast", ACCEPTED)
-    api.on("GET", "/node-pools", Reply(body={"nodePools": [{"name": "fast", "clusterId": "c-1"}]}))
-    assert "node pool fast of cluster local set" in muster("nodepool", "add", "fast", "--label", "a=b").err
-    assert "node pool fast of cluster local removed" in muster("nodepool", "remove", "fast").err
-
-
-def test_simulated_nodes_of_a_cluster_have_names_that_nodes_may_have(api: ShapeServer, muster: Any) -> None:
-    api.on("POST", "/clusters", ACCEPTED)
-    assert muster("cluster", "add", "Über uns!", "--simulated", "2x8").code == 0
-    body = api.requests[-1].body
-    assert (body["name"], body["simulatedNodes"][0]["names"]) == ("Über uns!", ["ber-uns-0", "ber-uns-1"])
-
-
-def used(*rows: dict[str, Any], more: int | None = None) -> Reply:
-    total = use_row("all", running=3, pending=4, gpus=2.5, capacity=16, free=8.0)
-    return Reply(body={"rows": list(rows), "total": total, "next": more})
-
-
-@pytest.mark.parametrize(
-    ("typed", "asked"),
-    [
-        ("top", {"by": ["project"], "sortBy": ["allocated.gpus"], "sortOrder": ["desc"], "limit": ["100"]}),
-        ("top users --sort-by gpu-util", {"by": ["user"], "sortBy": ["used.gpuUtilizationPercent"]}),
-        ("top pools --sort-by name", {"by": ["nodePool"], "sortBy": ["name"], "sortOrder": ["asc"]}),
-        ("top nodes --cluster local", {"by": ["node"], "clusterId": ["c-1"]}),
-        ("top workloads -p default", {"by": ["workload"], "projectId": ["p-1"]}),
-    ],
-)
-def test_top_asks_for_sums_of_what_was_named(api: ShapeServer, muster: Any, typed: str, asked: dict[str, Any]) -> None:
-    api.on("GET", "/org-unit/projects", Reply(body={"projects": [{"id": "p-1", "name": "default"}]}))
-    api.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "local"}]}))
-    api.on("GET", "/usage", used(use_row("a", gpus=2.5)))
-    ran = muster(*typed.split())
-    assert ran.code == 0, ran.err
-    (request,) = api.asked("GET", "/usage")
-    assert asked.items() <= request.query.items()
-    assert ran.out.splitlines()[0].startswith("NAME")
-    assert ran.err == (
-        "in all: 2.5 of 16 GPUs allocated, 8 free, 5.5 held by others or on nodes that take no new pods; "
-        "3 workloads running, 4 pending\n"
-    )
-
-
-def test_the_sum_under_top_says_nothing_of_others_where_there_are_none(api: ShapeServer, muster: Any) -> None:
-    total = use_row("all", running=1, gpus=1.896, capacity=2, free=0.104)
-    api.on("GET", "/usage", Reply(body={"rows": [use_row("a", gpus=1.896)], "total": total, "next": None}))
-    assert muster("top").err == "in all: 1.896 of 2 GPUs allocated, 0.104 free; 1 workload running, 0 pending\n"
-
-
-@pytest.mark.parametrize(
-    ("row", "shown"),
-    [
-        (use_row("idle"), "idle,0,0,0,,,"),
-        (use_row("used", used=True), "used,0,0,0,12.345,77Gi,0"),
-        (use_row("odd", gpus=2) | {"allocated": {"gpus": 2, "gpuMemoryBytes": 0, "memoryBytes": 0}}, "odd,,,0,,,"),
-    ],
-)
-def test_an_empty_cell_of_top_means_not_known_and_nothing_is_a_zero(
-    api: ShapeServer, muster: Any, row: dict[str, Any], shown: str
-) -> None:
-    api.on("GET", "/usage", used(row))
-    ran = muster("top", "--columns", "name,GPU-MEM,CPU,MEM,CPU-USED,MEM-USED,GPU-MEM-USED")
-    heading, cells = ran.out.splitlines()
-    starts = [word.start() for word in re.finditer(r"\S+", heading)]
-    ends = [*starts[1:], None]
-    assert [cells[start:end].strip() for start, end in zip(starts, ends, strict=True)] == shown.split(",")
-
-
-def test_a_mistyped_heading_of_top_is_answered_with_the_nearest_one(api: ShapeServer, muster: Any) -> None:
-    assert "→ did you mean 'GPU-UTIL'" in muster("top", "--sort-by", "gpu-utl").err
-
-
-def test_the_default_project_does_not_limit_top(api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MUSTER_PROJECT", "default")
-    api.on("GET", "/usage", used())
-    ran = muster("top", "users")
-    assert "projectId" not in api.asked("GET", "/usage")[0].query
-    assert "nobody has anything that runs or waits" in ran.err
-
-
-def test_top_reads_further_pages_up_to_its_limit_and_says_that_there_are_more(api: ShapeServer, muster: Any) -> None:
-    def page(request: Request) -> Reply:
-        offset, limit = (int(request.query[name][0]) for name in ("offset", "limit"))
-        return used(*(use_row(f"n{number}") for number in range(offset, min(offset + limit, 900))), more=offset + limit)
-
-    api.on("GET", "/usage", page)
-    ran = muster("top", "nodes", "--limit", "600", "-o", "name")
-    assert ran.out.split() == [f"n{number}" for number in range(600)]
-    assert [request.query["limit"] for request in api.asked("GET", "/usage")] == [["500"], ["100"]]
-    assert ran.err == "there are more than 600; --limit 0 shows all\n"
-
-
-def test_programs_get_the_rows_of_top_as_the_api_gives_them(api: ShapeServer, muster: Any) -> None:
-    row = use_row("a", gpus=2.5, used=True)
-    api.on("GET", "/usage", used(row))
-    ran = muster("top", "-o", "json")
-    assert (ran.json(), ran.err) == ([row], "")
-    heading, values = muster("top", "-o", "csv", "--columns", "name,GPU,used.cpuCores").out.splitlines()
-    assert (heading, values) == ("name,allocated.gpus,used.cpuCores", "a,2.5,12.345")
-
-
-# -- usage -----------------------------------------------------------------------------------------------------------
-
-
-def hours_row(name: str, reserved: float, *periods: tuple[str, float], **more: Any) -> dict[str, Any]:
-    sums = {"waitingHours": 1.5, "runs": 2}
-    shown = [{"begins": begins, "ends": begins, "reservedGpuHours": part, **sums} for begins, part in periods]
-    return {
-        "name": name,
-        "id": None,
-        "clusterName": None,
-        "periods": shown,
-        "reservedGpuHours": reserved,
-        **sums,
-        **more,
-    }
-
-
-def hours(*rows: dict[str, Any], following: int | None = None) -> Reply:
-    total = {"reservedGpuHours": 12.3456, "waitingHours": 3, "runs": 1234}
-    span = {"begins": "2026-10-01T00:00:00Z", "ends": "2026-11-01T00:00:00Z"}
-    return Reply(body={**span, "rows": list(rows), "total": total, "next": following})
-
-
-@pytest.mark.parametrize(
-    ("typed", "asked"),
-    [
-        ("usage", {"by": ["project"], "from": ["2026-03-01T00:00:00Z"], "limit": ["100"]}),
-        ("usage --by pool --from 7d", {"by": ["nodePool"], "from": ["2026-03-08T10:30:00Z"]}),
-        ("usage --by model --from 2026-01-05", {"by": ["gpuModel"], "from": ["2026-01-05T00:00:00Z"]}),
-        ("usage --from last-month", {"from": ["2026-02-01T00:00:00Z"], "to": ["2026-03-01T00:00:00Z"]}),
-        ("usage --from last-month --to 1h", {"from": ["2026-02-01T00:00:00Z"], "to": ["2026-03-15T09:30:00Z"]}),
-        ("usage --by user --owner ann -p default", {"by": ["user"], "owner": ["ann"], "projectId": ["p-1"]}),
-        ("usage --per day --cluster local", {"per": ["day"], "clusterId": ["c-1"]}),
-    ],
-)
-def test_usage_asks_for_the_span_and_sums_that_were_named(
-    api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch, typed: str, asked: dict[str, Any]
-) -> None:
-    monkeypatch.setattr("muster.cli.usage.now", lambda: datetime(2026, 3, 15, 10, 30, tzinfo=UTC))
-    api.on("GET", "/org-unit/projects", Reply(body={"projects": [{"id": "p-1", "name": "default"}]}))
-    api.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "local"}]}))
-    api.on("GET", "/usage/hours", hours(hours_row("vision", 12.3456, ("2026-10-01T00:00:00Z", 12.3456))))
-    ran = muster(*typed.split())
-    assert ran.code == 0, ran.err
-    (request,) = api.asked("GET", "/usage/hours")
-    assert asked.items() <= request.query.items()
-    assert ("to" in request.query) == ("to" in asked)
-    assert ran.err == (
-        "from 2026-10-01T00:00:00Z to 2026-11-01T00:00:00Z: 12.346 GPU hours reserved, 3 hours waited, 1,234 runs\n"
-    )
-
-
-def test_usage_per_day_is_a_row_for_each_day_and_name_in_order_of_time(api: ShapeServer, muster: Any) -> None:
-    first, second = "2026-10-01T00:00:00Z", "2026-10-02T00:00:00Z"
-    api.on("GET", "/usage/hours", hours(hours_row("a", 3, (first, 1), (second, 2)), hours_row("b", 4, (first, 4))))
-    ran = muster("usage", "--per", "day", "--columns", "PERIOD,name,GPU-HOURS")
-    assert [line.split() for line in ran.out.splitlines()] == [
-        ["PERIOD", "NAME", "GPU-HOURS"], ["2026-10-01", "a", "1"], ["2026-10-01", "b", "4"], ["2026-10-02", "a", "2"]
-    ]  # fmt: skip
-    heading, *values = muster("usage", "--per", "day", "-o", "csv").out.splitlines()
-    assert (
-        heading
-        == "begins,ends,name,reservedGpuHours,usedGpuHours,measuredGpuHours,waitingHours,runs,cost,unpricedGpuHours,id"
-    )
-    assert values[0] == f"{first},{first},a,1,,,1.5,2,,,"
-
-
-def test_usage_tells_how_busy_gpus_were_and_of_how_much_that_is_known(api: ShapeServer, muster: Any) -> None:
-    """Of what nobody measured it says nothing, and not zero."""
-    measured = hours_row("a", 20, usedGpuHours=5, measuredGpuHours=12.5)
-    unknown = hours_row("b", 8, usedGpuHours=None, measuredGpuHours=0)
-    found = hours(measured, unknown)
-    found.body["total"] |= {"usedGpuHours": 5, "measuredGpuHours": 12.5}
-    api.on("GET", "/usage/hours", found)
-    ran = muster("usage", "--columns", "NAME,GPU-HOURS,USED-HOURS,MEASURED-HOURS")
-    assert [line.split() for line in ran.out.splitlines()[1:]] == [["a", "20", "5", "12.5"], ["b", "8", "-", "0"]]
-    assert "12.346 GPU hours reserved (5 used of 12.5 measured), 3 hours waited" in ran.err
-
-
-def test_usage_reads_further_pages(api: ShapeServer, muster: Any) -> None:
-    def page(request: Request) -> Reply:
-        offset, limit = (int(request.query[name][0]) for name in ("offset", "limit"))
-        rows = [hours_row(f"n{number}", 1) for number in range(offset, offset + limit)]
-        return hours(*rows, following=offset + limit)
-
-    api.on("GET", "/usage/hours", page)
-    ran = muster("usage", "--limit", "600", "-o", "name")
-    assert ran.out.split() == [f"n{number}" for number in range(600)]
-    assert ran.err == "there are more than 600 names; --limit 0 shows all\n"
-
-
-def test_a_time_that_is_none_is_told_with_the_forms_that_there_are(api: ShapeServer, muster: Any) -> None:
-    ran = muster("usage", "--from", "yesterday")
-    assert (ran.code, api.requests) == (ExitCode.USAGE, [])
-    assert "--from: 'yesterday' is no time" in ran.err
-    assert "a time ago as 7d, this-month or last-month" in ran.err
-
-
-def test_usage_takes_no_bare_number_which_is_a_sequence_elsewhere(api: ShapeServer, muster: Any) -> None:
-    ran = muster("usage", "--from", "4711")
-    assert (ran.code, api.requests) == (ExitCode.USAGE, [])
-    assert "--from: '4711' is no time" in ran.err
-
-
 def test_a_subscription_begins_a_time_ago_and_what_is_wrong_is_told_by_flag(api: ShapeServer, muster: Any) -> None:
     issues = [{"field": "name", "details": "is taken"}, {"field": "types[0]", "details": "is no type"}]
     refusal = {"code": 400, "message": "two fields are wrong", "complianceIssues": issues}
@@ -909,51 +526,6 @@ def test_a_subscription_begins_a_time_ago_and_what_is_wrong_is_told_by_flag(api:
     ran = muster("subscription", "create", "-p", "default", "--from-time", "4711")
     assert (ran.code, api.requests) == (ExitCode.USAGE, [])
     assert "--from-time: '4711' is no time" in ran.err
-
-
-PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The pictures that were drawn: stdout of a test takes no bytes."""
-    pictures: list[bytes] = []
-    monkeypatch.setattr("muster.cli.output.Output.picture", lambda _, data: pictures.append(data))
-    return pictures
-
-
-@pytest.mark.parametrize("typed", ["usage -o png", "usage --per day -o png"])
-def test_usage_draws_a_picture(api: ShapeServer, muster: Any, drawn: list[bytes], typed: str) -> None:
-    days = [(f"2026-10-{day:02}T00:00:00Z", 1.5) for day in range(1, 20)]
-    rows = [hours_row(f"_project $x^{number}", 30 - number, *days) for number in range(25)]
-    api.on("GET", "/usage/hours", hours(*rows))
-    ran = muster(*typed.split())
-    assert (ran.code, ran.err) == (0, "")
-    (picture,) = drawn
-    assert picture.startswith(PNG)
-    assert len(picture) > 5_000
-
-
-def test_a_picture_of_nothing_is_a_picture(api: ShapeServer, muster: Any, drawn: list[bytes]) -> None:
-    api.on("GET", "/usage/hours", hours())
-    assert [muster(*typed.split()).code for typed in ("usage -o png", "usage --per month -o png")] == [0, 0]
-    assert [picture.startswith(PNG) for picture in drawn] == [True, True]
-
-
-def test_what_has_no_picture_says_so(api: ShapeServer, muster: Any) -> None:
-    ran = muster("top", "-o", "png")
-    assert (ran.code, ran.out, api.requests) == (ExitCode.USAGE, "", [])
-    assert "`muster top` draws no picture" in ran.err
-
-
-def test_a_picture_without_the_library_names_what_to_install(
-    api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    api.on("GET", "/usage/hours", hours(hours_row("a", 1)))
-    ran = muster("usage", "-o", "png")
-    assert (ran.code, ran.out) == (ExitCode.FAILURE, "")
-    assert "pip install 'muster[charts]'" in ran.err
 
 
 @pytest.mark.parametrize("why", [*get_args(DisabledBecause), "later"])

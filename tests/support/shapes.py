@@ -42,6 +42,9 @@ class Reply:
     """Cut the connection before the end of the text."""
 
 
+ACCEPTED = Reply(202, {"code": 202, "message": "accepted"})
+
+
 type Route = Reply | list[Reply] | Callable[[Request], Reply]
 
 

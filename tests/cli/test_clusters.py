@@ -1,0 +1,195 @@
+"""What is typed about clusters, node pools and nodes, and the settings that they have."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import openb
+from tests.support.shapes import ACCEPTED, Reply, Request, ShapeServer
+
+
+def test_a_node_pool_that_is_not_there_is_not_removed(api: ShapeServer, muster: Any) -> None:
+    pools = [{"clusterId": "c-1", "name": "a100", "labelKey": "gpu", "labelValue": "a100"}]
+    pools.append({"clusterId": "c-1", "name": "default", "labelKey": "", "labelValue": ""})
+    api.on("GET", "/node-pools", Reply(body={"nodePools": pools}))
+    api.on("DELETE", "/node-pools/c-1/a100", ACCEPTED)
+    ran = muster("nodepool", "remove", "a10", "--cluster", "local")
+    assert ran.code == 3
+    assert "did you mean 'a100'?" in ran.err
+    ran = muster("nodepool", "remove", "default", "--cluster", "local")
+    assert ran.code == 2
+    assert "nodes that are in no other pool" in ran.err
+    assert muster("nodepool", "remove", "a100", "--cluster", "local").code == 0
+    assert len(api.asked("DELETE", "/node-pools/c-1/a100")) == 1
+
+
+def test_a_simulated_cluster_is_counted_or_read_from_a_csv(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
+    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "demo"}))
+    assert muster("cluster", "add", "demo", "--simulated", "2x8", "--gpu-memory", "40Gi").code == 0
+    [group] = api.requests[-1].body["simulatedNodes"]
+    assert (group["names"], group["gpus"], group["gpuMemoryBytes"]) == (["demo-0", "demo-1"], 8, 40 * 1024**3)
+    file = tmp_path / "nodes.csv"
+    file.write_text(
+        "sn,cpu_milli,memory_mib,gpu,model\nn-0,64000,262144,2,P100\nn-1,64000,262144,2,P100\nn-2,500,1,0,\n"
+    )
+    assert muster("cluster", "add", "trace", "--nodes-csv", str(file)).code == 0
+    first, second = api.requests[-1].body["simulatedNodes"]
+    assert first["names"] == ["n-0", "n-1"]
+    assert (first["cpuCores"], first["memoryBytes"], first["gpuModel"]) == (64.0, 262144 * 1024**2, "P100")
+    assert (second["cpuCores"], second["gpus"], second["gpuMemoryBytes"]) == (0.5, 0, 0)
+
+
+def test_nodes_of_a_csv_have_labels_taints_and_extended_resources(
+    api: ShapeServer, muster: Any, tmp_path: Path
+) -> None:
+    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "demo"}))
+    file = tmp_path / "nodes.csv"
+    file.write_text(
+        "sn,cpu_milli,memory_mib,gpu,model,labels,taints,extended_resources\n"
+        "n-0,1000,1,0,,zone=a;run.ai/type=big,team=x:NoSchedule; old:NoExecute,rdma/hca=2\n"
+        "n-1,1000,1,0,,,,\n"
+    )
+    assert muster("cluster", "add", "trace", "--nodes-csv", str(file)).code == 0
+    first, second = api.requests[-1].body["simulatedNodes"]
+    assert first["labels"] == [{"name": "zone", "value": "a"}, {"name": "run.ai/type", "value": "big"}]
+    assert first["taints"] == [
+        {"key": "team", "value": "x", "effect": "NoSchedule"},
+        {"key": "old", "value": "", "effect": "NoExecute"},
+    ]
+    assert first["extendedResources"] == [{"resource": "rdma/hca", "amount": 2}]
+    assert second["labels"] == second["taints"] == second["extendedResources"] == []
+
+
+PLACED = "sn,cpu_milli,memory_mib,gpu,model,labels,taints,extended_resources\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"{PLACED}n,1,1,0,,zone,,\n", "line 2, column labels: 'zone' is not KEY=VALUE"),
+        (f"{PLACED}n,1,1,0,,,team=x,\n", "line 2, column taints: 'team=x' is not KEY=VALUE:EFFECT or KEY:EFFECT"),
+        (f"{PLACED}n,1,1,0,,,,a/b=many\n", "line 2, column extended_resources: 'many' is not a whole number"),
+        ("sn,gpu\nn,1\n", "has no column 'cpu_milli'"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,many,1,1,x\n", "line 2, column cpu_milli: 'many' is not a whole number"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\nm,1,1,,x\n", "line 3, column gpu: '' is not a whole number"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,1\n", "line 2, column gpu: is missing"),
+        ("sn,cpu_milli,memory_mib,gpu,model\n,1,1,1,x\n", "line 2, column sn: is empty"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\nm,1,1,1,x\nn,2,1,1,x\n", "line 4, column sn: 'n' is in line 2"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\n\nm,x,1,1,x\n", "line 4, column cpu_milli: 'x'"),
+    ],
+)
+def test_a_cell_of_a_csv_that_will_not_do_is_told_by_line_and_column(
+    api: ShapeServer, muster: Any, tmp_path: Path, text: str, told: str
+) -> None:
+    file = tmp_path / "nodes.csv"
+    file.write_text(text)
+    ran = muster("cluster", "add", "trace", "--nodes-csv", str(file))
+    assert ran.code == 2
+    assert told in ran.err
+    assert api.requests == []
+
+
+def test_the_trace_s_own_node_list_is_read_whole(api: ShapeServer, muster: Any) -> None:
+    listed = openb.rows(openb.NODES)
+    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "openb"}))
+    assert muster("cluster", "add", "openb", "--nodes-csv", str(openb.FOLDER / f"{openb.NODES}.csv")).code == 0
+    names = [name for group in api.requests[-1].body["simulatedNodes"] for name in group["names"]]
+    assert len(names) == len(set(names)) == len(listed)
+
+
+def test_settings_of_clusters_projects_and_pools(api: ShapeServer, muster: Any) -> None:
+    api.on("PATCH", "/clusters/c-1", ACCEPTED)
+    assert muster("cluster", "set", "local", "--ownership-protection", "on").code == 0
+    assert api.requests[-1].body == {"ownershipProtection": True}
+    api.on("PUT", "/org-unit/projects/p-1", ACCEPTED)
+    security = {"podSecurity": "restricted", "privileged": False}
+    assert muster("project", "set", "default", "--gpu-quota", "none").code == 0
+    assert api.requests[-1].body == {"gpuQuota": None, "nodePools": ["a"], **security}
+    assert muster("project", "set", "default", "--node-pools", "b, c").code == 0
+    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["b", "c"], **security}
+    assert muster("project", "set", "default", "--pod-security", "none").code == 0
+    loose = security | {"podSecurity": None}
+    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["a"], **loose}
+    assert muster("project", "set", "default", "--privileged", "on").code == 0
+    assert api.requests[-1].body == {"gpuQuota": 4.0, "nodePools": ["a"], **security, "privileged": True}
+    assert "--privileged: 'maybe' is" in muster("project", "set", "default", "--privileged", "maybe").err
+    api.on("POST", "/org-unit/projects", Reply(202, {"id": "p-2", "name": "vision"}))
+    assert muster("project", "create", "vision", "--gpu-quota", "1.5").code == 0
+    assert api.requests[-1].body == {"name": "vision", "gpuQuota": 1.5}
+    api.on("POST", "/node-pools", ACCEPTED)
+    nodes = [{"labels": {"gpu": "a100"}}, {"labels": {"gpu": "a100", "b": ""}}, {"labels": {"gpu": "t4"}}, {}]
+    api.on("GET", "/nodes", Reply(body={"nodes": nodes}))
+    ran = muster("nodepool", "add", "fast", "--label", "gpu=a100")
+    assert (ran.code, ran.err) == (0, "node pool fast of cluster local set; 2 of 4 nodes carry gpu=a100 now\n")
+    asked = api.asked("POST", "/node-pools")[0].body
+    assert asked == {"clusterId": "c-1", "name": "fast", "labelKey": "gpu", "labelValue": "a100"}
+    assert api.asked("GET", "/nodes")[0].query["clusterId"] == ["c-1"]
+    ran = muster("nodepool", "add", "fast", "--label", "gpu=a1000")
+    assert "0 of 4 nodes carry gpu=a1000 now; they have gpu=a100, gpu=t4" in ran.err
+    ran = muster("nodepool", "add", "fast", "--label", "model=t4")
+    assert "0 of 4 nodes carry model=t4 now; `muster node list -o json` shows their labels" in ran.err
+    api.on("GET", "/nodes", Reply(body={"nodes": []}))
+    assert "it has no nodes yet" in muster("nodepool", "add", "fast", "--label", "model=t4").err
+
+
+def test_a_setting_that_somebody_else_changed_meanwhile_is_not_put_back(api: ShapeServer, muster: Any) -> None:
+    settings = {"gpuQuota": 4.0, "nodePools": ["a"], "podSecurity": None, "privileged": False}
+    version = 7
+
+    def read(_: Request) -> Reply:
+        return Reply(body={"id": "p-1", "name": "default", **settings}, headers={"X-Version": str(version)})
+
+    def change(request: Request) -> Reply:
+        nonlocal version
+        if version == 7:  # somebody else is faster
+            settings["gpuQuota"], version = 5.0, 8
+        if request.headers.get("if-match") != str(version):
+            return Reply(412, {"code": 412, "message": "read it again", "details": "version_moved"})
+        settings.update(request.body)
+        return ACCEPTED
+
+    api.on("GET", "/org-unit/projects/p-1", read)
+    api.on("PUT", "/org-unit/projects/p-1", change)
+    assert muster("project", "set", "default", "--pod-security", "restricted").code == 0
+    assert settings == {"gpuQuota": 5.0, "nodePools": ["a"], "podSecurity": "restricted", "privileged": False}
+
+
+def test_set_without_a_setting_makes_the_default_of_the_context(
+    api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert muster("context", "add", "here", "--url", api.url, "--token", "t").code == 0
+    monkeypatch.delenv("MUSTER_URL")
+    assert muster("project", "set", "default").code == 0
+    assert muster("cluster", "set", "local").code == 0
+    shown = muster("context", "show", "-o", "json").json()
+    assert (shown["project"], shown["cluster"]) == ("default", "local")
+
+
+def test_of_several_clusters_the_one_of_this_machine_is_meant_unless_said(api: ShapeServer, muster: Any) -> None:
+    clusters = [{"id": "c-1", "name": "local", "kind": "local"}, {"id": "c-2", "name": "demo", "kind": "simulated"}]
+    api.on("GET", "/clusters", Reply(body={"clusters": clusters}))
+    assert muster("training", "submit", "hello", "-i", "a").code == 0
+    assert api.requests[-1].body["clusterId"] == "c-1"
+    api.on("GET", "/clusters", Reply(body={"clusters": [dict(one, kind="simulated") for one in clusters]}))
+    ran = muster("training", "submit", "hello", "-i", "a")
+    assert ran.code == 2
+    assert "local, demo" in ran.err
+
+
+def test_a_pool_that_is_set_or_removed_is_told_with_its_cluster(api: ShapeServer, muster: Any) -> None:
+    """Where there are several clusters and none is named, that of this machine is meant."""
+    clusters = [{"id": "c-1", "name": "local", "kind": "local"}, {"id": "c-2", "name": "demo", "kind": "simulated"}]
+    api.on("GET", "/clusters", Reply(body={"clusters": clusters}))
+    api.on("POST", "/node-pools", ACCEPTED)
+    api.on("DELETE", "/node-pools/c-1/fast", ACCEPTED)
+    api.on("GET", "/node-pools", Reply(body={"nodePools": [{"name": "fast", "clusterId": "c-1"}]}))
+    assert "node pool fast of cluster local set" in muster("nodepool", "add", "fast", "--label", "a=b").err
+    assert "node pool fast of cluster local removed" in muster("nodepool", "remove", "fast").err
+
+
+def test_simulated_nodes_of_a_cluster_have_names_that_nodes_may_have(api: ShapeServer, muster: Any) -> None:
+    api.on("POST", "/clusters", ACCEPTED)
+    assert muster("cluster", "add", "Über uns!", "--simulated", "2x8").code == 0
+    body = api.requests[-1].body
+    assert (body["name"], body["simulatedNodes"][0]["names"]) == ("Über uns!", ["ber-uns-0", "ber-uns-1"])
