@@ -1,6 +1,6 @@
 """What a submission would be, as the server evaluates it: `--dry-run=server`."""
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from muster.cli.command import Session
 from muster.cli.exits import ExitCode, Problem
@@ -24,7 +24,7 @@ def _may(row: Row) -> str:
 
 
 def _text(value: Any) -> str:
-    return "|".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "|".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)
 
 
 EVALUATION_COLUMNS: Final = (

@@ -32,7 +32,7 @@ async def get_training_policy(call: Look) -> Answer[answers.TrainingPolicy]:
     "PUT",
     TRAINING_POLICY,
     tag="Policies",
-    summary="Set the policy for trainings, everywhere or in one project. Workloads that there are stay as they are",
+    summary="Set the policy for trainings, everywhere or in one project. Workloads stay as they are",
     query=WHICH,
     body=TrainingPolicySetting,
     example=_EXAMPLE,
@@ -47,7 +47,7 @@ async def set_training_policy(call: Call) -> Answer[answers.TrainingPolicy]:
     "DELETE",
     TRAINING_POLICY,
     tag="Policies",
-    summary="Delete the policy for trainings, everywhere or in one project. Workloads that there are stay as they are",
+    summary="Delete the policy for trainings, everywhere or in one project. Workloads stay as they are",
     query=WHICH,
     errors=(403, 404),
 )
@@ -72,8 +72,7 @@ async def get_distributed_policy(call: Look) -> Answer[answers.DistributedPolicy
     "PUT",
     DISTRIBUTED_POLICY,
     tag="Policies",
-    summary="Set the policy for distributed trainings, everywhere or in one project. Workloads that there are stay as "
-    "they are",
+    summary="Set the policy for distributed trainings, everywhere or in one project. Workloads stay as they are",
     query=WHICH,
     body=DistributedPolicySetting,
     example=_EXAMPLE,
@@ -88,8 +87,7 @@ async def set_distributed_policy(call: Call) -> Answer[answers.DistributedPolicy
     "DELETE",
     DISTRIBUTED_POLICY,
     tag="Policies",
-    summary="Delete the policy for distributed trainings, everywhere or in one project. Workloads that there are stay "
-    "as they are",
+    summary="Delete the policy for distributed trainings, everywhere or in one project. Workloads stay as they are",
     query=WHICH,
     errors=(403, 404),
 )
@@ -114,7 +112,7 @@ async def get_workspace_policy(call: Look) -> Answer[answers.WorkspacePolicy]:
     "PUT",
     WORKSPACE_POLICY,
     tag="Policies",
-    summary="Set the policy for workspaces, everywhere or in one project. Workloads that there are stay as they are",
+    summary="Set the policy for workspaces, everywhere or in one project. Workloads stay as they are",
     query=WHICH,
     body=WorkspacePolicySetting,
     example=_EXAMPLE,
@@ -129,7 +127,7 @@ async def set_workspace_policy(call: Call) -> Answer[answers.WorkspacePolicy]:
     "DELETE",
     WORKSPACE_POLICY,
     tag="Policies",
-    summary="Delete the policy for workspaces, everywhere or in one project. Workloads that there are stay as they are",
+    summary="Delete the policy for workspaces, everywhere or in one project. Workloads stay as they are",
     query=WHICH,
     errors=(403, 404),
 )
