@@ -340,6 +340,17 @@ def test_researchers_read_policies_and_set_none(alice: httpx.Client, served: Ser
     assert alice.put(path, params=other, json={}).status_code == 404
 
 
+def test_whoever_may_not_read_there_learns_nothing_of_its_policies(
+    alice: httpx.Client, served: Served, policy: Set
+) -> None:
+    other = served.made["other"]
+    policy({"category": {"options": ["secret"], "required": True}}, project=other)
+    refused = submit(alice, body(served, projectId=other))
+    assert rules_of(refused) == {"projectId": None}
+    assert "secret" not in refused.text
+    assert submit(alice, body(served, {"category": "secret"}, projectId=other)).status_code == 403
+
+
 # -- rehearsal -------------------------------------------------------------------------------------------------------
 
 
