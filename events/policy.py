@@ -5,7 +5,7 @@ defaults. A workload stores what came of it, so that no later policy changes a w
 """
 
 from datetime import datetime
-from typing import Any, Final, Literal, assert_never, get_args
+from typing import Annotated, Any, Final, Literal, assert_never, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -19,9 +19,13 @@ POLICY_SCOPES: Final[tuple[PolicyScope, ...]] = get_args(PolicyScope)
 MAX_POLICY_BYTES: Final = 64 * 1024
 """Of defaults and rules as JSON: what a workload takes from two of them, and says itself, fits a message."""
 
-PolicyDefaults = dict[str, Any]
+PolicyDefaults = Annotated[
+    dict[str, Any], msgspec.Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/AssetSpec"}]})
+]
 """Fields of a spec as they were given, by their names on the wire."""
-PolicyRules = dict[str, Any]
+PolicyRules = Annotated[
+    dict[str, Any], msgspec.Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/WorkloadSpecFieldRules"}]})
+]
 """Rules as they were given, in the tree of the spec's fields."""
 
 # -- events ----------------------------------------------------------------------------------------------------------

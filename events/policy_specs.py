@@ -11,7 +11,7 @@ from events.fields.declare import Body, Limits, Section, joined
 from events.fields.node import Kind, Node, item_key, tree
 from events.fields.values import QUANTITY_PATTERN, Items, LongText, Quantity, SomeQuantity
 from events.workload.kinds import KINDS
-from events.workload.spec import DistributedSpec, TrainingSpec, WorkspaceSpec
+from events.workload.spec import DistributedSpec, TrainingSpec, WorkloadSpec, WorkspaceSpec
 
 
 class _FieldRules(Section, frozen=True, kw_only=True):
@@ -175,6 +175,9 @@ if TYPE_CHECKING:
 
     class DistributedRules(Section, frozen=True, kw_only=True):
         """Rules of a distributed training's fields."""
+
+    class WorkloadRules(Section, frozen=True, kw_only=True):
+        """Rules of the fields of any kind: the form of what is stored."""
 else:
     _ONE_RUN = frozenset({"code", "completions", "parallelism"})
     """What a request alone can send, and what only a training has."""
@@ -188,6 +191,7 @@ else:
     TrainingRules = _rules_of(TrainingSpec)
     WorkspaceRules = _rules_of(WorkspaceSpec)
     DistributedRules = _rules_of(DistributedSpec)
+    WorkloadRules = _rules_of(WorkloadSpec)
 
 
 class TrainingPolicySetting(Body, frozen=True, kw_only=True):

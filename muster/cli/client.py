@@ -118,9 +118,9 @@ class Api:
         """Whether this would be answered; what with does not matter. Raises Problem where it would not."""
         self._call("GET", API_PREFIX + path, parameters=parameters)
 
-    def examine(self, path: str, body: Row) -> Row:
+    def examine(self, path: str, body: Row, parameters: Parameters = ()) -> Row:
         """What the API says of something that it does not store. Raises Problem."""
-        return _answer(self._call("POST", API_PREFIX + path, body=body)).body
+        return _answer(self._call("POST", API_PREFIX + path, parameters=parameters, body=body)).body
 
     def mutate(
         self,

@@ -11,7 +11,7 @@ from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import find_project
 from muster.cli.options import IdempotencyOption, ProjectOption, YesOption, confirm
 from muster.cli.output import Column
-from muster.cli.values import Row, row_of, text_of
+from muster.cli.values import Row, row_of, rows_of, text_of, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,10 +59,39 @@ _KindArgument = Annotated[
 ]
 
 
+_FileOption = Annotated[
+    str, typer.Option("--file", "-f", metavar="FILE|-", help="Read defaults and rules from this YAML or JSON file.")
+]
+
+
+def _why(row: Row) -> str:
+    issues = [f"{text_of(issue, 'field')}: {text_of(issue, 'details')}" for issue in rows_of(row, "issues")]
+    return "; ".join(issues or texts_of(row, "changed"))
+
+
+REHEARSAL_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("WOULD BE", "issues", show=lambda row: "refused" if row.get("issues") else "changed"),
+    Column("WHY", "changed", show=_why, rest=True),
+    Column("SUBMITTED", "createdAt", time=True),
+    Column("PROJECT", "projectId", wide=True),
+    Column("ID", "workloadId", wide=True),
+)
+
+
+def _read(file: str) -> Row:
+    """Defaults and rules. What `describe -o yaml` shows can be set again. Raises Problem."""
+    from muster.cli.request_file import read_document
+
+    document = read_document(file, ("defaults", "rules", "meta", "kind"), what="a policy")
+    return {name: document[name] for name in ("defaults", "rules") if name in document}
+
+
 def add_policies(root: typer.Typer) -> None:
     app = group("policy")
     _add_reads(app)
     _add_changes(app)
+    _add_rehearse(app)
     root.add_typer(app, name="policy")
 
 
@@ -155,10 +184,7 @@ def _add_changes(app: typer.Typer) -> None:
         session: Session,
         kind: _KindArgument,
         *,
-        file: Annotated[
-            str,
-            typer.Option("--file", "-f", metavar="FILE|-", help="Read defaults and rules from this YAML or JSON file."),
-        ],
+        file: _FileOption,
         project: ProjectOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
@@ -166,12 +192,8 @@ def _add_changes(app: typer.Typer) -> None:
 
         Workloads that there are stay as they are.
         """
-        from muster.cli.request_file import read_document
-
         path, (query, called) = _path(kind), _where(session, project)
-        document = read_document(file, ("defaults", "rules", "meta", "kind"), what="a policy")
-        # What `describe -o yaml` shows can be set again.
-        body: Row = {name: document[name] for name in ("defaults", "rules") if name in document}
+        body = _read(file)
         session.api.mutate("PUT", path, body, parameters=query, idempotency_key=idempotency_key)
         session.out.talk(f"the policy for {kind} {called} is as the file says")
 
@@ -189,3 +211,32 @@ def _add_changes(app: typer.Typer) -> None:
         confirm(f"delete the policy for {kind} {called}? Nothing that it forbids is forbidden any more.", yes=yes)
         session.api.mutate("DELETE", path, parameters=query, idempotency_key=idempotency_key)
         session.out.talk(f"the policy for {kind} {called} is deleted")
+
+
+def _add_rehearse(app: typer.Typer) -> None:
+    @command(
+        app,
+        "rehearse",
+        examples="muster policy rehearse trainings -f policy.yaml\n"
+        "muster policy rehearse workspaces -f policy.yaml -p vision --limit 500",
+        columns=REHEARSAL_COLUMNS,
+    )
+    def rehearse(
+        session: Session,
+        kind: _KindArgument,
+        *,
+        file: _FileOption,
+        project: ProjectOption = None,
+        limit: Annotated[
+            int,
+            typer.Option("--limit", metavar="N", min=1, max=500, help="Workloads to look at, the newest first."),
+        ] = 100,
+    ) -> None:
+        """Show what a policy would have made of past submissions. Nothing is stored."""
+        path, (query, _) = _path(kind), _where(session, project)
+        found = session.api.examine(f"{path}:rehearse", _read(file), [*query, ("limit", limit)])
+        session.out.rows(rows_of(found, "workloads"), REHEARSAL_COLUMNS, name="name", empty="no workload would differ")
+        looked, refused, changed = (found.get(name) for name in ("lookedAt", "refused", "changed"))
+        session.out.talk(f"of {looked} workloads {refused} would be refused, {changed} changed")
+        for gap in texts_of(found, "gaps"):
+            session.out.talk(gap)

@@ -199,17 +199,20 @@ def _resolved(schema: Schema, document: Schema) -> tuple[Schema, tuple[str, ...]
     return whole | {key: value for key, value in schema.items() if key not in {"allOf", "$ref"}}, names
 
 
-def _type(schema: Schema, document: Schema) -> str:
-    whole, _ = _resolved(schema, document)
+def _type(schema: Schema, document: Schema, within: tuple[str, ...] = ()) -> str:
+    whole, names = _resolved(schema, document)
+    if set(names) & set(within):
+        return "the same"
+    within = (*within, *names)
     match whole:
         case {"oneOf": options}:
-            told = " or ".join(dict.fromkeys(_type(option, document) for option in options))
+            told = " or ".join(dict.fromkeys(_type(option, document, within) for option in options))
         case {"enum": words}:
             told = "one of " + ", ".join(map(str, words))
         case {"type": "array", "items": items}:
-            told = f"list of: {_type(items, document)}"
+            told = f"list of: {_type(items, document, within)}"
         case {"type": "object", "additionalProperties": dict()}:
-            told = f"object, each value: {_type(whole['additionalProperties'], document)}"
+            told = f"object, each value: {_type(whole['additionalProperties'], document, within)}"
         case {"type": "string", "format": form}:
             told = f"string, {form}"
         case _:

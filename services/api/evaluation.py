@@ -115,7 +115,7 @@ class _Fields:
             told |= {"locked": rules is not None and rules.is_fixed} | _bounds(node, rules)
         return EvaluatedField(
             field=path,
-            value=value,
+            value=cast("object", value),
             set_by=set_by,
             required=node.mandatory or (rules is not None and rules.required is not None),
             issues=[_issue(issue) for issue in issues],

@@ -26,7 +26,7 @@ from services.api.context import MAX_WAIT_SECONDS, Call, Look, rfc3339, sequence
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
 from services.api.explain import explained
-from services.api.issues import MAX_ISSUES, Issue
+from services.api.issues import MAX_ISSUES, Issue, fault
 from services.api.made_from import Made, made
 from services.api.merge import Json
 from services.api.moments import moment_headers, moment_of
@@ -111,7 +111,11 @@ async def examined(call: Call, kind: Kind, data: Json, command_id: str) -> Exami
     checked = check_creation(kind.creation, request.data)
     faults, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
     asked, of_token = with_token_user(asked, call.identity.user)
-    unsuited = [*of_token, *request.broken_rules(kind, asked, [*faults, *of_token])]
+    broken = request.broken_rules(kind, asked, [*faults, *of_token])
+    if broken and not call.may_read(asked.project_id):
+        # Whoever may not read there learns nothing of its policies.
+        broken = [fault("projectId", "is of a project where you may not submit; choose another")]
+    unsuited = [*of_token, *broken]
     return Examined(kind=kind, made=request, checked=asked, faults=faults, unsuited=unsuited)
 
 

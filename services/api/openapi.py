@@ -5,6 +5,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from events.asset_specs import AssetSpec
+from events.policy_specs import WorkloadRules
 from events.workload.spec import TrainingSpec, WorkloadSpec
 from services.api.answers import Error, SubmissionErrorV2
 from services.api.answers.evaluation import JSON_VALUE
@@ -59,7 +60,7 @@ def document(operations: Sequence[Operation]) -> Schema:
         "components": {
             "schemas": {"JsonValue": JSON_VALUE}
             | answer_schemas(answers)
-            | body_schemas((*bodies, TrainingSpec, WorkloadSpec, AssetSpec)),
+            | body_schemas((*bodies, TrainingSpec, WorkloadSpec, AssetSpec, WorkloadRules)),
             "securitySchemes": {"bearerAuth": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
         "security": [{"bearerAuth": []}],

@@ -73,10 +73,10 @@ async def policies_in_force(
     """The policies of now, or those from which a workload was made.
 
     Args:
-        project_id: as it was given. Whoever may not read there learns nothing of the policies.
+        project_id: as it was given. They hold for everybody: roles that are new here may be known at the gate already.
         then: what the workload was made from; its policies' defaults then, without their rules.
     """
-    if not isinstance(project_id, str) or not call.may_read(project_id):
+    if not isinstance(project_id, str) or not project_id:
         return InForce(workload_type=workload_type, chains={}, rules={}, ever=False)
     place = (workload_type, project_id)
     if then is None and (kept := call.policies.get(place)) is not None:

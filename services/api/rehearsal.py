@@ -202,7 +202,7 @@ def _submitted_again(kind: Kind, state: Workload, in_force: InForce) -> _Again:
 def _given(kind: Kind, state: Workload) -> Json:
     """What of the spec neither a default nor a policy set."""
     values = cast("Json", msgspec.to_builtins(kind.shown(state.spec, state.distributed)))
-    of_token = cast("Json", values.get("security") or {}).get("uidGidSource") == "fromIdpToken"
+    of_token = state.spec.security.uid_gid_source == "fromIdpToken"
     given: Json = {}
     for path, source in explained(kind, state.spec, state.distributed, state.made_from).items():
         holder, _, index = path.removeprefix("spec.").partition("[")

@@ -340,6 +340,17 @@ def test_researchers_read_policies_and_set_none(alice: httpx.Client, served: Ser
     assert alice.put(path, params=other, json={}).status_code == 404
 
 
+def test_whoever_may_not_read_there_learns_nothing_of_its_policies(
+    alice: httpx.Client, served: Served, policy: Set
+) -> None:
+    other = served.made["other"]
+    policy({"category": {"options": ["secret"], "required": True}}, project=other)
+    refused = submit(alice, body(served, projectId=other))
+    assert rules_of(refused) == {"projectId": None}
+    assert "secret" not in refused.text
+    assert submit(alice, body(served, {"category": "secret"}, projectId=other)).status_code == 403
+
+
 # -- rehearsal -------------------------------------------------------------------------------------------------------
 
 
@@ -395,3 +406,34 @@ def test_a_rehearsal_looks_at_masters_and_at_the_other_policy(admin: httpx.Clien
     assert rehearsed(admin, where(project), "distributed")["refused"] == 1
     wrong = admin.post(f"{V1}/policies/trainings:rehearse", params=where(), json={"rules": {"imag": {}}})
     assert "rules.imag" in issues(wrong)
+
+
+def test_labels_of_a_living_workload_are_held_to_the_policy_of_now(
+    admin: httpx.Client, served: Served, policy: Set
+) -> None:
+    old = {"name": "old", "value": "1"}
+    made = submit(admin, body(served, {"labels": [old]})).json()["workloadId"]
+    team = {"name": "team", "value": "all"}
+    policy({"labels": {"lockedItems": ["team"], "canAdd": False}}, {"labels": [team]})
+    one = f"{V1}/workloads/{made}"
+    assert admin.patch(one, json={"labels": [old, team]}).status_code == 202, "what was there stays, and the policy's"
+    found = rules_of(admin.patch(one, json={"labels": [old, {"name": "team", "value": "mine"}, {"name": "new"}]}))
+    assert found == {"labels[1]": "locked", "labels[2]": "canAdd"}
+    assert rules_of(admin.patch(one, json={"labels": [old]})) == {"labels": "locked"}
+
+
+def test_items_of_a_batch_are_held_to_policies(admin: httpx.Client, served: Served, policy: Set) -> None:
+    policy({"completions": {"max": 2}}, {"category": "c"})
+    items = [{"kind": "Training"} | body(served, {"completions": count}) for count in (1, 3)]
+    answer = admin.post(f"{V1}/workloads:batch", json={"items": items})
+    assert answer.status_code == 202, answer.text
+    assert '"max"' in answer.text
+    assert "the tenant's policy" in answer.text
+    named = admin.get(f"{V1}/workloads", params={"filterBy": f"name=={items[0]['name']}"} | seen(answer))
+    (row,) = named.json()["workloads"]
+    read = admin.get(f"{V1}/workloads/{row['id']}").json()
+    assert read["spec"]["category"] == "c"
+
+
+def seen(answer: httpx.Response) -> Json:
+    return {"min_seq": answer.headers["x-log-sequence"]} if "x-log-sequence" in answer.headers else {}

@@ -328,9 +328,7 @@ def aimed(
         "get_diff": {"from": "0"},
         "remove_price": {"gpuModel": price["gpuModel"]},
         "stream_events": {"projectId": project},
-    }
-    if "/policies/" in path:
-        parameters[name] = policy(admin, path, project)
+    } | ({name: policy(admin, path, project)} if "/policies/" in path else {})
     if name in parameters:
         options["params"] = parameters[name]
     return Target(method=method, path=path, options=options)

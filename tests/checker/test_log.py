@@ -107,6 +107,20 @@ def _asset(*events: tuple[str, Mapping[str, object]]) -> Story:
     return story
 
 
+POLICY_SET: tuple[str, dict[str, object]] = (
+    "PolicySet",
+    {"policy_id": "y1", "workload_type": "Training", "defaults": {}, "rules": {}, "at": BEGIN.isoformat()},
+)
+POLICY_GONE = ("PolicyDeleted", {"workload_type": "Training"})
+
+
+def _policy(*events: tuple[str, Mapping[str, object]]) -> Story:
+    story = Story()
+    for event in (POLICY_SET, *events):
+        story.commit("ev.policy.trainings", event)
+    return story
+
+
 LEFT_OVER = ("WorkloadDeletionRequested", {"reason": "project_deleted"})
 CORDON = ("NodeCordoned", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
 
@@ -167,6 +181,16 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         "asset",
         lambda: _asset(("AssetDeleted", {}), ("AssetCreated", ASSET_MADE[1] | {"asset_id": "a2", "scope": "project"})),
     ),
+    "a policy set to what it was": ("policy", lambda: _policy(POLICY_SET)),
+    "a policy in the place of another": (
+        "policy",
+        lambda: _policy(("PolicySet", POLICY_SET[1] | {"policy_id": "y2", "rules": {"image": {}}})),
+    ),
+    "a policy of another kind": (
+        "policy",
+        lambda: _policy(("PolicySet", POLICY_SET[1] | {"workload_type": "Workspace", "rules": {"image": {}}})),
+    ),
+    "a policy deleted twice": ("policy", lambda: _policy(POLICY_GONE, POLICY_GONE)),
     "deleted with its project, which is there": (
         "project",
         lambda: (s := _project().created()).says(LEFT_OVER, ("WorkloadDeleted", {"at": s.text()}), by="auto_deletion"),

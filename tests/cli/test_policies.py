@@ -133,3 +133,26 @@ def test_a_dry_run_that_would_be_refused_says_all_that_is_wrong(api: ShapeServer
     assert "max 2" in ran.out
     assert "spec.completions: is at most 2 by the tenant's policy, got 3" in ran.err
     assert muster("training", "submit", "hello", "-i", "a", "--dry-run=nowhere").code == 2
+
+
+def test_a_rehearsal_says_what_would_differ_and_what_was_not_looked_at(
+    api: ShapeServer, muster: Muster, tmp_path: Path
+) -> None:
+    common = {"projectId": "p-1", "createdAt": "2026-01-02T03:04:05Z", "workloadId": "w"}
+    issue = {"field": "spec.completions", "details": "is at most 2", "rule": "max"}
+    workloads = [
+        common | {"name": "large", "issues": [issue], "changed": []},
+        common | {"name": "plain", "issues": [], "changed": ["spec.category"]},
+    ]
+    told = {"lookedAt": 7, "refused": 1, "changed": 1, "workloads": workloads, "gaps": ["only the newest 7"]}
+    api.on("POST", "/policies/trainings:rehearse", Reply(body=told))
+    file = tmp_path / "policy.yaml"
+    file.write_text("rules: {completions: {max: 2}}\n")
+    ran = muster("policy", "rehearse", "trainings", "-f", str(file), "-p", "default", "--limit", "7")
+    assert ran.code == 0, ran.err
+    assert "spec.completions: is at most 2" in ran.out
+    assert "spec.category" in ran.out
+    assert "of 7 workloads 1 would be refused, 1 changed" in ran.err
+    assert "only the newest 7" in ran.err
+    (sent,) = api.asked("POST", "/policies/trainings:rehearse")
+    assert (sent.body, sent.query) == ({"rules": {"completions": {"max": 2}}}, PROJECT | {"limit": ["7"]})

@@ -63,7 +63,9 @@ def ask(case: Any, served: Served) -> None:
         _aim(case, served)
     headers = {"Authorization": f"Bearer {served.token('admin')}"}
     # Those of OpenAPI are known once a document was read.
-    checks = CHECKS.get_by_names(CHECKED)
+    # What is evaluated may be wrong: the answer says what is.
+    evaluates = case.operation.path.endswith(":evaluate")
+    checks = CHECKS.get_by_names([name for name in CHECKED if not (evaluates and name == "negative_data_rejection")])
     case.call_and_validate(base_url=served.url, headers=headers, checks=checks, timeout=20)
 
 

@@ -648,7 +648,7 @@ def set_training_policy(
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.TrainingPolicy]:
-    """Set the policy for trainings, everywhere or in one project. What was submitted stays as it is.
+    """Set the policy for trainings, everywhere or in one project. Workloads stay as they are.
 
     Args:
         scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
@@ -674,7 +674,7 @@ def delete_training_policy(
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Delete the policy for trainings, everywhere or in one project. What was submitted stays as it is.
+    """Delete the policy for trainings, everywhere or in one project. Workloads stay as they are.
 
     Args:
         scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
@@ -718,7 +718,7 @@ def set_distributed_policy(
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.DistributedPolicy]:
-    """Set the policy for distributed trainings, everywhere or in one project. What was submitted stays as it is.
+    """Set the policy for distributed trainings, everywhere or in one project. Workloads stay as they are.
 
     Args:
         scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
@@ -744,7 +744,7 @@ def delete_distributed_policy(
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Delete the policy for distributed trainings, everywhere or in a project. What was submitted stays.
+    """Delete the policy for distributed trainings, everywhere or in one project. Workloads stay as they are.
 
     Args:
         scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
@@ -788,7 +788,7 @@ def set_workspace_policy(
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.WorkspacePolicy]:
-    """Set the policy for workspaces, everywhere or in one project. What was submitted stays as it is.
+    """Set the policy for workspaces, everywhere or in one project. Workloads stay as they are.
 
     Args:
         scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
@@ -814,7 +814,7 @@ def delete_workspace_policy(
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Delete the policy for workspaces, everywhere or in one project. What was submitted stays as it is.
+    """Delete the policy for workspaces, everywhere or in one project. Workloads stay as they are.
 
     Args:
         scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
