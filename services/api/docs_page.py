@@ -19,6 +19,7 @@ EXAMPLES_BY_FORMAT: Final = {
     "uuid": "0f8fad5b-d9cb-869f-a165-70867728950e",
     "date-time": "2026-01-31T12:00:00Z",
 }
+EXAMPLES_BY_PATTERN: Final = {"0[0-7]{3}": "0644"}
 DEEPEST: Final = 20
 """Levels of an answer that an example shows: none of ours has as many, and it ends where one contains itself."""
 
@@ -260,6 +261,8 @@ def _example(schema: Schema, document: Schema, name: str, depth: int) -> Any:
             return max(whole.get("minimum", 1), min(1, whole.get("maximum", 1)))
         case {"type": "boolean"}:
             return True
+        case {"type": "string", "pattern": pattern} if pattern in EXAMPLES_BY_PATTERN:
+            return EXAMPLES_BY_PATTERN[pattern]
         case {"type": "string"}:
             return EXAMPLES_BY_FORMAT.get(whole.get("format", ""), name or "text")
         case _:
