@@ -35,7 +35,7 @@ from events.workload.kinds import KINDS
 from projections.filters import MAX_OFFSET
 from projections.queries import AssetQuery
 from services.api import answers
-from services.api.check import FaultyCreation, check_creation, untouched, without_faults
+from services.api.check import FaultyCreation, apart_from, check_creation, untouched, without_faults
 from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, sequence_headers
 from services.api.errors import ApiError, bad_request, not_found, refused
 from services.api.event_filters import read_uuid
@@ -270,11 +270,12 @@ async def _checked(
     place = meta if before is None else {"projectId": before.project_id or None, "clusterId": before.cluster_id or None}
     workload_type = (meta.get("workloadType") if before is None else before.workload_type) or ""
     spec: dict[str, Any] = sound.get("spec") or {}
-    found += spec_issues(kind, spec, workload_type)
+    of_spec = [*spec_issues(kind, spec, workload_type)]
     if before is None:
         found += await _of_place(call, meta)
     found += await _of_assets(call, spec, workload_type, place)
-    if told := [*unbuilt, *issues, *untouched(found, sound, [*unbuilt, *issues])]:
+    faults = [*unbuilt, *issues]
+    if told := [*faults, *apart_from(of_spec, faults), *untouched(found, sound, faults)]:
         raise bad_request(told[:MAX_ISSUES])
     return data, place.get("projectId") or place.get("clusterId") or ""
 

@@ -272,9 +272,13 @@ def _unknown(parent: Node, name: str, given: Any, path: str) -> Iterator[Issue]:
 
 def untouched(issues: Iterable[Issue], sound: Json, faults: Iterable[Issue]) -> list[Issue]:
     """What rules say, where no field that they looked at is faulty itself; with the request's own indexes."""
+    return apart_from((_of_the_request(issue, sound) for issue in issues), faults)
+
+
+def apart_from(issues: Iterable[Issue], faults: Iterable[Issue]) -> list[Issue]:
+    """As `untouched`, of issues that have the request's own indexes already."""
     broken = [fault.field for fault in faults]
-    own = (_of_the_request(issue, sound) for issue in issues)
-    return [issue for issue in own if not _touches(issue, broken)]
+    return [issue for issue in issues if not _touches(issue, broken)]
 
 
 def _touches(issue: Issue, broken: Iterable[str]) -> bool:

@@ -11,7 +11,7 @@ from events.policy import POLICY_SCOPES, DeletePolicy, Policy, PolicyScope, SetP
 from events.policy_specs import POLICIES
 from services.api import answers
 from services.api.asset_core import require_reader, spec_issues
-from services.api.check import fits, untouched, without_faults
+from services.api.check import apart_from, fits, untouched, without_faults
 from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, sequence_headers
 from services.api.errors import bad_request, not_found
 from services.api.event_filters import read_uuid
@@ -175,9 +175,10 @@ async def wrong_with(call: Look, workload_type: str, project_id: str, data: Json
         for issue in spec_issues("template", defaults, workload_type)
     ]
     found += rule_issues(node, rules, defaults, "rules")
+    forbidden: list[Issue] = []
     if not (faults or found):
-        found += await _forbidden_defaults(call, workload_type, project_id, defaults, rules)
-    return [*faults, *untouched(found, sound, faults)][:MAX_ISSUES]
+        forbidden += await _forbidden_defaults(call, workload_type, project_id, defaults, rules)
+    return [*faults, *apart_from(found, faults), *untouched(forbidden, sound, faults)][:MAX_ISSUES]
 
 
 def _named(spec: Node, issue: Issue) -> Issue:

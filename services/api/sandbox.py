@@ -62,7 +62,7 @@ class _Routes:
     def __init__(self, name: str, routes: list[Route], everything: tuple[Operation, ...]) -> None:
         self._name = name
         self._routes = routes
-        self._everything = [Route(one.path, no_operation, methods=[one.method]) for one in everything]
+        self._everything = [(one, Route(one.path, no_operation, methods=[one.method])) for one in everything]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         for route in self._routes:
@@ -74,10 +74,11 @@ class _Routes:
         await self._refusal(scope).response()(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ApiError:
-        matches = [route.matches(scope)[0] for route in self._everything]
-        if Match.FULL not in matches and Match.PARTIAL not in matches:
+        matches = [(one, route.matches(scope)[0]) for one, route in self._everything]
+        if all(match is Match.NONE for _, match in matches):
             return ApiError(404, "this path does not exist; /docs lists every path of this sandbox")
-        if scope["method"] not in {"GET", "HEAD"}:
+        asked = next((one for one, match in matches if match is Match.FULL), None)
+        if scope["method"] not in {"GET", "HEAD"} and (asked is None or asked.mutates):
             message = f"this is the sandbox {self._name}, a replay of the log: nothing can be changed in it"
             return ApiError(403, message, details="read_only")
         there = "workloads, nodes, clusters, projects and the log (`muster log list`) are there"

@@ -430,3 +430,10 @@ def test_assets_of_a_deleted_project_are_gone(admin: httpx.Client) -> None:
     assert admin.get(f"{COMPUTE}/{id_of(asset)}").status_code == 404
     listed = admin.get(COMPUTE, params={"name": asset["meta"]["name"], "min_seq": gone.headers["x-log-sequence"]})
     assert listed.json()["computeResources"] == []
+
+
+def test_nulls_among_items_move_no_index(admin: httpx.Client) -> None:
+    term = {"matchExpressions": [None, {"key": "zone", "operator": "In"}, None]}
+    spec = {"nodeAffinityRequired": {"nodeSelectorTerms": [None, None, term]}}
+    answer = admin.post(COMPUTE, json={"meta": {"name": fresh(), "scope": "tenant"}, "spec": spec})
+    assert set(issues(answer)) == {"spec.nodeAffinityRequired.nodeSelectorTerms[2].matchExpressions[1].values"}

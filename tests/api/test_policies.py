@@ -134,6 +134,11 @@ def test_a_place_that_is_none_is_refused(admin: httpx.Client, query: Json, field
             {"rules.compute.cpuMemoryRequest.min": "must be a quantity"},
         ),
         ({"rules": {"priorityClass": {"options": ["hig"]}}}, {"rules.priorityClass.options[0]": "very-low"}),
+        ({"rules": {"priorityClass": {"options": ["low", "hig"]}}}, {"rules.priorityClass.options[1]": "very-low"}),
+        (
+            {"defaults": {"labels": [None, {"name": "a b"}, None]}},
+            {"defaults.labels[1].name": "is no Kubernetes key"},
+        ),
         ({"rules": {"category": {"options": []}}}, {"rules.category.options": "must not be empty"}),
         ({"rules": {"labels": {"lockedItems": ["a"]}}}, {"rules.labels.lockedItems[0]": "add it there"}),
         (

@@ -77,7 +77,7 @@ def test_0_when_all_is_well(api: ShapeServer, muster: Any) -> None:
         ("training", "submit", "hello", "--termination-grace-period", "soon"),
         ("training", "submit", "hello", "--timeout", "soon", "-i", "x", "--", "x"),
         ("training", "submit", "hello", "-f", "no-such-file.yaml"),
-        ("training", "submit", "hello", "--dry-run=server"),
+        ("training", "submit", "hello", "--dry-run=soon"),
         ("workload", "delete", "hello", "-y", "--idempotency-key", ""),
         ("training", "submit", "hello", "-i", "x", "--idempotency-key", "two words", "--", "x"),
         ("project", "create", "vision", "--idempotency-key", "x" * 256),

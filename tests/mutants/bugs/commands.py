@@ -117,7 +117,7 @@ COMMANDS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="the-query-is-no-part-of-it",
-        function="services.api.context:Call._hash_of_keyed",
+        function="services.api.context:Call.hash_of_keyed",
         invariant="once",
         bug="A request with the same key and another query gets the answer of the first request.",
         make=_body_alone,
