@@ -87,6 +87,15 @@ def test_the_examples_of_assets_say_how_they_are_used(stack: Stack) -> None:
         assert typed(stack, f"muster training logs {submit.split()[3]}").stdout == "42\n"
 
 
+def test_the_example_of_a_policy_is_kept_to(stack: Stack) -> None:
+    line = (ROOT / "examples/policy.yaml").read_text().splitlines()[0].removeprefix("# ")
+    assert typed(stack, line).returncode == 0
+    ran = typed(stack, "muster training submit greedy -i python:3.13 --gpu-devices-request 3")
+    assert ran.returncode == 6, ran.stdout + ran.stderr
+    assert "spec.compute.gpuDevicesRequest" in ran.stderr
+    assert typed(stack, "muster policy delete trainings -y").returncode == 0
+
+
 def test_no_example_is_forgotten_here() -> None:
     assert {path.stem for path in (ROOT / "examples").iterdir()} == {
         "primes",
@@ -100,6 +109,7 @@ def test_no_example_is_forgotten_here() -> None:
         "environment",
         "compute",
         "template",
+        "policy",
         # These three run in test_kinds.py.
         "workspace",
         "distributed",
