@@ -1,6 +1,9 @@
 """A backup of a real server's log: equal to it byte for byte, incremental, of one log, by one writer at a time."""
 
 import asyncio
+import contextlib
+import resource
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
 from services.runtime.backup.archive import MANIFEST, BackupError
 from services.runtime.backup.check import check, messages_of, parse_head, read_manifest, unlisted
-from services.runtime.backup.place import Place
+from services.runtime.backup.place import LOCK, Place
 from services.runtime.backup.seal import sealer_of
 from services.runtime.backup.source import Source
 from services.runtime.backup.write import back_up
@@ -70,6 +73,41 @@ async def test_a_second_backup_adds_only_what_is_new(
     check(Place(str(tmp_path)), second.manifest, given.nothing, parse_head(first.manifest.head))
     assert (await given.backed_up(fresh_log, tmp_path)).new_messages == 0
     assert unlisted(Place(str(tmp_path)), read_manifest(Place(str(tmp_path)))) == []
+
+
+@pytest.mark.parametrize(("room", "what"), [(200, "events/"), (1_200, r"manifest\.json")])
+async def test_a_backup_that_finds_no_room_leaves_nothing_and_the_next_one_takes_away_what_a_killed_one_left(
+    fresh_log: NatsServer, client: Client, tmp_path: Path, room: int, what: str
+) -> None:
+    await given.commits(client, 6)
+    first = await given.backed_up(fresh_log, tmp_path)
+    before = files_in(tmp_path)
+    await given.commits(client, 4)
+    await given.people(client, 3)
+    with no_room_for_more_than(room), pytest.raises(BackupError, match=rf"{what}.* cannot be written"):
+        await given.backed_up(fresh_log, tmp_path)
+    assert files_in(tmp_path) == before
+    check(Place(str(tmp_path)), first.manifest, given.nothing)
+    (tmp_path / "events" / ".000000000007-000000000010-0a.zst.new").write_bytes(b"half")
+    (tmp_path / "kept" / ".ACTORS-0000-0a.sealed.new").write_bytes(b"half")
+    second = await given.backed_up(fresh_log, tmp_path)
+    listed = {one.file for one in (*second.manifest.segments, *second.manifest.kept)}
+    assert files_in(tmp_path) == {*listed, MANIFEST, LOCK}
+
+
+@contextlib.contextmanager
+def no_room_for_more_than(size: int) -> Generator[None]:
+    """Files of this process stay so small: a write beyond it fails half done, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 async def test_people_audit_keys_and_files_are_kept_and_nobody_can_read_them(

@@ -92,7 +92,13 @@ class Place:
 
     def leftovers(self, listed: Iterable[str], old: Iterable[str]) -> list[str]:
         """What nobody needs any more. Where others may be writing (`held`), only what the last manifest listed."""
-        there = self.names() if self._local is not None else list(old)
+        there = list(old)
+        if self._local is not None:
+            # Of who was killed while a file was written.
+            drafts = (
+                path for folder in (EVENTS_FOLDER, KEPT_FOLDER) for path in (self._local / folder).glob(_draft("*"))
+            )
+            there = [*self.names(), *(str(path.relative_to(self._local)) for path in drafts)]
         return sorted({*there} - {*listed})
 
     def remove(self, name: str) -> None:
@@ -111,6 +117,11 @@ class Place:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise BackupError(f"{self.url} cannot be made: {error}") from error
+
+    @property
+    def lockable(self) -> bool:
+        """Whether `held` keeps others out. Then what was not written by now never will be."""
+        return self._local is not None
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
@@ -136,13 +147,23 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+def _draft(name: str) -> str:
+    return f".{name}.new"
+
+
 def _write(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.new")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    draft = path.with_name(_draft(path.name))
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        # On a full disk, what is left would take the room that the next backup needs.
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

@@ -100,15 +100,33 @@ class _Run:
         """The manifest that was there at the beginning, as it is stored, and decoded."""
         self._sealer = sealer
         self._mark = secrets.token_hex(RUN_BYTES)
+        self._written: list[str] = []
+        """Files of this run."""
+        self._ending = False
+        """Whether a manifest may have been written that lists them."""
         self._new_messages = self._new_bytes = 0
 
     async def run(self, files: Mapping[str, bytes], progress: Progress) -> Done:
         began = time.monotonic()
+        try:
+            manifest = await self._write_files(files, progress)
+            self._write_manifest(manifest)
+        except BaseException:
+            self._take_back()
+            raise
+        return Done(
+            manifest=manifest,
+            new_messages=self._new_messages,
+            new_bytes=self._new_bytes,
+            seconds=time.monotonic() - began,
+        )
+
+    async def _write_files(self, files: Mapping[str, bytes], progress: Progress) -> Manifest:
         kept = [part for name in kept_streams(before_log=True) for part in await self._keep(name)]
         first, segments, chain = await self._log(progress)
         kept += [part for name in kept_streams(before_log=False) for part in await self._keep(name)]
         kept.append(self._keep_files(files))
-        manifest = Manifest(
+        return Manifest(
             format=FORMAT,
             made_at=datetime.now(UTC),
             muster=self._version,
@@ -119,13 +137,11 @@ class _Run:
             kept=tuple(kept),
             sealing=self._sealer.sealing,
         )
-        self._write_manifest(manifest)
-        return Done(
-            manifest=manifest,
-            new_messages=self._new_messages,
-            new_bytes=self._new_bytes,
-            seconds=time.monotonic() - began,
-        )
+
+    def _write(self, name: str, data: bytes) -> None:
+        self._written.append(name)
+        self._place.write(name, data)
+        self._new_bytes += len(data)
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
@@ -179,9 +195,8 @@ class _Run:
 
     def _finish(self, writer: SegmentWriter) -> Segment:
         segment, data = writer.finish(self._mark)
-        self._place.write(segment.file, data)
+        self._write(segment.file, data)
         self._new_messages += writer.packer.messages
-        self._new_bytes += len(data)
         return segment
 
     # -- what is kept ------------------------------------------------------------------------------------------------
@@ -209,8 +224,7 @@ class _Run:
     def _seal(self, name: str, part: int, data: bytes, entries: int, state: str) -> Kept:
         sealed = self._sealer.seal(f"{name}/{part}", data)
         file = f"{KEPT_FOLDER}/{name}-{part:04d}-{self._mark}.sealed"
-        self._place.write(file, sealed)
-        self._new_bytes += len(sealed)
+        self._write(file, sealed)
         return Kept(
             name=name,
             part=part,
@@ -223,10 +237,23 @@ class _Run:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
+    def _take_back(self) -> None:
+        """Remove the files of a run that failed, where no manifest can list them: on a full disk they would take the
+        room of the next one.
+        """
+        with contextlib.suppress(BackupError):
+            if self._ending and (not self._place.lockable or self._stored_manifest() != self._raw):
+                return
+            for name in self._written:
+                self._place.remove(name)
+
+    def _stored_manifest(self) -> bytes:
+        return self._place.read(MANIFEST) if self._place.exists(MANIFEST) else b""
+
     def _write_manifest(self, manifest: Manifest) -> None:
-        now = self._place.read(MANIFEST) if self._place.exists(MANIFEST) else b""
-        if now != self._raw:
+        if self._stored_manifest() != self._raw:
             raise BackupError(f"another backup into {self._place.url} has ended meanwhile: run this one again")
+        self._ending = True
         self._place.write(MANIFEST, encode_manifest(manifest))
         listed = {segment.file for segment in manifest.segments} | {part.file for part in manifest.kept}
         with contextlib.suppress(BackupError):
