@@ -280,7 +280,7 @@ def test_an_operators_day_without_curl(admin: Served, muster: Any, monkeypatch: 
     monkeypatch.setenv("MUSTER_TOKEN", admin.token("admin"))
 
     made = muster("subscription", "create", "-p", "brief", "--name", "chat", "-o", "json").out
-    made = json.loads(made[made.index("{\n") :])  # behind what the service in this process logs
+    made, _ = json.JSONDecoder().raw_decode(made, made.index("{\n"))  # amid what the service in this process logs
     assert {"id", "name", "url", "seed", "domain", "inboxPrefix", "stream", "consumer", "subjects"} <= made.keys()
     assert made["seed"].startswith("SU")
     assert muster("subscription", "create", "-p", "brief", "--name", "chat").code == 5

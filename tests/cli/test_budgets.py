@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_verbs import hours_row
+from tests.cli.test_sums import hours_row
 from tests.support.shapes import Reply, ShapeServer
 
 ENDED = "2026-02-01T00:00:00Z"

@@ -34,6 +34,7 @@ async def test_tests_that_hang_keep_nobody_waiting_and_one_asked_for_again_is_th
     await until(lambda: len(answered) == refused, "those that are too many are refused")
     assert isinstance(await scene.ask(AskKey(webhook_id=other.id, number=1)), protocol.Key)
     assert isinstance(await scene.ask(AskDeliveries(webhook_id=other.id)), protocol.Deliveries)
+    await until(lambda: len(receiver.ids("/hangs")) == len({one.test_id for one in asked}), "all hang")
     for task in receiver.serving:
         task.cancel()
     told = await tests
