@@ -46,7 +46,7 @@ ALL = [
 
 
 def test_every_schema_says_what_the_value_is() -> None:
-    """Nothing is any value, and no object is any object."""
+    """Nothing is any value but the value of any field, and no object is any object."""
     vague = [
         where
         for where, schema in ALL
@@ -54,7 +54,7 @@ def test_every_schema_says_what_the_value_is() -> None:
         or (schema.get("type") == "object" and not schema.keys() & {"properties", "additionalProperties", "allOf"})
         or schema.get("additionalProperties") is True
     ]
-    assert vague == []
+    assert vague == ["JsonValue"]
 
 
 def test_every_reference_leads_somewhere() -> None:

@@ -1444,9 +1444,9 @@ class EvaluatedField(Model, frozen=True, kw_only=True, rename="camel", omit_defa
 
     field: str
     """Path, such as `spec.labels[0]`, in the spec with all that policies, a template and assets set."""
-    value: Any | None
+    value: JsonValue
     """What it would be."""
-    default: Any | None
+    default: JsonValue
     """What it would be if neither a template, assets nor the request set it."""
     set_by: str
     """Who sets it: `request`, `default`, `tenant policy`, `project policy`, or a template or asset and its name."""
@@ -1456,13 +1456,13 @@ class EvaluatedField(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Whether it must have a value."""
     can_add: bool | None = None
     """Of a list: whether a policy lets items be added."""
-    min: Any | None = None
+    min: JsonValue | None = None
     """The least that is possible. Absent where there is no bound; likewise those below."""
-    max: Any | None = None
+    max: JsonValue | None = None
     """The most that is possible."""
-    step: Any | None = None
+    step: JsonValue | None = None
     """Between two values that are possible."""
-    options: list[Any] | None = None
+    options: list[JsonValue] | None = None
     """The only values that are possible."""
     instructions: str | None = None
     """Of an environment variable: what is said of it for people."""
@@ -4307,6 +4307,10 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Name for people. Default: the type."""
     exclude: bool | None = None
     """Whether to drop the address of this name that a template sets."""
+
+
+class JsonValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The value of any field: any JSON value."""
 
 
 class TextRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

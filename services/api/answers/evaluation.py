@@ -7,22 +7,9 @@ from msgspec import UNSET, Meta, UnsetType
 from services.api.answers.forms import Form
 from services.api.answers.outcomes import ComplianceIssue
 
-_DEEPEST: Final = 5
-"""Lists and objects within each other, in the value of any field."""
-
-
-def _json(depth: int) -> dict[str, Any]:
-    kinds: list[dict[str, Any]] = [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
-    if depth:
-        inner = _json(depth - 1)
-        kinds += [{"type": "array", "items": inner}, {"type": "object", "additionalProperties": inner}]
-    return {"oneOf": kinds, "nullable": True}
-
-
-JSON_VALUE: Final = _json(_DEEPEST) | {"description": "The value of any field."}
-Value = Annotated[
-    object, Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/JsonValue"}], "nullable": True})
-]
+JSON_VALUE: Final[dict[str, Any]] = {"description": "The value of any field: any JSON value."}
+"""One that says more would contain itself, and generators of clients lose their way in it, written out or not."""
+Value = Annotated[object, Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/JsonValue"}]})]
 
 
 class EvaluatedField(Form, frozen=True, kw_only=True):
