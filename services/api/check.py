@@ -6,7 +6,6 @@ out, so that the rules can look at the rest.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -18,7 +17,7 @@ from events.fields.declare import Body
 from events.fields.node import Kind, Node, bounds, tree
 from events.nearest import did_you_mean
 from events.workload.fields.creation import Creation, TrainingCreation
-from services.api.issues import MAX_ISSUES, Issue, none_of, shown
+from services.api.issues import MAX_ISSUES, PATH_STEPS, Issue, none_of, shown
 from services.api.rules import check_given, check_name, check_order
 from services.api.unbuilt import Default, asked_for, unbuilt_fields
 
@@ -53,8 +52,6 @@ _TYPES: Final[dict[Kind, type | tuple[type, ...]]] = {
     "object": dict,
 }
 _EMPTY: Final[dict[Kind, Any]] = {"text": "", "integer": 0, "number": 0.0, "boolean": False, "list": []}
-_STEPS: Final = re.compile(r"\[(\d+)\]|(\w+)")
-"""Of a path: names and indexes."""
 _FAULTY: Final = object()
 """Stands for a value that is left out."""
 
@@ -297,7 +294,7 @@ def _of_the_request(issue: Issue, sound: Json) -> Issue:
 def _own_path(field: str, sound: Json) -> str:
     place: Any = sound
     path = ""
-    for index, name in _STEPS.findall(field):
+    for index, name in PATH_STEPS.findall(field):
         if name:
             path += f".{name}" if path else name
             place = cast("Json", place).get(name) if isinstance(place, dict) else None

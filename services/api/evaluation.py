@@ -18,7 +18,7 @@ from services.api.context import Call
 from services.api.creation import misfits
 from services.api.errors import bad_request
 from services.api.explain import explained
-from services.api.issues import Issue, fault
+from services.api.issues import PATH_STEPS, Issue, fault
 from services.api.kinds import Examined, examined
 from services.api.merge import Merged, merged
 from services.api.not_yet import not_yet_in_force
@@ -26,7 +26,6 @@ from services.api.operations import Answer
 from services.api.places import find_project
 from services.api.policy_rules import FieldRules, comparable, value_at
 
-_STEPS: Final = re.compile(r"\[(\d+)\]|(\w+)")
 _ITEM: Final = re.compile(r"spec\.([\w.]+)\[(\d+)\]")
 
 
@@ -144,7 +143,7 @@ def _node_at(node: Node, path: str) -> Node:
 
 def _value_at(values: Any, path: str) -> Any:
     here = values
-    for index, name in _STEPS.findall(path):
+    for index, name in PATH_STEPS.findall(path):
         if here is None:
             return None
         here = here[int(index)] if index else here.get(name)

@@ -1,5 +1,6 @@
 """What is wrong with a request, field by field. Pure."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -8,6 +9,8 @@ from events.nearest import did_you_mean
 
 PolicyRule = Literal["min", "max", "step", "options", "required", "canEdit", "canAdd", "locked", "blocked"]
 
+PATH_STEPS: Final = re.compile(r"\[(\d+)\]|(\w+)")
+"""Of the path of a field: indexes and names."""
 MAX_ISSUES: Final = 200
 """Told in one answer: more than a person reads, and a bound on what a hostile body makes us write."""
 MAX_SHOWN_CHARACTERS: Final = 80

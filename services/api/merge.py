@@ -8,18 +8,15 @@ others follow at the end. Such an item may say `exclude`; the kind's defaults th
 Policies are the lowest layers: that of the tenant, then that of the project.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from events.fields.node import Node, item_key
 from events.workload.made_from import Source
+from services.api.issues import PATH_STEPS
 
 type Json = dict[str, Any]
-
-_STEPS: Final = re.compile(r"\[(\d+)\]|(\w+)")
-"""Of a path: names and indexes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +61,7 @@ class Merged:
         """
         here: Origin | None = self.origin
         last = 0
-        for step in _STEPS.finditer(path):
+        for step in PATH_STEPS.finditer(path):
             if isinstance(here, Place):
                 break
             index, name = step.groups()
