@@ -49,6 +49,7 @@ from events.workload.commands import (
     CreateWorkload,
     DeleteWorkload,
     ResumeWorkload,
+    ScaleInference,
     SuspendWorkload,
     UserWorkloadCommand,
 )
@@ -248,6 +249,7 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_workload(ResumeWorkload),
         _on_workload(DeleteWorkload, in_full_log=True, service="auto_deletion"),
         _on_workload(ChangeWorkload),
+        _on_workload(ScaleInference, service="autoscaler"),
         CommandType(
             type=AddCluster,
             aggregate="cluster",

@@ -22,6 +22,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "WorkloadResumed": "user",
     "WorkloadChanged": "user",
     "WorkloadQueued": "scheduler",
+    "WorkloadScaled": "autoscaler",
     "WorkloadWaiting": "scheduler",
     "PodsBound": "scheduler",
     "PodsReserved": "scheduler",

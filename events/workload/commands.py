@@ -10,7 +10,8 @@ from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
 from events.workload.pod import Placement, PodRef
-from events.workload.spec import Distributed, TrainingSpec
+from events.workload.fields.inference import ScaleReason
+from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -29,6 +30,8 @@ class CreateWorkload(_Command, frozen=True, kw_only=True):
     spec: TrainingSpec
     distributed: Distributed | None = None
     """Of a distributed training; None for every other kind."""
+    inference: Inference | None = None
+    """Of an inference; None for every other kind."""
     made_from: MadeFrom | None = None
     """From which template and assets the api made the spec, and who set its fields."""
 
@@ -36,6 +39,11 @@ class CreateWorkload(_Command, frozen=True, kw_only=True):
         """Raises ValueError where there is no such kind."""
         if self.kind not in KINDS:
             raise ValueError(f"no kind of workload is called {self.kind!r}")
+
+    @property
+    def beside(self) -> Beside:
+        """What its kind stores beside the spec."""
+        return self.distributed or self.inference
 
 
 class SuspendWorkload(_Command, frozen=True, kw_only=True):
@@ -64,6 +72,19 @@ class ChangeWorkload(_Command, frozen=True, kw_only=True):
     """All of them: what is not among them is taken off."""
     annotations: tuple[Annotation, ...] | None = None
     """Likewise."""
+
+
+class ScaleInference(_Command, frozen=True, kw_only=True):
+    """From the autoscaler: let an inference have so many replicas."""
+
+    workload_id: str
+    replicas: int
+    was: int
+    """How many there were to be when it was decided; where there are others by now, it comes too late and does nothing.
+    """
+    reason: ScaleReason
+    message: str
+    """The load that it was decided by, in a sentence of at most 300 characters."""
 
 
 class PlacePods(_Command, frozen=True, kw_only=True):
@@ -116,5 +137,7 @@ class ReportPods(_Command, frozen=True, kw_only=True):
     facts: tuple[PodFact, ...]
 
 
-UserWorkloadCommand = CreateWorkload | SuspendWorkload | ResumeWorkload | DeleteWorkload | ChangeWorkload
+UserWorkloadCommand = (
+    CreateWorkload | SuspendWorkload | ResumeWorkload | DeleteWorkload | ChangeWorkload | ScaleInference
+)
 WorkloadCommand = UserWorkloadCommand | PlacePods | ReportPods

@@ -233,7 +233,7 @@ class WorkloadWork:
             self._wait(was, state, at, shifts)
         if state.phase is not was.phase:
             self._spent = replace(_stayed(self._spent, was.phase, at), phase_updated_at=at)
-        if state.spec is not asked.spec:
+        if state.spec is not asked.spec or state.beside is not asked.beside:
             self._asked, self._of = Asked.of(state), None
             self._move(state, asked.priority_class, at, shifts)
         if is_of_pod(event):

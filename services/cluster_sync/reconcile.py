@@ -139,6 +139,8 @@ def stop_pod(desired: Desired) -> StopPod:
         reason = "deleted"
     elif state.phase in FINISHED:
         reason = "failed"
+    elif state.desired is DesiredPhase.RUNNING:
+        reason = "scaled_down"
     else:
         reason = "suspended"
     return StopPod(
