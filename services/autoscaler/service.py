@@ -37,7 +37,6 @@ from services.runtime.nats.bus import CommandClient, GateAwayError
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
 from services.runtime.nats.streams import assert_streams
-from services.runtime.process.failpoints import reached
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
 
@@ -73,7 +72,7 @@ class Autoscaler:
         self._fold = fold
         self._client = client
         self._speed = speed
-        self._windows = Windows(fold.known)
+        self._windows = Windows(fold.known, speed=speed)
         self._past: dict[str, Past] = {}
         """By workload id."""
         self._asked: dict[str, tuple[int, float]] = {}
@@ -160,7 +159,6 @@ class Autoscaler:
     async def _send(self, chain: Chain[Workload], decision: Decision) -> None:
         state = chain.state
         self._asked[state.workload_id] = (chain.version, time.monotonic())
-        reached("autoscaler_decided")
         match await self._client.send_system(SERVICE, command(chain, decision), timeout_seconds=COMMAND_SECONDS):
             case Accepted() as reply:
                 _SENT.labels("accepted").inc()

@@ -42,10 +42,12 @@ class Windows:
 
     Args:
         known: whether there is such an inference: of others nothing is kept, whoever speaks of them.
+        speed: how many times shorter than in earnest a load is averaged.
     """
 
-    def __init__(self, known: Callable[[str], bool]) -> None:
+    def __init__(self, known: Callable[[str], bool], *, speed: float = 1.0) -> None:
         self._known = known
+        self._mean_seconds = MEAN_SECONDS / speed
         self._inferences: dict[str, _Inference] = {}
 
     def take(self, reporter: str, report: LoadReport, now: float) -> bool:
@@ -68,7 +70,7 @@ class Windows:
             if now - samples.said[-1][0] > LOST_SECONDS:
                 continue
             # The newest always counts: a reporter may be late.
-            lately = [one for one in samples.said if now - one[0] < MEAN_SECONDS] or [samples.said[-1]]
+            lately = [one for one in samples.said if now - one[0] < self._mean_seconds] or [samples.said[-1]]
             rate += sum(load.arrived for _, _, load in lately) / sum(seconds for _, seconds, _ in lately)
             concurrency += sum(load.in_flight for _, _, load in lately) / len(lately)
             answered += sum(load.answered for _, _, load in lately)
