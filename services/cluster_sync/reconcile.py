@@ -101,7 +101,8 @@ def run_pod(desired: Desired) -> RunPod:
         project_name=desired.project.name,
         pod_security=desired.project.pod_security,
         pod=_ref(desired),
-        pods=pod_set.at_once if pod_set.peers is None else pod_set.peers.size,
+        endless=pod_set.endless,
+        pods=_pods(pod_set),
         node_name=pod.node_name,
         devices=pod.devices,
         gpu_memory_bytes=request.gpu_memory_bytes,
@@ -131,6 +132,13 @@ def run_pod(desired: Desired) -> RunPod:
         labels=template.labels,
         annotations=template.annotations,
     )
+
+
+def _pods(pod_set: PodSet) -> int:
+    """How many find each other; those of an endless set come and go, and need not."""
+    if pod_set.endless:
+        return 1
+    return pod_set.at_once if pod_set.peers is None else pod_set.peers.size
 
 
 def stop_pod(desired: Desired) -> StopPod:
