@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from events.fields.declare import Section, joined
 from events.quantities import cores_to_milli, parse_bytes
 from events.workload.fields.compute import ComputeSpec, ExtendedResource, Resources
+from events.workload.fields.connections import Connections
 from events.workload.fields.distribution import Distribution
 from events.workload.fields.lifetime import Lifetime
 from events.workload.fields.metadata import Metadata
@@ -42,18 +43,40 @@ WHOLE_GPU_MILLI: Final = 1000
 
 if TYPE_CHECKING:
 
-    class TrainingSpec(Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True):
+    class TrainingSpec(
+        Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True
+    ):
         """The effective spec of a standard training: every field has its value. Every kind stores one: a field that a
         kind does not have keeps its default there.
         """
 
     class WorkspaceSpec(
-        Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, frozen=True, kw_only=True
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Connections,
+        Scheduling,
+        OverQuota,
+        Lifetime,
+        Metadata,
+        frozen=True,
+        kw_only=True,
     ):
         """What a request may say of a workspace, and what is shown of one."""
 
     class DistributedSpec(
-        Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, Distribution, frozen=True, kw_only=True
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Connections,
+        Scheduling,
+        Lifetime,
+        Metadata,
+        Distribution,
+        frozen=True,
+        kw_only=True,
     ):
         """What a request may say of the workers of a distributed training, and of it as a whole."""
 
@@ -62,6 +85,7 @@ if TYPE_CHECKING:
         Resources,
         Storage,
         Probes,
+        Connections,
         Scheduling,
         OverQuota,
         Lifetime,
@@ -75,13 +99,13 @@ if TYPE_CHECKING:
     class MasterSpec(Process, Resources, Metadata, frozen=True, kw_only=True):
         """What a request may say of a master that is made otherwise than the workers."""
 else:
-    _OF_PODS = (Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata)
+    _OF_PODS = (Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Metadata)
     _RUNS = {"completions", "parallelism"}
     TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS)
     WorkspaceSpec = joined(
         "WorkspaceSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata),
+        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Metadata),
         without=_RUNS,
         defaults={"priority_class": DEFAULT_WORKSPACE_PRIORITY},
     )
@@ -89,7 +113,7 @@ else:
     WorkloadSpec = joined(
         "WorkloadSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
+        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
         # Only one kind has it, and insists on it.
         defaults={"distributed_framework": None},
     )
@@ -182,6 +206,8 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         labels=_included(spec.labels),
         annotations=_included(spec.annotations),
         related_urls=_included(spec.related_urls),
+        exposed_urls=_included(spec.exposed_urls),
+        ports=_included(spec.ports),
     )
 
 

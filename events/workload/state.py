@@ -145,7 +145,7 @@ class WorkloadFailed(_Event, frozen=True, kw_only=True):
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`."""
+    """Code: `backoff_limit_exceeded` or `node_port_taken`."""
     message: str
     """The same in a sentence."""
     delete_at: datetime

@@ -22,10 +22,6 @@ _STORAGE: Final[dict[str, Default]] = {
 _STORED_ITEM: Final[dict[str, Default]] = {"exclude": False}
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
-    "spec": {
-        "exposedUrls": [],
-        "ports": [],
-    },
     "spec.storage": _STORAGE,
     "spec.storage.configMapVolume[]": _STORED_ITEM,
     "spec.storage.emptyDirVolume[]": _STORED_ITEM,
