@@ -9,8 +9,8 @@ from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
-from events.workload.pod import Placement, PodRef
 from events.workload.fields.inference import ScaleReason
+from events.workload.pod import Placement, PodAddress, PodRef
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
 
 
@@ -128,6 +128,8 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
     warnings: tuple[PodWarning, ...] = ()
     """What the cluster warned of during this run, oldest first, perhaps not for the first time."""
+    address: PodAddress | None = None
+    """With `running`: where it answers, if it has ports."""
 
 
 class ReportPods(_Command, frozen=True, kw_only=True):

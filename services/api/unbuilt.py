@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from events.fields.node import Node
 from events.workload.fields.creation import AssetChoice
-from events.workload.fields.inference import Model, ServingPort
+from events.workload.fields.inference import Model
 from events.workload.spec import DistributedSpec
 
 type Default = bool | str | list[Any] | dict[str, Default] | None
@@ -23,10 +23,6 @@ _STORAGE: Final[dict[str, Default]] = {
 _STORED_ITEM: Final[dict[str, Default]] = {"exclude": False}
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
-    "spec": {
-        "exposedUrls": [],
-        "ports": [],
-    },
     "spec.storage": _STORAGE,
     "spec.storage.configMapVolume[]": _STORED_ITEM,
     "spec.storage.emptyDirVolume[]": _STORED_ITEM,
@@ -58,8 +54,6 @@ OF_ASSETS: Final[dict[str, Default]] = {"datasourceIds": []}
 _OF_STRUCTS: Final[dict[type[Any] | None, dict[str, Default]]] = {
     AssetChoice: OF_ASSETS,
     Model: {"credential": None},
-    # Whoever reaches the cluster's network reaches the replicas.
-    ServingPort: {"authorizationType": None, "authorizedUsers": [], "authorizedGroups": []},
 }
 """Of objects that the contract of trainings does not have."""
 

@@ -61,7 +61,7 @@ PVC = {"path": "/p", "claimInfo": {"size": "1Gi"}, "ephemeral": True}
         ),
         (
             body(servingPort={"container": 80, "authorizationType": "public"}),
-            [("spec.servingPort.authorizationType", None)],
+            [("spec.servingPort.authorizationType", "options")],
         ),
         # It does not end by itself.
         (body(backoffLimit=1), [("spec.backoffLimit", None)]),

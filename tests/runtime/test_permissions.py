@@ -56,7 +56,7 @@ MAY_PUBLISH = {
     "cmd.system.auto_deletion.CreateWorkload": set(),
     "cmd.system.autoscaler.ScaleInference": {"autoscaler"},
     "cmd.system.autoscaler.DeleteWorkload": set(),
-    "load.p": set(),
+    "load.p": {"proxy"},
     "cmd.system.webhooks.DisableWebhook": {"webhooks"},
     "cmd.system.webhooks.DeleteWebhook": set(),
     "webhooks.asked.AskKey": {"api"},

@@ -7,8 +7,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from events.workload.exposure import container_ports
 from events.workload.fields.creation import InferenceCreation
-from events.workload.fields.inference import MOST_REPLICAS, Serving, ServingPort
+from events.workload.fields.inference import MOST_REPLICAS, Serving, ServingPort, serving_url
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import DEFAULT_INFERENCE_PRIORITY
 from events.workload.kinds.kind import Kind
@@ -35,6 +36,7 @@ def pod_sets(spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ...]:
             parallelism=replicas,
             endless=True,
             template=_template(spec, inference.serving),
+            ports=container_ports((serving_url(inference.serving.serving_port),), ()),
             node_pools=spec.node_pools,
             pod_affinity=spec.pod_affinity,
         ),
