@@ -22,6 +22,7 @@ from projections.queries import Moment
 from services.api.answers import AnyWorkload, HttpResponse
 from services.api.check import FaultyCreation, check_creation
 from services.api.code import keep_for
+from services.api.connection_rules import check_exposed
 from services.api.context import MAX_WAIT_SECONDS, Call, Look, rfc3339, sequence_headers
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
@@ -111,6 +112,7 @@ async def examined(call: Call, kind: Kind, data: Json, command_id: str) -> Exami
     checked = check_creation(kind.creation, request.data)
     faults, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
     asked, of_token = with_token_user(asked, call.identity.user)
+    of_token += check_exposed(asked.order()[0], call.api.proxy, call.identity.member)
     broken = request.broken_rules(kind, asked, [*faults, *of_token])
     if broken and not call.may_read(asked.project_id):
         # Whoever may not read there learns nothing of its policies.
