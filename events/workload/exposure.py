@@ -17,6 +17,9 @@ MOST_NAME_CHARACTERS: Final = 40
 """Of the workload's name in a generated address: with a port and an id it still fits 63 characters."""
 ID_CHARACTERS: Final = 12
 """Of the workload's id: nobody can guess one, and take the address before its workload is there."""
+PORT_VARIABLE: Final = "MUSTER_PORT_"
+"""Before the number of a container port: the variable in a pod's environment that says on which port it must listen for
+it."""
 FIRST_NODE_PORT: Final = 30_000
 LAST_NODE_PORT: Final = 32_767
 
@@ -97,6 +100,11 @@ def label_of(url: ExposedUrl, workload_name: str, workload_id: str) -> str:
     name = _NOT_IN_LABEL.sub("-", workload_name.lower())[:MOST_NAME_CHARACTERS].strip("-")
     short = workload_id.replace("-", "")[:ID_CHARACTERS]
     return "-".join(filter(None, (name, str(url.container), short)))
+
+
+def asked_labels(urls: Iterable[ExposedUrl]) -> tuple[str, ...]:
+    """Names before the proxy's domain that people gave."""
+    return tuple(label_of(url, "", "") for url in urls if url.url is not None and not url.exclude)
 
 
 def container_ports(urls: Iterable[ExposedUrl], ports: Iterable[Port]) -> tuple[ContainerPort, ...]:

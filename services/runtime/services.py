@@ -166,6 +166,7 @@ SERVICES: Final[dict[str, Service]] = {
             *("http_host", "http_port", "http_max_connections", "http_max_connections_per_address"),
             *("http_max_head_seconds", "http_max_stalled_seconds"),
             *("code_max_bytes", "code_project_max_bytes", "code_retention_hours"),
+            "proxy_url",
             "subscriber_address",
             "webhook_allow_networks",
         ),

@@ -63,6 +63,16 @@ PVC = {"path": "/p", "claimInfo": {"size": "1Gi"}, "ephemeral": True}
             body(servingPort={"container": 80, "authorizationType": "public"}),
             [("spec.servingPort.authorizationType", "options")],
         ),
+        (
+            body(servingPort={"container": 80, "authorizedUsers": ["a"], "authorizedGroups": ["b"]}),
+            [("spec.servingPort.authorizedGroups", "canAdd")],
+        ),
+        (
+            body(servingPort={"container": 80, "authorizationType": "authorizedGroups"}),
+            [("spec.servingPort.authorizedGroups", "required")],
+        ),
+        (body(exposedUrls=[{"container": 8000}]), [("spec.exposedUrls", None)]),
+        (body(ports=[{"container": 8000, "serviceType": "NodePort"}]), [("spec.ports", None)]),
         # It does not end by itself.
         (body(backoffLimit=1), [("spec.backoffLimit", None)]),
         (body(restartPolicy="Never"), [("spec.restartPolicy", None)]),
