@@ -13,6 +13,7 @@ from events.authorize import Permission
 from events.budgets import exhausted_refusal
 from events.fields.node import Node, item_key
 from events.workload.kinds.kind import Kind
+from events.workload.spec import beside_with_defaults
 from services.api.answers import ComplianceIssue, EvaluatedField, Evaluation
 from services.api.context import Call
 from services.api.creation import misfits

@@ -15,6 +15,7 @@ from events.policy import Policy, PolicyScope, policy_key
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
 from events.workload.kinds.kind import Kind
+from events.workload.spec import beside_with_defaults
 from events.workload.state import Workload
 from projections.filters import Filter, WorkloadQuery
 from services.api.answers import ComplianceIssue, Rehearsal, RehearsedWorkload

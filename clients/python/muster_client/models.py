@@ -1473,6 +1473,10 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1596,6 +1600,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1726,6 +1734,10 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1981,6 +1993,10 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2124,6 +2140,10 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2199,6 +2219,10 @@ class TrainingSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", o
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2272,6 +2296,10 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2357,6 +2385,10 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2436,6 +2468,10 @@ class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2511,6 +2547,10 @@ class WorkspaceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2901,6 +2941,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -4605,6 +4649,52 @@ class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """A pod counts as running once this succeeds. Default: as soon as its process runs."""
 
 
+class ExposedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ExposedUrl."""
+
+    container: int | None = None
+    """Port on which the container listens. Mandatory."""
+    url: str | None = None
+    """Address at which it is reached: one name before the domain of the proxy, such as
+    https://tool.apps.example.com. Default: one is generated.
+    """
+    authorization_type: ExposedUrlAuthorizationType | None = None
+    """Who may open it: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups.
+    Default: as the lists say, authenticatedUsers where there is none.
+    """
+    authorized_users: list[str] | None = None
+    """Users who may open it, by e-mail address or user name; at most 1000."""
+    authorized_groups: list[str] | None = None
+    """Groups whose members may open it, as tokens name them; at most 1000. You must be a member of one."""
+    tool_type: str | None = None
+    """What listens there, such as jupyter-notebook."""
+    tool_name: str | None = None
+    """Name of the tool for people."""
+    name: str | None = None
+    """Name of this item, by which exclude finds it."""
+    exclude: bool | None = None
+    """Whether to drop the item of this name that a default sets."""
+
+
+class Port(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Port."""
+
+    container: int | None = None
+    """Port on which the container listens. Mandatory."""
+    service_type: PortServiceType | None = None
+    """ClusterIP (within the cluster), NodePort (at every node) or LoadBalancer. Mandatory."""
+    external: int | None = None
+    """Port at which it is reached; of a NodePort 30000 to 32767. Default: one is chosen."""
+    tool_type: str | None = None
+    """What listens there, such as tensorboard."""
+    tool_name: str | None = None
+    """Name of the tool for people."""
+    name: str | None = None
+    """Name of this item, by which exclude finds it."""
+    exclude: bool | None = None
+    """Whether to drop the item of this name that a default sets."""
+
+
 class NodeAffinityRequired(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeAffinityRequired."""
 
@@ -4664,6 +4754,14 @@ class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_default
 
     container: int | None = None
     """Port on which a replica answers HTTP requests, 1 to 65535. Replicas find it in the variable PORT. Mandatory."""
+    authorization_type: ExposedUrlAuthorizationType | None = None
+    """Who may ask: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups. Default:
+    as the lists say, authenticatedUsers where there is none.
+    """
+    authorized_users: list[str] | None = None
+    """Users who may ask, by e-mail address or user name; at most 1000."""
+    authorized_groups: list[str] | None = None
+    """Groups whose members may ask, as tokens name them; at most 1000."""
 
 
 class Autoscaling(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4689,7 +4787,7 @@ class Model(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """Body of a request: Model."""
 
     catalog: Literal["HuggingFace"] | None = None
-    """Catalog that has the model: HuggingFace. Mandatory."""
+    """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: str | None = None
     """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
 
@@ -4904,6 +5002,12 @@ class ServingPortRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
 
     container: WholeNumberRules | None = None
     """Rules of container."""
+    authorization_type: TextRules | None = None
+    """Rules of authorizationType."""
+    authorized_users: WordsRules | None = None
+    """Rules of authorizedUsers."""
+    authorized_groups: WordsRules | None = None
+    """Rules of authorizedGroups."""
     locked: bool | None = None
     """Whether all of it must stay as the policy has it."""
     blocked: bool | None = None
@@ -5013,6 +5117,8 @@ class PodRunningData(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The run."""
     at: datetime
     """When the agent saw it."""
+    address: PodAddressData | None = None
+    """Where it answers. Only of a workload with ports."""
 
 
 class PodUnreachableData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5130,7 +5236,7 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`."""
+    """Code: `backoff_limit_exceeded` or `node_port_taken`."""
     message: str
     """The same in a sentence."""
     delete_at: datetime
@@ -6313,6 +6419,8 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     compute: ComputeSpec | None = None
     storage: StorageSpec | None = None
     probes: ProbesSpec | None = None
+    exposed_urls: list[ExposedUrl] | None = None
+    ports: list[Port] | None = None
     node_pools: list[str] | None = None
     node_type: str | None = None
     node_affinity_required: NodeAffinityRequired | None = None
@@ -6396,6 +6504,17 @@ class PodRefData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Counts the runs of the whole workload, from 1. It rises when the workload is resumed."""
     run: int
     """Its number in the attempt: people count the runs of an attempt from 1."""
+
+
+class PodAddressData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a pod answers, as its agent found it. Only what forwards to it decides whether that is believed."""
+
+    host: str
+    """IP address of the pod."""
+    ports: list[PortAddressData] | None = None
+    """Those ports of the workload that are not the same at the pod, or are node ports. By `container`."""
+    node: str | None = None
+    """IP address of the node, for node ports; empty if unknown."""
 
 
 class LabelData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6572,6 +6691,17 @@ class DeviceShareData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Share in thousandths of the device."""
 
 
+class PortAddressData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a port of a pod answers."""
+
+    container: int
+    """The port as the workload calls it."""
+    port: int
+    """The port at the address of the pod."""
+    external: int | None = None
+    """The port of a NodePort; 0 if it has none."""
+
+
 class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: PvcAccessModes."""
 
@@ -6677,6 +6807,7 @@ if TYPE_CHECKING:
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
+    type ExposedUrlAuthorizationType = Literal["authenticatedUsers", "authorizedGroups", "authorizedUsers"]
     type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
     type HappeningAbout = Literal["asset", "cluster", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
@@ -6716,6 +6847,7 @@ if TYPE_CHECKING:
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
+        "node_port_taken",
         "node_unreachable",
         "project_deleted",
         "quota_too_small",
@@ -6724,6 +6856,7 @@ if TYPE_CHECKING:
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
+    type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
     type ProjectCreationPodSecurity = Literal["baseline", "restricted"]
     type ProjectionSchemaState = Literal["building", "leftover", "replaced", "sandbox", "shadow"]
@@ -6874,6 +7007,7 @@ else:
     ComputeSpecGpuRequestType = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
+    ExposedUrlAuthorizationType = str
     Framework = str
     HappeningAbout = str
     HealthStatus = str
@@ -6887,6 +7021,7 @@ else:
     PhaseReason = str
     PodAffinityType = str
     PodEndedOutcome = str
+    PortServiceType = str
     Priority = str
     ProjectCreationPodSecurity = str
     ProjectionSchemaState = str

@@ -60,8 +60,8 @@ class Autoscaling(Section, frozen=True, kw_only=True):
 class Model(Section, frozen=True, kw_only=True):
     """A model of a catalog."""
 
-    catalog: Annotated[Literal["HuggingFace"], About(rows="S067", example="HuggingFace")]
-    """Catalog that has the model: HuggingFace. Mandatory."""
+    catalog: Annotated[Literal["HuggingFace"], About(rows="S067")] = "HuggingFace"
+    """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: Annotated[LongName, About(rows="S067", flag="--model", example="Qwen/Qwen2.5-0.5B-Instruct")]
     """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
 

@@ -15,7 +15,7 @@ from events.workload.fields.distribution import DistributedFramework
 from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm, PodAffinity, Toleration
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
-from events.workload.pod_sets import Container
+from events.workload.pod_sets import Container, ContainerPort
 from events.workload.readiness import Readiness
 from events.workload.rendezvous import Peers
 from events.workload.volumes import (
@@ -122,6 +122,20 @@ def full() -> RunPod:
             "kubernetes.io/config.mirror": "x",
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         },
+    )
+
+
+def replica() -> RunPod:
+    """Of an inference."""
+    return run(
+        workload_name="chat",
+        pod_key="cdefghijklmn-replica-57",
+        pod=PodRef(pod_set="replica", index=57, attempt=1, try_=0),
+        endless=True,
+        environment={"PORT": "8000", "MODEL_ID": "org/model"},
+        ports=(ContainerPort(container=8000, variable="PORT"),),
+        readiness=Readiness(port=8000, path="/health"),
+        devices=whole(1),
     )
 
 
@@ -243,6 +257,7 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-tensorflow": lambda: peer("TensorFlow"),
     "pod-xgboost": lambda: peer("XGBoost"),
     "pod-jax": lambda: peer("JAX"),
+    "pod-replica": lambda: pod(replica()),
     "pod-restricted": lambda: pod(run(pod_security="restricted"), namespace=STRICT, security="restricted"),
     "pod-restricted-by-project": lambda: pod(run(pod_security="restricted")),
     "pod-container": lambda: pod(contained()),

@@ -1,0 +1,81 @@
+"""Inferences end to end on one machine: replicas that follow a stated load on a simulated cluster. S067 to S070, S054."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from development.stack import Api, Stack, running, until
+
+pytestmark = pytest.mark.e2e
+EXAMPLE = Path("examples") / "inference.yaml"
+RATE = "simulation.muster.dev/requests-per-second"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with pytest.MonkeyPatch.context() as patch:
+        # A minute of patience is two seconds.
+        patch.setenv("MUSTER_AUTOSCALER_SPEED", "30")
+        with running(tmp_path_factory.mktemp("up")) as stack:
+            added = stack.muster("cluster", "add", "simulated", "--simulated", "2x4")
+            assert added.returncode == 0, added.stderr
+            yield stack
+
+
+@pytest.fixture(scope="module")
+def api(stack: Stack) -> Api:
+    return stack.api()
+
+
+def workload(api: Api, name: str) -> dict[str, Any]:
+    (row,) = api.get("/workloads", filterBy=f"name=={name}")["workloads"]
+    return row
+
+
+def test_replicas_follow_a_stated_load_to_none_and_back(stack: Stack, api: Api) -> None:
+    told = stack.muster("inference", "submit", "-f", str(EXAMPLE), "--cluster", "simulated")
+    assert told.returncode == 0, told.stderr
+    id_ = workload(api, "chat")["id"]
+    assert stack.muster("workload", "annotate", "chat", f"{RATE}=340").returncode == 0
+
+    def has(replicas: int, phase: str = "Running") -> None:
+        def reached() -> bool:
+            row = workload(api, "chat")
+            return (row["phase"], row["runningPods"], row["requestedPods"]) == (phase, replicas, replicas)
+
+        until(reached, 30, lambda: f"not {replicas} replicas: {api.story(id_)}")
+
+    has(4)
+    assert workload(api, "chat")["allocatedGpus"] == 4
+    assert stack.muster("workload", "annotate", "chat", f"{RATE}=0").returncode == 0
+    has(0)
+    row = workload(api, "chat")
+    assert (row["phaseReason"], row["allocatedGpus"]) == ("scaled_to_zero", 0)
+    assert stack.muster("workload", "annotate", "chat", f"{RATE}=7").returncode == 0
+    has(1)
+    story = "\n".join(api.story(id_))
+    assert "scaled: load 340 requests/s over 1 replica, target 100: 4 replicas (was 1)" in story
+    assert "scaled: no request for 1 minute: 0 replicas" in story
+    assert "scaled: 7 requests waiting while there was no replica: 1 replica (was 0)" in story
+    described = stack.muster("inference", "describe", "chat")
+    assert "Inference (InferenceWorkload)" in described.stdout
+    read = api.get(f"/workloads/inferences/{id_}", explain="true")
+    assert (read["spec"]["autoscaling"]["minReplicas"], read["setBy"]["spec.autoscaling.minReplicas"]) == (0, "default")
+    assert stack.muster("inference", "suspend", "chat", "--wait", "--timeout", "30s").returncode == 0
+    assert stack.muster("inference", "resume", "chat", "--wait", "--timeout", "30s").returncode == 0
+    assert stack.muster("inference", "list", "-o", "name").stdout.split() == ["chat"]
+    assert stack.muster("inference", "delete", "chat", "-y", "--wait", "--timeout", "30s").returncode == 0
+
+
+def test_evaluate_says_what_an_inference_would_be_and_a_policy_rules_it(stack: Stack, api: Api, tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("rules: {autoscaling: {maxReplicas: {max: 2}}}\n")
+    assert stack.muster("policy", "set", "inferences", "-f", str(file), "-y").returncode == 0
+    told = stack.muster("inference", "submit", "-f", str(EXAMPLE), "--cluster", "simulated", "--dry-run=server")
+    assert "spec.autoscaling.maxReplicas" in told.stdout + told.stderr
+    refused = stack.muster("inference", "submit", "-f", str(EXAMPLE), "--cluster", "simulated")
+    assert refused.returncode != 0
+    assert "spec.autoscaling.maxReplicas" in refused.stderr
+    assert stack.muster("policy", "delete", "inferences", "-y").returncode == 0
