@@ -11,7 +11,14 @@ from events.fields.declare import Body, Limits, Section, joined
 from events.fields.node import Kind, Node, item_key, tree
 from events.fields.values import QUANTITY_PATTERN, Items, LongText, Quantity, SomeQuantity
 from events.workload.kinds import KINDS
-from events.workload.spec import NO_INFERENCES, DistributedSpec, InferenceSpec, TrainingSpec, WorkloadSpec, WorkspaceSpec
+from events.workload.spec import (
+    NO_INFERENCES,
+    DistributedSpec,
+    InferenceSpec,
+    TrainingSpec,
+    WorkloadSpec,
+    WorkspaceSpec,
+)
 
 
 class _FieldRules(Section, frozen=True, kw_only=True):

@@ -32,7 +32,13 @@ from events.service_accounts import MAX_ACCOUNTS
 from events.subscriptions import MAX_IN_ALL, MAX_OF_PROJECT
 from events.webhooks import MAX_IN_ALL as MAX_WEBHOOKS
 from events.webhooks import MAX_OF_PROJECT as MAX_WEBHOOKS_OF_PROJECT
-from events.workload.fields.creation import MOST_CREATIONS, DistributedCreation, InferenceCreation, TrainingCreation, WorkspaceCreation
+from events.workload.fields.creation import (
+    MOST_CREATIONS,
+    DistributedCreation,
+    InferenceCreation,
+    TrainingCreation,
+    WorkspaceCreation,
+)
 from muster.embedded.environment import SET_BY_UP, is_taken
 from projections.filters import FIELDS, MAX_LIMIT, OPERATORS
 from services.api.acts import MOST_IDS
@@ -172,8 +178,9 @@ def events_page() -> str:
         "## Shapes used above",
         "",
         "`TrainingSpec` holds [the fields of a training](api.md#fields-of-a-training) below `spec`, by the same names,",
-        "and `Distribution` and `Serving` those that only [a distributed training](api.md#fields-of-a-distributed-training)",
-        "or [an inference](api.md#fields-of-an-inference) has.",
+        "and `Distribution` and `Serving` those that only",
+        "[a distributed training](api.md#fields-of-a-distributed-training) or",
+        "[an inference](api.md#fields-of-an-inference) has.",
         "",
     ]
     for name, struct in shared.items():
@@ -504,8 +511,9 @@ def kinds_section() -> list[str]:
         *kind_section(
             InferenceCreation,
             "It has the fields of a training except `spec.completions`, `spec.parallelism`, `spec.backoffLimit`,",
-            "`spec.restartPolicy` and `spec.autoDeletionTimeAfterCompletionSeconds`, since it does not end by itself, and",
-            "these. The default of `spec.priorityClass` is `very-high`. The flags are those of `muster inference submit`.",
+            "`spec.restartPolicy` and `spec.autoDeletionTimeAfterCompletionSeconds`, since it does not end by itself,",
+            "and `spec.exposedUrls` and `spec.ports`, since it is reached at its serving port; and these. The default of",
+            "`spec.priorityClass` is `very-high`. The flags are those of `muster inference submit`.",
         ),
     ]
 

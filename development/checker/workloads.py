@@ -332,7 +332,11 @@ class Model:
         place, name = (pod["pod_set"], pod["index"]), run_name(self.workload.id, pod)
         before = workload.pods.get(place)
         # The index of a replica is never used again, so it says nothing of how many there are.
-        in_set = pod["pod_set"] in workload.sizes if workload.inference else pod["index"] < workload.sizes.get(pod["pod_set"], 0)
+        in_set = (
+            pod["pod_set"] in workload.sizes
+            if workload.inference
+            else pod["index"] < workload.sizes.get(pod["pod_set"], 0)
+        )
         if pod["index"] < 0 or not in_set:
             yield "bound", f"{name} is no pod of {workload.sizes}"
         if place in workload.succeeded:

@@ -5,11 +5,11 @@ from typing import Literal
 
 import msgspec
 
+from events.workload.fields.inference import ScaleReason
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
-from events.workload.fields.inference import ScaleReason
 from events.workload.pod import Placement, PodAddress, PodRef
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
 

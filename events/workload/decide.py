@@ -42,7 +42,7 @@ from events.workload.pod import (
     pod_id,
     run_token,
 )
-from events.workload.spec import beside_with_defaults, Distributed, Inference
+from events.workload.spec import Distributed, Inference, beside_with_defaults
 from events.workload.state import (
     LONGEST_RETRY_WAIT,
     Edit,
@@ -255,9 +255,7 @@ def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:
     if not running or command.was != state.inference.replicas or command.replicas == command.was:
         return ()
     message = command.message[:MOST_SCALE_WORDS]
-    return (
-        WorkloadScaled(replicas=command.replicas, was=command.was, reason=command.reason, message=message),
-    )
+    return (WorkloadScaled(replicas=command.replicas, was=command.was, reason=command.reason, message=message),)
 
 
 def _ended(state: Workload, verb: str) -> Refusal | None:

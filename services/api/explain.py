@@ -24,9 +24,7 @@ from services.api.merge import Merged, Origin, Place
 _LAST_STEP: Final = re.compile(r"(\.\w+|\[\d+\])\Z")
 
 
-def set_by(
-    kind: Kind, merged: Merged, spec: TrainingSpec, beside: Beside
-) -> dict[str, tuple[str, ...]]:
+def set_by(kind: Kind, merged: Merged, spec: TrainingSpec, beside: Beside) -> dict[str, tuple[str, ...]]:
     """What is to be stored of who set which field: paths by source. `spec` has its defaults."""
     actual = dict(_given(spec_node(kind.name), merged.origin, merged.spec, ""))
     found: dict[str, list[str]] = {}
@@ -39,9 +37,7 @@ def set_by(
     return {source: tuple(paths) for source, paths in found.items()}
 
 
-def explained(
-    kind: Kind, spec: TrainingSpec, beside: Beside, made_from: MadeFrom | None
-) -> dict[str, str]:
+def explained(kind: Kind, spec: TrainingSpec, beside: Beside, made_from: MadeFrom | None) -> dict[str, str]:
     """Who set each field of the spec, such as `spec.labels[0]`: `request`, `default`, or the asset and its name."""
     told: dict[str, str] = dict(_supposed(kind, spec, beside))
     if made_from is not None:

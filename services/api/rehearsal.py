@@ -146,7 +146,9 @@ def _rehearsed(state: Workload, in_force: InForce) -> RehearsedWorkload:
     changed: list[str] = []
     if not issues:
         spec, beside = asked.order()
-        would = dict(_leaves(msgspec.to_builtins(kind.shown(kind.with_defaults(spec), beside_with_defaults(beside))), ""))
+        would = dict(
+            _leaves(msgspec.to_builtins(kind.shown(kind.with_defaults(spec), beside_with_defaults(beside))), "")
+        )
         was = dict(_leaves(msgspec.to_builtins(kind.shown(state.spec, state.beside)), ""))
         names = sorted({*would, *was} - _OF_TOKENS)
         changed = [f"spec.{name}" for name in names if would.get(name) != was.get(name)]

@@ -293,7 +293,11 @@ def check_within(creation: Creation, project: Project) -> Iterator[Issue]:
     """What its project does not let a creation have."""
     spec, distributed = creation.order()
     yield from _within(spec, project)
-    if isinstance(creation, DistributedCreation) and creation.master_spec is not None and isinstance(distributed, Distributed):
+    if (
+        isinstance(creation, DistributedCreation)
+        and creation.master_spec is not None
+        and isinstance(distributed, Distributed)
+    ):
         yield from _of_master(_within(distributed.master, project) if distributed.master else ())
 
 

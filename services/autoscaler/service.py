@@ -20,7 +20,7 @@ from prometheus_client import Counter
 from events.aggregate import BrokenChainError, Chain
 from events.codec import UNDECODABLE
 from events.commit import service_actor
-from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
+from events.envelope import Accepted, AdmittedCommand, OutcomeUnknown, Refused
 from events.ids import derived_command_id
 from events.load import LoadReport
 from events.subjects import ALL_LOADS
@@ -200,9 +200,7 @@ class Service:
     def __init__(self, nc: Client, requests: Requests, settings: Settings) -> None:
         self._nc = nc
         self._store = JetStreamEventStore(nc, requests=requests)
-        self._snapshots = FoldSnapshots(
-            self._store.snapshots, SERVICE, shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED
-        )
+        self._snapshots = FoldSnapshots(self._store.snapshots, SERVICE, shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
         self._fold = Inferences()
         self._work = Autoscaler(self._fold, CommandClient(requests), speed=settings.autoscaler_speed)
         self._caught_up = asyncio.Event()

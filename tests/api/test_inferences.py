@@ -1,4 +1,4 @@
-"""Inferences as they are asked for: what is refused, and what is stored of the rest. Pure. S054, S067 to S069, R26, R28."""
+"""Inferences as they are asked for: what is refused, and what is stored. Pure. S054, S067 to S069, R26, R28."""
 
 from typing import Any
 

@@ -201,6 +201,8 @@ async def test_two_at_once_that_are_killed_again_and_again_scale_as_one_would(se
         runners[number % 2] = await served.autoscaler()
         await served.has(replicas)
     told = await served.scaled()
-    assert [event.was for event in told] == [1, *(event.replicas for event in told[:-1])], "each goes on from the one before"
+    assert [event.was for event in told] == [1, *(event.replicas for event in told[:-1])], (
+        "each goes on from the one before"
+    )
     assert max(Counter((event.was, event.replicas) for event in told).values()) == 1, "none was carried out twice"
     assert max(event.replicas for event in told) == 5

@@ -253,9 +253,9 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
     "scaled by somebody else": ("author", lambda: _inference().says(("WorkloadScaled", _scaled(2)), by="scheduler")),
     "scaled without replicas": (
         "scaled",
-        lambda: (
-            Story().node().created().says(("WorkloadQueued", {}), by="scheduler")
-        ).says(("WorkloadScaled", _scaled(2)), by=AUTOSCALER),
+        lambda: (Story().node().created().says(("WorkloadQueued", {}), by="scheduler")).says(
+            ("WorkloadScaled", _scaled(2)), by=AUTOSCALER
+        ),
     ),
     "more replicas than are wanted": (
         "parallel",

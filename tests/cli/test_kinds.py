@@ -153,9 +153,7 @@ def test_an_inference_has_its_flags_and_says_what_comes_next(api: ShapeServer, m
     scaling = ("--max-replicas", "4", "--metric", "latency", "--metric-threshold", "250")
     zero = ("--scale-to-zero-retention", "5m", "--model", "org/model")
     users = ("--serving-users", "ann,bob")
-    ran = muster(
-        *("inference", "submit", "hello", "-i", "a", "--serving-port", "8000"), *scaling, *zero, *users
-    )
+    ran = muster(*("inference", "submit", "hello", "-i", "a", "--serving-port", "8000"), *scaling, *zero, *users)
     assert ran.code == 0, ran.err
     assert sent(api, "inferences")["spec"] == {
         "image": "a",

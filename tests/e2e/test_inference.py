@@ -1,4 +1,4 @@
-"""Inferences end to end on one machine: replicas that follow a stated load on a simulated cluster. S067 to S070, S054."""
+"""Inferences end to end on one machine: replicas that follow their load. S054, S067 to S070."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -211,5 +211,3 @@ async def test_of_very_many_inferences_several_reports_tell() -> None:
     reports = holding(given).reports([f"w{number}" for number in range(2500)])
     assert [len(report.loads) for report in reports] == [1000, 1000, 500]
     assert all(report.seconds > 0 for report in reports)
-
-
