@@ -31,6 +31,7 @@ from services.api import (
     use_hours,
     use_now,
     webhooks,
+    workload_connections,
     workloads,
     workspaces,
 )
@@ -54,6 +55,7 @@ OPERATIONS: Final = operations_in(
         batches,
         acts,
         workloads,
+        workload_connections,
         export,
         logs,
         clusters,

@@ -41,6 +41,7 @@ FOLLOWERS = (
     "subscriptions",
     "feed",
     "webhooks",
+    "proxy",
 )
 
 MAY_PUBLISH = {
@@ -72,6 +73,7 @@ MAY_PUBLISH = {
     "snap.fold.scheduler.0": {"scheduler"},
     "snap.fold.cluster_sync.0": {"cluster_sync"},
     "snap.fold.subscriptions.0": {"subscriptions"},
+    "snap.fold.proxy.0": {"proxy"},
     "snap.x.0": set(),
     "feed.p.w.T": {"feed"},
     "muster.servers.connections": {"subscriptions"},
