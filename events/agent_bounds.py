@@ -132,6 +132,7 @@ BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
         "host": Text(least=2, most=45, why="it is an IP address"),
         "ports": Many(most=2_000, why="a workload has at most 1,000 ports and 1,000 URLs"),
         "node": Text(most=45, why="it is an IP address"),
+        "service": Text(most=253, why="it is a DNS name"),
     },
     ObservedPod: {
         "pod_key": _KEY,

@@ -512,8 +512,8 @@ def kinds_section() -> list[str]:
             InferenceCreation,
             "It has the fields of a training except `spec.completions`, `spec.parallelism`, `spec.backoffLimit`,",
             "`spec.restartPolicy` and `spec.autoDeletionTimeAfterCompletionSeconds`, since it does not end by itself,",
-            "and `spec.exposedUrls` and `spec.ports`, since it is reached at its serving port; and these. The default of",
-            "`spec.priorityClass` is `very-high`. The flags are those of `muster inference submit`.",
+            "and `spec.exposedUrls` and `spec.ports`, since it is reached at its serving port; and these. The default",
+            "of `spec.priorityClass` is `very-high`. The flags are those of `muster inference submit`.",
         ),
     ]
 

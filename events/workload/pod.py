@@ -78,6 +78,8 @@ class PodAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Those ports of the workload that are not the same at the pod, or are node ports. By `container`."""
     node: str = ""
     """IP address of the node, for node ports; empty if unknown."""
+    service: str = ""
+    """Name in its cluster by which all pods of the workload are reached; empty if there is none."""
 
     def port(self, container: int) -> int:
         """At the pod."""

@@ -7,6 +7,7 @@ import typer
 
 from muster.cli.command import Session, command, group
 from muster.cli.complete import columns, pod_names
+from muster.cli.connections import CONNECTION_COLUMNS, add_connections
 from muster.cli.exits import usage
 from muster.cli.log_stream import follow_logs, print_logs
 from muster.cli.names import find_project, workload_filters, workload_id
@@ -410,6 +411,7 @@ def add_workload(root: typer.Typer) -> None:
     add_list(app, "workload", kind=None)
     add_describe(app, "workload")
     add_views(app)
+    add_connections(app, "workload")
     add_logs(app, "workload")
     add_acts(app, "workload")
     add_set(app)
@@ -502,6 +504,10 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
     if master := row_of(row, "masterSpec"):
         out.heading("Spec of the master")
         out.pairs([(f"  {path}", value) for path, value in _flat(master)])
+    if not session.as_of and (spec.get("exposedUrls") or spec.get("ports")):
+        reached = rows_of(session.api.get(f"/workloads/{identifier}/connections"), "connections")
+        out.heading("Connections")
+        out.table(reached, CONNECTION_COLUMNS)
     found = rows_of(session.api.get(f"/workloads/{identifier}/pods"), "pods")
     if found:
         out.heading("Pods")

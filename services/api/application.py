@@ -32,6 +32,7 @@ from services.api import (
     use_hours,
     use_now,
     webhooks,
+    workload_connections,
     workloads,
     workspaces,
 )
@@ -56,6 +57,7 @@ OPERATIONS: Final = operations_in(
         batches,
         acts,
         workloads,
+        workload_connections,
         export,
         logs,
         clusters,

@@ -1,9 +1,13 @@
 """Inferences end to end on one machine: replicas that follow their load. S054, S067 to S070."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from development.stack import Api, Stack, running, until
@@ -67,6 +71,65 @@ def test_replicas_follow_a_stated_load_to_none_and_back(stack: Stack, api: Api) 
     assert stack.muster("inference", "resume", "chat", "--wait", "--timeout", "30s").returncode == 0
     assert stack.muster("inference", "list", "-o", "name").stdout.split() == ["chat"]
     assert stack.muster("inference", "delete", "chat", "-y", "--wait", "--timeout", "30s").returncode == 0
+
+
+def test_requests_to_an_inference_of_this_machine_start_its_replicas_and_their_end_ends_them(
+    stack: Stack, api: Api
+) -> None:
+    """From zero, with the first request held; up under load; down; to zero again."""
+    words = ("--command", "--", "python3", "server.py")
+    scaling = ("--max-replicas", "3", "--metric", "concurrency", "--metric-threshold", "2")
+    told = stack.muster(
+        *("inference", "submit", "echo", "-i", "python:3.13", "--serving-port", "8000", *scaling),
+        *("--scale-to-zero-retention", "1m", "--environment", "SECONDS_PER_REQUEST=0.5"),
+        *("--code", str(EXAMPLE.parent / "inference"), *words),
+    )
+    assert told.returncode == 0, told.stderr
+    id_ = workload(api, "echo")["id"]
+
+    def has(*replicas: int, reason: str | None = None) -> None:
+        def reached() -> bool:
+            row = workload(api, "echo")
+            return row["runningPods"] in replicas and row["phaseReason"] == reason and row["phase"] == "Running"
+
+        until(reached, 40, lambda: f"not {replicas} replicas: {api.story(id_)}")
+
+    has(0, reason="scaled_to_zero")
+    (connection,) = api.get(f"/workloads/{id_}/connections")["connections"]
+    assert connection["ready"], "the next request starts a replica"
+    with httpx.Client(headers=api.http.headers, timeout=60, trust_env=False, base_url=connection["address"]) as proxy:
+        first = proxy.get("/first")
+        assert (first.status_code, first.text.endswith("answers /first\n")) == (200, True), first.text
+        with ThreadPoolExecutor(8) as clients, stopped() as stop:
+
+            def ask(_: int) -> set[str]:
+                seen: set[str] = set()
+                while not stop.is_set():
+                    answer = proxy.get("/busy")
+                    seen.add(f"{answer.status_code} {answer.text.partition(' answers')[0]}")
+                return seen
+
+            asking = [clients.submit(ask, number) for number in range(8)]
+            has(3)
+            stop.wait(2)
+            stop.set()
+            answers = set[str]().union(*(one.result() for one in asking))
+        assert {answer[:3] for answer in answers} == {"200"}, "no request is lost while replicas come"
+        assert len(answers) > 1, "several replicas answer"
+    has(0, reason="scaled_to_zero")
+    story = "\n".join(api.story(id_))
+    assert "requests at once over" in story
+    assert stack.muster("inference", "delete", "echo", "-y", "--wait", "--timeout", "30s").returncode == 0
+
+
+@contextmanager
+def stopped() -> Iterator[threading.Event]:
+    """Set at the end, so that who waits for it does not for ever."""
+    stop = threading.Event()
+    try:
+        yield stop
+    finally:
+        stop.set()
 
 
 def test_evaluate_says_what_an_inference_would_be_and_a_policy_rules_it(stack: Stack, api: Api, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ FOLLOWERS = (
     "feed",
     "webhooks",
     "autoscaler",
+    "proxy",
 )
 
 MAY_PUBLISH = {
@@ -77,6 +78,7 @@ MAY_PUBLISH = {
     "snap.fold.cluster_sync.0": {"cluster_sync"},
     "snap.fold.autoscaler.0": {"autoscaler"},
     "snap.fold.subscriptions.0": {"subscriptions"},
+    "snap.fold.proxy.0": {"proxy"},
     "snap.x.0": set(),
     "feed.p.w.T": {"feed"},
     "muster.servers.connections": {"subscriptions"},
