@@ -5,16 +5,20 @@ to the autoscaler. Of other workloads each pod answers in its turn.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 from events.load import InferenceLoad, LoadReport
+from services.proxy.forward import UnreachableError
 from services.proxy.replicas import NoReplicaError, Replicas
 from services.proxy.routes import Route, Routes, Target
 
 MOST_REPORTED: Final = 1_000
 """Inferences in one report: it fits a message. Several are sent of more."""
+FIRST_LOOK_SECONDS: Final = 0.02
+LONGEST_LOOK_SECONDS: Final = 1.0
+"""Between two looks at a replica that takes no connections yet."""
 _MILLIS: Final = 1_000
 
 
@@ -23,6 +27,10 @@ class _Inference:
     """What is asked of one, here."""
 
     under_way: dict[Target, int] = field(default_factory=dict[Target, int])
+    up: set[Target] = field(default_factory=set[Target])
+    """Those that take connections. A process that runs may still be loading its model."""
+    looking: dict[Target, asyncio.Task[None]] = field(default_factory=dict[Target, asyncio.Task[None]])
+    """At those that do not take connections yet."""
     held: int = 0
     arrived: int = 0
     """Since it was last reported; likewise below."""
@@ -34,11 +42,15 @@ class _Inference:
         return sum(self.under_way.values())
 
 
+type Takes = Callable[[Target], Awaitable[bool]]
+
+
 class Holding:
     """Chooses pods. Belongs to one event loop.
 
     Args:
         others: chooses those of workloads that are no inference.
+        takes: whether a pod takes a connection now.
         most: requests that one inference works on at once.
         most_held: requests that wait for one inference at once, at most: they hold connections.
         hold_seconds: for which each waits, at most.
@@ -50,6 +62,7 @@ class Holding:
         routes: Routes,
         others: Replicas,
         *,
+        takes: Takes,
         most: int,
         most_held: int,
         hold_seconds: float,
@@ -58,6 +71,7 @@ class Holding:
     ) -> None:
         self._routes = routes
         self._others = others
+        self._takes = takes
         self._most = most
         self._most_held = most_held
         self._hold_seconds = hold_seconds
@@ -85,7 +99,9 @@ class Holding:
         told = [self._told(id_) for id_ in inferences]
         # What has gone is told no more; what is still under way is forgotten with its end.
         self._inferences = {
-            id_: found for id_, found in self._inferences.items() if found.held or found.under_way or id_ in inferences
+            id_: found
+            for id_, found in self._inferences.items()
+            if found.held or found.under_way or found.looking or id_ in inferences
         }
         return [
             LoadReport(seconds=seconds, loads=tuple(told[start : start + MOST_REPORTED]))
@@ -111,7 +127,7 @@ class Holding:
     async def _serving(self, route: Route) -> AsyncGenerator[Target]:
         found = self._inferences.setdefault(route.workload_id, _Inference())
         found.arrived += 1
-        targets = self._routes.targets(route) or await self._hold(route, found)
+        targets = self._ready(route, found) or await self._hold(route, found)
         if found.in_flight >= self._most:
             raise NoReplicaError(f"{self._most} requests to workload {route.workload_name} are under way; try again")
         target = min(targets, key=lambda one: found.under_way.get(one, 0))
@@ -121,10 +137,42 @@ class Holding:
             yield target
             found.answered += 1
             found.milliseconds += max(self._clock() - begun, 0.0) * _MILLIS
+        except UnreachableError:
+            found.up.discard(target)
+            raise
         finally:
             found.under_way[target] -= 1
             if not found.under_way[target]:
                 del found.under_way[target]
+
+    def _ready(self, route: Route, found: _Inference) -> list[Target]:
+        """Those that take connections; the others are looked at until they do."""
+        targets = self._routes.targets(route)
+        found.up.intersection_update(targets)
+        for target in targets:
+            if target not in found.up and target not in found.looking:
+                found.looking[target] = asyncio.create_task(self._look(route, found, target), name="proxy look")
+        return [target for target in targets if target in found.up]
+
+    async def _look(self, route: Route, found: _Inference, target: Target) -> None:
+        pause = FIRST_LOOK_SECONDS
+        try:
+            while target in self._routes.targets(route):
+                if await self._takes(target):
+                    found.up.add(target)
+                    self.moved()
+                    return
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_LOOK_SECONDS)
+        finally:
+            del found.looking[target]
+
+    async def close(self) -> None:
+        """Nothing is looked at any more."""
+        tasks = [task for found in self._inferences.values() for task in found.looking.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _hold(self, route: Route, found: _Inference) -> tuple[Target, ...]:
         """Until a replica answers. Raises NoReplicaError."""
@@ -136,7 +184,7 @@ class Holding:
         self._on_held()
         try:
             async with asyncio.timeout(self._hold_seconds):
-                while not (targets := self._routes.targets(route)):
+                while not (targets := self._ready(route, found)):
                     if not self._routes.may_come(route):
                         raise NoReplicaError(f"workload {route.workload_name} {self._routes.how_it_is(route)}")
                     await self._moved.wait()

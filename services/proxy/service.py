@@ -22,6 +22,7 @@ from events.load import REPORT_SECONDS
 from events.subjects import load_subject
 from events.workload.exposure import proxy_address
 from services.proxy.door import Door
+from services.proxy.forward import takes
 from services.proxy.holding import Holding
 from services.proxy.replicas import InTurn
 from services.proxy.routes import FOLDED, SNAPSHOT_SHAPE, Bounds, Routes
@@ -121,6 +122,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         replicas = Holding(
             follower.routes,
             InTurn(follower.routes, most=settings.proxy_max_connections_per_workload),
+            takes=takes,
             most=settings.proxy_max_connections_per_workload,
             most_held=settings.proxy_max_held_per_workload,
             hold_seconds=settings.proxy_hold_seconds,
@@ -140,15 +142,18 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             most_connections=settings.proxy_max_connections,
         )
         caught_up = asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            working = [
-                tasks.create_task(follower.follow(health, caught_up), name="proxy routes"),
-                tasks.create_task(_report(nc, follower.routes, replicas, held), name="proxy loads"),
-                tasks.create_task(_serve(door, settings, health, caught_up), name="proxy http"),
-            ]
-            await directory.until(stop)
-            for task in working:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                working = [
+                    tasks.create_task(follower.follow(health, caught_up), name="proxy routes"),
+                    tasks.create_task(_report(nc, follower.routes, replicas, held), name="proxy loads"),
+                    tasks.create_task(_serve(door, settings, health, caught_up), name="proxy http"),
+                ]
+                await directory.until(stop)
+                for task in working:
+                    task.cancel()
+        finally:
+            await replicas.close()
     finally:
         health.not_ready("stopping")
         await directory.close()

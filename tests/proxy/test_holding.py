@@ -14,6 +14,7 @@ from events.workload.exposure import label_of
 from events.workload.fields.inference import Autoscaling, Serving, ServingPort
 from events.workload.pod import PodAddress, PodRef, PortAddress
 from events.workload.spec import Inference, TrainingSpec
+from services.proxy.forward import UnreachableError
 from services.proxy.holding import Holding
 from services.proxy.replicas import InTurn, NoReplicaError
 from services.proxy.routes import Route, Target
@@ -68,8 +69,20 @@ class Inferred(Given):
 
 
 def holding(given: Inferred, **bounds: Any) -> Holding:
-    limits: dict[str, Any] = {"most": 10, "most_held": 3, "hold_seconds": 20.0} | bounds
+    limits: dict[str, Any] = {"takes": answers, "most": 10, "most_held": 3, "hold_seconds": 20.0} | bounds
     return Holding(given.routes, InTurn(given.routes, most=10), **limits)
+
+
+async def answers(_: Target) -> bool:
+    """A replica that takes connections as soon as it runs."""
+    return True
+
+
+async def warm(of: Holding, given: Inferred) -> None:
+    """Its replicas are known to take connections, and nothing is counted yet."""
+    async with of.one(given.route):
+        await asyncio.sleep(0.01)
+    load(of, given)
 
 
 def load(of: Holding, given: Inferred) -> InferenceLoad:
@@ -153,6 +166,7 @@ async def test_the_replica_that_works_on_the_fewest_requests_gets_the_next_one()
     given.up(0, 4001)
     given.up(1, 4002)
     held = holding(given, most=3)
+    await warm(held, given)
     async with contextlib.AsyncExitStack() as under_way:
         ports = [(await under_way.enter_async_context(held.one(given.route))).port for _ in range(3)]
         assert sorted(ports[:2]) == [4001, 4002]
@@ -177,6 +191,49 @@ async def test_a_replica_that_is_told_to_go_gets_no_more() -> None:
     assert ports == {4001}
 
 
+async def test_a_replica_that_runs_and_takes_no_connections_yet_is_waited_for() -> None:
+    """It loads its model."""
+    given = Inferred()
+    given.scale(2, 1)
+    given.up(0, 4001)
+    loaded: set[int] = set()
+
+    async def takes(target: Target) -> bool:
+        return target.port in loaded
+
+    held = holding(given, takes=takes)
+    async with asking(held, given.route, count=1) as (request,):
+        await asyncio.sleep(0.05)
+        assert (request.done(), load(held, given).held) == (False, 1)
+        given.up(1, 4002)
+        loaded.add(4002)
+        held.moved()
+        assert (await request).port == 4002
+    async with held.one(given.route) as target:
+        assert target.port == 4002
+    loaded.add(4001)
+    await held.close()
+
+
+async def test_a_replica_that_takes_no_connections_any_more_is_looked_at_again() -> None:
+    given = Inferred()
+    given.up(0, 4001)
+    looked: list[int] = []
+
+    async def takes(target: Target) -> bool:
+        looked.append(target.port)
+        return True
+
+    held = holding(given, takes=takes)
+    await warm(held, given)
+    with pytest.raises(UnreachableError):
+        async with held.one(given.route):
+            raise UnreachableError("connection refused")
+    async with held.one(given.route):
+        pass
+    assert looked == [4001, 4001]
+
+
 async def test_a_request_that_no_replica_answered_is_no_answer() -> None:
     given = Inferred()
     given.up(0, 4001)
@@ -194,6 +251,7 @@ async def test_how_long_replicas_take_is_measured_from_when_they_have_the_reques
     held = Holding(
         given.routes,
         InTurn(given.routes, most=1),
+        takes=answers,
         most=1,
         most_held=1,
         hold_seconds=20,
