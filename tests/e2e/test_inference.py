@@ -106,20 +106,20 @@ def test_requests_to_an_inference_of_this_machine_start_its_replicas_and_their_e
         assert (first.status_code, first.text.endswith("answers /first\n")) == (200, True), first.text
         with ThreadPoolExecutor(8) as clients, stopped() as stop:
 
-            def ask(_: int) -> set[str]:
-                seen: set[str] = set()
+            answers: set[str] = set()
+
+            def ask() -> None:
                 while not stop.is_set():
                     answer = proxy.get("/busy")
-                    seen.add(f"{answer.status_code} {answer.text.partition(' answers')[0]}")
-                return seen
+                    answers.add(f"{answer.status_code} {answer.text.partition(' answers')[0]}")
 
-            asking = [clients.submit(ask, number) for number in range(8)]
+            asking = [clients.submit(ask) for _ in range(8)]
             has(3)
-            stop.wait(2)
+            until(lambda: len({*answers}) == 3, 30, lambda: f"not all of them answer: {answers}")
             stop.set()
-            answers = set[str]().union(*(one.result() for one in asking))
+            for one in asking:
+                one.result()
         assert {answer[:3] for answer in answers} == {"200"}, "no request is lost while replicas come"
-        assert len(answers) > 1, "several replicas answer"
     has(0, reason="scaled_to_zero")
     story = "\n".join(api.story(id_))
     assert "requests at once over" in story
