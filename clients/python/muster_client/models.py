@@ -641,6 +641,13 @@ class WorkloadTypes(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """In no order that means anything."""
 
 
+class Connections(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How what a workload serves is reached."""
+
+    connections: list[Connection]
+    """URLs first, then ports."""
+
+
 class Clusters(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The clusters there are."""
 
@@ -1397,6 +1404,10 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1520,6 +1531,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1650,6 +1665,10 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1828,6 +1847,10 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1963,6 +1986,10 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2038,6 +2065,10 @@ class TrainingSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", o
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2111,6 +2142,10 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2196,6 +2231,10 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2275,6 +2314,10 @@ class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2350,6 +2393,10 @@ class WorkspaceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2600,6 +2647,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -3165,6 +3216,35 @@ class WorkloadKind(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Priority of one that names none."""
     preemptibility: TrainingSpecPreemptibility
     """Whether the scheduler may preempt one that names neither a priority nor this."""
+
+
+class Connection(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How one port of a workload is reached."""
+
+    name: str
+    """Of the item in the request, or what stands for it."""
+    connection_type: ConnectionConnectionType
+    """ExternalUrl: by the proxy, in a browser. The others are the service types of `ports`."""
+    tool_type: str | None = None
+    """What listens there."""
+    tool_name: str | None = None
+    """Name of the tool."""
+    container: int
+    """Port on which the container listens."""
+    external: int | None = None
+    """Port that was asked for."""
+    address: str | None = None
+    """The URL, or host and port. Absent where it is not known now."""
+    authorization_type: ConnectionAuthorizationType | None = None
+    """Who may open the URL."""
+    authorized_users: list[str] | None = None
+    """Those users."""
+    authorized_groups: list[str] | None = None
+    """Those groups."""
+    ready: bool
+    """Whether a pod runs that answers there, as far as its cluster tells."""
+    message: str | None = None
+    """Why not."""
 
 
 class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4259,6 +4339,52 @@ class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """A pod counts as running once this succeeds. Default: as soon as its process runs."""
 
 
+class ExposedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ExposedUrl."""
+
+    container: int | None = None
+    """Port on which the container listens. Mandatory."""
+    url: str | None = None
+    """Address at which it is reached: one name before the domain of the proxy, such as
+    https://tool.apps.example.com. Default: one is generated.
+    """
+    authorization_type: ConnectionAuthorizationType | None = None
+    """Who may open it: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups.
+    Default: as the lists say, authenticatedUsers where there is none.
+    """
+    authorized_users: list[str] | None = None
+    """Users who may open it, by e-mail address or user name; at most 1000."""
+    authorized_groups: list[str] | None = None
+    """Groups whose members may open it, as tokens name them; at most 1000. You must be a member of one."""
+    tool_type: str | None = None
+    """What listens there, such as jupyter-notebook."""
+    tool_name: str | None = None
+    """Name of the tool for people."""
+    name: str | None = None
+    """Name of this item, by which exclude finds it."""
+    exclude: bool | None = None
+    """Whether to drop the item of this name that a default sets."""
+
+
+class Port(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Port."""
+
+    container: int | None = None
+    """Port on which the container listens. Mandatory."""
+    service_type: PortServiceType | None = None
+    """ClusterIP (within the cluster), NodePort (at every node) or LoadBalancer. Mandatory."""
+    external: int | None = None
+    """Port at which it is reached; of a NodePort 30000 to 32767. Default: one is chosen."""
+    tool_type: str | None = None
+    """What listens there, such as tensorboard."""
+    tool_name: str | None = None
+    """Name of the tool for people."""
+    name: str | None = None
+    """Name of this item, by which exclude finds it."""
+    exclude: bool | None = None
+    """Whether to drop the item of this name that a default sets."""
+
+
 class NodeAffinityRequired(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeAffinityRequired."""
 
@@ -4587,6 +4713,8 @@ class PodRunningData(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The run."""
     at: datetime
     """When the agent saw it."""
+    address: PodAddressData | None = None
+    """Where it answers. Only of a workload with ports."""
 
 
 class PodUnreachableData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4704,7 +4832,7 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`."""
+    """Code: `backoff_limit_exceeded` or `node_port_taken`."""
     message: str
     """The same in a sentence."""
     delete_at: datetime
@@ -5851,6 +5979,8 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     compute: ComputeSpec | None = None
     storage: StorageSpec | None = None
     probes: ProbesSpec | None = None
+    exposed_urls: list[ExposedUrl] | None = None
+    ports: list[Port] | None = None
     node_pools: list[str] | None = None
     node_type: str | None = None
     node_affinity_required: NodeAffinityRequired | None = None
@@ -5925,6 +6055,19 @@ class PodRefData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Counts the runs of the whole workload, from 1. It rises when the workload is resumed."""
     run: int
     """Its number in the attempt: people count the runs of an attempt from 1."""
+
+
+class PodAddressData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a pod answers, as its agent found it. Only what forwards to it decides whether that is believed."""
+
+    host: str
+    """IP address of the pod."""
+    ports: list[PortAddressData] | None = None
+    """Those ports of the workload that are not the same at the pod, or are node ports. By `container`."""
+    node: str | None = None
+    """IP address of the node, for node ports; empty if unknown."""
+    service: str | None = None
+    """Name in its cluster by which all pods of the workload are reached; empty if there is none."""
 
 
 class LabelData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6088,6 +6231,17 @@ class DeviceShareData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Share in thousandths of the device."""
 
 
+class PortAddressData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a port of a pod answers."""
+
+    container: int
+    """The port as the workload calls it."""
+    port: int
+    """The port at the address of the pod."""
+    external: int | None = None
+    """The port of a NodePort; 0 if it has none."""
+
+
 class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: PvcAccessModes."""
 
@@ -6189,6 +6343,8 @@ if TYPE_CHECKING:
         "VoidMessage",
     ]
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
+    type ConnectionAuthorizationType = Literal["authenticatedUsers", "authorizedGroups", "authorizedUsers"]
+    type ConnectionConnectionType = Literal["ClusterIP", "ExternalUrl", "LoadBalancer", "NodePort"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
@@ -6230,6 +6386,7 @@ if TYPE_CHECKING:
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
+        "node_port_taken",
         "node_unreachable",
         "project_deleted",
         "quota_too_small",
@@ -6237,6 +6394,7 @@ if TYPE_CHECKING:
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
+    type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
     type ProjectCreationPodSecurity = Literal["baseline", "restricted"]
     type ProjectionSchemaState = Literal["building", "leftover", "replaced", "sandbox", "shadow"]
@@ -6381,6 +6539,8 @@ else:
     ClusterStatus = str
     CommandName = str
     ComputeSpecGpuRequestType = str
+    ConnectionAuthorizationType = str
+    ConnectionConnectionType = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
     Framework = str
@@ -6396,6 +6556,7 @@ else:
     PhaseReason = str
     PodAffinityType = str
     PodEndedOutcome = str
+    PortServiceType = str
     Priority = str
     ProjectCreationPodSecurity = str
     ProjectionSchemaState = str
