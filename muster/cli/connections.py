@@ -18,7 +18,7 @@ SIGN_IN: Final = "/.muster/sign-in"
 """Where the proxy makes the link that signs a browser in."""
 
 
-def _access(row: Row) -> Json:
+def _access(row: Row) -> str:
     named = row.get("authorizedUsers") or row.get("authorizedGroups")
     if isinstance(named, list):
         return ", ".join(str(one) for one in named)

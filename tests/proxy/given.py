@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
@@ -40,8 +41,9 @@ class Given:
 
     def __init__(self, kind: ClusterKind = "local", bounds: Bounds | None = None, routes: Routes | None = None) -> None:
         self.world = World()
-        self.routes = routes or Routes(bounds)
+        self.routes = Routes(bounds) if routes is None else routes
         self._read = 0
+        self._devices = itertools.count()
         name = "local" if kind == "local" else "c"
         assert self.world.do("cluster", cluster_key(name), AddCluster(name=name, kind=kind)) is None
         self.cluster = self.world.state("cluster", cluster_key(name)).cluster_id
@@ -71,7 +73,7 @@ class Given:
         self, key: str, port: int, host: str = "127.0.0.1", pod: PodRef = FIRST, container: int = CONTAINER
     ) -> None:
         """Its pod runs, and answers there."""
-        self.world.place([(key, pod, self.node, 0)])
+        self.world.place([(key, pod, self.node, next(self._devices))])
         address = PodAddress(host=host, ports=(PortAddress(container=container, port=port),))
         self.report(key, PodFact(pod=pod, kind="running", at=self.world.now, address=address))
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act import manifests
 from services.agent.backends.kubernetes.act.code_manifests import code_map_manifest
 from services.agent.backends.kubernetes.act.manifests import Manifest, pod_manifest
+from services.agent.backends.kubernetes.act.port_manifests import port_service_manifest, types_of
 from services.agent.backends.kubernetes.act.volume_manifests import claim_manifest
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -57,6 +59,15 @@ def run(**more: Any) -> RunPod:
         "grace_seconds": 30,
     }
     return RunPod(**(fields | more))
+
+
+PORTS = (
+    ContainerPort(container=80, service="LoadBalancer", external=8080),
+    ContainerPort(container=6006, service="ClusterIP"),
+    ContainerPort(container=8080, service="ClusterIP", external=81),
+    ContainerPort(container=8888, service="NodePort", external=30_088),
+    ContainerPort(container=8889),
+)
 
 
 def pod(made: RunPod, *, namespace: str = NAMESPACE, **more: Any) -> Manifest:
@@ -295,6 +306,20 @@ CASES: dict[str, Callable[[], Manifest]] = {
         number=1,
         labels=manifests.managed_labels(CLUSTER),
     ),
+    "pod-ports": lambda: pod(run(ports=PORTS)),
+    **{
+        f"service-{service.lower()}": partial(
+            port_service_manifest,
+            service,
+            PORTS,
+            namespace=NAMESPACE,
+            workload_id=run().workload_id,
+            workload_name="Two Ranks!",
+            pod_set="main",
+            cluster_id=CLUSTER,
+        )
+        for service in types_of(PORTS)
+    },
     "service": lambda: manifests.service_manifest(
         names.service_name(rank(0)),
         namespace=NAMESPACE,
