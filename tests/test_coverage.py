@@ -19,7 +19,7 @@ WITHOUT_TESTS = {
 }
 """What the page may say of a row instead."""
 
-_ROW = re.compile(r"^\| ([SRC]\d+) \| [^|]+ \| ([^|]+) \|$", re.M)
+_ROW = re.compile(r"^\| ([SRC]\d+) \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
 _PROOF = re.compile(r"`([^`]+)`")
 FOUND = _ROW.findall(PAGE.read_text())
 
