@@ -50,6 +50,8 @@ from events.workload.commands import (
     DeleteWorkload,
     ResumeWorkload,
     SuspendWorkload,
+    TransferWorkload,
+    UndoAct,
     UserWorkloadCommand,
 )
 
@@ -248,6 +250,8 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_workload(ResumeWorkload),
         _on_workload(DeleteWorkload, in_full_log=True, service="auto_deletion"),
         _on_workload(ChangeWorkload),
+        _on_workload(TransferWorkload),
+        _on_workload(UndoAct),
         CommandType(
             type=AddCluster,
             aggregate="cluster",

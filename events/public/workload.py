@@ -34,6 +34,7 @@ from events.workload.pod_sets import PodSet
 from events.workload.state import Edit, Workload, WorkloadCreated, WorkloadEvent, take
 from events.workload.state import WorkloadChanged as Changed
 from events.workload.state import WorkloadDeleted as Deleted
+from events.workload.state import WorkloadTransferred as Transferred
 
 PLACED_AT_ONCE: Final = 100
 """Placements in one event. It is part of the contract: ids follow from it."""
@@ -206,6 +207,15 @@ class WorkloadChanged(OfWorkload, frozen=True, kw_only=True, rename="camel"):
     """When it will be deleted by itself; null where it has not ended."""
 
 
+class WorkloadTransferred(OfWorkload, frozen=True, kw_only=True, rename="camel"):
+    """Somebody else is its owner from now on."""
+
+    owner: str
+    """Actor id of the new owner."""
+    previous_owner: str
+    """Actor id of who had it before."""
+
+
 class WorkloadDeleted(OfWorkload, frozen=True, kw_only=True, rename="camel"):
     """It is deleted, its pods are gone, and its name is free."""
 
@@ -270,6 +280,7 @@ EVENTS: Final[tuple[type[PublicEvent], ...]] = (
     WorkloadPlaced,
     WorkloadEvicted,
     WorkloadChanged,
+    WorkloadTransferred,
     WorkloadDeleted,
     PodStarted,
     PodEnded,
@@ -314,6 +325,8 @@ def _of_event(
                 delete_at=state.delete_at,
                 **of,
             )
+        case Transferred():
+            yield WorkloadTransferred(owner=cut(event.owner), previous_owner=cut(was.owner), **of)
         case Deleted():
             yield WorkloadDeleted(reason=cut(state.deletion_reason), last_phase=was.phase, at=event.at, **of)
         case PodRunning():

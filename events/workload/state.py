@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -169,6 +169,26 @@ class WorkloadChanged(_Event, frozen=True, kw_only=True):
     """All annotations that it has from now on, likewise."""
 
 
+class WorkloadTransferred(_Event, frozen=True, kw_only=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    owner: str
+    """Actor id of the new owner. Ownership protection compares it from now on."""
+
+
+UndoableAct = Literal["WorkloadSuspended", "WorkloadResumed", "WorkloadChanged"]
+"""Types of events that can be taken back."""
+
+
+class ActUndone(_Event, frozen=True, kw_only=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    sequence: int
+    """Sequence of the commit of that act."""
+    act: UndoableAct
+    """Type of its event."""
+
+
 class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
@@ -202,6 +222,8 @@ WorkloadEvent = (
     | WorkloadCompleted
     | WorkloadFailed
     | WorkloadChanged
+    | WorkloadTransferred
+    | ActUndone
     | WorkloadDeletionRequested
     | WorkloadDeleted
 )
@@ -243,6 +265,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     project_id: str = ""
     cluster_id: str = ""
     owner: str = ""
+    """Actor id of who has it now."""
+    created_by: str = ""
+    """Actor id of who submitted it: the first owner."""
     spec: TrainingSpec = NO_SPEC
     distributed: Distributed | None = None
     """Of a distributed training alone."""
@@ -493,6 +518,7 @@ def _created(event: WorkloadCreated) -> Workload:
         project_id=event.project_id,
         cluster_id=event.cluster_id,
         owner=event.owner,
+        created_by=event.owner,
         spec=event.spec,
         distributed=event.distributed,
         made_from=event.made_from,
@@ -549,6 +575,10 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
             edit.state = replace(edit.state, reason=event.reason, message=event.message)
         case WorkloadChanged():
             edit.state = _changed(state, event)
+        case ActUndone():
+            pass  # what follows from it is told by the events after it
+        case WorkloadTransferred():
+            edit.state = replace(state, owner=event.owner)
         case WorkloadDeletionRequested():
             edit.state = replace(
                 state,

@@ -69,6 +69,7 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_apply",
         summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
     ),
+    "undo": Noun(module="undo", add="add_undo", summary="Undo a suspension, resumption or change of workloads."),
     "top": Noun(
         module="top",
         add="add_top",

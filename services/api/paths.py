@@ -5,6 +5,8 @@ from typing import Final
 V1: Final = "/api/v1"
 WORKLOADS: Final = f"{V1}/workloads"
 WORKLOAD: Final = f"{WORKLOADS}/{{workloadId:uuid}}"
+TRANSFER: Final = f"{WORKLOAD}/transfer"
+UNDO: Final = f"{WORKLOAD}/undo"
 ACTS: Final = f"{WORKLOADS}/batch"
 CREATIONS: Final = f"{WORKLOADS}:batch"
 TRAININGS: Final = f"{WORKLOADS}/trainings"

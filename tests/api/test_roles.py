@@ -80,6 +80,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "export_workloads": EVERYBODY,
     "get_workload": READ,
     "change_workload": OPERATE,
+    "transfer_workload": OPERATE,  # to who has it; to others: tests/ownership/test_decide.py
+    "undo_act": OPERATE,
     "workload_history": READ,
     "workload_pods": READ,
     "workload_logs": READ,
@@ -240,6 +242,12 @@ def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> st
     return path.replace("{clusterId}", made).replace("{name}", "fast")
 
 
+def changed_at(admin: httpx.Client, path: str) -> int:
+    """Sequence of a change of the workload that can be undone."""
+    answer = admin.patch(path.removesuffix("/undo"), json={"priorityClass": "high"})
+    return int(answer.headers["X-Log-Sequence"])
+
+
 def policy(admin: httpx.Client, path: str, project: str) -> dict[str, str]:
     """The query of the project's policy, which is there."""
     which = {"scope": "project", "projectId": project}
@@ -301,6 +309,8 @@ def aimed(
         "act_on_workloads": {"action": "delete", "ids": [project]},  # there is none of this id
         "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
+        "transfer_workload": {"owner": "admin"},
+        "undo_act": {"sequence": changed_at(admin, path) if name == "undo_act" else 1},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
         "set_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},

@@ -5,7 +5,7 @@ from typing import Any
 from events.budgets import NoteBudgetUse, SetBudget, period_of
 from events.cluster import RemoveCluster, ReportCluster
 from events.commit import About, service_actor
-from events.ids import cluster_key, node_key, project_key
+from events.ids import cluster_key, node_key, project_key, workload_key
 from events.node import CordonNode, NodeFacts, ReportNode, ReportNodeGone, UncordonNode
 from events.project import ChangeProject, DeleteProject
 from events.void import Unreadable, VoidMessage
@@ -17,6 +17,7 @@ from events.workload.commands import (
     ReportPods,
     ResumeWorkload,
     SuspendWorkload,
+    TransferWorkload,
 )
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
@@ -77,7 +78,12 @@ def every_event() -> World:
     found = Unreadable(subject="ev.workload.abc", cause="no JSON", about=About(id="w-1", project_id=story.project_id))
     world.do("void", "7", VoidMessage(seq=7, reason="written by a test", found=found))
     _a_budget(story)
+    _another_owner(story)
     return world
+
+
+def _another_owner(story: Story) -> None:
+    story.do(workload_key(story.project_id, "beta"), TransferWorkload, subject="bob", actor="bob")
 
 
 def _a_budget(story: Story) -> None:

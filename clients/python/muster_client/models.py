@@ -45,7 +45,7 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -129,7 +129,7 @@ class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -187,7 +187,7 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -441,9 +441,11 @@ class WorkloadActs(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Body of a request: WorkloadActs."""
 
     action: WorkloadActsAction
-    """What is done to each workload: delete, suspend or resume."""
+    """What is done to each workload: delete, suspend, resume or transfer."""
     ids: list[str]
     """Ids of the workloads, each once; at most 100."""
+    owner: str | None = None
+    """With transfer, and only then: subject of who is to own them."""
     dry_run: bool | None = None
     """Whether only to tell what would become of each: from rights, ownership and its state. What only the decision
     itself knows, such as a budget that is used up, is not looked at.
@@ -461,6 +463,43 @@ class WorkloadActOutcomes(Model, frozen=True, kw_only=True, rename="camel", omit
     """Number of workloads on which it was refused."""
     items: list[WorkloadActOutcome]
     """One for each id, in the order of the request."""
+
+
+class WorkloadTransfer(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkloadTransfer."""
+
+    owner: str
+    """Subject of who is to own it, or id of a service account: somebody who may submit workloads in its project."""
+
+
+class WorkloadUndo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkloadUndo."""
+
+    sequence: int | None = None
+    """Sequence of the act, as the history gives it. With dryRun it may be left out: then the newest act is meant
+    that stands.
+    """
+    dry_run: bool | None = None
+    """Whether only to tell what would be done."""
+
+
+class Undo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What undoing does, or would do."""
+
+    dry_run: bool
+    """Whether nothing was done, and this is what would be."""
+    undoes: UndoneAct
+    """What is taken back."""
+    action: UndoAction
+    """What is done instead. A deleted workload is not brought back: submit it again as a new one."""
+    changed: bool
+    """False where that act was undone before."""
+    now: Values | None = None
+    """Of a change: what is taken back."""
+    then: Values | None = None
+    """Of a change: the values from before it."""
+    message: str
+    """A sentence for people."""
 
 
 class WorkloadList(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -493,7 +532,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
-    """Subject of the token that submitted it."""
+    """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
     """Current phase."""
     phase_reason: PhaseReason | None
@@ -573,7 +612,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -2464,6 +2503,32 @@ class WorkloadActOutcome(Model, frozen=True, kw_only=True, rename="camel", omit_
     """The refusal's code, where there is one."""
 
 
+class UndoneAct(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What somebody did to a workload."""
+
+    sequence: int
+    """Sequence of its commit in the log."""
+    at: datetime
+    """When it was decided."""
+    type: str
+    """Type of its event, such as WorkloadSuspended."""
+    message: str
+    """The sentence of the history."""
+
+
+class Values(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Values of what can change while a workload lives; those alone that are meant."""
+
+    priority_class: str | None = None
+    """Priority class."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """How long after its end it is deleted by itself."""
+    labels: list[Mark] | None = None
+    """All labels."""
+    annotations: list[Mark] | None = None
+    """All annotations."""
+
+
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A workload, as lists show it."""
 
@@ -2486,7 +2551,7 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
-    """Subject of the token that submitted it."""
+    """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
     """Current phase."""
     phase_reason: PhaseReason | None
@@ -3060,6 +3125,48 @@ class WorkloadChangedRecord(Model, frozen=True, kw_only=True, rename="camel", om
     actor: Actor
     """Who caused it."""
     details: WorkloadChangedData
+
+
+class WorkloadTransferredRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    type: Literal["WorkloadTransferred"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: WorkloadTransferredData
+
+
+class ActUndoneRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    type: Literal["ActUndone"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: ActUndoneData
 
 
 class WorkloadDeletionRequestedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3739,6 +3846,22 @@ class WorkloadChangedPublicEvent(Model, frozen=True, kw_only=True, rename="camel
     sequence: str
     previous: str | None = None
     data: WorkloadChanged
+
+
+class WorkloadTransferredPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody else is its owner from now on."""
+
+    type: Literal["muster.WorkloadTransferred.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadTransferred
 
 
 class WorkloadDeletedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4518,6 +4641,15 @@ class WholeNumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """The only values that are possible."""
 
 
+class Mark(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A label or an annotation."""
+
+    name: str
+    """Its name."""
+    value: str
+    """Its value."""
+
+
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody submitted a workload, and it was accepted."""
 
@@ -4726,6 +4858,22 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """All labels that it has from now on. Runs that begin later carry them."""
     annotations: list[AnnotationData] | None = None
     """All annotations that it has from now on, likewise."""
+
+
+class WorkloadTransferredData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    owner: str
+    """Actor id of the new owner. Ownership protection compares it from now on."""
+
+
+class ActUndoneData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    sequence: int
+    """Sequence of the commit of that act."""
+    act: ActUndoneDataAct
+    """Type of its event."""
 
 
 class WorkloadDeletionRequestedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5274,6 +5422,23 @@ class WorkloadChanged(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """How long after its end it is deleted by itself."""
     delete_at: str | None
     """When it will be deleted by itself; null where it has not ended."""
+
+
+class WorkloadTransferred(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody else is its owner from now on."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    owner: str
+    """Actor id of the new owner."""
+    previous_owner: str
+    """Actor id of who had it before."""
 
 
 class WorkloadDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6133,6 +6298,7 @@ class HttpGetRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
 if TYPE_CHECKING:
     type AccessRuleRoleName = Literal["administrator", "project-admin", "researcher", "viewer"]
     type AccessRuleScopeType = Literal["project", "tenant"]
+    type ActUndoneDataAct = Literal["WorkloadChanged", "WorkloadResumed", "WorkloadSuspended"]
     type ActorKind = Literal["service", "user"]
     type AssetPlaceScope = Literal["cluster", "project", "tenant"]
     type AuditEntryOutcome = Literal["admitted", "refused", "unreadable"]
@@ -6185,7 +6351,9 @@ if TYPE_CHECKING:
         "SetPolicy",
         "SetPrice",
         "SuspendWorkload",
+        "TransferWorkload",
         "UncordonNode",
+        "UndoAct",
         "VoidMessage",
     ]
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
@@ -6256,6 +6424,7 @@ if TYPE_CHECKING:
         | WorkloadPlacedPublicEvent
         | WorkloadEvictedPublicEvent
         | WorkloadChangedPublicEvent
+        | WorkloadTransferredPublicEvent
         | WorkloadDeletedPublicEvent
         | PodStartedPublicEvent
         | PodEndedPublicEvent
@@ -6295,6 +6464,8 @@ if TYPE_CHECKING:
         | WorkloadCompletedRecord
         | WorkloadFailedRecord
         | WorkloadChangedRecord
+        | WorkloadTransferredRecord
+        | ActUndoneRecord
         | WorkloadDeletionRequestedRecord
         | WorkloadDeletedRecord
         | OtherRecord
@@ -6361,14 +6532,16 @@ if TYPE_CHECKING:
     type TrainingSpecImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
     type TrainingSpecPreemptibility = Literal["non-preemptible", "preemptible"]
     type TrainingSpecRestartPolicy = Literal["Always", "Never", "OnFailure"]
+    type UndoAction = Literal["change", "resubmit", "resume", "suspend"]
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
-    type WorkloadActsAction = Literal["delete", "resume", "suspend"]
+    type WorkloadActsAction = Literal["delete", "resume", "suspend", "transfer"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
     type WorkloadType = Literal["Distributed", "Training", "Workspace"]
 else:
     AccessRuleRoleName = str
     AccessRuleScopeType = str
+    ActUndoneDataAct = str
     ActorKind = str
     AssetPlaceScope = str
     AuditEntryOutcome = str
@@ -6418,6 +6591,7 @@ else:
             "muster.WorkloadPlaced.v1": WorkloadPlacedPublicEvent,
             "muster.WorkloadEvicted.v1": WorkloadEvictedPublicEvent,
             "muster.WorkloadChanged.v1": WorkloadChangedPublicEvent,
+            "muster.WorkloadTransferred.v1": WorkloadTransferredPublicEvent,
             "muster.WorkloadDeleted.v1": WorkloadDeletedPublicEvent,
             "muster.PodStarted.v1": PodStartedPublicEvent,
             "muster.PodEnded.v1": PodEndedPublicEvent,
@@ -6461,6 +6635,8 @@ else:
             "WorkloadCompleted": WorkloadCompletedRecord,
             "WorkloadFailed": WorkloadFailedRecord,
             "WorkloadChanged": WorkloadChangedRecord,
+            "WorkloadTransferred": WorkloadTransferredRecord,
+            "ActUndone": ActUndoneRecord,
             "WorkloadDeletionRequested": WorkloadDeletionRequestedRecord,
             "WorkloadDeleted": WorkloadDeletedRecord,
         },
@@ -6478,6 +6654,7 @@ else:
     TrainingSpecImagePullPolicy = str
     TrainingSpecPreemptibility = str
     TrainingSpecRestartPolicy = str
+    UndoAction = str
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadActsAction = str

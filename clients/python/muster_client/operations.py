@@ -960,7 +960,7 @@ def create_workloads(
 def act_on_workloads(
     body: models.WorkloadActs, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.WorkloadActOutcomes]:
-    """Delete, suspend or resume up to 100 workloads of any kinds. The answer says what became of each.
+    """Delete, suspend, resume or transfer up to 100 workloads of any kinds. The answer says what became of each.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -970,6 +970,44 @@ def act_on_workloads(
         "POST",
         "/api/v1/workloads/batch",
         models.WorkloadActOutcomes,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def transfer_workload(
+    workload_id: str, body: models.WorkloadTransfer, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Give a workload to another owner. Only its owner, or an administrator, may.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/{}/transfer", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def undo_act(
+    workload_id: str, body: models.WorkloadUndo, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Undo]:
+    """Take back a suspension, resumption or change of a workload, or tell what that would do.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/{}/undo", workload_id),
+        models.Undo,
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -2222,7 +2260,9 @@ def list_audit(
         "SetPolicy",
         "SetPrice",
         "SuspendWorkload",
+        "TransferWorkload",
         "UncordonNode",
+        "UndoAct",
         "VoidMessage",
     ]
     | None = None,

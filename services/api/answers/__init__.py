@@ -88,6 +88,7 @@ from services.api.answers.policies import (
     WorkspacePolicy,
 )
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
+from services.api.answers.undo import Undo, UndoneAct, Values
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
     Webhook,
@@ -216,11 +217,14 @@ __all__ = [
     "Templates",
     "Training1",
     "TrainingPolicy",
+    "Undo",
+    "UndoneAct",
     "UseHours",
     "UseNow",
     "UseRow",
     "UseSum",
     "Used",
+    "Values",
     "Webhook",
     "WebhookDeliveries",
     "WebhookDelivery",
