@@ -56,6 +56,9 @@ NOUNS: Final[dict[str, Noun]] = {
     "compute": Noun(
         module="assets", add="add_compute", summary="Compute resources: what a pod asks for, to be chosen."
     ),
+    "datasource": Noun(
+        module="assets", add="add_data_sources", summary="Data sources: volumes of workloads, to be chosen."
+    ),
     "template": Noun(
         module="assets", add="add_template", summary="Templates: any fields of a workload, to begin with."
     ),

@@ -20,6 +20,7 @@ ENVIRONMENTS: Final = f"{V1}/asset/environment"
 ENVIRONMENT: Final = f"{ENVIRONMENTS}/{{assetId:uuid}}"
 COMPUTE_RESOURCES: Final = f"{V1}/asset/compute"
 COMPUTE_RESOURCE: Final = f"{COMPUTE_RESOURCES}/{{assetId:uuid}}"
+DATA_SOURCES: Final = f"{V1}/asset/datasource"
 TEMPLATES: Final = f"{V1}/workload-templates"
 TEMPLATE: Final = f"{TEMPLATES}/{{assetId:uuid}}"
 POLICIES: Final = f"{V1}/policies"
@@ -51,3 +52,11 @@ WEBHOOKS: Final = f"{V1}/webhooks"
 WEBHOOK: Final = f"{WEBHOOKS}/{{webhookId:uuid}}"
 SERVICE_ACCOUNTS: Final = f"{V1}/service-accounts"
 SERVICE_ACCOUNT: Final = f"{SERVICE_ACCOUNTS}/{{projectId:uuid}}/{{name}}"
+
+
+def data_sources_path(kind: str) -> str:
+    return f"{DATA_SOURCES}/{kind}"
+
+
+def data_source_path(kind: str) -> str:
+    return f"{DATA_SOURCES}/{kind}/{{assetId:uuid}}"

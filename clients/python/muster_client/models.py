@@ -24,7 +24,7 @@ class TrainingCreation(Model, frozen=True, kw_only=True, rename="camel", omit_de
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     spec: TrainingSpec | None = None
     """What is to run, and how."""
 
@@ -100,7 +100,7 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     spec: DistributedSpec | None = None
     """What is to run in each worker, and how."""
     master_spec_same_as_worker: bool | None = None
@@ -166,7 +166,7 @@ class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     spec: WorkspaceSpec | None = None
     """What is to run, and how."""
 
@@ -312,6 +312,132 @@ class TemplateChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Which it is. It cannot be changed, and can be left out."""
     spec: TemplateSpec
     """All fields that it sets from now on."""
+
+
+class DataSources(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of data sources of one kind."""
+
+    data_sources: list[DataSource]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class PvcSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: PvcSource
+    """Where the data is, and where pods find it."""
+
+
+class DataSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A data source: a volume of workloads."""
+
+    meta: AssetMeta
+    """Which it is, and who can use it."""
+    spec: dict[str, JsonValue]
+    """Where the data is and where pods find it, as it was given, in the fields of its kind."""
+
+
+class PvcSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcSourceChange."""
+
+    spec: PvcSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class GitSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: GitSource
+    """Where the data is, and where pods find it."""
+
+
+class GitSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitSourceChange."""
+
+    spec: GitSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class NfsSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: NfsSource
+    """Where the data is, and where pods find it."""
+
+
+class NfsSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsSourceChange."""
+
+    spec: NfsSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class HostPathSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: HostPathSource
+    """Where the data is, and where pods find it."""
+
+
+class HostPathSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathSourceChange."""
+
+    spec: HostPathSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class ConfigMapSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: ConfigMapSource
+    """Where the data is, and where pods find it."""
+
+
+class ConfigMapSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapSourceChange."""
+
+    spec: ConfigMapSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class SecretSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: SecretSource
+    """Where the data is, and where pods find it."""
+
+
+class SecretSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretSourceChange."""
+
+    spec: SecretSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
 
 
 class TrainingPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1395,6 +1521,8 @@ class AssetChoice(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Id of an environment."""
     compute_id: str | None = None
     """Id of a compute resource."""
+    datasource_ids: list[str] | None = None
+    """Ids of data sources, each a volume of every pod; at most 100."""
 
 
 class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1926,7 +2054,7 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     they run until they end by themselves, or until it is deleted. Default: Running.
     """
     assets: AssetChoice | None = None
-    """Environment and compute resource that it takes its fields from, where a request names none."""
+    """Environment, compute resource and data sources that it takes its fields from, where a request names none."""
 
 
 class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1950,6 +2078,88 @@ class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """When it got its present spec. Null if that is its first."""
     workload_type: str
     """Kind of workload that it is for, such as Training."""
+
+
+class PvcSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcSource."""
+
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    existing_pvc: bool | None = None
+    """Whether the claim is there already, in the project. Default: no, it is made."""
+    claim_name: str | None = None
+    """Name of the claim. Mandatory with existingPvc. Default: a name is made."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it can."""
+
+
+class JsonValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The value of any field: any JSON value."""
+
+
+class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitSource."""
+
+    repository: str | None = None
+    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    branch: str | None = None
+    """Branch. Default: that of the repository."""
+    revision: str | None = None
+    """Commit or tag. Default: the newest commit of the branch."""
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+
+
+class NfsSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsSource."""
+
+    path: str | None = None
+    """Absolute path on the server. Mandatory."""
+    server: str | None = None
+    """Host name or address of the server. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it cannot."""
+
+
+class HostPathSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathSource."""
+
+    path: str | None = None
+    """Absolute path on the node. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it cannot."""
+    mount_propagation: HostPathSourceMountPropagation | None = None
+    """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
+    workload. Default: None. Only on clusters of kind kubernetes.
+    """
+
+
+class ConfigMapSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapSource."""
+
+    config_map: str | None = None
+    """Name of the ConfigMap. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    sub_path: str | None = None
+    """Only this key, as a file at the mount path. Default: all of them, in a folder there."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits. Default: 0644."""
+
+
+class SecretSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretSource."""
+
+    secret: str | None = None
+    """Name of the Secret. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits. Default: 0644."""
 
 
 class PolicyMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2456,7 +2666,7 @@ class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     kind: WorkloadType
     """Kind of the workload: Training, Distributed or Workspace."""
     spec: WorkloadSpec | None = None
@@ -4432,10 +4642,6 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether to drop the address of this name that a template sets."""
 
 
-class JsonValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The value of any field: any JSON value."""
-
-
 class TextRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: TextRules."""
 
@@ -5798,6 +6004,8 @@ class ConfigMapVolume(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Only this key, as a file at the mount path. Default: all of them, in a folder there."""
     default_mode: str | None = None
     """Rights of the files in four octal digits. Default: 0644."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class EmptyDirVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5811,6 +6019,8 @@ class EmptyDirVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Memory: in memory, and not on a disk. Default: on a disk of the node."""
     size_limit: str | None = None
     """Size that it cannot exceed, such as 2Gi. On the cluster local only with medium Memory. Default: none."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5826,6 +6036,8 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Commit or tag. Default: the newest commit of the branch."""
     path: str | None = None
     """Absolute path at which the pod finds it. Mandatory."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5839,10 +6051,12 @@ class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Absolute path at which the pod finds it. Mandatory."""
     read_only: bool | None = None
     """Whether the pod cannot change it. Default: it cannot."""
-    mount_propagation: HostPathVolumeMountPropagation | None = None
+    mount_propagation: HostPathSourceMountPropagation | None = None
     """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
     workload. Default: None. Only on clusters of kind kubernetes.
     """
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class NfsVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5858,6 +6072,8 @@ class NfsVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     read_only: bool | None = None
     """Whether the pod cannot change it. Default: it cannot."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class PvcVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5879,6 +6095,8 @@ class PvcVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """
     claim_info: ClaimInfo | None = None
     """How the new claim is made. Mandatory without existingPvc."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5892,6 +6110,8 @@ class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Absolute path at which the pod finds the files. Mandatory."""
     default_mode: str | None = None
     """Rights of the files in four octal digits. Default: 0644."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class Probe(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6054,6 +6274,8 @@ class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """The environment."""
     compute: AssetUsedData | None = None
     """The compute resource."""
+    data_sources: list[AssetUsedData] | None = None
+    """The data sources. Each is the volume of its name."""
     tenant_policy: int | None = None
     """Sequence of the commit that set the policy of the tenant, as it was then; 0: there was none. Likewise below."""
     project_policy: int | None = None
@@ -6363,7 +6585,7 @@ if TYPE_CHECKING:
     type HappeningAbout = Literal["asset", "cluster", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
-    type HostPathVolumeMountPropagation = Literal["HostToContainer", "None"]
+    type HostPathSourceMountPropagation = Literal["HostToContainer", "None"]
     type HttpGetScheme = Literal["HTTP", "HTTPS"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
@@ -6560,7 +6782,7 @@ else:
     HappeningAbout = str
     HealthStatus = str
     HistoryLostCause = str
-    HostPathVolumeMountPropagation = str
+    HostPathSourceMountPropagation = str
     HttpGetScheme = str
     MatchExpressionOperator = str
     MeasurementType = str
