@@ -45,6 +45,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_workspace",
         summary="Workspaces, in which somebody works: submit, list, inspect, suspend, resume, delete.",
     ),
+    "inference": Noun(
+        module="inference",
+        add="add_inference",
+        summary="Inferences, whose replicas answer requests: submit, list, inspect, suspend, resume, delete.",
+    ),
     "workload": Noun(
         module="workload",
         add="add_workload",

@@ -289,7 +289,7 @@ def _name(request: Row, name: str | None, prefix: str | None, noun: str) -> None
         request["name"] = prefix
         request["useGivenNameAsPrefix"] = True
     elif not text_of(request, "name"):
-        called = "workspace" if noun == "workspace" else "training"
+        called = noun if noun in {"inference", "workspace"} else "training"
         raise usage(f"the {called} needs a name", todo=f"muster {noun} submit NAME ..., or --name-prefix TEXT")
     if request.get("useGivenNameAsPrefix") is not True:
         check_new_name(text_of(request, "name"))

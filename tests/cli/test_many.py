@@ -82,7 +82,7 @@ def test_files_are_applied_again_and_again(alice: Served, muster: Any, tmp_path:
     assert results(muster(*apply))["train"] == "unchanged"
 
 
-def test_what_policies_set_is_no_difference(  # noqa: PLR0917 - fixtures
+def test_what_policies_set_is_no_difference(
     alice: Served, muster: Any, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_TOKEN", alice.token("admin"))

@@ -294,6 +294,102 @@ def resume_workspace(
     )
 
 
+def create_inference(
+    body: models.InferenceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Inference]:
+    """Submit an inference. The answer is 202 once it is stored.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/workloads/inferences",
+        models.Inference,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def evaluate_inference(body: models.InferenceCreation) -> Request[models.Evaluation]:
+    """Say what a submission of an inference would be, and all that is wrong with it. Nothing is stored."""
+    return Request("POST", "/api/v1/workloads/inferences:evaluate", models.Evaluation, body=body)
+
+
+def get_inference(
+    workload_id: str, *, explain: bool | None = None, as_of: str | None = None
+) -> Request[models.Inference]:
+    """Get an inference in its newest state, or as of a moment.
+
+    Args:
+        explain: Whether to say in setBy who set each field of the spec: the request, a template or asset by its
+            name, or a default. Default: False.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        path("/api/v1/workloads/inferences/{}", workload_id),
+        models.Inference,
+        query=[("explain", explain), ("as_of", as_of)],
+    )
+
+
+def delete_inference(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete an inference. Its record stays.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/workloads/inferences/{}", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def suspend_inference(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Stop an inference's pods and keep it.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/inferences/{}/suspend", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def resume_inference(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Run a suspended inference again.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/inferences/{}/resume", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def list_environments(
     *,
     search: str | None = None,
@@ -301,7 +397,7 @@ def list_environments(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -409,7 +505,7 @@ def list_compute_resources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -521,7 +617,7 @@ def list_templates(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -629,7 +725,7 @@ def list_pvc_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -739,7 +835,7 @@ def list_git_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -849,7 +945,7 @@ def list_nfs_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -959,7 +1055,7 @@ def list_host_path_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -1069,7 +1165,7 @@ def list_config_map_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -1183,7 +1279,7 @@ def list_secret_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -1496,6 +1592,76 @@ def delete_workspace_policy(
     )
 
 
+def get_inference_policy(
+    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+) -> Request[models.InferencePolicy]:
+    """Get the policy for inferences, everywhere or in one project, or as of a moment.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/policies/inferences",
+        models.InferencePolicy,
+        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+    )
+
+
+def set_inference_policy(
+    body: models.InferencePolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.InferencePolicy]:
+    """Set the policy for inferences, everywhere or in one project. Workloads stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        "/api/v1/policies/inferences",
+        models.InferencePolicy,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_inference_policy(
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Delete the policy for inferences, everywhere or in one project. Workloads stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        "/api/v1/policies/inferences",
+        models.HttpResponse,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def rehearse_training_policy(
     body: models.TrainingPolicySetting,
     *,
@@ -1559,6 +1725,29 @@ def rehearse_workspace_policy(
     return Request(
         "POST",
         "/api/v1/policies/workspaces:rehearse",
+        models.Rehearsal,
+        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        body=body,
+    )
+
+
+def rehearse_inference_policy(
+    body: models.InferencePolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    limit: int | None = None,
+) -> Request[models.Rehearsal]:
+    """Say what a policy for inferences would have made of past submissions. Nothing is stored.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
+    """
+    return Request(
+        "POST",
+        "/api/v1/policies/inferences:rehearse",
         models.Rehearsal,
         query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
         body=body,
@@ -2918,6 +3107,7 @@ def list_audit(
         "RevokeTenantRole",
         "RotateServiceAccount",
         "RotateWebhookKey",
+        "ScaleInference",
         "SetBudget",
         "SetNodePool",
         "SetOwnershipProtection",

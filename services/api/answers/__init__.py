@@ -83,6 +83,7 @@ from services.api.answers.outcomes import (
 )
 from services.api.answers.policies import (
     DistributedPolicy,
+    InferencePolicy,
     PolicyMeta,
     Rehearsal,
     RehearsedWorkload,
@@ -110,6 +111,7 @@ from services.api.answers.workloads import (
     DistributedTraining,
     History,
     HistoryRecord,
+    Inference,
     Measurement,
     Metrics,
     MetricType,
@@ -175,6 +177,8 @@ __all__ = [
     "HoursRow",
     "HoursSum",
     "HttpResponse",
+    "Inference",
+    "InferencePolicy",
     "LastRebuild",
     "Me",
     "Measurement",

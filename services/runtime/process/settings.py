@@ -163,6 +163,9 @@ class Settings(BaseSettings):
     """Facts of one cluster that become commits per minute, in the long run. Up to 20 minutes' worth may come at once. A
     fact of more than 512 bytes counts as several. Further facts wait, and only the newest of each pod and node is
     kept."""
+    autoscaler_speed: float = Field(default=1.0, ge=1, le=100)
+    """How many times faster than usual the time windows of the autoscaler pass, for demonstrations and tests: with 60,
+    an inference that is to be scaled to zero after a minute is after a second."""
     local_gpus: int = Field(default=0, ge=0, le=64)
     """Stand-in GPUs that the local cluster declares."""
     local_pods: Literal["isolated", "shared", "shared-accepted"] = "isolated"
