@@ -271,8 +271,12 @@ LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
     ("requests of one user: per second, and at once", ("requests_per_second", "requests_burst"), "429 `rate_limited`"),
     ("living workloads of a project", ("project_max_living_workloads",), "429 `too_many_workloads`"),
     ("creations of a project in 60 minutes", ("project_max_creations_per_hour",), "429 `too_many_creations`"),
-    ("bytes of a project's creations in 60 minutes", ("project_max_bytes_per_hour",), "429 `too_many_bytes`"),
-    ("bytes of a user's creations in 60 minutes", ("user_max_bytes_per_hour",), "429 `too_many_bytes`"),
+    (
+        "bytes that are created and changed in a project in 60 minutes (workloads, assets, policies)",
+        ("project_max_bytes_per_hour",),
+        "429 `too_many_bytes`",
+    ),
+    ("bytes of those of a user in 60 minutes", ("user_max_bytes_per_hour",), "429 `too_many_bytes`"),
     (
         "people to whom one user gives a first role in 60 minutes (administrators: no limit)",
         (NEW_PEOPLE_PER_HOUR,),

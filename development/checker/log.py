@@ -21,6 +21,8 @@ AUTHORS: Final[Mapping[str, str]] = {
     "WorkloadSuspended": "user",
     "WorkloadResumed": "user",
     "WorkloadChanged": "user",
+    "WorkloadTransferred": "user",
+    "ActUndone": "user",
     "WorkloadQueued": "scheduler",
     "WorkloadScaled": "autoscaler",
     "WorkloadWaiting": "scheduler",

@@ -28,6 +28,13 @@ FACTS: Final = {
     "PodStopped": frozenset({"stopping"}),
 }
 
+_OPPOSITES: Final = {
+    "WorkloadSuspended": "WorkloadResumed",
+    "WorkloadResumed": "WorkloadSuspended",
+    "WorkloadChanged": "WorkloadChanged",
+}
+"""What follows from the undoing of an act."""
+
 type Wrong = tuple[str, str]
 """(name of the invariant, what was seen)."""
 
@@ -452,6 +459,23 @@ class Model:
         if data.get("delete_at") is not None:
             workload.delete_at = moment(data["delete_at"])
             workload.generation += 1
+
+    def _workload_transferred(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        if workload.desired == "Deleted":
+            yield "deleted", f"{workload.name} was given to another owner while it goes"
+        if data["owner"] == workload.owner:
+            yield "owner", f"{workload.name} was given to who has it"
+        workload.owner = data["owner"]
+
+    def _act_undone(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        follows = _OPPOSITES.get(data["act"])
+        told = [event["type"] for event in self.record.fields["events"]]
+        if follows not in told:
+            yield "undone", f"{workload.name}: {data['act']} was undone, and {told} follows"
+        if not any((seq, type_) == (data["sequence"], data["act"]) for seq, _, type_ in workload.told):
+            yield "undone", f"{workload.name}: there was no {data['act']} at {data['sequence']} that could be undone"
 
     def _workload_deletion_requested(self, data: Fields) -> Iterator[Wrong]:
         workload = self.workload

@@ -35,6 +35,7 @@ from events.workload.state import Edit, Workload, WorkloadCreated, WorkloadEvent
 from events.workload.state import WorkloadChanged as Changed
 from events.workload.state import WorkloadDeleted as Deleted
 from events.workload.state import WorkloadScaled as Scaled
+from events.workload.state import WorkloadTransferred as Transferred
 
 PLACED_AT_ONCE: Final = 100
 """Placements in one event. It is part of the contract: ids follow from it."""
@@ -207,6 +208,15 @@ class WorkloadChanged(OfWorkload, frozen=True, kw_only=True, rename="camel"):
     """When it will be deleted by itself; null where it has not ended."""
 
 
+class WorkloadTransferred(OfWorkload, frozen=True, kw_only=True, rename="camel"):
+    """Somebody else is its owner from now on."""
+
+    owner: str
+    """Actor id of the new owner."""
+    previous_owner: str
+    """Actor id of who had it before."""
+
+
 class WorkloadScaled(OfWorkload, frozen=True, kw_only=True, rename="camel"):
     """The number of replicas of an inference changed, with its load."""
 
@@ -285,6 +295,7 @@ EVENTS: Final[tuple[type[PublicEvent], ...]] = (
     WorkloadPlaced,
     WorkloadEvicted,
     WorkloadChanged,
+    WorkloadTransferred,
     WorkloadScaled,
     WorkloadDeleted,
     PodStarted,
@@ -330,6 +341,8 @@ def _of_event(
                 delete_at=state.delete_at,
                 **of,
             )
+        case Transferred():
+            yield WorkloadTransferred(owner=cut(event.owner), previous_owner=cut(was.owner), **of)
         case Scaled():
             yield WorkloadScaled(
                 replicas=fit(event.replicas),

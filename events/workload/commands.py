@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from events.actors import STRANGER
 from events.workload.fields.inference import ScaleReason
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
@@ -12,6 +13,7 @@ from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
 from events.workload.pod import Placement, PodAddress, PodRef
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
+from events.workload.state import UndoableAct
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -72,6 +74,40 @@ class ChangeWorkload(_Command, frozen=True, kw_only=True):
     """All of them: what is not among them is taken off."""
     annotations: tuple[Annotation, ...] | None = None
     """Likewise."""
+
+
+class TransferWorkload(_Command, frozen=True, kw_only=True):
+    """Make somebody else its owner."""
+
+    workload_id: str
+    subject: str
+    """Of the new owner's tokens, or the id of a service account."""
+    actor: str = STRANGER
+    """Id of the new owner; the gate sets it."""
+
+
+class Changeable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a change can set; None: what it left alone."""
+
+    priority_class: PriorityClass | None = None
+    auto_deletion_time_after_completion_seconds: int | None = None
+    labels: tuple[Label, ...] | None = None
+    annotations: tuple[Annotation, ...] | None = None
+
+
+class UndoAct(_Command, frozen=True, kw_only=True):
+    """Take back what somebody did to a workload, as the log tells of it."""
+
+    workload_id: str
+    sequence: int
+    """Of the act's commit."""
+    act: UndoableAct
+    attempt: int = 0
+    """Of a suspension or resumption: the attempt that the workload was seen in. In another one it was resumed since."""
+    made: Changeable = Changeable()
+    """Of a change: what it made of the workload."""
+    before: Changeable = Changeable()
+    """Of a change: what that was before."""
 
 
 class ScaleInference(_Command, frozen=True, kw_only=True):
@@ -140,6 +176,13 @@ class ReportPods(_Command, frozen=True, kw_only=True):
 
 
 UserWorkloadCommand = (
-    CreateWorkload | SuspendWorkload | ResumeWorkload | DeleteWorkload | ChangeWorkload | ScaleInference
+    CreateWorkload
+    | SuspendWorkload
+    | ResumeWorkload
+    | DeleteWorkload
+    | ChangeWorkload
+    | TransferWorkload
+    | UndoAct
+    | ScaleInference
 )
 WorkloadCommand = UserWorkloadCommand | PlacePods | ReportPods

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
+import msgspec
+
 from events.decision import Context, Decision
 from events.ids import incarnation_id, name_suffix, workload_key
 from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, NODE_PORT_TAKEN, DesiredPhase, Phase, PodPhase
@@ -19,6 +21,8 @@ from events.workload.commands import (
     ResumeWorkload,
     ScaleInference,
     SuspendWorkload,
+    TransferWorkload,
+    UndoAct,
     WorkloadCommand,
 )
 from events.workload.fields.inference import MOST_REPLICAS
@@ -45,6 +49,7 @@ from events.workload.pod import (
 from events.workload.spec import Distributed, Inference, beside_with_defaults
 from events.workload.state import (
     LONGEST_RETRY_WAIT,
+    ActUndone,
     Edit,
     SetProgress,
     Workload,
@@ -60,6 +65,7 @@ from events.workload.state import (
     WorkloadScaled,
     WorkloadStopped,
     WorkloadSuspended,
+    WorkloadTransferred,
     WorkloadWaiting,
     bindable_among,
     is_completed,
@@ -109,6 +115,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _place(command, state, context)
         case ReportPods():
             return _report(command, state, context)
+        case TransferWorkload():
+            return _transfer(command, state, context)
         case ScaleInference():
             return _rescale(command, state)
         case _:
@@ -124,6 +132,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _delete(command, state, context)
         case ChangeWorkload():
             return _change(command, state, context)
+        case UndoAct():
+            return _undo(command, state, context)
         case _:
             assert_never(command)
 
@@ -140,7 +150,7 @@ def _not_owner(state: Workload, context: Context) -> Refusal | None:
         return None
     return Refusal(
         code="not_owner",
-        message=f"ownership protection is on for this cluster: only the creator of {state.name!r} or an "
+        message=f"ownership protection is on for this cluster: only the owner of {state.name!r} or an "
         "administrator can do this",
     )
 
@@ -237,6 +247,59 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
             annotations=annotations,
         ),
     )
+
+
+def _undo(command: UndoAct, state: Workload, context: Context) -> WorkloadDecision:
+    """The opposite of an act, where what the act did still stands."""
+    if state.desired is DesiredPhase.DELETED:
+        return _deleted_refusal(state, "set back")
+    undone = ActUndone(sequence=command.sequence, act=command.act)
+    match command.act:
+        case "WorkloadSuspended" | "WorkloadResumed":
+            suspended = command.act == "WorkloadSuspended"
+            stands = state.desired is (DesiredPhase.STOPPED if suspended else DesiredPhase.RUNNING)
+            if not stands or state.attempt != command.attempt:
+                return _overtaken(command, "somebody suspended or resumed it since")
+            follows = _resume(state) if suspended else _suspend(state, context)
+        case "WorkloadChanged":
+            if moved := _moved_on(command, state):
+                return _overtaken(command, f"somebody changed {moved} since")
+            back = ChangeWorkload(workload_id=state.workload_id, **msgspec.structs.asdict(command.before))
+            follows = _change(back, state, context)
+        case _:
+            assert_never(command.act)
+    return follows if isinstance(follows, Refusal) or not follows else (undone, *follows)
+
+
+def _moved_on(command: UndoAct, state: Workload) -> str:
+    """A field that no longer is what the change made of it; empty where all are."""
+    for field in msgspec.structs.fields(command.made):
+        made = getattr(command.made, field.name)
+        if made is not None and made != getattr(state.spec, field.name):
+            return field.name.replace("_", " ")
+    return ""
+
+
+def _overtaken(command: UndoAct, why: str) -> Refusal:
+    return Refusal(
+        code="act_overtaken", message=f"what commit {command.sequence} did stands no longer: {why}; look again"
+    )
+
+
+def _transfer(command: TransferWorkload, state: Workload, context: Context) -> WorkloadDecision:
+    """The gate has seen to it that the new owner may submit in the project. What is over can be given away, too: who
+    has it may delete it.
+    """
+    if state.desired is DesiredPhase.DELETED:
+        return _deleted_refusal(state, "transferred")
+    if command.actor == state.owner:
+        return ()
+    if context.actor.id != state.owner and not context.override:
+        # Also where protection is off: whoever may act on it for others shall not make it theirs.
+        return Refusal(
+            code="not_owner", message=f"only the owner of {state.name!r} or an administrator can give it to another"
+        )
+    return (WorkloadTransferred(owner=command.actor),)
 
 
 def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:

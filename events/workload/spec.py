@@ -28,7 +28,7 @@ from events.workload.fields.scheduling import (
     PriorityClass,
     Scheduling,
 )
-from events.workload.fields.storage import Storage
+from events.workload.fields.storage import Storage, StorageSpec
 from events.workload.fields.workspace import OverQuota
 from events.workload.needs import ExtendedAmount, Tolerated, tolerated
 from events.workload.volumes import check_volumes
@@ -257,6 +257,7 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         related_urls=_included(spec.related_urls),
         exposed_urls=_included(spec.exposed_urls),
         ports=_included(spec.ports),
+        storage=_included_volumes(spec.storage),
     )
 
 
@@ -276,6 +277,14 @@ def _included[T: _Excludable](items: tuple[T, ...]) -> tuple[T, ...]:
         if item.exclude:
             return tuple(item for item in items if not item.exclude)
     return items
+
+
+def _included_volumes(storage: StorageSpec) -> StorageSpec:
+    for name in storage.__struct_fields__:
+        held = getattr(storage, name)
+        if (left := _included(held)) is not held:
+            storage = replace(storage, **{name: left})
+    return storage
 
 
 def preemptibility_of(priority: PriorityClass) -> Literal["preemptible", "non-preemptible"]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -185,6 +185,26 @@ class WorkloadChanged(_Event, frozen=True, kw_only=True):
     """All annotations that it has from now on, likewise."""
 
 
+class WorkloadTransferred(_Event, frozen=True, kw_only=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    owner: str
+    """Actor id of the new owner. Ownership protection compares it from now on."""
+
+
+UndoableAct = Literal["WorkloadSuspended", "WorkloadResumed", "WorkloadChanged"]
+"""Types of events that can be taken back."""
+
+
+class ActUndone(_Event, frozen=True, kw_only=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    sequence: int
+    """Sequence of the commit of that act."""
+    act: UndoableAct
+    """Type of its event."""
+
+
 class WorkloadScaled(_Event, frozen=True, kw_only=True):
     """The number of replicas of an inference changed, with its load."""
 
@@ -231,6 +251,8 @@ WorkloadEvent = (
     | WorkloadCompleted
     | WorkloadFailed
     | WorkloadChanged
+    | WorkloadTransferred
+    | ActUndone
     | WorkloadScaled
     | WorkloadDeletionRequested
     | WorkloadDeleted
@@ -277,6 +299,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     project_id: str = ""
     cluster_id: str = ""
     owner: str = ""
+    """Actor id of who has it now."""
+    created_by: str = ""
+    """Actor id of who submitted it: the first owner."""
     spec: TrainingSpec = NO_SPEC
     distributed: Distributed | None = None
     """Of a distributed training alone."""
@@ -542,6 +567,7 @@ def _created(event: WorkloadCreated) -> Workload:
         project_id=event.project_id,
         cluster_id=event.cluster_id,
         owner=event.owner,
+        created_by=event.owner,
         spec=event.spec,
         distributed=event.distributed,
         inference=event.inference,
@@ -601,6 +627,10 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
             edit.state = replace(edit.state, reason=event.reason, message=event.message)
         case WorkloadChanged():
             edit.state = _changed(state, event)
+        case ActUndone():
+            pass  # what follows from it is told by the events after it
+        case WorkloadTransferred():
+            edit.state = replace(state, owner=event.owner)
         case WorkloadScaled():
             _scale(edit, event.replicas)
             _derive(edit)

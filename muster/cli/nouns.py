@@ -61,6 +61,9 @@ NOUNS: Final[dict[str, Noun]] = {
     "compute": Noun(
         module="assets", add="add_compute", summary="Compute resources: what a pod asks for, to be chosen."
     ),
+    "datasource": Noun(
+        module="assets", add="add_data_sources", summary="Data sources: volumes of workloads, to be chosen."
+    ),
     "template": Noun(
         module="assets", add="add_template", summary="Templates: any fields of a workload, to begin with."
     ),
@@ -74,6 +77,7 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_apply",
         summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
     ),
+    "undo": Noun(module="undo", add="add_undo", summary="Undo a suspension, resumption or change of workloads."),
     "top": Noun(
         module="top",
         add="add_top",

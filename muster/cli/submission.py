@@ -51,6 +51,15 @@ def send(
     return None
 
 
+def send_again(session: Session, workload_id: str) -> Row:
+    """Submits a workload again as it was, under its name; what the API says of the new one. Raises Problem."""
+    from events.workload.kinds import KINDS
+
+    found = session.api.get(f"/workloads/{workload_id}")
+    kind = KINDS[text_of(found, "type")]
+    return session.api.mutate("POST", f"/workloads/{kind.collection}", request_of(found)).body
+
+
 def request_of(row: Row) -> Row:
     """The request that makes this workload again, from what the API says of it: as `submit -f` takes it."""
     request: Row = {

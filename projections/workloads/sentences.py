@@ -30,6 +30,7 @@ from events.workload.pod import (
 )
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import (
+    ActUndone,
     Workload,
     WorkloadChanged,
     WorkloadCompleted,
@@ -43,6 +44,7 @@ from events.workload.state import (
     WorkloadScaled,
     WorkloadStopped,
     WorkloadSuspended,
+    WorkloadTransferred,
     WorkloadWaiting,
 )
 from projections.workloads.facts import Asked
@@ -53,6 +55,13 @@ MAX_NAMED_MARKS: Final = 5
 """Labels and annotations, likewise."""
 MAX_NAMED_PLACEMENTS: Final = 3
 """More than this many pods in one sentence nobody reads."""
+
+
+_UNDONE: Final = {
+    "WorkloadSuspended": "its suspension",
+    "WorkloadResumed": "its resumption",
+    "WorkloadChanged": "a change",
+}
 
 
 class Happened(NamedTuple):
@@ -116,6 +125,10 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return f"failed: {event.message}; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadChanged():
             return _changed(event, happened.asked, actor)
+        case ActUndone():
+            return f"{_who(actor)} undid {_UNDONE[event.act]} (sequence {event.sequence})"
+        case WorkloadTransferred():
+            return f"given by {_who(actor)} to {event.owner}; it was {_whose(happened.was.owner, actor)} before"
         case WorkloadScaled():
             told = f"{event.message}: " if event.message else ""
             return f"scaled: {told}{_count(event.replicas, 'replica')} (was {event.was})"
@@ -284,6 +297,10 @@ def _lasted(happened: Happened, end: datetime) -> str:
 def _who(actor: Actor) -> str:
     """A person by id: who tells the sentence says the name in its place."""
     return f"the {actor.id.removeprefix(SERVICE_PREFIX)} service" if actor.kind == "service" else actor.id
+
+
+def _whose(owner: str, actor: Actor) -> str:
+    return "their own" if owner == actor.id else f"that of {owner}"
 
 
 def _count(number: int, thing: str) -> str:

@@ -43,10 +43,20 @@ def explained(kind: Kind, spec: TrainingSpec, beside: Beside, made_from: MadeFro
     if made_from is not None:
         called = {"template": made_from.template, "environment": made_from.environment, "compute": made_from.compute}
         for source, paths in made_from.set_by.items():
+            if source == "data source":
+                told |= {path: f"{source} {_name_at(spec, path)}" for path in paths if path in told}
+                continue
             used = called.get(source)
             word = source if used is None else f"{source} {used.name}"
             told |= {path: word for path in paths if path in told}
     return {f"spec.{path}": word for path, word in told.items()}
+
+
+def _name_at(spec: TrainingSpec, path: str) -> str:
+    """The name of a volume at a path such as `storage.git[0]`: it is that of the data source that it comes from."""
+    holder, _, index = path.partition("[")
+    volumes = next(leaf for leaf in _leaves("Training") if leaf.path == holder).value(spec)
+    return volumes[int(index.rstrip("]"))].name or ""
 
 
 def _supposed(

@@ -184,7 +184,7 @@ async def shown_workload(call: Look, state: Workload) -> AnyWorkload:
 
 
 async def _shown(call: Look, state: Workload) -> Shown:
-    owners = await call.api.actors.subjects_of((state.owner,))
+    creators = await call.api.actors.subjects_of((state.created_by,))
     assert state.created_at is not None, "a workload that was loaded was created"
     fields: dict[str, Any] = {
         "name": state.name,
@@ -192,7 +192,7 @@ async def _shown(call: Look, state: Workload) -> Shown:
         "workload_id": state.workload_id,
         "project_id": state.project_id,
         "cluster_id": state.cluster_id,
-        "created_by": owners[state.owner],
+        "created_by": creators[state.created_by],
         "created_at": state.created_at,
         "deleted_at": state.deleted_at,
         "desired_phase": state.desired,

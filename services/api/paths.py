@@ -5,6 +5,8 @@ from typing import Final
 V1: Final = "/api/v1"
 WORKLOADS: Final = f"{V1}/workloads"
 WORKLOAD: Final = f"{WORKLOADS}/{{workloadId:uuid}}"
+TRANSFER: Final = f"{WORKLOAD}/transfer"
+UNDO: Final = f"{WORKLOAD}/undo"
 ACTS: Final = f"{WORKLOADS}/batch"
 CREATIONS: Final = f"{WORKLOADS}:batch"
 TRAININGS: Final = f"{WORKLOADS}/trainings"
@@ -20,6 +22,7 @@ ENVIRONMENTS: Final = f"{V1}/asset/environment"
 ENVIRONMENT: Final = f"{ENVIRONMENTS}/{{assetId:uuid}}"
 COMPUTE_RESOURCES: Final = f"{V1}/asset/compute"
 COMPUTE_RESOURCE: Final = f"{COMPUTE_RESOURCES}/{{assetId:uuid}}"
+DATA_SOURCES: Final = f"{V1}/asset/datasource"
 TEMPLATES: Final = f"{V1}/workload-templates"
 TEMPLATE: Final = f"{TEMPLATES}/{{assetId:uuid}}"
 POLICIES: Final = f"{V1}/policies"
@@ -52,3 +55,11 @@ WEBHOOKS: Final = f"{V1}/webhooks"
 WEBHOOK: Final = f"{WEBHOOKS}/{{webhookId:uuid}}"
 SERVICE_ACCOUNTS: Final = f"{V1}/service-accounts"
 SERVICE_ACCOUNT: Final = f"{SERVICE_ACCOUNTS}/{{projectId:uuid}}/{{name}}"
+
+
+def data_sources_path(kind: str) -> str:
+    return f"{DATA_SOURCES}/{kind}"
+
+
+def data_source_path(kind: str) -> str:
+    return f"{DATA_SOURCES}/{kind}/{{assetId:uuid}}"

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from events.fields.node import Node
-from events.workload.fields.creation import AssetChoice
 from events.workload.fields.inference import Model
 from events.workload.spec import DistributedSpec
 
@@ -20,19 +19,17 @@ _STORAGE: Final[dict[str, Default]] = {
     "dataVolume": [],
     "s3": [],
 }
-_STORED_ITEM: Final[dict[str, Default]] = {"exclude": False}
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "spec.storage": _STORAGE,
-    "spec.storage.configMapVolume[]": _STORED_ITEM,
-    "spec.storage.emptyDirVolume[]": _STORED_ITEM,
-    "spec.storage.git[]": _STORED_ITEM
-    | {"secretRef": None, "passwordSecret": None, "secretKeyOfUser": None, "secretKeyOfPassword": None},
-    "spec.storage.hostPath[]": _STORED_ITEM,
-    "spec.storage.nfs[]": _STORED_ITEM,
-    "spec.storage.pvc[]": _STORED_ITEM | {"dataSharing": False},
+    "spec.storage.git[]": {
+        "secretRef": None,
+        "passwordSecret": None,
+        "secretKeyOfUser": None,
+        "secretKeyOfPassword": None,
+    },
+    "spec.storage.pvc[]": {"dataSharing": False},
     "spec.storage.pvc[].claimInfo": {"addedAttrValues": []},
-    "spec.storage.secretVolume[]": _STORED_ITEM,
     "spec.imagePullSecrets[]": {"userCredential": False},
     "spec.environmentVariables[]": {"userCredential": None},
 }
@@ -48,11 +45,7 @@ OF_DISTRIBUTED: Final[dict[str, Default]] = {
 }
 
 
-OF_ASSETS: Final[dict[str, Default]] = {"datasourceIds": []}
-
-
 _OF_STRUCTS: Final[dict[type[Any] | None, dict[str, Default]]] = {
-    AssetChoice: OF_ASSETS,
     Model: {"credential": None},
 }
 """Of objects that the contract of trainings does not have."""

@@ -170,6 +170,30 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         "ran",
         lambda: (s := Story().node().created().bound()).says(s.told("PodSucceeded"), s.completed()),
     ),
+    "given to who has it": (
+        "owner",
+        lambda: Story().created().says(("WorkloadTransferred", {"owner": "alice"}), by="bob"),
+    ),
+    "undone, and nothing follows": (
+        "undone",
+        lambda: (
+            (s := Story().created())
+            .says(("WorkloadSuspended", {}), ("WorkloadStopped", {"at": s.text()}), by="alice")
+            .says(("ActUndone", {"sequence": 2, "act": "WorkloadSuspended"}), by="alice")
+        ),
+    ),
+    "undone, what never was": (
+        "undone",
+        lambda: (
+            (s := Story().created())
+            .says(("WorkloadSuspended", {}), ("WorkloadStopped", {"at": s.text()}), by="alice")
+            .says(
+                ("ActUndone", {"sequence": 1, "act": "WorkloadSuspended"}),
+                ("WorkloadResumed", {"attempt": 2}),
+                by="alice",
+            )
+        ),
+    ),
     "success of an older run": (
         "fact",
         lambda: (

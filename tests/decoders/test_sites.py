@@ -39,6 +39,7 @@ SITES: Final = {
     "services.api.log_lines understood": SPOILED + "the cluster's agent; the named end of the answer",
     "services.api.shown_events": "nobody: events that the codec has decoded, as other structs",
     "services.api.shown_rows": "the projector, from events that the codec has decoded; 500",
+    "services.api.undo _command": "the projector, from events that the codec has decoded; 500",
     "services.api.rows LoggedRows.runs_of": "nobody: JSON that this process has just made of the log's states",
     "services.api.operation_log _audited": SPOILED + "the gate; told as unreadable among the others",
     "services.api.check": "any caller, after read_object; 400 with every field (test_extremes.py)",

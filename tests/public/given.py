@@ -19,6 +19,7 @@ from events.workload.commands import (
     ResumeWorkload,
     ScaleInference,
     SuspendWorkload,
+    TransferWorkload,
 )
 from events.workload.fields.inference import Autoscaling, Serving, ServingPort
 from events.workload.pod import PodRef
@@ -80,7 +81,12 @@ def every_event() -> World:
     found = Unreadable(subject="ev.workload.abc", cause="no JSON", about=About(id="w-1", project_id=story.project_id))
     world.do("void", "7", VoidMessage(seq=7, reason="written by a test", found=found))
     _a_budget(story)
+    _another_owner(story)
     return world
+
+
+def _another_owner(story: Story) -> None:
+    story.do(workload_key(story.project_id, "beta"), TransferWorkload, subject="bob", actor="bob")
 
 
 def an_inference() -> World:

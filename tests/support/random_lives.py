@@ -23,11 +23,20 @@ from events.workload.commands import (
     ResumeWorkload,
     ScaleInference,
     SuspendWorkload,
+    TransferWorkload,
+    UndoAct,
 )
 from events.workload.fields.inference import Autoscaling, Serving, ServingPort
 from events.workload.pod import LIVE_POD_PHASES, DeviceShare, Placement, PodRef
 from events.workload.spec import ComputeSpec, Inference, TrainingSpec, pod_request
-from events.workload.state import Workload, bindable
+from events.workload.state import (
+    UndoableAct,
+    Workload,
+    WorkloadCreated,
+    WorkloadResumed,
+    WorkloadSuspended,
+    bindable,
+)
 from tests.support.lives import ALICE, CLUSTER_SYNC, SCHEDULER, World
 
 NAMES: Final = ("alpha", "beta", "gamma", "delta")
@@ -186,9 +195,25 @@ class Lives:
                 ResumeWorkload(workload_id=id_),
                 DeleteWorkload(workload_id=id_),
                 ChangeWorkload(workload_id=id_, auto_deletion_time_after_completion_seconds=self.chance.randint(0, 99)),
+                TransferWorkload(workload_id=id_, subject=(heir := self.chance.choice(("alice", "bob"))), actor=heir),
+                *self._undoing(key, state),
             )
         )
         self._do("workload", key, command)
+
+    def _undoing(self, key: str, state: Workload) -> tuple[UndoAct, ...]:
+        """Of its newest suspension or resumption, where there was one."""
+        for commit in reversed(self.world.commits):
+            for event in commit.events if commit.key == key else ():
+                if isinstance(event, WorkloadSuspended | WorkloadResumed):
+                    act: UndoableAct = (
+                        "WorkloadSuspended" if isinstance(event, WorkloadSuspended) else "WorkloadResumed"
+                    )
+                    id_, seq = state.workload_id, commit.seq
+                    return (UndoAct(workload_id=id_, sequence=seq, act=act, attempt=state.attempt),)
+            if commit.key == key and any(isinstance(event, WorkloadCreated) for event in commit.events):
+                break
+        return ()
 
     def _due(self) -> None:
         """Auto-deletion, of what has ended; early, too, which does nothing."""

@@ -24,7 +24,7 @@ class TrainingCreation(Model, frozen=True, kw_only=True, rename="camel", omit_de
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     spec: TrainingSpec | None = None
     """What is to run, and how."""
 
@@ -45,7 +45,7 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -100,7 +100,7 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     spec: DistributedSpec | None = None
     """What is to run in each worker, and how."""
     master_spec_same_as_worker: bool | None = None
@@ -129,7 +129,7 @@ class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -166,7 +166,7 @@ class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     spec: WorkspaceSpec | None = None
     """What is to run, and how."""
 
@@ -187,7 +187,7 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -220,7 +220,7 @@ class InferenceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     spec: InferenceSpec | None = None
     """What is to run in each replica, and how many there are."""
 
@@ -241,7 +241,7 @@ class Inference(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -366,6 +366,132 @@ class TemplateChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Which it is. It cannot be changed, and can be left out."""
     spec: TemplateSpec
     """All fields that it sets from now on."""
+
+
+class DataSources(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of data sources of one kind."""
+
+    data_sources: list[DataSource]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class PvcSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: PvcSource
+    """Where the data is, and where pods find it."""
+
+
+class DataSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A data source: a volume of workloads."""
+
+    meta: AssetMeta
+    """Which it is, and who can use it."""
+    spec: dict[str, JsonValue]
+    """Where the data is and where pods find it, as it was given, in the fields of its kind."""
+
+
+class PvcSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcSourceChange."""
+
+    spec: PvcSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class GitSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: GitSource
+    """Where the data is, and where pods find it."""
+
+
+class GitSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitSourceChange."""
+
+    spec: GitSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class NfsSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: NfsSource
+    """Where the data is, and where pods find it."""
+
+
+class NfsSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsSourceChange."""
+
+    spec: NfsSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class HostPathSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: HostPathSource
+    """Where the data is, and where pods find it."""
+
+
+class HostPathSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathSourceChange."""
+
+    spec: HostPathSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class ConfigMapSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: ConfigMapSource
+    """Where the data is, and where pods find it."""
+
+
+class ConfigMapSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapSourceChange."""
+
+    spec: ConfigMapSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class SecretSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: SecretSource
+    """Where the data is, and where pods find it."""
+
+
+class SecretSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretSourceChange."""
+
+    spec: SecretSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
 
 
 class TrainingPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -515,9 +641,11 @@ class WorkloadActs(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Body of a request: WorkloadActs."""
 
     action: WorkloadActsAction
-    """What is done to each workload: delete, suspend or resume."""
+    """What is done to each workload: delete, suspend, resume or transfer."""
     ids: list[str]
     """Ids of the workloads, each once; at most 100."""
+    owner: str | None = None
+    """With transfer, and only then: subject of who is to own them."""
     dry_run: bool | None = None
     """Whether only to tell what would become of each: from rights, ownership and its state. What only the decision
     itself knows, such as a budget that is used up, is not looked at.
@@ -535,6 +663,43 @@ class WorkloadActOutcomes(Model, frozen=True, kw_only=True, rename="camel", omit
     """Number of workloads on which it was refused."""
     items: list[WorkloadActOutcome]
     """One for each id, in the order of the request."""
+
+
+class WorkloadTransfer(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkloadTransfer."""
+
+    owner: str
+    """Subject of who is to own it, or id of a service account: somebody who may submit workloads in its project."""
+
+
+class WorkloadUndo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkloadUndo."""
+
+    sequence: int | None = None
+    """Sequence of the act, as the history gives it. With dryRun it may be left out: then the newest act is meant
+    that stands.
+    """
+    dry_run: bool | None = None
+    """Whether only to tell what would be done."""
+
+
+class Undo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What undoing does, or would do."""
+
+    dry_run: bool
+    """Whether nothing was done, and this is what would be."""
+    undoes: UndoneAct
+    """What is taken back."""
+    action: UndoAction
+    """What is done instead. A deleted workload is not brought back: submit it again as a new one."""
+    changed: bool
+    """False where that act was undone before."""
+    now: Values | None = None
+    """Of a change: what is taken back."""
+    then: Values | None = None
+    """Of a change: the values from before it."""
+    message: str
+    """A sentence for people."""
 
 
 class WorkloadList(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -567,7 +732,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
-    """Subject of the token that submitted it."""
+    """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
     """Current phase."""
     phase_reason: PhaseReason | None
@@ -647,7 +812,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -665,9 +830,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     where explain is true. Not part of the contract.
     """
     kubernetes_type: str
-    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload, InteractiveWorkload or
-    InferenceWorkload.
-    """
+    """What Run:ai calls its kind, such as TrainingWorkload or InferenceWorkload."""
     master_spec_same_as_worker: bool | None = None
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
@@ -715,6 +878,13 @@ class WorkloadTypes(Model, frozen=True, kw_only=True, rename="camel", omit_defau
 
     workload_types: list[WorkloadKind]
     """In no order that means anything."""
+
+
+class Connections(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How what a workload serves is reached."""
+
+    connections: list[Connection]
+    """URLs first, then ports."""
 
 
 class Clusters(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1432,6 +1602,8 @@ class AssetChoice(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Id of an environment."""
     compute_id: str | None = None
     """Id of a compute resource."""
+    datasource_ids: list[str] | None = None
+    """Ids of data sources, each a volume of every pod; at most 100."""
 
 
 class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2064,7 +2236,7 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     the image is all there is.
     """
     assets: AssetChoice | None = None
-    """Environment and compute resource that it takes its fields from, where a request names none."""
+    """Environment, compute resource and data sources that it takes its fields from, where a request names none."""
 
 
 class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2088,6 +2260,88 @@ class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """When it got its present spec. Null if that is its first."""
     workload_type: str
     """Kind of workload that it is for, such as Training."""
+
+
+class PvcSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcSource."""
+
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    existing_pvc: bool | None = None
+    """Whether the claim is there already, in the project. Default: no, it is made."""
+    claim_name: str | None = None
+    """Name of the claim. Mandatory with existingPvc. Default: a name is made."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it can."""
+
+
+class JsonValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The value of any field: any JSON value."""
+
+
+class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitSource."""
+
+    repository: str | None = None
+    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    branch: str | None = None
+    """Branch. Default: that of the repository."""
+    revision: str | None = None
+    """Commit or tag. Default: the newest commit of the branch."""
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+
+
+class NfsSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsSource."""
+
+    path: str | None = None
+    """Absolute path on the server. Mandatory."""
+    server: str | None = None
+    """Host name or address of the server. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it cannot."""
+
+
+class HostPathSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathSource."""
+
+    path: str | None = None
+    """Absolute path on the node. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it cannot."""
+    mount_propagation: HostPathSourceMountPropagation | None = None
+    """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
+    workload. Default: None. Only on clusters of kind kubernetes.
+    """
+
+
+class ConfigMapSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapSource."""
+
+    config_map: str | None = None
+    """Name of the ConfigMap. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    sub_path: str | None = None
+    """Only this key, as a file at the mount path. Default: all of them, in a folder there."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits. Default: 0644."""
+
+
+class SecretSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretSource."""
+
+    secret: str | None = None
+    """Name of the Secret. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits. Default: 0644."""
 
 
 class PolicyMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2758,7 +3012,7 @@ class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     kind: WorkloadType
     """Kind of the workload: Training, Distributed, Workspace or Inference."""
     spec: WorkloadSpec | None = None
@@ -2805,6 +3059,32 @@ class WorkloadActOutcome(Model, frozen=True, kw_only=True, rename="camel", omit_
     """The refusal's code, where there is one."""
 
 
+class UndoneAct(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What somebody did to a workload."""
+
+    sequence: int
+    """Sequence of its commit in the log."""
+    at: datetime
+    """When it was decided."""
+    type: str
+    """Type of its event, such as WorkloadSuspended."""
+    message: str
+    """The sentence of the history."""
+
+
+class Values(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Values of what can change while a workload lives; those alone that are meant."""
+
+    priority_class: str | None = None
+    """Priority class."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """How long after its end it is deleted by itself."""
+    labels: list[Mark] | None = None
+    """All labels."""
+    annotations: list[Mark] | None = None
+    """All annotations."""
+
+
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A workload, as lists show it."""
 
@@ -2827,7 +3107,7 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
-    """Subject of the token that submitted it."""
+    """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
     """Current phase."""
     phase_reason: PhaseReason | None
@@ -3415,6 +3695,48 @@ class WorkloadChangedRecord(Model, frozen=True, kw_only=True, rename="camel", om
     details: WorkloadChangedData
 
 
+class WorkloadTransferredRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    type: Literal["WorkloadTransferred"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: WorkloadTransferredData
+
+
+class ActUndoneRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    type: Literal["ActUndone"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: ActUndoneData
+
+
 class WorkloadScaledRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The number of replicas of an inference changed, with its load."""
 
@@ -3539,6 +3861,35 @@ class WorkloadKind(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Priority of one that names none."""
     preemptibility: TrainingSpecPreemptibility
     """Whether the scheduler may preempt one that names neither a priority nor this."""
+
+
+class Connection(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How one port of a workload is reached."""
+
+    name: str
+    """Of the item in the request, or what stands for it."""
+    connection_type: ConnectionConnectionType
+    """ExternalUrl: by the proxy, in a browser. The others are the service types of `ports`."""
+    tool_type: str | None = None
+    """What listens there."""
+    tool_name: str | None = None
+    """Name of the tool."""
+    container: int
+    """Port on which the container listens."""
+    external: int | None = None
+    """Port that was asked for."""
+    address: str | None = None
+    """The URL, or host and port. Absent where it is not known now."""
+    authorization_type: ConnectionAuthorizationType | None = None
+    """Who may open the URL."""
+    authorized_users: list[str] | None = None
+    """Those users."""
+    authorized_groups: list[str] | None = None
+    """Those groups."""
+    ready: bool
+    """Whether a pod runs that answers there, as far as its cluster tells."""
+    message: str | None = None
+    """Why not."""
 
 
 class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4115,6 +4466,22 @@ class WorkloadChangedPublicEvent(Model, frozen=True, kw_only=True, rename="camel
     data: WorkloadChanged
 
 
+class WorkloadTransferredPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody else is its owner from now on."""
+
+    type: Literal["muster.WorkloadTransferred.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadTransferred
+
+
 class WorkloadScaledPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The number of replicas of an inference changed, with its load."""
 
@@ -4658,7 +5025,7 @@ class ExposedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Address at which it is reached: one name before the domain of the proxy, such as
     https://tool.apps.example.com. Default: one is generated.
     """
-    authorization_type: ExposedUrlAuthorizationType | None = None
+    authorization_type: ConnectionAuthorizationType | None = None
     """Who may open it: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups.
     Default: as the lists say, authenticatedUsers where there is none.
     """
@@ -4745,16 +5112,12 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether to drop the address of this name that a template sets."""
 
 
-class JsonValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The value of any field: any JSON value."""
-
-
 class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: ServingPort."""
 
     container: int | None = None
     """Port on which a replica answers HTTP requests, 1 to 65535. Replicas find it in the variable PORT. Mandatory."""
-    authorization_type: ExposedUrlAuthorizationType | None = None
+    authorization_type: ConnectionAuthorizationType | None = None
     """Who may ask: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups. Default:
     as the lists say, authenticatedUsers where there is none.
     """
@@ -5046,6 +5409,15 @@ class ModelRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether nobody may give any of it: only what is there anyway is possible."""
 
 
+class Mark(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A label or an annotation."""
+
+    name: str
+    """Its name."""
+    value: str
+    """Its value."""
+
+
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody submitted a workload, and it was accepted."""
 
@@ -5258,6 +5630,22 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """All labels that it has from now on. Runs that begin later carry them."""
     annotations: list[AnnotationData] | None = None
     """All annotations that it has from now on, likewise."""
+
+
+class WorkloadTransferredData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    owner: str
+    """Actor id of the new owner. Ownership protection compares it from now on."""
+
+
+class ActUndoneData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    sequence: int
+    """Sequence of the commit of that act."""
+    act: ActUndoneDataAct
+    """Type of its event."""
 
 
 class WorkloadScaledData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5821,6 +6209,23 @@ class WorkloadChanged(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """When it will be deleted by itself; null where it has not ended."""
 
 
+class WorkloadTransferred(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody else is its owner from now on."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    owner: str
+    """Actor id of the new owner."""
+    previous_owner: str
+    """Actor id of who had it before."""
+
+
 class WorkloadScaled(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The number of replicas of an inference changed, with its load."""
 
@@ -6201,6 +6606,8 @@ class ConfigMapVolume(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Only this key, as a file at the mount path. Default: all of them, in a folder there."""
     default_mode: str | None = None
     """Rights of the files in four octal digits. Default: 0644."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class EmptyDirVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6214,6 +6621,8 @@ class EmptyDirVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Memory: in memory, and not on a disk. Default: on a disk of the node."""
     size_limit: str | None = None
     """Size that it cannot exceed, such as 2Gi. On the cluster local only with medium Memory. Default: none."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6229,6 +6638,8 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Commit or tag. Default: the newest commit of the branch."""
     path: str | None = None
     """Absolute path at which the pod finds it. Mandatory."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6242,10 +6653,12 @@ class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Absolute path at which the pod finds it. Mandatory."""
     read_only: bool | None = None
     """Whether the pod cannot change it. Default: it cannot."""
-    mount_propagation: HostPathVolumeMountPropagation | None = None
+    mount_propagation: HostPathSourceMountPropagation | None = None
     """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
     workload. Default: None. Only on clusters of kind kubernetes.
     """
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class NfsVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6261,6 +6674,8 @@ class NfsVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     read_only: bool | None = None
     """Whether the pod cannot change it. Default: it cannot."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class PvcVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6282,6 +6697,8 @@ class PvcVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """
     claim_info: ClaimInfo | None = None
     """How the new claim is made. Mandatory without existingPvc."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6295,6 +6712,8 @@ class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Absolute path at which the pod finds the files. Mandatory."""
     default_mode: str | None = None
     """Rights of the files in four octal digits. Default: 0644."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class Probe(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6468,6 +6887,8 @@ class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """The environment."""
     compute: AssetUsedData | None = None
     """The compute resource."""
+    data_sources: list[AssetUsedData] | None = None
+    """The data sources. Each is the volume of its name."""
     tenant_policy: int | None = None
     """Sequence of the commit that set the policy of the tenant, as it was then; 0: there was none. Likewise below."""
     project_policy: int | None = None
@@ -6515,6 +6936,8 @@ class PodAddressData(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Those ports of the workload that are not the same at the pod, or are node ports. By `container`."""
     node: str | None = None
     """IP address of the node, for node ports; empty if unknown."""
+    service: str | None = None
+    """Name in its cluster by which all pods of the workload are reached; empty if there is none."""
 
 
 class LabelData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6747,6 +7170,7 @@ class HttpGetRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
 if TYPE_CHECKING:
     type AccessRuleRoleName = Literal["administrator", "project-admin", "researcher", "viewer"]
     type AccessRuleScopeType = Literal["project", "tenant"]
+    type ActUndoneDataAct = Literal["WorkloadChanged", "WorkloadResumed", "WorkloadSuspended"]
     type ActorKind = Literal["service", "user"]
     type AssetPlaceScope = Literal["cluster", "project", "tenant"]
     type AuditEntryOutcome = Literal["admitted", "refused", "unreadable"]
@@ -6801,18 +7225,21 @@ if TYPE_CHECKING:
         "SetPolicy",
         "SetPrice",
         "SuspendWorkload",
+        "TransferWorkload",
         "UncordonNode",
+        "UndoAct",
         "VoidMessage",
     ]
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
+    type ConnectionAuthorizationType = Literal["authenticatedUsers", "authorizedGroups", "authorizedUsers"]
+    type ConnectionConnectionType = Literal["ClusterIP", "ExternalUrl", "LoadBalancer", "NodePort"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
-    type ExposedUrlAuthorizationType = Literal["authenticatedUsers", "authorizedGroups", "authorizedUsers"]
     type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
     type HappeningAbout = Literal["asset", "cluster", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
-    type HostPathVolumeMountPropagation = Literal["HostToContainer", "None"]
+    type HostPathSourceMountPropagation = Literal["HostToContainer", "None"]
     type HttpGetScheme = Literal["HTTP", "HTTPS"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
@@ -6876,6 +7303,7 @@ if TYPE_CHECKING:
         | WorkloadPlacedPublicEvent
         | WorkloadEvictedPublicEvent
         | WorkloadChangedPublicEvent
+        | WorkloadTransferredPublicEvent
         | WorkloadScaledPublicEvent
         | WorkloadDeletedPublicEvent
         | PodStartedPublicEvent
@@ -6916,6 +7344,8 @@ if TYPE_CHECKING:
         | WorkloadCompletedRecord
         | WorkloadFailedRecord
         | WorkloadChangedRecord
+        | WorkloadTransferredRecord
+        | ActUndoneRecord
         | WorkloadScaledRecord
         | WorkloadDeletionRequestedRecord
         | WorkloadDeletedRecord
@@ -6983,15 +7413,17 @@ if TYPE_CHECKING:
     type TrainingSpecImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
     type TrainingSpecPreemptibility = Literal["non-preemptible", "preemptible"]
     type TrainingSpecRestartPolicy = Literal["Always", "Never", "OnFailure"]
+    type UndoAction = Literal["change", "resubmit", "resume", "suspend"]
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
-    type WorkloadActsAction = Literal["delete", "resume", "suspend"]
+    type WorkloadActsAction = Literal["delete", "resume", "suspend", "transfer"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
     type WorkloadScaledDataReason = Literal["idle", "load", "request"]
     type WorkloadType = Literal["Distributed", "Inference", "Training", "Workspace"]
 else:
     AccessRuleRoleName = str
     AccessRuleScopeType = str
+    ActUndoneDataAct = str
     ActorKind = str
     AssetPlaceScope = str
     AuditEntryOutcome = str
@@ -7005,14 +7437,15 @@ else:
     ClusterStatus = str
     CommandName = str
     ComputeSpecGpuRequestType = str
+    ConnectionAuthorizationType = str
+    ConnectionConnectionType = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
-    ExposedUrlAuthorizationType = str
     Framework = str
     HappeningAbout = str
     HealthStatus = str
     HistoryLostCause = str
-    HostPathVolumeMountPropagation = str
+    HostPathSourceMountPropagation = str
     HttpGetScheme = str
     MatchExpressionOperator = str
     MeasurementType = str
@@ -7044,6 +7477,7 @@ else:
             "muster.WorkloadPlaced.v1": WorkloadPlacedPublicEvent,
             "muster.WorkloadEvicted.v1": WorkloadEvictedPublicEvent,
             "muster.WorkloadChanged.v1": WorkloadChangedPublicEvent,
+            "muster.WorkloadTransferred.v1": WorkloadTransferredPublicEvent,
             "muster.WorkloadScaled.v1": WorkloadScaledPublicEvent,
             "muster.WorkloadDeleted.v1": WorkloadDeletedPublicEvent,
             "muster.PodStarted.v1": PodStartedPublicEvent,
@@ -7088,6 +7522,8 @@ else:
             "WorkloadCompleted": WorkloadCompletedRecord,
             "WorkloadFailed": WorkloadFailedRecord,
             "WorkloadChanged": WorkloadChangedRecord,
+            "WorkloadTransferred": WorkloadTransferredRecord,
+            "ActUndone": ActUndoneRecord,
             "WorkloadScaled": WorkloadScaledRecord,
             "WorkloadDeletionRequested": WorkloadDeletionRequestedRecord,
             "WorkloadDeleted": WorkloadDeletedRecord,
@@ -7106,6 +7542,7 @@ else:
     TrainingSpecImagePullPolicy = str
     TrainingSpecPreemptibility = str
     TrainingSpecRestartPolicy = str
+    UndoAction = str
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadActsAction = str

@@ -31,6 +31,10 @@ KindName = Literal["Training", "Distributed", "Workspace", "Inference"]
 """Every registered kind."""
 
 
+MOST_DATA_SOURCES: Final = 100
+"""Of one workload: each is read from the log when the workload is submitted."""
+
+
 class AssetChoice(Section, frozen=True, kw_only=True):
     """Assets whose fields go into the spec. What the request says itself goes before them."""
 
@@ -38,6 +42,10 @@ class AssetChoice(Section, frozen=True, kw_only=True):
     """Id of an environment."""
     compute_id: Annotated[Uuid | None, About(rows="S034 R39", flag="--compute")] = None
     """Id of a compute resource."""
+    datasource_ids: Annotated[
+        tuple[Uuid, ...], Limits(longest=MOST_DATA_SOURCES), About(rows="S053 R39", flag="--datasource")
+    ] = ()
+    """Ids of data sources, each a volume of every pod; at most 100."""
 
 
 class Creation(Body, frozen=True, kw_only=True):
@@ -55,8 +63,8 @@ class Creation(Body, frozen=True, kw_only=True):
     """Id of the cluster that runs the workload."""
     template_id: Annotated[Uuid | None, About(rows="S009 R39", flag="--template")] = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
-    assets: Annotated[AssetChoice | None, About(rows="S009 S015 S034 R39")] = None
-    """Environment and compute resource, whose fields go into the spec."""
+    assets: Annotated[AssetChoice | None, About(rows="S009 S015 S034 S053 R39")] = None
+    """Environment, compute resource and data sources, whose fields go into the spec."""
 
     def order(self) -> tuple[TrainingSpec, Beside]:
         """What of it is stored, before defaults that depend on other fields. Each kind says it."""

@@ -8,6 +8,8 @@ from services.api.answers.assets import (
     AssetMeta,
     ComputeResource,
     ComputeResources,
+    DataSource,
+    DataSources,
     Environment,
     Environments,
     Template,
@@ -89,6 +91,7 @@ from services.api.answers.policies import (
     WorkspacePolicy,
 )
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
+from services.api.answers.undo import Undo, UndoneAct, Values
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
     Webhook,
@@ -154,6 +157,8 @@ __all__ = [
     "Connections",
     "Count",
     "Created",
+    "DataSource",
+    "DataSources",
     "Device",
     "Diff",
     "DiffMoment",
@@ -224,11 +229,14 @@ __all__ = [
     "Templates",
     "Training1",
     "TrainingPolicy",
+    "Undo",
+    "UndoneAct",
     "UseHours",
     "UseNow",
     "UseRow",
     "UseSum",
     "Used",
+    "Values",
     "Webhook",
     "WebhookDeliveries",
     "WebhookDelivery",

@@ -48,7 +48,7 @@ class Training1(Form, frozen=True, kw_only=True):
     cluster_id: Uuid
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: Moment
     """When it was submitted."""
     deleted_at: Moment | None = None
