@@ -105,7 +105,6 @@ def test_requests_to_an_inference_of_this_machine_start_its_replicas_and_their_e
         first = proxy.get("/first")
         assert (first.status_code, first.text.endswith("answers /first\n")) == (200, True), first.text
         with ThreadPoolExecutor(8) as clients, stopped() as stop:
-
             answers: set[str] = set()
 
             def ask() -> None:
