@@ -15,7 +15,10 @@ from events.ids import cluster_key, incarnation_id, node_key, project_key, workl
 from events.node import NodeRegistered, PodsReserved
 from events.project import ProjectCreated
 from events.subjects import aggregate_subject
+from events.workload.fields.inference import Serving, ServingPort
+from events.workload.fields.storage import StorageSpec
 from events.workload.pod import PodRunning, PodsBound, PodStarting
+from events.workload.spec import Inference
 from events.workload.state import (
     WorkloadCreated,
     WorkloadQueued,
@@ -61,6 +64,12 @@ LIKELY: dict[str, Sequence[Any]] = {
     "completions": (1, 2),
     "parallelism": (1, 2, 2**40),
     "token": (1, 2),
+    "inference": (None, None, Inference(serving=Serving(serving_port=ServingPort(container=80)), replicas=2)),
+    "replicas": (0, 1, 2, 3),
+    # Large, and looked at by few.
+    "storage": (StorageSpec(),),
+    "exposed_urls": ((),),
+    "ports": ((),),
 }
 OFTEN: dict[str, list[Any]] = {
     "workload": [PodsBound] * 6 + [PodStarting, PodRunning, WorkloadQueued] * 3,
