@@ -22,7 +22,7 @@ READS: Final = frozenset(
     {"list", "describe", "logs", "history", "pods", "metrics", "show", "tail", "status", "verify", "agent", "top"}
     | {"doctor", "version", "completion", "training", "workload", "workspace", "project", "cluster", "node"}
     | {"nodepool", "role", "user", "token", "context", "events", "audit", "projections", "log", "usage", "budget"}
-    | {"price"}
+    | {"price", "explain-field"}
 )
 """Words that change nothing by themselves."""
 
@@ -63,6 +63,7 @@ _USUAL_LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "start": ("workload", "resume"),
     "get": ("workload", "describe"),
     "inspect": ("workload", "describe"),
+    "explain": ("explain-field",),
     "stats": ("top",),
     "chargeback": ("usage",),
     "sreport": ("usage",),
@@ -135,7 +136,10 @@ _USUAL_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "--force": ("--yes",),
     "--lines": ("--tail",),
     "--format": ("--output",),
-    "--sort": ("--sort-by",),
+    "--sort-by": ("--sort",),
+    "--order-by": ("--sort",),
+    "--max-items": ("--limit",),
+    "--no-pagination": ("--limit",),
     "--state": ("--status",),
     "--phase": ("--status",),
 }

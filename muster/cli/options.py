@@ -111,6 +111,13 @@ SearchOption = Annotated[
         "--search", metavar="TEXT", help="Only with this text in a name, id, owner, project, cluster, phase or image."
     ),
 ]
+OffsetOption = Annotated[
+    int, typer.Option("--offset", metavar="N", help="Leave out the first N rows: the next page of a list.", min=0)
+]
+PageSizeOption = Annotated[
+    int | None,
+    typer.Option("--page-size", metavar="N", help="Rows of one request to the server. Default: 500.", min=1, max=500),
+]
 AllOption = Annotated[
     bool,
     typer.Option("--all", help="Every workload of the project of which it makes sense; filters choose among them."),
