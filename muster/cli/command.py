@@ -310,6 +310,9 @@ def command(
         flags |= _TABLE if columns and name in _TABLES else {}
         shared = {key: flag for key, flag in flags.items() if key not in named}
 
+        def declared() -> Sequence[Column]:
+            return columns() if callable(columns) else columns
+
         def run(ctx: typer.Context, **given: Any) -> None:
             outer = ctx.find_root().obj
             words = ctx.command_path.removeprefix("muster ").replace("training standard", "training")
@@ -317,7 +320,7 @@ def command(
                 style_of(
                     {key: given[key] for key in shared},
                     command=words,
-                    columns=columns if callable(columns) else lambda: columns,
+                    columns=declared,
                 )
                 if "output" in shared
                 else Style()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from events.fields.node import Node
+    from services.api.unbuilt import Default
 
 _MOST_NAMED: Final = 12
 """Candidates in one sentence."""
@@ -89,7 +90,7 @@ def _fields() -> "dict[str, _Known]":
 
 
 @cache
-def _unbuilt() -> dict[str, Json]:
+def _unbuilt() -> "dict[str, Default]":
     """Fields of the contract that nothing acts on yet, each with the value that may be given."""
     from services.api.unbuilt import UNBUILT_FIELDS
 
@@ -143,7 +144,7 @@ def _explained(path: str, known: _Known | None) -> Row:
     if known is None:
         default = _unbuilt()[path]
         told = "It is in the contract and not built yet: only null and its default are accepted."
-        return {"field": path, "built": False, "default": default, "description": told}
+        return {"field": path, "built": False, "default": _builtin(default), "description": told}
     from events.fields.node import bounds
     from events.fields.texts import help_of
 

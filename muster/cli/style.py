@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 TEMPLATE: Final = f"{Format.JSONPATH}="
 """How the value of -o begins where a template follows."""
+_OTHERS: Final = ("custom-columns", "go-template", "templatefile", "jsonpath-")
+"""Of kubectl's formats, those that are told otherwise here."""
 FORMATS: Final = tuple(f"{TEMPLATE}" if one is Format.JSONPATH else str(one) for one in Format)
 
 
@@ -73,6 +75,8 @@ def _format(given: dict[str, Any]) -> "tuple[Format, Template | None]":
     word = text.lower()
     if word == Format.JSONPATH:
         raise usage("-o jsonpath needs a template", todo="write -o jsonpath='{.name}'; `[*]` is each row of a list")
+    if word.startswith(_OTHERS):
+        raise usage(f"-o {word.partition('=')[0]} is not understood", todo="--columns A,B, or -o jsonpath='{.name}'")
     if word not in set(Format):
         hint = did_you_mean(text, FORMATS)
         raise usage(f"--output: {text!r} is none of {', '.join(FORMATS)}" + (f"; {hint}" if hint else ""))

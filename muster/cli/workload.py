@@ -637,7 +637,7 @@ def sections_of(given: list[str] | None) -> frozenset[str]:
         if name not in SECTIONS:
             hint = did_you_mean(name, SECTIONS)
             raise usage(f"--section: there is no section {name!r}", todo=hint or f"sections: {', '.join(SECTIONS)}")
-    return frozenset(asked or SECTIONS) | (frozenset({"compute", "storage"}) if "spec" in asked else frozenset())
+    return frozenset([*(asked or SECTIONS), *(("compute", "storage") if "spec" in asked else ())])
 
 
 def _section_of(path: str) -> str:

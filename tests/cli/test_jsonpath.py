@@ -124,6 +124,8 @@ def test_every_list_and_every_one_thing_takes_a_template(api: ShapeServer, muste
         ("jsonpath={.name", "-o jsonpath: at character 7: '}' is missing"),
         ("jsonpath", "-o jsonpath needs a template"),
         ("jsonpath=", "write '{.name}'"),
+        ("custom-columns=A:.name", "-o custom-columns is not understood\n  → --columns A,B"),
+        ("go-template={{.name}}", "-o go-template is not understood"),
         ("jsn", "'jsn' is none of table, wide, json"),
     ],
 )
