@@ -310,22 +310,8 @@ def command(
         flags |= _TABLE if columns and name in _TABLES else {}
         shared = {key: flag for key, flag in flags.items() if key not in named}
 
-        def declared() -> Sequence[Column]:
-            return columns() if callable(columns) else columns
-
         def run(ctx: typer.Context, **given: Any) -> None:
-            outer = ctx.find_root().obj
-            words = ctx.command_path.removeprefix("muster ").replace("training standard", "training")
-            style = (
-                style_of(
-                    {key: given[key] for key in shared},
-                    command=words,
-                    columns=declared,
-                )
-                if "output" in shared
-                else Style()
-            )
-            session = _session(given, shared, outer if isinstance(outer, Connection) else Connection(), style)
+            session = _session(ctx, given, shared, columns)
             if session.out.style.format is Format.PNG and not draws:
                 raise usage(f"`{ctx.command_path}` draws no picture", todo="`muster usage -o png > usage.png` does")
             own_values = {key: value for key, value in given.items() if key not in shared}
@@ -501,8 +487,21 @@ def _shared_parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _session(given: dict[str, Any], shared: dict[str, Any], outer: Connection, style: Style) -> Session:
-    connection = Connection(**{key: given[key] for key in _CONNECTION if key in shared}).over(outer)
+def _session(
+    ctx: typer.Context,
+    given: dict[str, Any],
+    shared: dict[str, Any],
+    columns: "Sequence[Column] | Callable[[], Sequence[Column]]",
+) -> Session:
+    """Of the shared flags alone: a command's own may have the same names. Raises Problem (usage)."""
+    outer = ctx.find_root().obj
+    connection = Connection(**{key: given[key] for key in _CONNECTION if key in shared})
+    connection = connection.over(outer) if isinstance(outer, Connection) else connection
+    style = Style()
+    if "output" in shared:
+        words = ctx.command_path.removeprefix("muster ").replace("training standard", "training")
+        flags = {key: given[key] for key in shared}
+        style = style_of(flags, command=words, columns=lambda: columns() if callable(columns) else columns)
     style = replace(style, quiet=connection.quiet, color=not connection.no_color)
     return Session(connection=connection, out=Output(style), as_of=_as_of(given.get("as_of")))
 

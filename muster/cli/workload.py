@@ -7,9 +7,24 @@ import typer
 
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
-from muster.cli.complete import pod_names, several_columns
 from muster.cli.conditions import COMPLETED, condition_of, conditions, wait_for
 from muster.cli.exits import ExitCode, usage
+from muster.cli.log_options import (
+    AttemptOption,
+    ContainerOption,
+    FollowOption,
+    LimitBytesOption,
+    PodOption,
+    PreviousOption,
+    RunOption,
+    SinceOption,
+    SinceTimeOption,
+    TailOption,
+    TimestampsOption,
+    WaitTimeoutOption,
+    check_container,
+    log_parameters,
+)
 from muster.cli.log_stream import Limited, follow_logs, print_logs
 from muster.cli.names import find_project, workload_filters, workload_id
 from muster.cli.options import (
@@ -19,6 +34,7 @@ from muster.cli.options import (
     OffsetOption,
     PageSizeOption,
     ProjectOption,
+    RowsOption,
     SearchOption,
     SelectorOption,
     SomeWorkloadsArgument,
@@ -27,13 +43,14 @@ from muster.cli.options import (
     WatchOption,
     WatchTimeoutOption,
     WorkloadArgument,
+    WorkloadSortOption,
     duration_option,
     phase_of,
     span,
 )
 from muster.cli.output import Column, Format, Output, plain_text
 from muster.cli.submission import request_of
-from muster.cli.values import Row, format_utc, number_of, parse_time, printable, row_of, rows_of, text_of
+from muster.cli.values import Row, format_utc, number_of, printable, row_of, rows_of, text_of
 from muster.cli.watch import watch_rows
 from muster.cli.workload_acts import add_acts, add_marks, add_set
 from muster.cli.workload_columns import (
@@ -55,8 +72,6 @@ _SHOWN_RECORDS: Final = 10
 """Newest records that a description shows."""
 METRIC_TYPES: Final = ("CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES")
 _BEFORE_PODS: Final = frozenset({"Creating", "Pending", "Resuming"})
-CONTAINER: Final = "main"
-"""The one container of every pod, as Kubernetes knows it."""
 _LIST_ROWS: Final = 100
 """Rows of a list where nothing else is asked for: Run:ai's page."""
 
@@ -100,20 +115,9 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         selector: SelectorOption = None,
         search: SearchOption = None,
         deleted: Annotated[bool, typer.Option("--deleted", help="List deleted workloads instead.")] = False,
-        sort: Annotated[
-            str | None,
-            typer.Option(
-                "--sort",
-                "--sort-by",
-                metavar="A,-B",
-                help="Columns to sort by, at most 5; - before one turns its direction. Default: the newest first.",
-                autocompletion=several_columns,
-            ),
-        ] = None,
+        sort: WorkloadSortOption = None,
         desc: Annotated[bool, typer.Option("--desc", help="Sort in descending order.")] = False,
-        limit: Annotated[
-            int, typer.Option("--limit", metavar="N", help="Maximum number of rows; 0 shows all.", min=0)
-        ] = _LIST_ROWS,
+        limit: RowsOption = _LIST_ROWS,
         offset: OffsetOption = 0,
         page_size: PageSizeOption = None,
         watch: WatchOption = False,
@@ -245,65 +249,36 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         workload: WorkloadArgument,
         *,
         project: ProjectOption = None,
-        follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Keep printing new lines until the workload ends.")
-        ] = False,
-        tail: Annotated[
-            int, typer.Option("--tail", metavar="N", help="Only the last N lines of each pod; -1 prints all.", min=-1)
-        ] = -1,
-        since: Annotated[
-            str | None, typer.Option("--since", metavar="DURATION", help="Only what is newer than this, such as 10m.")
-        ] = None,
-        since_time: Annotated[
-            str | None, typer.Option("--since-time", metavar="TIME", help="Only from this time on, in RFC 3339.")
-        ] = None,
-        timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time before each line.")] = False,
-        pod: Annotated[
-            str | None, typer.Option("--pod", help="Only lines of this pod.", autocompletion=pod_names)
-        ] = None,
-        previous: Annotated[
-            bool, typer.Option("--previous", help="Print the run before the newest one of each pod.")
-        ] = False,
-        attempt: Annotated[
-            int | None, typer.Option("--attempt", metavar="N", help="Print the newest run of this attempt.", min=1)
-        ] = None,
-        run: Annotated[
-            int | None,
-            typer.Option("--run", metavar="N", help="With --attempt: print this run of it. The first is 1.", min=1),
-        ] = None,
-        container: Annotated[
-            str | None,
-            typer.Option("--container", metavar="NAME", help=f"Container of the pods. They have one: {CONTAINER}."),
-        ] = None,
-        limit_bytes: Annotated[
-            int | None,
-            typer.Option("--limit-bytes", metavar="N", help="Print at most so many bytes, and say so.", min=1),
-        ] = None,
-        wait_timeout: Annotated[
-            str | None,
-            typer.Option(
-                "--wait-timeout",
-                metavar="DURATION",
-                help="Wait until the pods have started; exit 7 after this time, 8 if they never will.",
-            ),
-        ] = None,
+        follow: FollowOption = False,
+        tail: TailOption = -1,
+        since: SinceOption = None,
+        since_time: SinceTimeOption = None,
+        timestamps: TimestampsOption = False,
+        pod: PodOption = None,
+        previous: PreviousOption = False,
+        attempt: AttemptOption = None,
+        run: RunOption = None,
+        container: ContainerOption = None,
+        limit_bytes: LimitBytesOption = None,
+        wait_timeout: WaitTimeoutOption = None,
         timeout: FollowTimeoutOption = None,
     ) -> int | None:
         """Print the output of a workload's pods. It is kept after the pods are gone."""
-        _check_run(previous=previous, attempt=attempt, run=run, follow=follow)
-        if container not in {None, CONTAINER}:
-            raise usage(f"--container: pods have no container {container!r}", todo=f"they have one: {CONTAINER}")
+        check_container(container)
         limit = duration_option("--wait-timeout", wait_timeout) if wait_timeout is not None else None
+        parameters = log_parameters(
+            follow=follow,
+            tail=tail,
+            since=since,
+            since_time=since_time,
+            timestamps=timestamps,
+            pod=pod,
+            previous=previous,
+            attempt=attempt,
+            run=run,
+        )
         patience = session.patience(timeout, waits=follow, flags="--follow")
         identifier = workload_id(session, workload, project, deleted=True)
-        parameters: list[tuple[str, str | int]] = [("follow", "true")] if follow else []
-        parameters += [("tail", tail)] if tail >= 0 else []
-        parameters += _since(since, since_time)
-        parameters += [("timestamps", "true")] if timestamps else []
-        parameters += [("pod", pod)] if pod else []
-        parameters += [("previous", "true")] if previous else []
-        parameters += [("attempt", attempt)] if attempt is not None else []
-        parameters += [("run", run)] if run is not None else []
         path = f"/workloads/{identifier}/logs"
         if limit is not None:
             started = condition_of("started", "--wait-timeout")
@@ -312,29 +287,16 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         elif follow:
             _tell_what_waits(session, identifier)
         write = session.out.write if limit_bytes is None else Limited(session.out, limit_bytes).write
-        if not (
+        came = (
             follow_logs(session, patience, path, parameters, write)
             if follow
             else print_logs(session, path, parameters, write)
-        ):
+        )
+        if not came:
             row = session.api.get(f"/workloads/{identifier}")
-            chosen = any((tail >= 0, since, since_time, pod, previous, attempt is not None))
+            chosen = any(name not in {"follow", "timestamps"} for name, _ in parameters)
             session.out.talk(f"{'nothing such' if chosen else 'nothing'} was written; {_standing(row)}")
         return None
-
-
-def _check_run(*, previous: bool, attempt: int | None, run: int | None, follow: bool) -> None:
-    """Raises Problem (usage) where the flags that choose a run do not go together."""
-    given = {"--previous": previous, "--attempt": attempt is not None, "--run": run is not None}
-    chosen = [flag for flag, is_given in given.items() if is_given]
-    if run is not None and attempt is None:
-        raise usage(
-            "--run needs --attempt: each attempt counts its runs from 1", todo="`muster workload pods` lists both"
-        )
-    if previous and attempt is not None:
-        raise usage("--previous and --attempt cannot be used together", todo="leave one of them out")
-    if follow and chosen:
-        raise usage(f"{chosen[0]} cannot be used with --follow, which prints every run")
 
 
 def _tell_what_waits(session: Session, identifier: str) -> None:
@@ -583,18 +545,6 @@ def _records(session: Session, path: str, limit: int, filters: list[tuple[str, s
     records, _ = session.api.pages(path, "records", filters or [], most=limit)
     # A commit may hold several events: together, sequence and index name one.
     return [{**record, "key": f"{record.get('sequence')}/{record.get('index')}"} for record in records]
-
-
-def _since(since: str | None, since_time: str | None) -> list[tuple[str, str | int]]:
-    if since and since_time:
-        raise usage("--since and --since-time cannot be used together", todo="give one of them")
-    if since:
-        return [("since", f"{duration_option('--since', since)}s")]
-    if since_time:
-        if parse_time(since_time) is None:
-            raise usage(f"--since-time: {since_time!r} is not a time", todo="write it as 2030-01-31T12:00:00Z")
-        return [("since", since_time)]
-    return []
 
 
 def write_request(out: Output, row: Row) -> None:
