@@ -124,6 +124,17 @@ def workload_columns() -> tuple[Column, ...]:
     )
 
 
+@cache
+def sortable() -> dict[str, str]:
+    """Fields that the API sorts by, by what people call them in small letters: headings, and before them fields."""
+    from projections.columns import columns_of
+    from projections.workloads.rows import WorkloadRow
+
+    declared = [column.public for column in columns_of(WorkloadRow) if column.public is not None]
+    headings = {public.heading.lower(): public.name for public in declared}
+    return headings | {name.lower(): name for public in declared for name in (public.name, *public.aliases)}
+
+
 def _show(column: str, key: str) -> Callable[[Row], str] | None:
     """By the unit that ends the column's name."""
     if column.endswith("_bytes"):
