@@ -34,7 +34,7 @@ COLUMNS: Final = (
     Column("RESULT", "result"),
     Column("ID", "id", wide=True),
     Column("FILE", "file", wide=True),
-    Column("WHY", "why", rest=True),
+    Column("WHY", "why", rest=True, wraps=True),
 )
 _FilesOption = Annotated[
     list[str],

@@ -35,6 +35,7 @@ from muster.cli.workload_columns import (
     HISTORY_COLUMNS,
     METRIC_COLUMNS,
     POD_COLUMNS,
+    columns_of_one_kind,
     gpus,
     pods,
     runs,
@@ -104,6 +105,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         if everything and project:
             raise usage("--all and --project cannot be used together", todo="leave one of them out")
         patience = session.patience(timeout, waits=watch)
+        shown = columns_of_one_kind if kind else workload_columns
         scope = None if everything else session.project(project)
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
@@ -120,7 +122,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
                 patience,
                 session.out,
                 lambda: session.api.pages("/workloads", "workloads", parameters, most=limit)[0],
-                workload_columns(),
+                shown(),
                 deleted=lambda row: _deleted(session, row),
             )
         rows, more = session.api.pages("/workloads", "workloads", parameters, most=limit)
@@ -129,7 +131,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         chosen = any((status, conditions, selector, search, deleted))
         maker = "training" if noun == "workload" else noun
         empty = "no such workloads" if chosen else f"no workloads; `muster {maker} submit` makes one, -A shows all"
-        session.out.rows(rows, workload_columns(), empty=empty)
+        session.out.rows(rows, shown(), empty=empty)
         if more:
             session.out.talk(f"there are more than {limit}; --limit 0 shows all")
 

@@ -122,7 +122,7 @@ ACT_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("RESULT", "result"),
     Column("ID", "id", wide=True),
-    Column("WHY", "why", rest=True),
+    Column("WHY", "why", rest=True, wraps=True),
 )
 
 
