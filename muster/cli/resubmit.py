@@ -3,7 +3,7 @@
 import json
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -79,7 +79,7 @@ def _add_resubmit(app: typer.Typer, noun: str) -> None:
 
         A folder that was sent with it is used again as it was then. --code sends it anew.
         """
-        again = _Again(noun=noun, name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
+        again = _Again(noun=noun, verb="resubmit", name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
         return again.submit(session, workload, project, idempotency_key)
 
 
@@ -106,7 +106,7 @@ def _add_copy(app: typer.Typer, noun: str) -> None:
         idempotency_key: IdempotencyOption = None,
     ) -> int | None:
         """Submit a workload like this one under another name, with changes if you like."""
-        again = _Again(noun=noun, name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
+        again = _Again(noun=noun, verb="copy", name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
         return again.submit(session, workload, project, idempotency_key)
 
 
@@ -115,6 +115,7 @@ class _Again:
     """A workload that is submitted like another, and how."""
 
     noun: str
+    verb: Literal["resubmit", "copy"]
     name: str | None
     """None: the same name."""
     changes: list[str]
@@ -139,7 +140,7 @@ class _Again:
         try:
             return send(session, request, kind, idempotency_key=key, waits=self.wait, timeout_seconds=seconds)
         except Problem as problem:
-            raise _name_taken(problem, self.noun, workload, text_of(request, "name")) from problem
+            raise _name_taken(problem, [self.noun, self.verb], workload, text_of(request, "name")) from problem
 
 
 def _send_anew(session: Session, request: Row, before: Row, folder: str) -> None:
@@ -229,11 +230,11 @@ def _shown(value: Json) -> str:
     return plain_text(value) or "none"
 
 
-def _name_taken(problem: Problem, noun: str, workload: str, name: str) -> Problem:
+def _name_taken(problem: Problem, verb: list[str], workload: str, name: str) -> Problem:
     """The name is the first thing that stands in the way of doing something again."""
     if problem.code is not ExitCode.CONFLICT or problem.refusal != "name_taken":
         return problem
-    line = shlex.join(["muster", noun, "resubmit", workload, "--name", f"{name}-2"])
+    line = shlex.join(["muster", *verb, workload, "--name", f"{name}-2"])
     return Problem(
         problem.what,
         why=problem.why,
