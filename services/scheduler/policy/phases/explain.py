@@ -134,7 +134,8 @@ def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Wait
         view = every.at(~_barred(every, [one for one in planning.policy.filters if one.asks(part.request)]))
         where = _where(pools, planning.snapshot.clusters[part.cluster_id])
         if (count := _held_when_empty(view)) < each.needed:
-            message = f"{told}, and {where} has room for {count} of {each.needed} with {wish(part.request)}, even when empty"
+            room = f"{count} of {each.needed} pods with {wish(part.request)}"
+            message = f"{told}, and {where} has room for {room}, even when empty"
             return Waiting(reason=WaitingReason.NO_MATCHING_NODE, message=message)
         needed_milli += each.needed * part.request.gpu_devices * int(view.share_milli.min(initial=WHOLE_GPU_MILLI))
         rows[view.rows] = True
