@@ -34,7 +34,7 @@ COLUMNS: Final = (
     Column("RESULT", "result"),
     Column("ID", "id", wide=True),
     Column("FILE", "file", wide=True),
-    Column("WHY", "why", rest=True),
+    Column("WHY", "why", rest=True, wraps=True),
 )
 _FilesOption = Annotated[
     list[str],
@@ -125,20 +125,33 @@ def add_apply(root: typer.Typer) -> None:
         if not wanted:
             raise usage("these files hold no workload", todo="a document needs kind, name and spec")
         _place(session, wanted, project, cluster)
-        if dry_run:
-            _rehearse(session, wanted)
-        else:
-            for batch in _batches(wanted, all_or_nothing=all_or_nothing):
-                _create(session, batch, all_or_nothing=all_or_nothing)
-            for one in wanted:
-                if one.result == "exists":
-                    _compare(session, one)
-                if one.changes:
-                    _change(session, one)
+        try:
+            if dry_run:
+                _rehearse(session, wanted)
+            else:
+                _carry_out(session, wanted, all_or_nothing=all_or_nothing)
+        except Problem:
+            # A part may have been carried out: the same command again finds it, and does what is left.
+            if any(one.result for one in wanted):
+                for one in wanted:
+                    one.result = "unknown" if one.result in {"", "exists"} else one.result
+                session.out.rows([one.row for one in wanted], COLUMNS)
+            raise
         session.out.rows([one.row for one in wanted], COLUMNS)
         if dry_run:
             session.out.talk("dry run: nothing was done")
         return next((one.code for one in wanted if one.code), ExitCode.OK)
+
+
+def _carry_out(session: Session, wanted: Sequence[_Wanted], *, all_or_nothing: bool) -> None:
+    """Raises Problem; results say how far it came."""
+    for batch in _batches(wanted, all_or_nothing=all_or_nothing):
+        _create(session, batch, all_or_nothing=all_or_nothing)
+    for one in wanted:
+        if one.result == "exists":
+            _compare(session, one)
+        if one.changes:
+            _change(session, one)
 
 
 # -- from files to requests --------------------------------------------------------------------------------------------

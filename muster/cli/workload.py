@@ -58,6 +58,7 @@ from muster.cli.workload_columns import (
     HISTORY_COLUMNS,
     METRIC_COLUMNS,
     POD_COLUMNS,
+    columns_of_one_kind,
     gpus,
     pods,
     runs,
@@ -128,6 +129,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         if everything and project:
             raise usage("--all and --project cannot be used together", todo="leave one of them out")
         patience = session.patience(timeout, waits=watch)
+        shown = columns_of_one_kind if kind else workload_columns
         scope = None if everything else session.project(project)
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
@@ -151,7 +153,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
                 patience,
                 session.out,
                 lambda: fetch()[0],
-                workload_columns(),
+                shown(),
                 deleted=lambda row: _deleted(session, row),
             )
         rows, more = fetch()
@@ -160,7 +162,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         chosen = any((status, conditions, selector, search, deleted))
         maker = "training" if noun == "workload" else noun
         empty = "no such workloads" if chosen else f"no workloads; `muster {maker} submit` makes one, -A shows all"
-        session.out.rows(rows, workload_columns(), empty=empty)
+        session.out.rows(rows, shown(), empty=empty)
         if more:
             session.out.talk(f"there are more: --offset {offset + len(rows)} shows the next, --limit 0 shows all")
 
