@@ -354,7 +354,9 @@ _POLICIES: Final = frozenset({"tenant policy", "project policy"})
 
 
 def _of_policies(there: Row) -> Row:
-    """What policies set of a workload's spec when it was made, as a spec: it keeps that, and its file says none of it."""
+    """What policies set of a workload's spec when it was made, as a spec: it keeps that, though its file says nothing
+    of it.
+    """
     has = row_of(there, "spec")
     found: Row = {}
     for path, source in row_of(there, "setBy").items():
@@ -388,9 +390,9 @@ def _effective(one: _Wanted, of_policies: Row) -> Row | None:
     kind, request = KINDS[one.kind], dict(one.request)
     if of_policies:
         below = Layer(source="project policy", name="", spec=of_policies)
-        for name, node in (("spec", spec_node), ("masterSpec", master_node)):
+        for name in ("spec", "masterSpec"):
             if isinstance(own := request.get(name), dict):
-                of = node(kind.name) if name == "spec" else node(kind)
+                of = spec_node(kind.name) if name == "spec" else master_node(kind)
                 request[name] = merged(of, [within(below, of), Layer(source="request", name="", spec=own)]).spec
     checked = check_creation(kind.creation, request)
     if isinstance(checked, FaultyCreation):
