@@ -20,6 +20,7 @@ ID_CHARACTERS: Final = 12
 PORT_VARIABLE: Final = "MUSTER_PORT_"
 """Before the number of a container port: the variable in a pod's environment that says on which port it must listen for
 it."""
+_USUAL_PORTS: Final = {"http": 80, "https": 443}
 FIRST_NODE_PORT: Final = 30_000
 LAST_NODE_PORT: Final = 32_767
 
@@ -57,8 +58,9 @@ class ProxyAddress:
 
     scheme: str
     domain: str
-    """In small letters; with its port where that is not the usual one: see `port`."""
+    """In small letters."""
     port: int | None
+    """None: the scheme's usual one."""
 
     def url(self, label: str) -> str:
         return f"{self.scheme}://{label}.{self.domain}{'' if self.port is None else f':{self.port}'}"
@@ -70,7 +72,8 @@ class ProxyAddress:
             port = parts.port
         except ValueError:
             return None
-        fit = parts.scheme == self.scheme and port == self.port and parts.path in ("", "/")
+        fit = parts.scheme == self.scheme and parts.path in ("", "/")
+        fit = fit and (None if port == _USUAL_PORTS.get(parts.scheme) else port) == self.port
         fit = fit and not (parts.query or parts.fragment or "@" in parts.netloc or "\\" in url) and url.isprintable()
         return self.label_of_host(parts.hostname or "") if fit else None
 
@@ -90,7 +93,9 @@ def proxy_address(url: str) -> ProxyAddress | None:
         raise ValueError(f"{url!r} is no address of a proxy; write it as https://apps.example.com")
     if not all(map(DNS_LABEL.match, domain.split("."))) or domain.replace(".", "").isdigit():
         raise ValueError(f"{url!r} must have the name of a domain: URLs are names before it")
-    return ProxyAddress(scheme=parts.scheme, domain=domain, port=parts.port)
+    # As browsers write it.
+    port = None if parts.port == _USUAL_PORTS[parts.scheme] else parts.port
+    return ProxyAddress(scheme=parts.scheme, domain=domain, port=port)
 
 
 def label_of(url: ExposedUrl, workload_name: str, workload_id: str) -> str:

@@ -294,7 +294,8 @@ async def _say(client: Peer, answer: _Answer) -> None:
     ]
     if answer.status != HTTPStatus.NO_CONTENT:
         headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer.body))]
-    if client.http.their_state is not h11.DONE:
+    # Who is not signed in holds no connection for longer than it takes to say so.
+    if client.http.their_state is not h11.DONE or answer.status == HTTPStatus.UNAUTHORIZED:
         headers.append((b"connection", b"close"))
     await client.send(
         h11.Response(status_code=answer.status, headers=headers, reason=reason),

@@ -1,6 +1,5 @@
 """Which pod a request goes to, and how many go to one workload at once."""
 
-import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -51,7 +50,6 @@ class InTurn:
         try:
             yield targets[turn % len(targets)]
         finally:
-            await asyncio.sleep(0)
             self._under_way[route.workload_id] -= 1
             if not self._under_way[route.workload_id]:
                 del self._under_way[route.workload_id], self._turn[route.workload_id]

@@ -11,7 +11,7 @@ from services.api.check import FaultyCreation, check_training
 from services.api.connection_rules import check_connections_kind, check_exposed
 from services.runtime.identity.member import Member, MemberClaims
 
-PROXY = proxy_address("https://apps.example.com")
+PROXY = proxy_address("https://Apps.example.com:443/")
 ALICE = Member(names=("alice", "alice@example.com"), groups=("research", "ops"))
 
 
@@ -130,6 +130,7 @@ def test_two_ports_are_different(second: dict[str, Any], fault: str | None) -> N
         ("https://tool.apps.example.com", True),
         ("https://Tool.APPS.example.com/", True),
         ("http://tool.apps.example.com", False),
+        ("https://tool.apps.example.com:443", True),
         ("https://tool.apps.example.com:8443", False),
         ("https://tool.apps.example.com/path", False),
         ("https://tool.apps.example.com/?q=1", False),

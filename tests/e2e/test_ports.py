@@ -94,7 +94,7 @@ def test_flags_say_who_may_open_it_and_a_taken_address_or_node_port_is_told(stac
     assert "you are a member of none of them" in stranger.stderr
     with _some_node_port() as taken:
         port = f"container=80,service-type=NodePort,external={taken.getsockname()[1]}"
-        assert stack.muster(*submit, "taken", "--port", port, *words).returncode == 0
+        assert stack.muster("training", "submit", "taken", "--port", port, *words).returncode == 0
         ended = api.wait(served(api, "taken"), "Failed")
     assert ended["actualPhase"] == "Failed"
     (row,) = api.get("/workloads", filterBy="name==taken")["workloads"]
@@ -112,4 +112,4 @@ def _some_node_port() -> socket.socket:
 
 def _domain(stack: Stack) -> str:
     """Where this one's proxy is."""
-    return f"http://localhost:{json.loads((stack.data / 'ports.json').read_text())['proxy']}"
+    return f"http://localhost:{json.loads((stack.data_dir / 'ports.json').read_text())['proxy']}"

@@ -293,9 +293,34 @@ async def test_one_connection_carries_many_requests_and_no_more_are_open_than_ma
     async with served(most_connections=1) as (client, host):
         for _ in range(3):
             assert (await client.get("/", headers={"host": host, **ALICE})).status_code == 200
-        assert (await client.post("/", content=b"abc", headers={"host": host})).status_code == 401
         async with httpx.AsyncClient(base_url=client.base_url) as other:
             assert (await other.get("/", headers={"host": host, **ALICE})).status_code == 503
+            # Who is not signed in keeps none.
+            refused = await client.post("/", content=b"abc", headers={"host": host})
+            assert (refused.status_code, refused.headers["connection"]) == (401, "close")
+
+
+async def test_several_proxies_open_each_others_cookies_and_those_of_another_secret_do_not() -> None:
+    """As one that was killed, and is back."""
+    given = Given()
+    async with (
+        program(echo) as port,
+        proxy(given) as (_, one),
+        proxy(given) as (_, two),
+        proxy(given, secret="t" * 24) as (_, stranger),
+        httpx.AsyncClient() as client,
+    ):
+        key = given.workload("tool")
+        given.runs(key, port)
+        host = given.host(key)
+        told = await client.post(f"http://127.0.0.1:{one}/.muster/sign-in", headers={"host": host, **ALICE})
+        path = httpx.URL(told.json()["url"]).raw_path.decode()
+        assert (await client.get(f"http://127.0.0.1:{stranger}{path}", headers={"host": host})).status_code == 400
+        signed_in = await client.get(f"http://127.0.0.1:{two}{path}", headers={"host": host})
+        cookie = signed_in.headers["set-cookie"].partition(";")[0]
+        for at, status in ((one, 200), (two, 200), (stranger, 401)):
+            answer = await client.get(f"http://127.0.0.1:{at}/", headers={"host": host, "cookie": cookie})
+            assert answer.status_code == status
 
 
 async def test_who_has_gone_is_not_waited_for() -> None:
