@@ -8,6 +8,8 @@ from services.api.answers.assets import (
     AssetMeta,
     ComputeResource,
     ComputeResources,
+    DataSource,
+    DataSources,
     Environment,
     Environments,
     Template,
@@ -81,6 +83,7 @@ from services.api.answers.outcomes import (
 )
 from services.api.answers.policies import (
     DistributedPolicy,
+    InferencePolicy,
     PolicyMeta,
     Rehearsal,
     RehearsedWorkload,
@@ -88,6 +91,7 @@ from services.api.answers.policies import (
     WorkspacePolicy,
 )
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
+from services.api.answers.undo import Undo, UndoneAct, Values
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
     Webhook,
@@ -109,6 +113,7 @@ from services.api.answers.workloads import (
     DistributedTraining,
     History,
     HistoryRecord,
+    Inference,
     Measurement,
     Metrics,
     MetricType,
@@ -152,6 +157,8 @@ __all__ = [
     "Connections",
     "Count",
     "Created",
+    "DataSource",
+    "DataSources",
     "Device",
     "Diff",
     "DiffMoment",
@@ -174,6 +181,8 @@ __all__ = [
     "HoursRow",
     "HoursSum",
     "HttpResponse",
+    "Inference",
+    "InferencePolicy",
     "LastRebuild",
     "Me",
     "Measurement",
@@ -220,11 +229,14 @@ __all__ = [
     "Templates",
     "Training1",
     "TrainingPolicy",
+    "Undo",
+    "UndoneAct",
     "UseHours",
     "UseNow",
     "UseRow",
     "UseSum",
     "Used",
+    "Values",
     "Webhook",
     "WebhookDeliveries",
     "WebhookDelivery",

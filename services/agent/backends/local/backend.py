@@ -298,7 +298,7 @@ class LocalBackend:
             self._machine,
             [gpus[name] for name in run.devices.values()],
             home=str(run.folder.path / HOME) if pod.container.home else "",
-            ports=port_variables(run.ports),
+            ports=port_variables(run.ports, pod.environment),
         )
         what = ShimRun(
             arguments=pod.arguments,
@@ -338,9 +338,11 @@ class LocalBackend:
 
     def _take_ports(self, run: _Run) -> ExitFile | None:
         """Have its ports, or say as its end which it cannot have."""
-        held = {port.port for other in self._runs.values() if other.live for port in other.ports}
+        others = [other for other in self._runs.values() if other.live]
+        held = {port.port for other in others for port in other.ports}
+        same = [other for other in others if other.pod.workload_id == run.pod.workload_id]
         try:
-            run.ports = choose_ports(run.pod, held)
+            run.ports = choose_ports(run.pod, held, {port.port for other in same for port in other.ports})
         except PortTakenError as error:
             return ExitFile(ended_at=_now().timestamp(), kind="failed", reason=NODE_PORT_TAKEN, message=str(error))
         if moved := moved_ports(run.ports):
@@ -574,8 +576,10 @@ class LocalBackend:
     async def remove_claims(self, workload_id: str, *, ephemeral_only: bool) -> None:
         if self._lives(workload_id):
             return
+        # As an API server does: a claim of a workload that is gone stays while a pod of another one uses it.
+        in_use = {folder for run in self._runs.values() if run.live for folder in self._claims.folders_of(run.pod)}
         try:
-            for folder in self._claims.remove(workload_id, ephemeral_only=ephemeral_only):
+            for folder in self._claims.remove(workload_id, ephemeral_only=ephemeral_only, in_use=in_use):
                 log.info("claim_deleted", workload=workload_id)
                 self._spawn(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
         except OSError as error:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from msgspec.structs import replace
+
 from events.cluster_protocol import RunPod
 from events.workload.exposure import FIRST_NODE_PORT, LAST_NODE_PORT, PORT_VARIABLE
 from events.workload.pod import PodAddress, PortAddress
@@ -16,6 +18,8 @@ from events.workload.pod_sets import ContainerPort
 from services.agent.backends.local.environment import FIRST_PORT, LOOPBACK, PORTS
 
 FIRST_UNPRIVILEGED: Final = 1024
+USUAL_VARIABLE: Final = "PORT"
+"""Under which servers commonly look for where to listen."""
 MOST_LOOKED_AT: Final = 500
 """Ports that are tried for one that nobody has."""
 
@@ -24,23 +28,30 @@ class PortTakenError(Exception):
     """The port that it must have cannot be had; the message says why, and what would do."""
 
 
-def choose_ports(pod: RunPod, held: AbstractSet[int]) -> tuple[PortAddress, ...]:
+def choose_ports(
+    pod: RunPod, held: AbstractSet[int], siblings: AbstractSet[int] = frozenset()
+) -> tuple[PortAddress, ...]:
     """One for each container port. Raises PortTakenError.
 
     Args:
         held: those of other pods, which may not listen yet.
+        siblings: those among them of the same workload. What leads to it leads to one of them already.
     """
     chosen: list[PortAddress] = []
     for wanted in pod.ports:
+        if wanted.external in siblings:
+            wanted = replace(wanted, external=0)  # noqa: PLW2901 (the same port, asked for otherwise)
         port = _choose(wanted, pod.pod_key, held | {one.port for one in chosen})
         external = port if wanted.service == "NodePort" else 0
         chosen.append(PortAddress(container=wanted.container, port=port, external=external))
     return tuple(chosen)
 
 
-def port_variables(ports: tuple[PortAddress, ...]) -> dict[str, str]:
-    """What the pod finds in its environment."""
-    return {f"{PORT_VARIABLE}{one.container}": str(one.port) for one in ports}
+def port_variables(ports: tuple[PortAddress, ...], given: Mapping[str, str]) -> dict[str, str]:
+    """What the pod finds in its environment. `given`: its workload's own; there, PORT names a container port."""
+    told = {f"{PORT_VARIABLE}{one.container}": str(one.port) for one in ports}
+    usual = told.get(f"{PORT_VARIABLE}{given.get(USUAL_VARIABLE, '')}")
+    return told if usual is None else {**told, USUAL_VARIABLE: usual}
 
 
 def held_ports(pod: RunPod, environment: Mapping[str, str]) -> tuple[PortAddress, ...]:
