@@ -186,7 +186,7 @@ PHASE_REASONS: Final = (
     *(reason.value for reason in WaitingReason),
     NODE_UNREACHABLE,
     BACKOFF_LIMIT_EXCEEDED,
-    NODE_PORT_TAKEN,
     SCALED_TO_ZERO,
+    NODE_PORT_TAKEN,
 )
 """Every code that a workload gives for its phase."""

@@ -458,7 +458,9 @@ def _failed(fact: PodFact, pod: Pod, state: Workload, now: datetime) -> PodFaile
         # For ever, and ever more slowly while it does not get going.
         retry_at = now + retry_wait(failures_in_a_row(pod, fact.at) - 1)
     else:
-        retry_at = None if state.failures >= limit else now + retry_wait(state.failures)
+        # S030: whoever has the node port may keep it for ever.
+        over = fact.reason == NODE_PORT_TAKEN or state.failures >= limit
+        retry_at = None if over else now + retry_wait(state.failures)
     return PodFailed(
         pod=fact.pod,
         at=fact.at,

@@ -112,10 +112,9 @@ def asked_labels(urls: Iterable[ExposedUrl]) -> tuple[str, ...]:
     return tuple(label_of(url, "", "") for url in urls if url.url is not None and not url.exclude)
 
 
-def container_ports(urls: Iterable[ExposedUrl], ports: Iterable[Port], *others: int) -> tuple[ContainerPort, ...]:
-    """Every port that pods of the workload listen on, in order, each once. `others`: those of neither."""
-    found = {number: ContainerPort(container=number) for number in others}
-    found |= {url.container: ContainerPort(container=url.container) for url in urls if url.container is not None}
+def container_ports(urls: Iterable[ExposedUrl], ports: Iterable[Port]) -> tuple[ContainerPort, ...]:
+    """Every port that pods of the workload listen on, in order, each once."""
+    found = {url.container: ContainerPort(container=url.container) for url in urls if url.container is not None}
     for port in ports:
         if port.container is not None:
             found[port.container] = ContainerPort(

@@ -66,6 +66,8 @@ class ContainerPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """How it is reached without the proxy; None: by the proxy alone."""
     external: int = 0
     """At which port then; 0: any."""
+    variable: str = ""
+    """Variable in which its pods find the port that they are to listen on, beside that of every port; empty: none."""
 
 
 class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -33,13 +33,14 @@ from events.workload.fields.workspace import OverQuota
 from events.workload.needs import ExtendedAmount, Tolerated, tolerated
 from events.workload.volumes import check_volumes
 
-OF_ENDS: Final = frozenset(
+NO_INFERENCES: Final = frozenset(
     {
         *("completions", "parallelism", "backoff_limit", "restart_policy"),
         "auto_deletion_time_after_completion_seconds",
+        *("exposed_urls", "ports"),
     }
 )
-"""Fields of what ends by itself."""
+"""Fields that an inference does not have: it does not end by itself (R26), and is reached at its serving port."""
 MAX_AUTO_DELETION_SECONDS: Final = 100 * 365 * 24 * 3600
 """A hundred years: longer cannot be a wish, and a larger number would leave the calendar."""
 PRIORITY_RANK: Final[dict[str, int]] = {name: rank for rank, name in enumerate(get_args(PriorityClass))}
@@ -130,15 +131,14 @@ else:
         __name__,
         *_OF_PODS,
         Serving,
-        # It runs until it is deleted: a replica that ends is run again (R26).
-        without=OF_ENDS,
+        without=NO_INFERENCES,
         defaults={"priority_class": DEFAULT_INFERENCE_PRIORITY},
     )
     WorkloadSpec = joined(
         "WorkloadSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Metadata),
-        *(Distribution, Serving),
+        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
+        Serving,
         # Only one kind has them, and insists on them.
         defaults={"distributed_framework": None, "serving_port": None},
     )

@@ -67,10 +67,10 @@ def _exposed(path: str, url: ExposedUrl) -> Iterator[Issue]:
     if len(url.tool_type) > MAX_TOOL_TYPE:
         details = f"has {len(url.tool_type)} characters; at most {MAX_TOOL_TYPE} are possible"
         yield fault(f"{path}.toolType", details, "max")
-    yield from _access(path, url)
+    yield from check_access(path, url)
 
 
-def _access(path: str, url: ExposedUrl) -> Iterator[Issue]:
+def check_access(path: str, url: ExposedUrl) -> Iterator[Issue]:
     """R11: what a given authorizationType does not name is ignored, as the contract says."""
     kind = url.authorization_type
     if kind is None and url.authorized_users and url.authorized_groups:
@@ -128,9 +128,14 @@ def check_exposed(spec: TrainingSpec, proxy: ProxyAddress | None, member: Member
                 "letters, digits and `-`, or leave it out, and one is generated"
             )
             yield fault(f"{path}.url", details)
-        access = access_of(url)
-        if access.type == "authorizedGroups" and frozenset(access.members).isdisjoint(member.groups):
-            yield fault(f"{path}.authorizedGroups", f"you are a member of none of them; {_groups(member)}", "options")
+        yield from check_groups(path, url, member)
+
+
+def check_groups(path: str, url: ExposedUrl, member: Member) -> Iterator[Issue]:
+    """Who submits must be let in (S028)."""
+    access = access_of(url)
+    if access.type == "authorizedGroups" and frozenset(access.members).isdisjoint(member.groups):
+        yield fault(f"{path}.authorizedGroups", f"you are a member of none of them; {_groups(member)}", "options")
 
 
 def _groups(member: Member) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec import UNSET
 
 from events.cluster import ClusterKind
-from events.phases import FINISHED, PodPhase
+from events.phases import FINISHED, SCALED_TO_ZERO, PodPhase
 from events.workload.exposure import ProxyAddress, access_of, label_of
 from events.workload.fields.connections import Port, ServiceType
 from events.workload.pod import Pod, PodAddress, PodId
@@ -39,9 +39,10 @@ def connections_of(state: Workload, kind: ClusterKind | None, proxy: ProxyAddres
         kind: of its cluster; None where that was removed.
     """
     address, why_not = _address(state, kind)
-    for url in state.spec.exposed_urls:
+    for url in state.exposed_urls:
         access = access_of(url)
-        reached = proxy is not None and address is not None
+        # Whoever asks one that is scaled to zero starts its first replica.
+        reached = proxy is not None and (address is not None or state.reason == SCALED_TO_ZERO)
         yield Connection(
             name=url.name or url.tool_name or f"url-{url.container}",
             connection_type="ExternalUrl",

@@ -137,10 +137,6 @@ def over_limit(
         under_way: creations that were let through and are not in the counts yet.
     """
     of_project = [one for one in under_way if one.project_id == asked.project_id]
-    if asked.count and (refusal := _over_number(counts, limits, asked.project_id, now, _number(of_project))):
-        return refusal
-    user = share_of(asked.actor)
-    of_user = [one for one in under_way if share_of(one.actor) == user]
     taken = {*counts.labels, *(label for one in under_way for label in one.labels)} if asked.labels else ()
     if clash := next((label for label in asked.labels if label in taken), None):
         return Refusal(
@@ -148,6 +144,10 @@ def over_limit(
             message=f"another workload has the address {clash!r} before the domain of the proxy; give another url, or "
             "none, and one is generated",
         )
+    if asked.count and (refusal := _over_number(counts, limits, asked.project_id, now, _number(of_project))):
+        return refusal
+    user = share_of(asked.actor)
+    of_user = [one for one in under_way if share_of(one.actor) == user]
     of_project_bytes = _recent(counts.project_bytes, asked.project_id, now, _bytes(of_project))
     of_user_bytes = _recent(counts.user_bytes, user, now, _bytes(of_user))
     for whose, recent, limit in (

@@ -192,6 +192,16 @@ async def connect(target: Target) -> Peer:
     return Peer(h11.CLIENT, reader, writer)
 
 
+async def takes(target: Target) -> bool:
+    """Whether it takes a connection now."""
+    try:
+        pod = await connect(target)
+    except UnreachableError:
+        return False
+    await pod.close()
+    return True
+
+
 async def _send(pod: Peer, event: Any) -> bool:
     """Whether the pod took it: one that answers early may not read what is left."""
     try:

@@ -56,6 +56,8 @@ class Route:
     container: int
     """Port, as the workload calls it."""
     access: Access
+    serves: bool = False
+    """Whether it leads to an inference, whose replicas follow the load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,7 @@ class Routes(LogFold):
         if not asking:
             return None
         key, state = min(asking, key=lambda each: (each[1].created_at or _LONG_AGO, each[1].workload_id))
-        url = next(url for url in state.spec.exposed_urls if _label(url, state) == label)
+        url = next(url for url in state.exposed_urls if _label(url, state) == label)
         return Route(
             label=label,
             key=key,
@@ -146,6 +148,7 @@ class Routes(LogFold):
             project_id=state.project_id,
             container=url.container or 0,
             access=access_of(url),
+            serves=state.inference is not None,
         )
 
     def targets(self, route: Route) -> tuple[Target, ...]:
@@ -159,6 +162,25 @@ class Routes(LogFold):
             known = (chain.version, tuple(self._found(chain.state, route.container)))
             self._targets[place] = known
         return known[1]
+
+    def may_come(self, route: Route) -> bool:
+        """Whether a pod of it may answer before long, though none does now."""
+        chain = self.of(WORKLOAD).get(route.key)
+        return (
+            chain is not None
+            and chain.state.workload_id == route.workload_id
+            and asks(chain.state)
+            and chain.state.desired is DesiredPhase.RUNNING
+            and self.chain(CLUSTER, self._clusters.get(chain.state.cluster_id, "")).state.kind != "simulated"
+        )
+
+    def inferences(self) -> list[str]:
+        """Ids of those that this proxy forwards to."""
+        return [
+            chain.state.workload_id
+            for chain in self.of(WORKLOAD).values()
+            if chain.state.inference is not None and self._bounds.cluster_id in ("", chain.state.cluster_id)
+        ]
 
     def how_it_is(self, route: Route) -> str:
         """Of a workload that does not answer: why, as the end of a sentence."""
@@ -199,14 +221,14 @@ def asks(state: Workload) -> bool:
     """Whether it asks for addresses: until it has ended for good."""
     return bool(
         state.living
-        and state.spec.exposed_urls
+        and state.exposed_urls
         and state.phase not in FINISHED
         and state.desired is not DesiredPhase.DELETED
     )
 
 
 def _labels(state: Workload) -> Iterable[str]:
-    return {_label(url, state) for url in state.spec.exposed_urls} if asks(state) else ()
+    return {_label(url, state) for url in state.exposed_urls} if asks(state) else ()
 
 
 def _label(url: ExposedUrl, state: Workload) -> str:

@@ -6,15 +6,24 @@ them are alike, and one that is killed takes with it only the requests that are 
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
+from uuid import uuid4
 
+import msgspec
 import structlog
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
 
 from events.aggregate import BrokenChainError
+from events.load import REPORT_SECONDS
+from events.subjects import load_subject
 from events.workload.exposure import proxy_address
 from services.proxy.door import Door
+from services.proxy.forward import takes
+from services.proxy.holding import Holding
 from services.proxy.replicas import InTurn
 from services.proxy.routes import FOLDED, SNAPSHOT_SHAPE, Bounds, Routes
 from services.proxy.sessions import Sessions
@@ -34,6 +43,8 @@ NAME: Final = "proxy"
 STOP_SECONDS: Final = 2.0
 """Requests under way get this long at the end."""
 BACKLOG: Final = 1_000
+SOONEST_REPORT_SECONDS: Final = 0.05
+"""Between two reports of load."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +68,8 @@ class RoutesFollower:
         self._bounds = bounds
         self._snapshots = FoldSnapshots(store.snapshots, NAME, shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
         self.routes = Routes(bounds)
+        self.moved: Callable[[], None] = lambda: None
+        """Called once the routes may have changed."""
 
     async def begin(self, *, from_snapshot: bool) -> None:
         """From the newest snapshot, or anew."""
@@ -70,7 +83,9 @@ class RoutesFollower:
         follow = follow_into(self._store, self.routes, on_standing=health.reader())
         try:
             async with contextlib.aclosing(follow) as arrivals:
-                async for _ in arrivals:
+                async for commits in arrivals:
+                    if commits:
+                        self.moved()
                     if self.routes.seq >= newest:
                         caught_up.set()
                     else:
@@ -103,10 +118,21 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         await verifier.start()
         await directory.start()
         await follower.begin(from_snapshot=True)
+        held = asyncio.Event()
+        replicas = Holding(
+            follower.routes,
+            InTurn(follower.routes, most=settings.proxy_max_connections_per_workload),
+            takes=takes,
+            most=settings.proxy_max_connections_per_workload,
+            most_held=settings.proxy_max_held_per_workload,
+            hold_seconds=settings.proxy_hold_seconds,
+            on_held=held.set,
+        )
+        follower.moved = replicas.moved
         door = Door(
             address=address,
             routes=follower.routes,
-            replicas=InTurn(follower.routes, most=settings.proxy_max_connections_per_workload),
+            replicas=replicas,
             sessions=Sessions(settings.password_of(NAME)),
             verify=lambda token: verified(token, verifier, directory),
             account_there=lambda digest: directory.account_with(digest) is not None,
@@ -116,19 +142,41 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             most_connections=settings.proxy_max_connections,
         )
         caught_up = asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            working = [
-                tasks.create_task(follower.follow(health, caught_up), name="proxy routes"),
-                tasks.create_task(_serve(door, settings, health, caught_up), name="proxy http"),
-            ]
-            await directory.until(stop)
-            for task in working:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                working = [
+                    tasks.create_task(follower.follow(health, caught_up), name="proxy routes"),
+                    tasks.create_task(_report(nc, follower.routes, replicas, held), name="proxy loads"),
+                    tasks.create_task(_serve(door, settings, health, caught_up), name="proxy http"),
+                ]
+                await directory.until(stop)
+                for task in working:
+                    task.cancel()
+        finally:
+            await replicas.close()
     finally:
         health.not_ready("stopping")
         await directory.close()
         await verifier.close()
         await nc.close()
+
+
+async def _report(nc: Client, routes: Routes, replicas: Holding, held: asyncio.Event) -> None:
+    """For ever, tell the autoscaler what is asked of inferences: every second, and as soon as one waits for a first
+    replica. A report that is lost is made up for by the next ones.
+    """
+    subject = load_subject(uuid4().hex)
+    while True:
+        held.clear()
+        for report in replicas.reports(set(routes.inferences())):
+            try:
+                await nc.publish(subject, msgspec.json.encode(report))
+            except NatsError as error:
+                log.info("load_not_sent", error=str(error))
+        await asyncio.sleep(SOONEST_REPORT_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REPORT_SECONDS - SOONEST_REPORT_SECONDS):
+                await held.wait()
 
 
 async def _serve(door: Door, settings: Settings, health: Health, caught_up: asyncio.Event) -> None:

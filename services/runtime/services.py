@@ -318,14 +318,14 @@ SERVICES: Final[dict[str, Service]] = {
     ),
     # Lets people in to what workloads serve, and forwards to it.
     "proxy": Service(
-        rights=log_follower("proxy", fold_snapshots_filter("proxy")),
+        rights=log_follower("proxy", fold_snapshots_filter("proxy"), ALL_LOADS),
         group="control",
         uid=10026,
         settings=(
             *("health_port", "http_port", "nats_servers", "postgres_reader_url", "postgres_url"),
             *("proxy_cluster", "proxy_host", "proxy_idle_seconds", "proxy_max_body_bytes", "proxy_max_connections"),
-            *("proxy_max_connections_per_workload", "proxy_pod_networks", "proxy_port", "proxy_session_hours"),
-            "proxy_url",
+            *("proxy_hold_seconds", "proxy_max_connections_per_workload", "proxy_max_held_per_workload"),
+            *("proxy_pod_networks", "proxy_port", "proxy_session_hours", "proxy_url"),
         ),
     ),
     "operator": Service(

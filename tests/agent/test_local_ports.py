@@ -96,9 +96,8 @@ async def test_one_that_cannot_have_its_port_gets_another_and_is_told_which(loca
     assert f"{container} is {second.address.port(container)} (MUSTER_PORT_{container})" in second.note
     with listening() as taken:
         script = f"echo $MUSTER_PORT_{taken} $MUSTER_PORT_80 $PORT"
-        usual = {"PORT": str(taken)}
         arguments = ("/bin/sh", "-c", script)
-        pod = run_pod(2, node_name=local.node, arguments=arguments, ports=(port(80), port(taken)), environment=usual)
+        pod = run_pod(2, node_name=local.node, arguments=arguments, ports=(port(80), port(taken, variable="PORT")))
         await local.backend.apply(pod)
         ended = await local.until("succeeded", token=2)
         mine, low, told = map(int, (await log_text(local.backend))[0].split())

@@ -1,9 +1,13 @@
 """What is the simulated backend's own: nodes that exist by a declaration."""
 
+import asyncio
+
 import pytest
 
 from events.cluster import NodePool, SimulatedNodes, pool_of
-from services.agent.backends.simulated import SimulatedBackend
+from events.cluster_protocol import RunPod
+from events.workload.pod import PodRef
+from services.agent.backends.simulated import RUNTIME_ANNOTATION, SimulatedBackend
 from services.agent.clock import RealClock
 
 pytestmark = pytest.mark.anyio
@@ -31,3 +35,30 @@ async def test_simulated_nodes_say_their_model_in_the_label_of_nvidia_s_feature_
     assert node.facts.labels["kubernetes.io/hostname"] == "n-0"
     pools = {"big": NodePool(name="big", label_key="nvidia.com/gpu.product", label_value=label or "-")}
     assert pool_of(node.facts.labels, pools) == ("default" if label is None else "big")
+
+
+async def test_an_endless_pod_runs_until_it_is_told_to_end() -> None:
+    """A replica of an inference; all others run for some seconds."""
+    declared = SimulatedNodes(names=("n-0",), cpu_milli=1000, memory_bytes=1, gpu_count=0)
+    backend = SimulatedBackend([declared], RealClock())
+    for key, endless, annotations in (("a", True, {}), ("b", False, {RUNTIME_ANNOTATION: "0"})):
+        run = RunPod(
+            pod_key=key,
+            token=1,
+            workload_id="w",
+            workload_name="w",
+            project_id="p",
+            pod=PodRef(pod_set="replica", index=0, attempt=1, try_=0),
+            node_name="n-0",
+            image="i",
+            endless=endless,
+            annotations=annotations,
+        )
+        await backend.apply(run)
+    async with asyncio.timeout(20):
+        while (seen := {one.pod_key: one.kind for one in (await backend.list_all()).pods})["b"] != "succeeded":
+            await asyncio.sleep(0.02)
+    assert seen["a"] == "running"
+    await backend.delete("a", 1, 30)
+    seen = {one.pod_key: one.kind for one in (await backend.list_all()).pods}
+    assert seen["a"] == "stopped"

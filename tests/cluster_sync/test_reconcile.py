@@ -28,6 +28,7 @@ from services.cluster_sync.observe import (
 )
 from services.cluster_sync.reconcile import Desired, Held, desired_pod, reconcile, run_pod
 from tests.events.given import ID, NOW, Story, fact, ref
+from tests.events.test_inference import running, scale
 
 KEY = workload_key("p1", "train")
 SUBJECT = wanted_subject("c1", f"{KEY}-main-0")
@@ -312,3 +313,28 @@ def test_a_node_that_its_agent_speaks_of_no_more_is_gone_where_that_costs_nothin
 ) -> None:
     beat = ObservedCluster(at=NOW, nodes=counted, problem=problem)
     assert left_unsaid({"a": node, "b": IDLE}, heard, beat, 0.0) == gone
+
+
+def test_a_replica_that_is_too_many_is_told_to_go_and_the_others_are_left_alone() -> None:
+    story = running(3)
+    before = {index: replica_desired(story.state, index) for index in range(3)}
+    story.when(scale(2, 3))
+    words: list[tuple[str, str]] = []
+    for index in range(3):
+        was, now = before[index], replica_desired(story.state, index)
+        held = Held(StartPod, was.token)
+        told = reconcile([SUBJECT], {SUBJECT: now}, {SUBJECT: held})
+        words += [(f"replica-{index}", word.reason) for _, word in told if isinstance(word, StopPod)]
+        assert len(told) == (index == 2)
+    assert words == [("replica-2", "scaled_down")]
+    recipe = run_pod(replica_desired(story.state, 0))
+    assert (recipe.endless, recipe.pods) == (True, 1), "replicas need not find each other, however many there are"
+    assert recipe.environment == {"PORT": "8000"}
+    assert [(port.container, port.variable) for port in recipe.ports] == [(8000, "PORT")]
+
+
+def replica_desired(state: Workload, index: int) -> Desired:
+    place = ("replica", index)
+    found = desired_pod(KEY, place, state, state.pods[place], Project(name="nlp"))
+    assert found is not None
+    return found

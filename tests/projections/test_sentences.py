@@ -5,9 +5,11 @@ from msgspec.structs import replace
 
 from events.commit import service_actor
 from events.ids import workload_key
-from events.workload.commands import CreateWorkload, PodFact, PodWarning, ReportPods
+from events.workload.commands import CreateWorkload, PodFact, PodWarning, ReportPods, ScaleInference
 from events.workload.fields.distribution import Distribution
-from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
+from events.workload.fields.inference import Autoscaling, Serving, ServingPort
+from events.workload.pod import PodRef
+from events.workload.spec import ComputeSpec, Distributed, Inference, TrainingSpec
 from tests.support.lives import FIRST, World
 from tests.support.tables import Tables
 
@@ -115,3 +117,40 @@ def test_a_distributed_training_is_told_by_its_master_and_its_workers() -> None:
         "submitted by alice: distributed training 'bert', 1 master with no resource requests; 3 workers, each with "
         "1 GPU; priority low, preemptible"
     )
+
+
+def test_a_change_of_replicas_says_by_which_load_and_a_replica_that_ended_when_it_runs_again() -> None:
+    world = World()
+    project_id, cluster_id = world.project(), world.cluster()
+    node, key = world.node(cluster_id, "n1"), workload_key(project_id, "chat")
+    serving = Serving(serving_port=ServingPort(container=8000), autoscaling=Autoscaling(max_replicas=4))
+    command = CreateWorkload(
+        kind="Inference",
+        name="chat",
+        requested_name="chat",
+        project_id=project_id,
+        cluster_id=cluster_id,
+        spec=TrainingSpec(image="x"),
+        inference=Inference(serving=serving, replicas=1),
+    )
+    assert world.do("workload", key, command) is None
+    replica = PodRef(pod_set="replica", index=0, attempt=1, try_=0)
+    world.place([(key, replica, node, 0)])
+    world.report(key, replica, "running")
+    world.later(2)
+    world.report(key, replica, "succeeded")
+    told = "load 340 requests/s over 1 replica, target 100"
+    id_ = world.state("workload", key).workload_id
+    scale = ScaleInference(workload_id=id_, replicas=4, was=1, reason="load", message=told)
+    assert world.do("workload", key, scale, service_actor("autoscaler")) is None
+    tables = Tables()
+    tables.project(world.commits)
+    history = {row.type: row.message for row in tables.rows["history"].values()}
+    assert history["WorkloadScaled"] == f"scaled: {told}: 4 replicas (was 1)"
+    assert history["WorkloadCreated"].startswith("submitted by alice: inference 'chat', 1 replica with ")
+    assert history["PodFailed"] == (
+        "run 1 of pod replica-0 ended with exit code 0 after 2 s: a replica is to run until it is told to end; "
+        "next run in 1 s"
+    )
+    (row,) = tables.rows["workloads"].values()
+    assert (row.requested_pods, row.type) == (4, "Inference")

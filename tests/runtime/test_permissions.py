@@ -41,8 +41,8 @@ FOLLOWERS = (
     "subscriptions",
     "feed",
     "webhooks",
-    "proxy",
     "autoscaler",
+    "proxy",
 )
 
 MAY_PUBLISH = {
@@ -57,7 +57,7 @@ MAY_PUBLISH = {
     "cmd.system.auto_deletion.CreateWorkload": set(),
     "cmd.system.autoscaler.ScaleInference": {"autoscaler"},
     "cmd.system.autoscaler.DeleteWorkload": set(),
-    "load.p": set(),
+    "load.p": {"proxy"},
     "cmd.system.webhooks.DisableWebhook": {"webhooks"},
     "cmd.system.webhooks.DeleteWebhook": set(),
     "webhooks.asked.AskKey": {"api"},

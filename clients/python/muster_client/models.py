@@ -830,9 +830,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     where explain is true. Not part of the contract.
     """
     kubernetes_type: str
-    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload, InteractiveWorkload or
-    InferenceWorkload.
-    """
+    """What Run:ai calls its kind, such as TrainingWorkload or InferenceWorkload."""
     master_spec_same_as_worker: bool | None = None
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
@@ -1993,10 +1991,6 @@ class InferenceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
-    exposed_urls: list[ExposedUrl] | None = None
-    """Ports that people open in a browser, behind the proxy; at most 1000."""
-    ports: list[Port] | None = None
-    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2882,10 +2876,6 @@ class InferenceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
-    exposed_urls: list[ExposedUrl] | None = None
-    """Ports that people open in a browser, behind the proxy; at most 1000."""
-    ports: list[Port] | None = None
-    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2957,10 +2947,6 @@ class InferenceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
-    exposed_urls: ItemsRules | None = None
-    """Rules of exposedUrls."""
-    ports: ItemsRules | None = None
-    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -5131,6 +5117,14 @@ class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_default
 
     container: int | None = None
     """Port on which a replica answers HTTP requests, 1 to 65535. Replicas find it in the variable PORT. Mandatory."""
+    authorization_type: ConnectionAuthorizationType | None = None
+    """Who may ask: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups. Default:
+    as the lists say, authenticatedUsers where there is none.
+    """
+    authorized_users: list[str] | None = None
+    """Users who may ask, by e-mail address or user name; at most 1000."""
+    authorized_groups: list[str] | None = None
+    """Groups whose members may ask, as tokens name them; at most 1000."""
 
 
 class Autoscaling(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5156,7 +5150,7 @@ class Model(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """Body of a request: Model."""
 
     catalog: Literal["HuggingFace"] | None = None
-    """Catalog that has the model: HuggingFace. Mandatory."""
+    """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: str | None = None
     """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
 
@@ -5371,6 +5365,12 @@ class ServingPortRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
 
     container: WholeNumberRules | None = None
     """Rules of container."""
+    authorization_type: TextRules | None = None
+    """Rules of authorizationType."""
+    authorized_users: WordsRules | None = None
+    """Rules of authorizedUsers."""
+    authorized_groups: WordsRules | None = None
+    """Rules of authorizedGroups."""
     locked: bool | None = None
     """Whether all of it must stay as the policy has it."""
     blocked: bool | None = None

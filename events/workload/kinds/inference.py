@@ -7,14 +7,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from events.workload.exposure import container_ports
 from events.workload.fields.creation import InferenceCreation
 from events.workload.fields.inference import MOST_REPLICAS, Serving, ServingPort
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import DEFAULT_INFERENCE_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.kinds.training import template
-from events.workload.pod_sets import PodSet, PodTemplate
+from events.workload.pod_sets import ContainerPort, PodSet, PodTemplate
 from events.workload.spec import Beside, Inference, InferenceSpec, TrainingSpec, shown, with_defaults
 
 REPLICA: Final = "replica"
@@ -36,9 +35,9 @@ def pod_sets(spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ...]:
             parallelism=replicas,
             endless=True,
             template=_template(spec, inference.serving),
+            ports=(ContainerPort(container=inference.serving.serving_port.container, variable=PORT_VARIABLE),),
             node_pools=spec.node_pools,
             pod_affinity=spec.pod_affinity,
-            ports=container_ports(spec.exposed_urls, spec.ports, inference.serving.serving_port.container),
         ),
     )
 

@@ -98,7 +98,7 @@ class AnyWorkload(Training1, frozen=True, kw_only=True):
     spec: Annotated[object, spec_schema("WorkloadSpec")] = None
     """The spec, with defaults filled in, in the fields of a request for its kind."""
     kubernetes_type: str
-    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload, InteractiveWorkload or InferenceWorkload."""
+    """What Run:ai calls its kind, such as TrainingWorkload or InferenceWorkload."""
     master_spec_same_as_worker: bool | UnsetType = UNSET
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: Annotated[object, spec_schema("MasterSpec")] | UnsetType = UNSET

@@ -182,6 +182,10 @@ class Settings(BaseSettings):
     """Client connections that a proxy keeps open. One more is answered 503 and closed."""
     proxy_max_connections_per_workload: int = Field(default=500, ge=1)
     """Requests and tunnels to one workload at once, for each proxy. One more is answered 503."""
+    proxy_hold_seconds: float = Field(default=120.0, gt=0, le=3600)
+    """How long a request waits for a replica of an inference to come up, before it is answered 503."""
+    proxy_max_held_per_workload: int = Field(default=100, ge=1)
+    """Requests that wait for replicas of one inference at once, for each proxy. One more is answered 503."""
     proxy_max_body_bytes: int = Field(default=1024**3, ge=1024)
     """Size limit of one request to a workload."""
     proxy_idle_seconds: float = Field(default=600.0, gt=0)

@@ -136,6 +136,20 @@ def full() -> RunPod:
     )
 
 
+def replica() -> RunPod:
+    """Of an inference."""
+    return run(
+        workload_name="chat",
+        pod_key="cdefghijklmn-replica-57",
+        pod=PodRef(pod_set="replica", index=57, attempt=1, try_=0),
+        endless=True,
+        environment={"PORT": "8000", "MODEL_ID": "org/model"},
+        ports=(ContainerPort(container=8000, variable="PORT"),),
+        readiness=Readiness(port=8000, path="/health"),
+        devices=whole(1),
+    )
+
+
 def half(**more: Any) -> Manifest:
     made = run(devices=(DeviceShare(device=2, milli=500),), cpu_milli=500, memory_bytes=GIB)
     return pod(
@@ -254,6 +268,7 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-tensorflow": lambda: peer("TensorFlow"),
     "pod-xgboost": lambda: peer("XGBoost"),
     "pod-jax": lambda: peer("JAX"),
+    "pod-replica": lambda: pod(replica()),
     "pod-restricted": lambda: pod(run(pod_security="restricted"), namespace=STRICT, security="restricted"),
     "pod-restricted-by-project": lambda: pod(run(pod_security="restricted")),
     "pod-container": lambda: pod(contained()),

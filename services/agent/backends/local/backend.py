@@ -298,7 +298,7 @@ class LocalBackend:
             self._machine,
             [gpus[name] for name in run.devices.values()],
             home=str(run.folder.path / HOME) if pod.container.home else "",
-            ports=port_variables(run.ports, pod.environment),
+            ports=port_variables(pod, run.ports),
         )
         what = ShimRun(
             arguments=pod.arguments,

@@ -18,8 +18,6 @@ from events.workload.pod_sets import ContainerPort
 from services.agent.backends.local.environment import FIRST_PORT, LOOPBACK, PORTS
 
 FIRST_UNPRIVILEGED: Final = 1024
-USUAL_VARIABLE: Final = "PORT"
-"""Under which servers commonly look for where to listen."""
 MOST_LOOKED_AT: Final = 500
 """Ports that are tried for one that nobody has."""
 
@@ -47,11 +45,11 @@ def choose_ports(
     return tuple(chosen)
 
 
-def port_variables(ports: tuple[PortAddress, ...], given: Mapping[str, str]) -> dict[str, str]:
-    """What the pod finds in its environment. `given`: its workload's own; there, PORT names a container port."""
-    told = {f"{PORT_VARIABLE}{one.container}": str(one.port) for one in ports}
-    usual = told.get(f"{PORT_VARIABLE}{given.get(USUAL_VARIABLE, '')}")
-    return told if usual is None else {**told, USUAL_VARIABLE: usual}
+def port_variables(pod: RunPod, ports: tuple[PortAddress, ...]) -> dict[str, str]:
+    """What the pod finds in its environment."""
+    own = {wanted.container: wanted.variable for wanted in pod.ports}
+    named = {own[one.container]: str(one.port) for one in ports if own.get(one.container)}
+    return {f"{PORT_VARIABLE}{one.container}": str(one.port) for one in ports} | named
 
 
 def held_ports(pod: RunPod, environment: Mapping[str, str]) -> tuple[PortAddress, ...]:
