@@ -67,6 +67,8 @@ class Column:
     """Its value moves as time goes by, though nothing happens."""
     rest: bool = False
     """Takes what the others leave of a terminal's width, and is cut there; without any, the last column does."""
+    wraps: bool = False
+    """With `rest`: goes on in further lines instead of being cut."""
     short: Callable[[Row], str] | None = None
     """Text in place of the whole one, where that would be cut."""
     yields: int = 0

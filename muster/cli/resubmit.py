@@ -3,7 +3,7 @@
 import json
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -82,7 +82,15 @@ def _add_resubmit(app: typer.Typer, noun: str) -> None:
         A folder that was sent with it is used again as it was then. --code sends it anew.
         """
         condition = awaited(wait_for, wait=wait)
-        again = _Again(noun=noun, name=name, changes=changes or [], code=code, condition=condition, timeout=timeout)
+        again = _Again(
+            noun=noun,
+            verb="resubmit",
+            name=name,
+            changes=changes or [],
+            code=code,
+            condition=condition,
+            timeout=timeout,
+        )
         return again.submit(session, workload, project, idempotency_key)
 
 
@@ -111,7 +119,15 @@ def _add_copy(app: typer.Typer, noun: str) -> None:
     ) -> int | None:
         """Submit a workload like this one under another name, with changes if you like."""
         condition = awaited(wait_for, wait=wait)
-        again = _Again(noun=noun, name=name, changes=changes or [], code=code, condition=condition, timeout=timeout)
+        again = _Again(
+            noun=noun,
+            verb="copy",
+            name=name,
+            changes=changes or [],
+            code=code,
+            condition=condition,
+            timeout=timeout,
+        )
         return again.submit(session, workload, project, idempotency_key)
 
 
@@ -120,6 +136,7 @@ class _Again:
     """A workload that is submitted like another, and how."""
 
     noun: str
+    verb: Literal["resubmit", "copy"]
     name: str | None
     """None: the same name."""
     changes: list[str]
@@ -145,7 +162,7 @@ class _Again:
         try:
             return send(session, request, kind, idempotency_key=key, condition=self.condition, timeout_seconds=seconds)
         except Problem as problem:
-            raise _name_taken(problem, self.noun, workload, text_of(request, "name")) from problem
+            raise _name_taken(problem, [self.noun, self.verb], workload, text_of(request, "name")) from problem
 
 
 def _send_anew(session: Session, request: Row, before: Row, folder: str) -> None:
@@ -235,11 +252,11 @@ def _shown(value: Json) -> str:
     return plain_text(value) or "none"
 
 
-def _name_taken(problem: Problem, noun: str, workload: str, name: str) -> Problem:
+def _name_taken(problem: Problem, verb: list[str], workload: str, name: str) -> Problem:
     """The name is the first thing that stands in the way of doing something again."""
     if problem.code is not ExitCode.CONFLICT or problem.refusal != "name_taken":
         return problem
-    line = shlex.join(["muster", noun, "resubmit", workload, "--name", f"{name}-2"])
+    line = shlex.join(["muster", *verb, workload, "--name", f"{name}-2"])
     return Problem(
         problem.what,
         why=problem.why,

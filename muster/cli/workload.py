@@ -8,6 +8,7 @@ import typer
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
 from muster.cli.conditions import COMPLETED, condition_of, conditions, wait_for
+from muster.cli.connections import CONNECTION_COLUMNS, add_connections
 from muster.cli.exits import ExitCode, usage
 from muster.cli.log_options import (
     AttemptOption,
@@ -57,6 +58,7 @@ from muster.cli.workload_columns import (
     HISTORY_COLUMNS,
     METRIC_COLUMNS,
     POD_COLUMNS,
+    columns_of_one_kind,
     gpus,
     pods,
     runs,
@@ -66,7 +68,7 @@ from muster.cli.workload_columns import (
     workload_columns,
 )
 
-SECTIONS: Final = ("general", "spec", "compute", "storage", "pods", "history")
+SECTIONS: Final = ("general", "spec", "compute", "storage", "connections", "pods", "history")
 """Parts of a description, in their order. `compute` and `storage` are parts of the spec."""
 _SHOWN_RECORDS: Final = 10
 """Newest records that a description shows."""
@@ -127,6 +129,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         if everything and project:
             raise usage("--all and --project cannot be used together", todo="leave one of them out")
         patience = session.patience(timeout, waits=watch)
+        shown = columns_of_one_kind if kind else workload_columns
         scope = None if everything else session.project(project)
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
@@ -150,7 +153,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
                 patience,
                 session.out,
                 lambda: fetch()[0],
-                workload_columns(),
+                shown(),
                 deleted=lambda row: _deleted(session, row),
             )
         rows, more = fetch()
@@ -159,7 +162,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         chosen = any((status, conditions, selector, search, deleted))
         maker = "training" if noun == "workload" else noun
         empty = "no such workloads" if chosen else f"no workloads; `muster {maker} submit` makes one, -A shows all"
-        session.out.rows(rows, workload_columns(), empty=empty)
+        session.out.rows(rows, shown(), empty=empty)
         if more:
             session.out.talk(f"there are more: --offset {offset + len(rows)} shows the next, --limit 0 shows all")
 
@@ -510,6 +513,7 @@ def add_workload(root: typer.Typer) -> None:
     add_list(app, "workload", kind=None)
     add_describe(app, "workload")
     add_views(app)
+    add_connections(app, "workload")
     add_logs(app, "workload")
     add_acts(app, "workload")
     add_set(app)
@@ -566,6 +570,10 @@ def _describe(session: Session, identifier: str, row: Row, sections: frozenset[s
         if lines:
             out.heading(title)
             out.pairs([(f"  {path}", value) for path, value in lines])
+    if "connections" in sections and not session.as_of and _is_reached(row_of(row, "spec")):
+        reached = rows_of(session.api.get(f"/workloads/{identifier}/connections"), "connections")
+        out.heading("Connections")
+        out.table(reached, CONNECTION_COLUMNS)
     found = rows_of(session.api.get(f"/workloads/{identifier}/pods"), "pods") if "pods" in sections else []
     if found:
         out.heading("Pods")
@@ -574,6 +582,10 @@ def _describe(session: Session, identifier: str, row: Row, sections: frozenset[s
         older = len(records) - _SHOWN_RECORDS
         out.heading("History" + (f" (the last {_SHOWN_RECORDS} of {len(records)})" if older > 0 else ""))
         out.table(records[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
+
+
+def _is_reached(spec: Row) -> bool:
+    return bool(spec.get("exposedUrls") or spec.get("ports"))
 
 
 def section_names(incomplete: str) -> list[str]:

@@ -2056,6 +2056,11 @@ def list_workload_types() -> Request[models.WorkloadTypes]:
     return Request("GET", "/api/v1/workload-types", models.WorkloadTypes)
 
 
+def workload_connections(workload_id: str) -> Request[models.Connections]:
+    """List how what a workload serves is reached, now."""
+    return Request("GET", path("/api/v1/workloads/{}/connections", workload_id), models.Connections)
+
+
 def export_workloads(
     *,
     format_: Literal["csv", "jsonl"] | None = None,
