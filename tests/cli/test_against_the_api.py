@@ -60,6 +60,12 @@ def test_a_training_is_submitted_listed_described_suspended_and_deleted(admin: S
     assert muster("workload", "metrics", "@latest", "-o", "json").json() == []
     assert muster("workload", "set", "story", "--priority", "high").code == 0
     assert muster("workload", "suspend", "story", "--wait", "--timeout", "20s").code == 0
+    assert muster("workload", "wait", "story", "--for", "jsonpath={.phase}=Stopped", "--timeout", "20s").code == 0
+    found = ("workload", "list", "-p", "default", "--filter", "name==story", "-o", "jsonpath={[*].name}")
+    assert muster(*found, "--sort", "phase,-created,name").out == "story"
+    assert muster(*found, "--sort", "phase", "--offset", "1").out == ""
+    ran = muster(*found, "--sort", "phase,-nose")
+    assert (ran.code, "sortBy (--sort): there is no field 'nose'" in ran.err) == (6, True)
     assert muster("workload", "delete", "story", "-y", "--wait", "--timeout", "20s").code == 0
     assert muster("workload", "describe", "story").code == 0
     assert until(lambda: "story" in muster("workload", "list", "--deleted", "-o", "name").out or None, 20)
@@ -215,7 +221,7 @@ def test_a_token_is_made_with_its_role_and_the_owner_is_protected(
     monkeypatch.setenv("MUSTER_TOKEN", tokens["ben"])
     ran = muster("training", "delete", "anns", "-y")
     assert ran.code == 4
-    assert "only its creator" in ran.err
+    assert "only its owner" in ran.err
     monkeypatch.setenv("MUSTER_TOKEN", "nonsense")
     assert muster("workload", "list").code == 4
     monkeypatch.setenv("MUSTER_TOKEN", tokens["ann"])
