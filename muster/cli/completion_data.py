@@ -476,6 +476,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
+        "--explain": ("explain", "-", "Say who set each field of the spec"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -720,6 +721,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training pytorch describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
+        "--explain": ("explain", "-", "Say who set each field of the spec"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -964,6 +966,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training tensorflow describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
+        "--explain": ("explain", "-", "Say who set each field of the spec"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1208,6 +1211,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training xgboost describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
+        "--explain": ("explain", "-", "Say who set each field of the spec"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1452,6 +1456,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training jax describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
+        "--explain": ("explain", "-", "Say who set each field of the spec"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1692,6 +1697,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "workspace describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
+        "--explain": ("explain", "-", "Say who set each field of the spec"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),
@@ -1814,6 +1820,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "workload describe": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
+        "--explain": ("explain", "-", "Say who set each field of the spec"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|png", "Format of the data"),
         "--json": ("json", "-", "Same as -o json"),

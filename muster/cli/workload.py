@@ -157,16 +157,23 @@ def add_describe(app: typer.Typer, noun: str) -> None:
         "describe",
         examples=f"""
         muster {noun} describe hello
+        muster {noun} describe hello --explain               # who set each field: a policy, a template, an asset
         muster {noun} describe hello --as-of 2030-01-31T12:00:00Z
         muster {noun} describe @latest -o yaml > again.yaml    # as `submit -f` takes it
         """,
         columns=workload_columns,
         past=True,
     )
-    def describe(session: Session, workload: WorkloadArgument, *, project: ProjectOption = None) -> None:
+    def describe(
+        session: Session,
+        workload: WorkloadArgument,
+        *,
+        project: ProjectOption = None,
+        explain: Annotated[bool, typer.Option("--explain", help="Say who set each field of the spec.")] = False,
+    ) -> None:
         """Show a workload: its spec, its phase and the reason, its pods and its latest history."""
         identifier = workload_id(session, workload, project, deleted=True)
-        row = session.api.get(f"/workloads/{identifier}")
+        row = session.api.get(f"/workloads/{identifier}", [("explain", "true")] if explain else [])
         if session.out.style.format is Format.YAML:
             write_request(session.out, row)
             return
@@ -499,7 +506,8 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
     )
     if spec:
         out.heading("Spec")
-        out.pairs([(f"  {path}", value) for path, value in _flat(spec)])
+        setters = row_of(row, "setBy")
+        out.pairs([(f"  {path}", value + _set_by(setters, path)) for path, value in _flat(spec)])
     if master := row_of(row, "masterSpec"):
         out.heading("Spec of the master")
         out.pairs([(f"  {path}", value) for path, value in _flat(master)])
@@ -511,6 +519,14 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
         older = len(records) - _SHOWN_RECORDS
         out.heading("History" + (f" (the last {_SHOWN_RECORDS} of {len(records)})" if older > 0 else ""))
         out.table(records[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
+
+
+def _set_by(setters: Row, path: str) -> str:
+    """Who set this field, or the items of it; nothing of a default."""
+    of = f"spec.{path}"
+    found = [source for at, source in setters.items() if at == of or at.startswith((f"{of}[", f"{of}."))]
+    named = dict.fromkeys(str(source) for source in found if source != "default")
+    return f"  ({', '.join(named)})" if named else ""
 
 
 def _kind(row: Row) -> str:
