@@ -119,7 +119,7 @@ def add_apply(root: typer.Typer) -> None:
         """Create the workloads of files or folders, of any kinds, or change them where they may be changed.
 
         What exists already stays as it is where its spec is the same; what cannot be changed is refused by name. A
-        document is what `submit -f` takes, with its kind: Training, Distributed or Workspace.
+        document is what `submit -f` takes, with its kind: Training, Distributed, Workspace or Inference.
         """
         wanted = [one for file in files for one in _read(file)]
         if not wanted:
@@ -354,7 +354,9 @@ _POLICIES: Final = frozenset({"tenant policy", "project policy"})
 
 
 def _of_policies(there: Row) -> Row:
-    """What policies set of a workload's spec when it was made, as a spec: it keeps that, and its file says none of it."""
+    """What policies set of a workload's spec when it was made, as a spec: it keeps that, though its file says nothing
+    of it.
+    """
     has = row_of(there, "spec")
     found: Row = {}
     for path, source in row_of(there, "setBy").items():
@@ -388,9 +390,9 @@ def _effective(one: _Wanted, of_policies: Row) -> Row | None:
     kind, request = KINDS[one.kind], dict(one.request)
     if of_policies:
         below = Layer(source="project policy", name="", spec=of_policies)
-        for name, node in (("spec", spec_node), ("masterSpec", master_node)):
+        for name in ("spec", "masterSpec"):
             if isinstance(own := request.get(name), dict):
-                of = node(kind.name) if name == "spec" else node(kind)
+                of = spec_node(kind.name) if name == "spec" else master_node(kind)
                 request[name] = merged(of, [within(below, of), Layer(source="request", name="", spec=own)]).spec
     checked = check_creation(kind.creation, request)
     if isinstance(checked, FaultyCreation):
@@ -401,13 +403,13 @@ def _effective(one: _Wanted, of_policies: Row) -> Row | None:
 
 def _shown(kind: "Kind", checked: Any) -> Row:
     from events.workload.kinds.distributed import shown_master
-    from events.workload.spec import with_master_defaults
+    from events.workload.spec import Distributed, beside_with_defaults
 
-    spec, distributed = checked.order()
-    spec, distributed = kind.with_defaults(spec), with_master_defaults(distributed)
-    shown: Row = {"clusterId": checked.cluster_id, "spec": _as_json(kind.shown(spec, distributed))}
-    if distributed is not None:
-        same, master = shown_master(spec, distributed)
+    spec, beside = checked.order()
+    spec, beside = kind.with_defaults(spec), beside_with_defaults(beside)
+    shown: Row = {"clusterId": checked.cluster_id, "spec": _as_json(kind.shown(spec, beside))}
+    if isinstance(beside, Distributed):
+        same, master = shown_master(spec, beside)
         shown |= {"masterSpecSameAsWorker": same, "masterSpec": _as_json(master)}
     return shown
 

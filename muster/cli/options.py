@@ -7,7 +7,7 @@ import typer
 
 from events.nearest import did_you_mean
 from events.phases import DesiredPhase, Phase
-from muster.cli.complete import cluster_names, columns, labels, phases, project_names, workload_names
+from muster.cli.complete import cluster_names, columns, labels, phases, project_names, several_columns, workload_names
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.values import ValueProblem, format_utc, parse_ago, parse_duration, parse_switch, parse_time
 
@@ -111,6 +111,24 @@ SearchOption = Annotated[
         "--search", metavar="TEXT", help="Only with this text in a name, id, owner, project, cluster, phase or image."
     ),
 ]
+OffsetOption = Annotated[
+    int, typer.Option("--offset", metavar="N", help="Leave out the first N rows: the next page of a list.", min=0)
+]
+PageSizeOption = Annotated[
+    int | None,
+    typer.Option("--page-size", metavar="N", help="Rows of one request to the server. Default: 500.", min=1, max=500),
+]
+WorkloadSortOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sort",
+        "--sort-by",
+        metavar="A,-B",
+        help="Columns to sort by, at most 5; - before one turns its direction. Default: the newest first.",
+        autocompletion=several_columns,
+    ),
+]
+RowsOption = Annotated[int, typer.Option("--limit", metavar="N", help="Maximum number of rows; 0 shows all.", min=0)]
 AllOption = Annotated[
     bool,
     typer.Option("--all", help="Every workload of the project of which it makes sense; filters choose among them."),

@@ -9,6 +9,7 @@ import typer
 
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command
+from muster.cli.conditions import Condition, WaitForOption, awaited
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import check_new_name, find_cluster, workload_id
 from muster.cli.options import (
@@ -72,6 +73,7 @@ def _add_resubmit(app: typer.Typer, noun: str) -> None:
         changes: _SetOption = None,
         code: CodeOption = None,
         wait: _WaitOption = False,
+        wait_for: WaitForOption = None,
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int | None:
@@ -79,7 +81,16 @@ def _add_resubmit(app: typer.Typer, noun: str) -> None:
 
         A folder that was sent with it is used again as it was then. --code sends it anew.
         """
-        again = _Again(noun=noun, verb="resubmit", name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
+        condition = awaited(wait_for, wait=wait)
+        again = _Again(
+            noun=noun,
+            verb="resubmit",
+            name=name,
+            changes=changes or [],
+            code=code,
+            condition=condition,
+            timeout=timeout,
+        )
         return again.submit(session, workload, project, idempotency_key)
 
 
@@ -102,11 +113,21 @@ def _add_copy(app: typer.Typer, noun: str) -> None:
         changes: _SetOption = None,
         code: CodeOption = None,
         wait: _WaitOption = False,
+        wait_for: WaitForOption = None,
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int | None:
         """Submit a workload like this one under another name, with changes if you like."""
-        again = _Again(noun=noun, verb="copy", name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
+        condition = awaited(wait_for, wait=wait)
+        again = _Again(
+            noun=noun,
+            verb="copy",
+            name=name,
+            changes=changes or [],
+            code=code,
+            condition=condition,
+            timeout=timeout,
+        )
         return again.submit(session, workload, project, idempotency_key)
 
 
@@ -120,12 +141,13 @@ class _Again:
     """None: the same name."""
     changes: list[str]
     code: str | None
-    wait: bool
+    condition: Condition | None
+    """What is waited for."""
     timeout: str | None
 
     def submit(self, session: Session, workload: str, project: str | None, key: str | None) -> int | None:
         """Raises Problem."""
-        seconds = timeout_seconds(self.timeout, waits=self.wait)
+        seconds = timeout_seconds(self.timeout, waits=self.condition is not None)
         if self.name is not None:
             check_new_name(self.name)
         found = session.api.get(f"/workloads/{workload_id(session, workload, project, deleted=True)}")
@@ -138,7 +160,7 @@ class _Again:
         for told in difference(before, request):
             session.out.talk(told)
         try:
-            return send(session, request, kind, idempotency_key=key, waits=self.wait, timeout_seconds=seconds)
+            return send(session, request, kind, idempotency_key=key, condition=self.condition, timeout_seconds=seconds)
         except Problem as problem:
             raise _name_taken(problem, [self.noun, self.verb], workload, text_of(request, "name")) from problem
 

@@ -57,7 +57,7 @@ def table_of(
 
 def _wishes(out: Output, chosen: Sequence[Column], *, headers: bool) -> list[Wish]:
     """Who asks for a column by name gets it."""
-    declared, asked = any(column.rest for column in chosen), bool(out.style.columns)
+    declared, asked = any(column.rest for column in chosen), bool(out.style.columns or out.style.usual)
     return [
         Wish(
             width=out.widths[column.key],

@@ -117,6 +117,17 @@ def workload_columns() -> tuple[Column, ...]:
     )
 
 
+@cache
+def sortable() -> dict[str, str]:
+    """Fields that the API sorts by, by what people call them in small letters: headings, and before them fields."""
+    from projections.columns import columns_of
+    from projections.workloads.rows import WorkloadRow
+
+    declared = [column.public for column in columns_of(WorkloadRow) if column.public is not None]
+    headings = {public.heading.lower(): public.name for public in declared}
+    return headings | {name.lower(): name for public in declared for name in (public.name, *public.aliases)}
+
+
 def columns_of_one_kind() -> tuple[Column, ...]:
     """The same, where all rows are of one kind anyway."""
     return tuple(replace(column, wide=True) if column.key == "type" else column for column in workload_columns())

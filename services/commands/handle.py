@@ -32,7 +32,8 @@ from events.project import DeleteProject, Project
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
 from events.void import VoidMessage
-from events.workload.commands import ChangeWorkload, CreateWorkload, DeleteWorkload, ResumeWorkload
+from events.workload.commands import ChangeWorkload, CreateWorkload, DeleteWorkload, ResumeWorkload, UndoAct
+from events.workload.exposure import asked_labels
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, fits_full_log, key_reused, not_for_service, refused, remembered
 from services.commands.keys import Keys
@@ -235,7 +236,7 @@ class Commands:
             return await self._not_left_over(command.workload_id)
         if isinstance(command, SetBudget):
             return await self._other_currency(command)
-        if isinstance(command, ResumeWorkload):
+        if isinstance(command, ResumeWorkload) or (isinstance(command, UndoAct) and command.act == "WorkloadSuspended"):
             return await self._exhausted(await self._project_of(command.workload_id))
         if isinstance(command, CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload):
             return await self._written_obstacle(command, admitted)
@@ -268,7 +269,8 @@ class Commands:
     async def _creation_obstacle(self, command: CreateWorkload, admitted: AdmittedCommand) -> Refusal | None:
         if refusal := await self.misplaced(command):
             return refusal
-        asked = Creation(command.project_id, admitted.actor.id, len(msgspec.json.encode(command.spec)))
+        size, labels = len(msgspec.json.encode(command.spec)), asked_labels(command.spec.exposed_urls)
+        asked = Creation(command.project_id, admitted.actor.id, size, labels=labels)
         return await self._counts.admit(admitted.command_id, asked, self._clock())
 
     async def misplaced(self, command: CreateWorkload) -> Refusal | None:

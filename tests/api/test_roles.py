@@ -24,6 +24,15 @@ ADMINISTRATORS_DO: Final = (403, 403, 403, 202), (403, 403, 403, 202)
 GRANT: Final = (403, 403, 202, 202), (404, 404, 404, 202)
 FOUND_BY_ADMINISTRATORS: Final = (404, 404, 202, 202), (404, 404, 404, 202)
 
+SOURCES: Final[dict[str, dict[str, Any]]] = {
+    "pvc": {"existingPvc": True, "claimName": "c", "path": "/data"},
+    "git": {"repository": "https://git.example.com/code", "path": "/data"},
+    "nfs": {"server": "nfs", "path": "/", "mountPath": "/data"},
+    "host-path": {"path": "/mnt", "mountPath": "/data"},
+    "config-map": {"configMap": "c", "mountPath": "/data"},
+    "secret": {"secret": "s", "mountPath": "/data"},
+}
+SOURCE_KINDS: Final = tuple(kind.replace("-", "_") for kind in SOURCES)
 EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_training1": ((403, 202, 202, 202), (403, 403, 403, 202)),
     "evaluate_training": ((403, 200, 200, 200), (403, 403, 403, 200)),
@@ -55,6 +64,10 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "get_compute_resource": READ,
     "set_compute_resource": GRANT,
     "delete_compute_resource": GRANT,
+    **{f"list_{kind}_data_sources": EVERYBODY for kind in SOURCE_KINDS},
+    **{f"create_{kind}_data_source": ((403, 403, 202, 202), (403, 403, 403, 202)) for kind in SOURCE_KINDS},
+    **{f"get_{kind}_data_source": READ for kind in SOURCE_KINDS},
+    **{f"{act}_{kind}_data_source": GRANT for act in ("set", "delete") for kind in SOURCE_KINDS},
     "list_templates": EVERYBODY,
     "create_template": ((403, 403, 202, 202), (403, 403, 403, 202)),
     "get_template": READ,
@@ -80,6 +93,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "export_workloads": EVERYBODY,
     "get_workload": READ,
     "change_workload": OPERATE,
+    "transfer_workload": OPERATE,  # to who has it; to others: tests/ownership/test_decide.py
+    "undo_act": OPERATE,
     "workload_history": READ,
     "workload_pods": READ,
     "workload_logs": READ,
@@ -146,7 +161,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
 """By operation, the status for each of ROLES in the own project, and in another. In the other project the three first
 are as somebody with no role; what belongs to no project is the same in both."""
 
-ASSETS: Final = ("environment", "compute_resource", "template")
+OF_SOURCES: Final = {f"{kind.replace('-', '_')}_data_source": spec for kind, spec in SOURCES.items()}
+ASSETS: Final = ("environment", "compute_resource", "template", *OF_SOURCES)
 POLICIES: Final = ("training", "distributed", "workspace")
 BUDGET: Final = {"gpuHours": 1_000_000}
 """That nothing here exhausts."""
@@ -207,18 +223,21 @@ def asset(project: str, path: str, fresh: str) -> dict[str, Any]:
     """The body of an environment, a compute resource or a template, by the path of its list."""
     meta = {"name": f"a-{fresh}", "scope": "project", "projectId": project}
     of_template = {"workloadType": "Training"} if "template" in path else {}
-    return {"meta": meta | of_template, "spec": {}}
+    kind = path.partition("/datasource/")[2].partition("/")[0]
+    return {"meta": meta | of_template, "spec": SOURCES.get(kind, {})}
 
 
-def gang(served: Served, project: str) -> dict[str, Any]:
-    """The body of a distributed training."""
-    return served.training(projectId=project, spec={"distributedFramework": "JAX"})
+OWN_FIELDS: dict[str, Any] = {
+    "distributed": {"distributedFramework": "JAX"},
+    "inferences": {"servingPort": {"container": 8000}},
+}
+"""What a kind insists on, by its path."""
 
 
 def workload(served: Served, admin: httpx.Client, path: str, project: str) -> str:
     """Id of a fresh workload, of the kind that the path is of."""
-    kind = next((word for word in ("distributed", "workspaces") if f"/{word}/" in path), "trainings")
-    body = gang(served, project) if kind == "distributed" else served.training(projectId=project)
+    kind = next((word for word in ("distributed", "workspaces", "inferences") if f"/{word}/" in path), "trainings")
+    body = served.training(projectId=project, spec=OWN_FIELDS.get(kind, {}))
     identifier: str = admin.post(f"/api/v1/workloads/{kind}", json=body).json()["workloadId"]
     return identifier
 
@@ -240,6 +259,12 @@ def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> st
     return path.replace("{clusterId}", made).replace("{name}", "fast")
 
 
+def changed_at(admin: httpx.Client, path: str) -> int:
+    """Sequence of a change of the workload that can be undone."""
+    answer = admin.patch(path.removesuffix("/undo"), json={"priorityClass": "high"})
+    return int(answer.headers["X-Log-Sequence"])
+
+
 def policy(admin: httpx.Client, path: str, project: str) -> dict[str, str]:
     """The query of the project's policy, which is there."""
     which = {"scope": "project", "projectId": project}
@@ -249,7 +274,10 @@ def policy(admin: httpx.Client, path: str, project: str) -> dict[str, str]:
 
 def of_submissions(served: Served, project: str) -> dict[str, Any]:
     """Bodies of what makes workloads, or says what would be made."""
-    training, distributed = served.training(projectId=project), gang(served, project)
+    training = served.training(projectId=project)
+    distributed, inference = (
+        served.training(projectId=project, spec=OWN_FIELDS[kind]) for kind in ("distributed", "inferences")
+    )
     return {
         "create_training1": training,
         "evaluate_training": training,
@@ -257,6 +285,8 @@ def of_submissions(served: Served, project: str) -> dict[str, Any]:
         "evaluate_distributed": distributed,
         "create_workspace": training,
         "evaluate_workspace": training,
+        "create_inference": inference,
+        "evaluate_inference": inference,
         "create_workloads": {
             "items": [{"kind": "Training", **served.training(projectId=project)} for _ in range(2)],
             "allOrNothing": True,
@@ -301,6 +331,8 @@ def aimed(
         "act_on_workloads": {"action": "delete", "ids": [project]},  # there is none of this id
         "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
+        "transfer_workload": {"owner": "admin"},
+        "undo_act": {"sequence": changed_at(admin, path) if name == "undo_act" else 1},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
         "set_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},
@@ -319,7 +351,7 @@ def aimed(
         "void_message": {"sequence": 1, "reason": "a test"},
     }
     bodies |= {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
-    bodies |= {f"set_{kind}": {"spec": {}} for kind in ASSETS}
+    bodies |= {f"set_{kind}": {"spec": OF_SOURCES.get(kind, {})} for kind in ASSETS}
     bodies |= {f"{act}_{kind}_policy": {} for act in ("set", "rehearse") for kind in POLICIES}
     if name in bodies:
         options["json"] = bodies[name]

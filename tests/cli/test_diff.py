@@ -8,6 +8,7 @@ from typing import Any
 from muster.cli.command import Session
 from muster.cli.diff import FLAT, flat_rows, show
 from muster.cli.output import Format, Output, Style
+from muster.cli.style import in_utc
 from tests.support.shapes import Reply, ShapeServer
 
 GOLDEN = Path(__file__).parent / "tables" / "diff.txt"
@@ -63,7 +64,7 @@ FOUND: dict[str, Any] = {
 
 def shown(found: dict[str, Any]) -> tuple[str, str]:
     stdout, stderr = io.StringIO(), io.StringIO()
-    show(Session(out=Output(Style(utc=True), stdout=stdout, stderr=stderr)), found)
+    show(Session(out=Output(Style(clock=in_utc), stdout=stdout, stderr=stderr)), found)
     return stdout.getvalue(), stderr.getvalue()
 
 

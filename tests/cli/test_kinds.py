@@ -158,6 +158,31 @@ def test_a_workspace_has_its_flags_and_says_what_comes_next(api: ShapeServer, mu
     assert muster("workspace", "submit", "hello", "-i", "a", "--runs", "2").code == ExitCode.USAGE
 
 
+def test_an_inference_has_its_flags_and_says_what_comes_next(api: ShapeServer, muster: Any) -> None:
+    """S067 to S069."""
+    api.on("POST", "/workloads/inferences", MADE)
+    scaling = ("--max-replicas", "4", "--metric", "latency", "--metric-threshold", "250")
+    zero = ("--scale-to-zero-retention", "5m", "--model", "org/model")
+    users = ("--serving-users", "ann,bob")
+    ran = muster(*("inference", "submit", "hello", "-i", "a", "--serving-port", "8000"), *scaling, *zero, *users)
+    assert ran.code == 0, ran.err
+    assert sent(api, "inferences")["spec"] == {
+        "image": "a",
+        "model": {"name": "org/model"},
+        "servingPort": {"container": 8000, "authorizedUsers": ["ann", "bob"]},
+        "autoscaling": {
+            "maxReplicas": 4,
+            "metric": "latency",
+            "metricThreshold": 250,
+            "scaleToZeroRetentionSeconds": 300,
+        },
+    }
+    assert "next: muster inference logs hello -f" in ran.err
+    assert muster("inference", "submit", "hello", "-i", "a", "--backoff-limit", "2").code == ExitCode.USAGE
+    muster("inference", "list")
+    assert api.asked("GET", "/workloads")[-1].query["filterBy"][-1] == "type==Inference"
+
+
 def test_describe_shows_the_kind_by_both_names_and_the_master(api: ShapeServer, muster: Any) -> None:
     row = workload_row(
         type="Distributed",
@@ -194,6 +219,7 @@ def test_a_distributed_training_is_submitted_again_with_its_master(distributed: 
         ("training list", "List standard trainings."),
         ("training jax list", "List distributed trainings with JAX."),
         ("workspace list", "List workspaces."),
+        ("inference list", "List inferences."),
         ("workload list", "List workloads."),
     ],
 )

@@ -131,7 +131,10 @@ def test_sentences_of_a_history_go_on_in_further_lines(monkeypatch: pytest.Monke
     assert f"waits: {WAITS}" in re.sub(r"\s+", " ", drawn_whole)
     lines = drawn(monkeypatch, HISTORY, HISTORY_COLUMNS, terminal)
     assert "…" not in "".join(lines)
-    (start,) = {lines[0].index("WHAT"), *(line.index(word) for line in lines for word in ("submitted", "waits:") if word in line)}
+    (start,) = {
+        lines[0].index("WHAT"),
+        *(line.index(word) for line in lines for word in ("submitted", "waits:") if word in line),
+    }
     further = [line for line in lines if line.startswith(" ")]
     assert all(line[start] != " " for line in further)
 

@@ -538,7 +538,11 @@ def test_a_webhook_that_is_disabled_says_why_in_words(api: ShapeServer, muster: 
 
 
 def test_a_description_says_who_set_each_field(api: ShapeServer, muster: Any) -> None:
-    spec = {"image": "a", "priorityClass": "low", "labels": [{"name": "team", "value": "x"}, {"name": "run", "value": "y"}]}
+    spec = {
+        "image": "a",
+        "priorityClass": "low",
+        "labels": [{"name": "team", "value": "x"}, {"name": "run", "value": "y"}],
+    }
     set_by = {
         "spec.image": "request",
         "spec.priorityClass": "default",
