@@ -198,6 +198,7 @@ def add_describe(app: typer.Typer, noun: str) -> None:
         "describe",
         examples=f"""
         muster {noun} describe hello
+        muster {noun} describe hello --explain               # who set each field: a policy, a template, an asset
         muster {noun} describe hello --as-of 2030-01-31T12:00:00Z
         muster {noun} describe hello --section pods,history
         muster {noun} describe @latest -o yaml > again.yaml    # as `submit -f` takes it
@@ -210,6 +211,7 @@ def add_describe(app: typer.Typer, noun: str) -> None:
         workload: WorkloadArgument,
         *,
         project: ProjectOption = None,
+        explain: Annotated[bool, typer.Option("--explain", help="Say who set each field of the spec.")] = False,
         sections: Annotated[
             list[str] | None,
             typer.Option(
@@ -227,7 +229,7 @@ def add_describe(app: typer.Typer, noun: str) -> None:
                 "--section is for what people read", todo="-o jsonpath='{.spec.compute}' takes a part of the JSON"
             )
         identifier = workload_id(session, workload, project, deleted=True)
-        row = session.api.get(f"/workloads/{identifier}")
+        row = session.api.get(f"/workloads/{identifier}", [("explain", "true")] if explain else [])
         if session.out.style.format is Format.YAML:
             write_request(session.out, row)
             return
@@ -565,8 +567,12 @@ def _describe(session: Session, identifier: str, row: Row, sections: frozenset[s
     records = _records(session, f"/workloads/{identifier}/history", 0) if sections & {"general", "history"} else []
     if "general" in sections:
         _general(session, identifier, row, records)
-    for title, of in (("Spec", row_of(row, "spec")), ("Spec of the master", row_of(row, "masterSpec"))):
-        lines = [(path, value) for path, value in _flat(of) if _section_of(path) in sections]
+    setters = row_of(row, "setBy")
+    for title, of, known in (
+        ("Spec", row_of(row, "spec"), setters),
+        ("Spec of the master", row_of(row, "masterSpec"), {}),
+    ):
+        lines = [(path, value + _set_by(known, path)) for path, value in _flat(of) if _section_of(path) in sections]
         if lines:
             out.heading(title)
             out.pairs([(f"  {path}", value) for path, value in lines])
@@ -634,6 +640,14 @@ def _general(session: Session, identifier: str, row: Row, records: list[Row]) ->
             ("Version", plain_text(row.get("version"))),
         ]
     )
+
+
+def _set_by(setters: Row, path: str) -> str:
+    """Who set this field, or the items of it; nothing of a default."""
+    of = f"spec.{path}"
+    found = [source for at, source in setters.items() if at == of or at.startswith((f"{of}[", f"{of}."))]
+    named = dict.fromkeys(str(source) for source in found if source != "default")
+    return f"  ({', '.join(named)})" if named else ""
 
 
 def _kind(row: Row) -> str:

@@ -535,3 +535,27 @@ def test_a_webhook_that_is_disabled_says_why_in_words(api: ShapeServer, muster: 
     ran = muster("webhook", "describe", "hook", "-p", "default")
     (because,) = [line.removeprefix("Because:").strip() for line in ran.out.splitlines() if line.startswith("Because:")]
     assert (because == why) == (why == "later"), "a code that a later server has is shown as it is"
+
+
+def test_a_description_says_who_set_each_field(api: ShapeServer, muster: Any) -> None:
+    spec = {
+        "image": "a",
+        "priorityClass": "low",
+        "labels": [{"name": "team", "value": "x"}, {"name": "run", "value": "y"}],
+    }
+    set_by = {
+        "spec.image": "request",
+        "spec.priorityClass": "default",
+        "spec.labels[0]": "tenant policy",
+        "spec.labels[1]": "template nightly",
+    }
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=workload_row(spec=spec, setBy=set_by)))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/history", Reply(body={"records": [], "next": None}))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": []}))
+    ran = muster("workload", "describe", "hello", "--explain")
+    assert ran.code == 0, ran.err
+    assert api.asked("GET", f"/workloads/{WORKLOAD_ID}")[-1].query == {"explain": ["true"]}
+    lines = {line.split(":")[0].strip(): line.rpartition(":")[2].strip() for line in ran.out.splitlines()}
+    assert lines["image"] == "a  (request)"
+    assert lines["priorityClass"] == "low"
+    assert lines["labels"] == "team=x, run=y  (tenant policy, template nightly)"

@@ -155,7 +155,9 @@ def test_in_a_change_null_is_not_the_same_as_saying_nothing() -> None:
 
 def test_in_a_submission_null_can_be_said() -> None:
     spec = TrainingSpec(image="a", priority_class=NULL, labels=NULL, compute=models.ComputeSpec(cpu_core_request=NULL))
-    sent = TrainingCreation(name="n", project_id="p", cluster_id="c", assets=models.AssetChoice(environment_id=NULL), spec=spec)
+    sent = TrainingCreation(
+        name="n", project_id="p", cluster_id="c", assets=models.AssetChoice(environment_id=NULL), spec=spec
+    )
     content = operations.create_training1(sent).content()
     assert content is not None
     assert json.loads(content) == {

@@ -72,7 +72,7 @@ def write_record(directory: str, name: str, record: dict[str, object], *, durabl
         if durable:
             os.fsync(descriptor)
     except OSError:
-        os.unlink(temporary)  # on a full disk, every try would leave one
+        os.unlink(temporary)  # noqa: PTH108 - on a full disk, every try would leave one; pathlib is slow to import
         raise
     finally:
         os.close(descriptor)
