@@ -26,8 +26,10 @@ from events.workload.fields.scheduling import (
     Scheduling,
 )
 from events.workload.fields.storage import Storage
+from events.workload.fields.sweep import Sweep
 from events.workload.fields.workspace import OverQuota
 from events.workload.needs import ExtendedAmount, Tolerated, tolerated
+from events.workload.sweeps import runs_of
 from events.workload.volumes import check_volumes
 
 MAX_AUTO_DELETION_SECONDS: Final = 100 * 365 * 24 * 3600
@@ -42,7 +44,9 @@ WHOLE_GPU_MILLI: Final = 1000
 
 if TYPE_CHECKING:
 
-    class TrainingSpec(Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True):
+    class TrainingSpec(
+        Process, Resources, Storage, Probes, Scheduling, Lifetime, Sweep, Metadata, frozen=True, kw_only=True
+    ):
         """The effective spec of a standard training: every field has its value. Every kind stores one: a field that a
         kind does not have keeps its default there.
         """
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
         Scheduling,
         OverQuota,
         Lifetime,
+        Sweep,
         Metadata,
         Distribution,
         frozen=True,
@@ -77,7 +82,7 @@ if TYPE_CHECKING:
 else:
     _OF_PODS = (Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata)
     _RUNS = {"completions", "parallelism"}
-    TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS)
+    TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS[:-1], Sweep, Metadata)
     WorkspaceSpec = joined(
         "WorkspaceSpec",
         __name__,
@@ -89,7 +94,7 @@ else:
     WorkloadSpec = joined(
         "WorkloadSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
+        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Sweep, Metadata, Distribution),
         # Only one kind has it, and insists on it.
         defaults={"distributed_framework": None},
     )
@@ -175,6 +180,7 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         spec,
         compute=replace(compute, extended_resources=_included(compute.extended_resources)),
         preemptibility=spec.preemptibility or preemptibility_of(spec.priority_class),
+        completions=runs_of(spec.sweep) or spec.completions,
         backoff_limit=0 if spec.restart_policy == "Never" else spec.backoff_limit,
         tolerations=_included(spec.tolerations),
         environment_variables=_included(spec.environment_variables),
@@ -185,7 +191,7 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
     )
 
 
-FOLLOWING: Final = frozenset({"preemptibility", "compute.gpuDevicesRequest"})
+FOLLOWING: Final = frozenset({"preemptibility", "compute.gpuDevicesRequest", "completions"})
 """Fields whose default `with_defaults` makes of other fields."""
 
 

@@ -1468,6 +1468,8 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    sweep: SweepSpec | None = None
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -1903,6 +1905,8 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    sweep: SweepSpec | None = None
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2034,6 +2038,8 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    sweep: SweepSpec | None = None
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2105,6 +2111,8 @@ class TrainingSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", o
     """Rules of terminationGracePeriodSeconds."""
     auto_deletion_time_after_completion_seconds: WholeNumberRules | None = None
     """Rules of autoDeletionTimeAfterCompletionSeconds."""
+    sweep: SweepSpecRules | None = None
+    """Rules of sweep."""
     labels: ItemsRules | None = None
     """Rules of labels."""
     annotations: ItemsRules | None = None
@@ -2701,6 +2709,8 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    sweep: SweepSpec | None = None
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -3220,6 +3230,8 @@ class Pod(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Pod set that it belongs to."""
     index: int
     """Number of the pod in its pod set, from 0."""
+    values: dict[str, str] | None = None
+    """Of a sweep: the values of this pod's runs, by the names of their variables."""
     attempt: int
     """Attempt of the workload. It rises with each resume."""
     run: int
@@ -4419,6 +4431,19 @@ class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether to drop the item of this name that a default sets."""
 
 
+class SweepSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SweepSpec."""
+
+    parameters: list[SweepParameter] | None = None
+    """Variables that differ from run to run, each with its values: lr=0.1,0.01 or seed=1..5. One run for each
+    combination, at most 10,000.
+    """
+    combine: SweepSpecCombine | None = None
+    """Which combinations there are. Product: every value with every other; the last parameter changes fastest.
+    Rows: the first value of each, then the second of each, and so on; all have as many. Default: Product.
+    """
+
+
 class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: RelatedUrl."""
 
@@ -4639,6 +4664,19 @@ class WholeNumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Only min, or 0 where there is none, plus a multiple of this."""
     options: list[int] | None = None
     """The only values that are possible."""
+
+
+class SweepSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SweepSpecRules."""
+
+    parameters: ItemsRules | None = None
+    """Rules of parameters."""
+    combine: TextRules | None = None
+    """Rules of combine."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
 
 
 class Mark(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5920,6 +5958,15 @@ class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Expressions that must all match. A term without any matches no node."""
 
 
+class SweepParameter(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SweepParameter."""
+
+    name: str | None = None
+    """Name of the environment variable that holds a run's value. Mandatory."""
+    values: list[str] | None = None
+    """Its values, in order; at most 10,000. Mandatory."""
+
+
 class NumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NumberRules."""
 
@@ -6030,6 +6077,7 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     restart_policy: TrainingSpecRestartPolicy | None = None
     termination_grace_period_seconds: int | None = None
     auto_deletion_time_after_completion_seconds: int | None = None
+    sweep: SweepSpec | None = None
     labels: list[Label] | None = None
     annotations: list[Annotation] | None = None
     category: str | None = None
@@ -6527,6 +6575,7 @@ if TYPE_CHECKING:
     type SecuritySpecSeccompProfileType = Literal["Localhost", "RuntimeDefault", "Unconfined"]
     type SecuritySpecUidGidSource = Literal["custom", "fromIdpToken", "fromTheImage"]
     type ServiceAccountCreationRoleName = Literal["researcher", "viewer"]
+    type SweepSpecCombine = Literal["Product", "Rows"]
     type TolerationEffect = Literal["Any", "NoExecute", "NoSchedule", "PreferNoSchedule"]
     type TolerationOperator = Literal["Equal", "Exists"]
     type TrainingSpecImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
@@ -6649,6 +6698,7 @@ else:
     SecuritySpecSeccompProfileType = str
     SecuritySpecUidGidSource = str
     ServiceAccountCreationRoleName = str
+    SweepSpecCombine = str
     TolerationEffect = str
     TolerationOperator = str
     TrainingSpecImagePullPolicy = str
