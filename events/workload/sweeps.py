@@ -5,9 +5,9 @@ from math import prod
 from events.workload.fields.sweep import SweepSpec
 
 
-def runs_of(sweep: SweepSpec) -> int:
-    """How many runs it has; 0 where it is none."""
-    if not sweep.parameters:
+def runs_of(sweep: SweepSpec | None) -> int:
+    """How many runs it has; 0 where there is none."""
+    if sweep is None or not sweep.parameters:
         return 0
     counts = [len(parameter.values) for parameter in sweep.parameters]
     return prod(counts) if sweep.combine == "Product" else min(counts)

@@ -20,7 +20,7 @@ from events.workload.fields.creation import Creation, DistributedCreation, Works
 from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import MatchExpression, Toleration
-from events.workload.fields.sweep import MOST_RUNS
+from events.workload.fields.sweep import MOST_RUNS, SweepParameter
 from events.workload.needs import GPU, is_extended, whole_number
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS, MasterSpec, TrainingSpec, WorkspaceSpec
 from events.workload.sweeps import runs_of
@@ -349,7 +349,7 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
         f"spec.environmentVariables[{index}].name": variable.name
         for index, variable in enumerate(spec.environment_variables)
         if not variable.exclude
-    } | {f"spec.sweep.parameters[{index}].name": one.name for index, one in enumerate(spec.sweep.parameters)}
+    } | {f"spec.sweep.parameters[{index}].name": one.name for index, one in enumerate(_swept(spec))}
     for field, name in given.items():
         if name in names:
             details = f"{name} is set by Muster on a cluster of kind {kind}; choose another name"
@@ -380,7 +380,7 @@ def _free_texts(spec: TrainingSpec) -> Iterator[tuple[str, str | None]]:
             if source is not None:
                 yield f"spec.environmentVariables[{index}].{name}.name", source.name
                 yield f"spec.environmentVariables[{index}].{name}.key", source.key
-    for index, parameter in enumerate(spec.sweep.parameters):
+    for index, parameter in enumerate(_swept(spec)):
         yield from ((f"spec.sweep.parameters[{index}].values[{at}]", text) for at, text in enumerate(parameter.values))
     for index, annotation in enumerate(spec.annotations):
         yield f"spec.annotations[{index}].value", annotation.value
@@ -670,8 +670,14 @@ def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
         )
 
 
+def _swept(spec: TrainingSpec) -> tuple[SweepParameter, ...]:
+    return () if spec.sweep is None else spec.sweep.parameters
+
+
 def _sweep(spec: TrainingSpec) -> Iterator[Issue]:
     sweep, path = spec.sweep, "spec.sweep.parameters"
+    if sweep is None:
+        return
     seen = {variable.name for variable in spec.environment_variables}
     for index, parameter in enumerate(sweep.parameters):
         field, name = f"{path}[{index}].name", parameter.name

@@ -494,9 +494,9 @@ class Undo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     """What is done instead. A deleted workload is not brought back: submit it again as a new one."""
     changed: bool
     """False where that act was undone before."""
-    now: Values | None = None
+    now: ChangedValues | None = None
     """Of a change: what is taken back."""
-    then: Values | None = None
+    then: ChangedValues | None = None
     """Of a change: the values from before it."""
     message: str
     """A sentence for people."""
@@ -1469,7 +1469,9 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     sweep: SweepSpec | None = None
-    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations."""
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
+    Default: all runs are alike.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -1906,7 +1908,9 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     sweep: SweepSpec | None = None
-    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations."""
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
+    Default: all runs are alike.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2039,7 +2043,9 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     sweep: SweepSpec | None = None
-    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations."""
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
+    Default: all runs are alike.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2524,16 +2530,16 @@ class UndoneAct(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """The sentence of the history."""
 
 
-class Values(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Values of what can change while a workload lives; those alone that are meant."""
+class ChangedValues(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """ChangedValues of what can change while a workload lives; those alone that are meant."""
 
     priority_class: str | None = None
     """Priority class."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """How long after its end it is deleted by itself."""
-    labels: list[Mark] | None = None
+    labels: list[ChangedMark] | None = None
     """All labels."""
-    annotations: list[Mark] | None = None
+    annotations: list[ChangedMark] | None = None
     """All annotations."""
 
 
@@ -2710,7 +2716,9 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     sweep: SweepSpec | None = None
-    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations."""
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
+    Default: all runs are alike.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -4679,7 +4687,7 @@ class SweepSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Whether nobody may give any of it: only what is there anyway is possible."""
 
 
-class Mark(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ChangedMark(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A label or an annotation."""
 
     name: str

@@ -40,5 +40,7 @@ class Sweep(Section, frozen=True, kw_only=True):
 
     TITLE: ClassVar[str] = "Sweep"
 
-    sweep: Annotated[SweepSpec, About(rows="S061")] = SweepSpec()
-    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations."""
+    sweep: Annotated[SweepSpec | None, About(rows="S061")] = None
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations. Default:
+    all runs are alike.
+    """
