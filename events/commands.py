@@ -49,6 +49,7 @@ from events.workload.commands import (
     CreateWorkload,
     DeleteWorkload,
     ResumeWorkload,
+    ScaleInference,
     SuspendWorkload,
     TransferWorkload,
     UndoAct,
@@ -252,6 +253,7 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_workload(ChangeWorkload),
         _on_workload(TransferWorkload),
         _on_workload(UndoAct),
+        _on_workload(ScaleInference, service="autoscaler"),
         CommandType(
             type=AddCluster,
             aggregate="cluster",

@@ -24,6 +24,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "WorkloadTransferred": "user",
     "ActUndone": "user",
     "WorkloadQueued": "scheduler",
+    "WorkloadScaled": "autoscaler",
     "WorkloadWaiting": "scheduler",
     "PodsBound": "scheduler",
     "PodsReserved": "scheduler",

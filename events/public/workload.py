@@ -34,6 +34,7 @@ from events.workload.pod_sets import PodSet
 from events.workload.state import Edit, Workload, WorkloadCreated, WorkloadEvent, take
 from events.workload.state import WorkloadChanged as Changed
 from events.workload.state import WorkloadDeleted as Deleted
+from events.workload.state import WorkloadScaled as Scaled
 from events.workload.state import WorkloadTransferred as Transferred
 
 PLACED_AT_ONCE: Final = 100
@@ -216,6 +217,20 @@ class WorkloadTransferred(OfWorkload, frozen=True, kw_only=True, rename="camel")
     """Actor id of who had it before."""
 
 
+class WorkloadScaled(OfWorkload, frozen=True, kw_only=True, rename="camel"):
+    """The number of replicas of an inference changed, with its load."""
+
+    replicas: int
+    """How many there are to be from now on."""
+    previous_replicas: int
+    """How many there were to be before."""
+    reason: Literal["load", "idle", "request"]
+    """`load`: the load on each replica; `idle`: nobody asked for long; `request`: somebody asked while there was none.
+    """
+    message: str
+    """The load that it was decided by, in a sentence."""
+
+
 class WorkloadDeleted(OfWorkload, frozen=True, kw_only=True, rename="camel"):
     """It is deleted, its pods are gone, and its name is free."""
 
@@ -281,6 +296,7 @@ EVENTS: Final[tuple[type[PublicEvent], ...]] = (
     WorkloadEvicted,
     WorkloadChanged,
     WorkloadTransferred,
+    WorkloadScaled,
     WorkloadDeleted,
     PodStarted,
     PodEnded,
@@ -327,6 +343,14 @@ def _of_event(
             )
         case Transferred():
             yield WorkloadTransferred(owner=cut(event.owner), previous_owner=cut(was.owner), **of)
+        case Scaled():
+            yield WorkloadScaled(
+                replicas=fit(event.replicas),
+                previous_replicas=fit(event.was),
+                reason=event.reason,
+                message=cut(event.message),
+                **of,
+            )
         case Deleted():
             yield WorkloadDeleted(reason=cut(state.deletion_reason), last_phase=was.phase, at=event.at, **of)
         case PodRunning():

@@ -6,12 +6,13 @@ from typing import Literal
 import msgspec
 
 from events.actors import STRANGER
+from events.workload.fields.inference import ScaleReason
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
 from events.workload.pod import Placement, PodRef
-from events.workload.spec import Distributed, TrainingSpec
+from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
 from events.workload.state import UndoableAct
 
 
@@ -31,6 +32,8 @@ class CreateWorkload(_Command, frozen=True, kw_only=True):
     spec: TrainingSpec
     distributed: Distributed | None = None
     """Of a distributed training; None for every other kind."""
+    inference: Inference | None = None
+    """Of an inference; None for every other kind."""
     made_from: MadeFrom | None = None
     """From which template and assets the api made the spec, and who set its fields."""
 
@@ -38,6 +41,11 @@ class CreateWorkload(_Command, frozen=True, kw_only=True):
         """Raises ValueError where there is no such kind."""
         if self.kind not in KINDS:
             raise ValueError(f"no kind of workload is called {self.kind!r}")
+
+    @property
+    def beside(self) -> Beside:
+        """What its kind stores beside the spec."""
+        return self.distributed or self.inference
 
 
 class SuspendWorkload(_Command, frozen=True, kw_only=True):
@@ -102,6 +110,19 @@ class UndoAct(_Command, frozen=True, kw_only=True):
     """Of a change: what that was before."""
 
 
+class ScaleInference(_Command, frozen=True, kw_only=True):
+    """From the autoscaler: let an inference have so many replicas."""
+
+    workload_id: str
+    replicas: int
+    was: int
+    """How many there were to be when it was decided; where there are others by now, it comes too late and does nothing.
+    """
+    reason: ScaleReason
+    message: str
+    """The load that it was decided by, in a sentence of at most 300 characters."""
+
+
 class PlacePods(_Command, frozen=True, kw_only=True):
     """From the scheduler: take the workload into the queue, and bind these pods, if any."""
 
@@ -153,6 +174,13 @@ class ReportPods(_Command, frozen=True, kw_only=True):
 
 
 UserWorkloadCommand = (
-    CreateWorkload | SuspendWorkload | ResumeWorkload | DeleteWorkload | ChangeWorkload | TransferWorkload | UndoAct
+    CreateWorkload
+    | SuspendWorkload
+    | ResumeWorkload
+    | DeleteWorkload
+    | ChangeWorkload
+    | TransferWorkload
+    | UndoAct
+    | ScaleInference
 )
 WorkloadCommand = UserWorkloadCommand | PlacePods | ReportPods

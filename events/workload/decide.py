@@ -19,11 +19,13 @@ from events.workload.commands import (
     PodFact,
     ReportPods,
     ResumeWorkload,
+    ScaleInference,
     SuspendWorkload,
     TransferWorkload,
     UndoAct,
     WorkloadCommand,
 )
+from events.workload.fields.inference import MOST_REPLICAS
 from events.workload.kinds import KINDS
 from events.workload.pod import (
     POD_TRANSITIONS,
@@ -39,11 +41,12 @@ from events.workload.pod import (
     PodSucceeded,
     PodUnreachable,
     PodWarned,
+    failures_in_a_row,
     how_it_failed,
     pod_id,
     run_token,
 )
-from events.workload.spec import with_master_defaults
+from events.workload.spec import Distributed, Inference, beside_with_defaults
 from events.workload.state import (
     LONGEST_RETRY_WAIT,
     ActUndone,
@@ -59,6 +62,7 @@ from events.workload.state import (
     WorkloadFailed,
     WorkloadQueued,
     WorkloadResumed,
+    WorkloadScaled,
     WorkloadStopped,
     WorkloadSuspended,
     WorkloadTransferred,
@@ -72,6 +76,9 @@ from events.workload.state import (
 
 MAX_WARNINGS_OF_RUN: Final = 10
 """Different reasons; a history with more of them tells nobody more."""
+
+MOST_SCALE_WORDS: Final = 300
+"""Characters of why the replicas changed."""
 
 WorkloadDecision = Decision[WorkloadEvent]
 
@@ -110,6 +117,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _report(command, state, context)
         case TransferWorkload():
             return _transfer(command, state, context)
+        case ScaleInference():
+            return _rescale(command, state)
         case _:
             pass
     if refusal := _not_owner(state, context):
@@ -150,6 +159,7 @@ def _create(command: CreateWorkload, state: Workload, context: Context) -> Workl
     if state.living:
         return name_taken(command.name)
     key, kind = workload_key(command.project_id, command.name), KINDS[command.kind]
+    beside = beside_with_defaults(command.beside)
     return (
         WorkloadCreated(
             workload_id=incarnation_id(key, context.command_id),
@@ -161,7 +171,8 @@ def _create(command: CreateWorkload, state: Workload, context: Context) -> Workl
             owner=context.actor.id,
             at=context.now,
             spec=kind.with_defaults(command.spec),
-            distributed=with_master_defaults(command.distributed),
+            distributed=beside if isinstance(beside, Distributed) else None,
+            inference=beside if isinstance(beside, Inference) else None,
             made_from=command.made_from,
         ),
     )
@@ -210,6 +221,13 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
     annotations = command.annotations if command.annotations != spec.annotations else None
     if seconds is None and priority is None and labels is None and annotations is None:
         return ()
+    if seconds is not None and state.inference is not None:
+        return Refusal(
+            code="never_ends",
+            field="autoDeletionTimeAfterCompletionSeconds",
+            message=f"{state.name!r} is an inference, which never ends by itself, so nothing would delete it; its "
+            "priority, labels and annotations can be changed",
+        )
     if priority is not None and state.phase in FINISHED:
         return Refusal(
             code="workload_finished",
@@ -282,6 +300,25 @@ def _transfer(command: TransferWorkload, state: Workload, context: Context) -> W
             code="not_owner", message=f"only the owner of {state.name!r} or an administrator can give it to another"
         )
     return (WorkloadTransferred(owner=command.actor),)
+
+
+def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:
+    """Whoever asks: never beyond what the person set, and never against a number that has changed meanwhile."""
+    if state.inference is None:
+        return Refusal(code="no_inference", message=f"{state.name!r} is of kind {state.kind} and has no replicas")
+    limits = state.inference.serving.autoscaling
+    least, most = limits.min_replicas or 0, min(limits.max_replicas or MOST_REPLICAS, MOST_REPLICAS)
+    if not least <= command.replicas <= most:
+        return Refusal(
+            code="replicas_out_of_bounds",
+            field="replicas",
+            message=f"{state.name!r} has {least} to {most} replicas; {command.replicas} were asked for",
+        )
+    running = state.desired is DesiredPhase.RUNNING and state.queued and state.phase not in FINISHED
+    if not running or command.was != state.inference.replicas or command.replicas == command.was:
+        return ()
+    message = command.message[:MOST_SCALE_WORDS]
+    return (WorkloadScaled(replicas=command.replicas, was=command.was, reason=command.reason, message=message),)
 
 
 def _ended(state: Workload, verb: str) -> Refusal | None:
@@ -394,31 +431,49 @@ def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:
         case "unreachable":
             unseen = PodUnreachable(pod=fact.pod, at=fact.at, reason=fact.reason, message=fact.message)
             return (unseen,) if PodPhase.UNKNOWN in next_phases else ()
-        case "succeeded":
+        case "succeeded" if edit.state.inference is None:
             return (PodSucceeded(pod=fact.pod, at=fact.at),)
         # The workload of a pod that outlives it has its end already.
-        case "stopped" | "failed" | "interrupted" | "refused" if (
+        case "stopped" | "succeeded" | "failed" | "interrupted" | "refused" if (
             pod.phase is PodPhase.STOPPING or edit.state.phase in FINISHED
         ):
             return (PodStopped(pod=fact.pod, at=fact.at, exit_code=fact.exit_code),)
+        case "succeeded":
+            return (_replica_ended(fact, pod, now),)
         case "failed":
-            return (_failed(fact, edit.state, now),)
+            return (_failed(fact, pod, edit.state, now),)
         case "stopped" | "interrupted" | "refused":
             return (_interrupted(fact, pod.interruptions, now),)
         case _:
             assert_never(fact.kind)
 
 
-def _failed(fact: PodFact, state: Workload, now: datetime) -> PodFailed:
+def _failed(fact: PodFact, pod: Pod, state: Workload, now: datetime) -> PodFailed:
+    limit = KINDS[state.kind].backoff_limit(state.spec)
+    if limit is None:
+        # For ever, and ever more slowly while it does not get going.
+        retry_at = now + retry_wait(failures_in_a_row(pod, fact.at) - 1)
+    else:
+        retry_at = None if state.failures >= limit else now + retry_wait(state.failures)
     return PodFailed(
         pod=fact.pod,
         at=fact.at,
         exit_code=fact.exit_code,
         reason=fact.reason or "exit_code",
         message=fact.message,
-        retry_at=None
-        if state.failures >= KINDS[state.kind].backoff_limit(state.spec)
-        else now + retry_wait(state.failures),
+        retry_at=retry_at,
+    )
+
+
+def _replica_ended(fact: PodFact, pod: Pod, now: datetime) -> PodFailed:
+    """A replica's process ended without an error, though nobody told it to."""
+    return PodFailed(
+        pod=fact.pod,
+        at=fact.at,
+        exit_code=0,
+        reason="replica_ended",
+        message="a replica is to run until it is told to end",
+        retry_at=now + retry_wait(failures_in_a_row(pod, fact.at) - 1),
     )
 
 
@@ -449,7 +504,7 @@ def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent |
 def _spent(event: PodFailed, state: Workload, now: datetime) -> WorkloadFailed:
     runs = "1 failed run" if state.failures == 1 else f"{state.failures} failed runs"
     pod = f"{event.pod.pod_set}-{event.pod.index}"
-    limit = KINDS[state.kind].backoff_limit(state.spec)
+    limit = KINDS[state.kind].backoff_limit(state.spec) or 0
     return WorkloadFailed(
         at=now,
         reason=BACKOFF_LIMIT_EXCEEDED,

@@ -46,7 +46,7 @@ def send(
         return wait_for_end(session.api, identifier, session.out, timeout_seconds=timeout_seconds)
     called = text_of(answer, "name")
     # One that begins with a hyphen would be taken for an option.
-    noun = "workspace" if kind == "Workspace" else "training"
+    noun = {"Workspace": "workspace", "Inference": "inference"}.get(kind, "training")
     session.out.talk(f"next: muster {noun} logs {identifier if called.startswith('-') else shlex.quote(called)} -f")
     return None
 

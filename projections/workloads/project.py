@@ -234,8 +234,9 @@ class WorkloadWork:
             self._wait(was, state, at, shifts)
         if state.phase is not was.phase:
             self._spent = replace(_stayed(self._spent, was.phase, at), phase_updated_at=at)
-        if state.spec is not asked.spec or state.owner != was.owner:
-            self._asked, self._of = Asked.of(state) if state.spec is not asked.spec else asked, None
+        changed = state.spec is not asked.spec or state.beside is not asked.beside
+        if changed or state.owner != was.owner:
+            self._asked, self._of = Asked.of(state) if changed else asked, None
             self._move(whose(was, asked.priority_class), state, at, shifts)
         if is_of_pod(event):
             if pod is not None:

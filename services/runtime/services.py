@@ -21,6 +21,7 @@ from events.subjects import (
     ALL_EVENTS,
     ALL_FEED,
     ALL_KEYS,
+    ALL_LOADS,
     ALL_OBSERVED,
     ALL_RECIPES,
     ALL_REFUSALS,
@@ -188,7 +189,7 @@ SERVICES: Final[dict[str, Service]] = {
         rights=log_follower(
             "commands",
             *append("workload", "node", "cluster", "project", "tenant", "void", "prices", "hours", "asset", "policy"),
-            *answer("api", "auto_deletion", "cluster_sync", "scheduler", "setup", "webhooks"),
+            *answer("api", "auto_deletion", "autoscaler", "cluster_sync", "scheduler", "setup", "webhooks"),
             ALL_KEYS,
             call("STREAM.MSG.GET", KEYS_STREAM),
             ALL_CANARIES,
@@ -255,6 +256,17 @@ SERVICES: Final[dict[str, Service]] = {
         group="workers",
         uid=10017,
         settings=("database_url",),
+    ),
+    "autoscaler": Service(
+        rights=log_follower(
+            "autoscaler",
+            fold_snapshots_filter("autoscaler"),
+            *(f"cmd.system.autoscaler.{c.type.__name__}" for c in COMMANDS.values() if c.service == "autoscaler"),
+            subscribe=(ALL_LOADS,),
+        ),
+        group="workers",
+        uid=10025,
+        settings=("autoscaler_speed",),
     ),
     "projector": Service(
         rights=log_follower("projector", subscribe=("usage.*",)),

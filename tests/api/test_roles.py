@@ -24,6 +24,15 @@ ADMINISTRATORS_DO: Final = (403, 403, 403, 202), (403, 403, 403, 202)
 GRANT: Final = (403, 403, 202, 202), (404, 404, 404, 202)
 FOUND_BY_ADMINISTRATORS: Final = (404, 404, 202, 202), (404, 404, 404, 202)
 
+SOURCES: Final[dict[str, dict[str, Any]]] = {
+    "pvc": {"existingPvc": True, "claimName": "c", "path": "/data"},
+    "git": {"repository": "https://git.example.com/code", "path": "/data"},
+    "nfs": {"server": "nfs", "path": "/", "mountPath": "/data"},
+    "host-path": {"path": "/mnt", "mountPath": "/data"},
+    "config-map": {"configMap": "c", "mountPath": "/data"},
+    "secret": {"secret": "s", "mountPath": "/data"},
+}
+SOURCE_KINDS: Final = tuple(kind.replace("-", "_") for kind in SOURCES)
 EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_training1": ((403, 202, 202, 202), (403, 403, 403, 202)),
     "evaluate_training": ((403, 200, 200, 200), (403, 403, 403, 200)),
@@ -55,6 +64,10 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "get_compute_resource": READ,
     "set_compute_resource": GRANT,
     "delete_compute_resource": GRANT,
+    **{f"list_{kind}_data_sources": EVERYBODY for kind in SOURCE_KINDS},
+    **{f"create_{kind}_data_source": ((403, 403, 202, 202), (403, 403, 403, 202)) for kind in SOURCE_KINDS},
+    **{f"get_{kind}_data_source": READ for kind in SOURCE_KINDS},
+    **{f"{act}_{kind}_data_source": GRANT for act in ("set", "delete") for kind in SOURCE_KINDS},
     "list_templates": EVERYBODY,
     "create_template": ((403, 403, 202, 202), (403, 403, 403, 202)),
     "get_template": READ,
@@ -148,7 +161,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
 """By operation, the status for each of ROLES in the own project, and in another. In the other project the three first
 are as somebody with no role; what belongs to no project is the same in both."""
 
-ASSETS: Final = ("environment", "compute_resource", "template")
+OF_SOURCES: Final = {f"{kind.replace('-', '_')}_data_source": spec for kind, spec in SOURCES.items()}
+ASSETS: Final = ("environment", "compute_resource", "template", *OF_SOURCES)
 POLICIES: Final = ("training", "distributed", "workspace")
 BUDGET: Final = {"gpuHours": 1_000_000}
 """That nothing here exhausts."""
@@ -209,7 +223,8 @@ def asset(project: str, path: str, fresh: str) -> dict[str, Any]:
     """The body of an environment, a compute resource or a template, by the path of its list."""
     meta = {"name": f"a-{fresh}", "scope": "project", "projectId": project}
     of_template = {"workloadType": "Training"} if "template" in path else {}
-    return {"meta": meta | of_template, "spec": {}}
+    kind = path.partition("/datasource/")[2].partition("/")[0]
+    return {"meta": meta | of_template, "spec": SOURCES.get(kind, {})}
 
 
 def gang(served: Served, project: str) -> dict[str, Any]:
@@ -329,7 +344,7 @@ def aimed(
         "void_message": {"sequence": 1, "reason": "a test"},
     }
     bodies |= {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
-    bodies |= {f"set_{kind}": {"spec": {}} for kind in ASSETS}
+    bodies |= {f"set_{kind}": {"spec": OF_SOURCES.get(kind, {})} for kind in ASSETS}
     bodies |= {f"{act}_{kind}_policy": {} for act in ("set", "rehearse") for kind in POLICIES}
     if name in bodies:
         options["json"] = bodies[name]

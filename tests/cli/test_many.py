@@ -1,5 +1,6 @@
 """Many workloads from the command line: applied from files, chosen by filters, marked with labels. On the real API."""
 
+import json
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,56 @@ def test_a_sweep_that_is_applied_again_is_unchanged(alice: Served, muster: Any, 
     assert muster("workload", "describe", f"{prefix}-sweep", "-o", "json").json()["spec"]["completions"] == 2
 
 
+def test_what_policies_set_is_no_difference(
+    alice: Served, muster: Any, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_TOKEN", alice.token("admin"))
+    policy = tmp_path / "policy.json"
+    policy.write_text(
+        json.dumps(
+            {
+                "defaults": {
+                    "image": "python:3.13",
+                    "priorityClass": "medium",
+                    "labels": [{"name": "team", "value": "all"}, {"name": "set", "value": "policy"}],
+                    "compute": {"cpuMemoryRequest": "1Gi"},
+                },
+                "rules": {"labels": {"lockedItems": ["team"]}},
+            }
+        )
+    )
+    file = tmp_path / "many.yaml"
+    text = MANY.format(prefix).replace('image: "python:3.13", ', "").partition("---")[0]
+    file.write_text(text)
+    apply = ("apply", "-f", str(file), "-p", "default", "-o", "json")
+    listed = ("workload", "list", "-p", "default", "-l", f"set={prefix}", "-o", "name")
+    assert (ran := muster("policy", "set", "trainings", "-f", str(policy), "-p", "default")).code == 0, ran.err
+    try:
+        assert results(muster(*apply, "--dry-run")) == {"train": "created"}, "the policy has an image"
+        assert results(first := muster(*apply)) == {"train": "created"}, first.err
+        assert until(lambda: len(muster(*listed).out.split()) or None, 20)
+        for _ in ("as it is", "after it was applied again"):
+            assert results(ran := muster(*apply)) == {"train": "unchanged"}, ran.out
+
+        file.write_text(text.replace("labels: [", "labels: [{name: stage, value: dev}, "))
+        assert results(ran := muster(*apply)) == {"train": "changed"}, ran.out
+        shown = muster("workload", "describe", f"{prefix}-train", "-p", "default", "-o", "json").json()["spec"]
+        assert {label["name"]: label["value"] for label in shown["labels"]} == {
+            "team": "all",
+            "set": prefix,
+            "stage": "dev",
+        }
+        assert (shown["image"], shown["priorityClass"]) == ("python:3.13", "medium")
+
+        file.write_text(text.replace("args: train.py", "args: train.py, image: other").replace("train\n", "train-2\n"))
+        policy.write_text(json.dumps({"rules": {"image": {"options": ["python:3.13"]}}}))
+        assert muster("policy", "set", "trainings", "-f", str(policy), "-p", "default").code == 0
+        assert results(dry := muster(*apply, "--dry-run")) == {"train-2": "refused"}, dry.out
+        assert "which the project's policy allows" in dry.json()[0]["why"]
+    finally:
+        muster("policy", "delete", "trainings", "-p", "default", "-y")
+
+
 @pytest.mark.parametrize(
     ("text", "told", "code"),
     [
@@ -124,9 +175,9 @@ def test_user_and_groups_of_a_token_are_no_difference() -> None:
         "spec": {"image": "a", "security": {"uidGidSource": "fromIdpToken", "runAsUid": 1000}},
     }
 
-    assert _differing(one, want, there) == []
+    assert _differing(one, want, there, {}) == []
     there["spec"]["security"]["uidGidSource"] = "custom"
-    assert _differing(one, want, there) == ["spec.security"]
+    assert _differing(one, want, there, {}) == ["spec.security"]
     assert not one.merged
     assert _Wanted(file="f", kind="Training", request={"templateId": "t"}).merged
 

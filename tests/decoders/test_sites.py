@@ -43,6 +43,7 @@ SITES: Final = {
     "services.api.rows LoggedRows.runs_of": "nobody: JSON that this process has just made of the log's states",
     "services.api.operation_log _audited": SPOILED + "the gate; told as unreadable among the others",
     "services.api.check": "any caller, after read_object; 400 with every field (test_extremes.py)",
+    "services.autoscaler.service Autoscaler.hear": "who forwards requests; dropped and counted (test_service.py)",
     "services.auto_deletion.budgets": "the projector, from decoded states; not measured, with a warning",
     "services.cluster_sync.recipes Recipes._recipe": SPOILED + "the cluster's agent; passed by with a warning",
     "services.cluster_sync.recipes _asked_about": SPOILED + "the cluster's agent; taken for a request of a recipe",

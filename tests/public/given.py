@@ -1,4 +1,4 @@
-"""One log in which every public event happens at least once."""
+"""Two logs in which every public event happens at least once."""
 
 from typing import Any
 
@@ -11,16 +11,19 @@ from events.project import ChangeProject, DeleteProject
 from events.void import Unreadable, VoidMessage
 from events.workload.commands import (
     ChangeWorkload,
+    CreateWorkload,
     DeleteWorkload,
     PlacePods,
     PodFact,
     ReportPods,
     ResumeWorkload,
+    ScaleInference,
     SuspendWorkload,
     TransferWorkload,
 )
+from events.workload.fields.inference import Autoscaling, Serving, ServingPort
 from events.workload.pod import PodRef
-from events.workload.spec import ComputeSpec, TrainingSpec
+from events.workload.spec import ComputeSpec, Inference, TrainingSpec
 from tests.support.lives import CLUSTER_SYNC, FIRST, SCHEDULER, World
 
 FACTS = NodeFacts(cpu_milli=128_000, memory_bytes=2**40, gpu_count=8, gpu_memory_bytes=80 * 2**30, max_pods=1000)
@@ -84,6 +87,28 @@ def every_event() -> World:
 
 def _another_owner(story: Story) -> None:
     story.do(workload_key(story.project_id, "beta"), TransferWorkload, subject="bob", actor="bob")
+
+
+def an_inference() -> World:
+    """Another log: the load of an inference asks for more replicas."""
+    story = Story()
+    world, cluster_id, project_id = story.world, story.cluster_id, story.project_id
+    serving = Serving(serving_port=ServingPort(container=8000), autoscaling=Autoscaling(max_replicas=4))
+    command = CreateWorkload(
+        kind="Inference",
+        name="chat",
+        requested_name="chat",
+        project_id=project_id,
+        cluster_id=cluster_id,
+        spec=TrainingSpec(image="vllm"),
+        inference=Inference(serving=serving, replicas=1),
+    )
+    key = workload_key(project_id, "chat")
+    assert world.do("workload", key, command) is None
+    story.do(key, PlacePods, waiting_reason="no_nodes", waiting_message="the cluster has no nodes")
+    told = "load 340 requests/s over 1 replica, target 100"
+    story.do(key, ScaleInference, replicas=4, was=1, reason="load", message=told)
+    return world
 
 
 def _a_budget(story: Story) -> None:

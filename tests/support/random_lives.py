@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from development.checker.records import RawMessage
 from events.codec import encode_commit
 from events.commit import Actor, service_actor
@@ -19,12 +21,14 @@ from events.workload.commands import (
     PodFact,
     ReportPods,
     ResumeWorkload,
+    ScaleInference,
     SuspendWorkload,
     TransferWorkload,
     UndoAct,
 )
+from events.workload.fields.inference import Autoscaling, Serving, ServingPort
 from events.workload.pod import LIVE_POD_PHASES, DeviceShare, Placement, PodRef
-from events.workload.spec import ComputeSpec, TrainingSpec, pod_request
+from events.workload.spec import ComputeSpec, Inference, TrainingSpec, pod_request
 from events.workload.state import (
     UndoableAct,
     Workload,
@@ -69,6 +73,7 @@ class Lives:
             (self._release, 4),
             (self._node, 2),
             (self._due, 1),
+            (self._scale, 4),
         )
         self.world.later(self.chance.choice((0.1, 1, 4, 70)))
         self.chance.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
@@ -104,6 +109,10 @@ class Lives:
             cluster_id=self.cluster_id,
             spec=spec,
         )
+        if self.chance.random() < 0.3:
+            scaling = Autoscaling(max_replicas=3, scale_to_zero_retention_seconds=60)
+            serving = Serving(serving_port=ServingPort(container=8000), autoscaling=scaling)
+            command = replace(command, kind="Inference", inference=Inference(serving=serving, replicas=1))
         key = workload_key(self.project_id, name)
         self._do("workload", key, command)
         self.keys = sorted({*self.keys, key})
@@ -212,6 +221,17 @@ class Lives:
         if some is not None and some[1].phase in FINISHED:
             command = DeleteWorkload(workload_id=some[1].workload_id, generation=some[1].generation)
             self._do("workload", some[0], command, service_actor("auto_deletion"))
+
+    def _scale(self) -> None:
+        """Replicas, as the autoscaler would; beyond bounds and on old news, too, which does nothing."""
+        some = self._some()
+        if some is None:
+            return
+        key, state = some
+        was = self.chance.choice((0, 1, 2, 3)) if state.inference is None else state.inference.replicas
+        replicas, reason = self.chance.randint(0, 4), self.chance.choice(("load", "idle", "request"))
+        command = ScaleInference(workload_id=state.workload_id, replicas=replicas, was=was, reason=reason, message="m")
+        self._do("workload", key, command, service_actor("autoscaler"))
 
     def _release(self) -> None:
         """What no longer lives, as the scheduler does."""

@@ -72,6 +72,13 @@ class Workspace(Training1, frozen=True, kw_only=True):
     """The spec, with defaults filled in."""
 
 
+class Inference(Training1, frozen=True, kw_only=True):
+    """An inference."""
+
+    spec: Annotated[object, spec_schema("InferenceSpec")] = None
+    """The spec of its replicas and of the whole, with defaults filled in."""
+
+
 class DistributedTraining(Training1, frozen=True, kw_only=True):
     """A distributed training."""
 
@@ -89,7 +96,7 @@ class AnyWorkload(Training1, frozen=True, kw_only=True):
     spec: Annotated[object, spec_schema("WorkloadSpec")] = None
     """The spec, with defaults filled in, in the fields of a request for its kind."""
     kubernetes_type: str
-    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
+    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload, InteractiveWorkload or InferenceWorkload."""
     master_spec_same_as_worker: bool | UnsetType = UNSET
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: Annotated[object, spec_schema("MasterSpec")] | UnsetType = UNSET
