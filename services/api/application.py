@@ -34,6 +34,7 @@ from services.api import (
     use_hours,
     use_now,
     webhooks,
+    workload_connections,
     workloads,
     workspaces,
 )
@@ -60,6 +61,7 @@ OPERATIONS: Final = operations_in(
         acts,
         undo,
         workloads,
+        workload_connections,
         export,
         logs,
         clusters,

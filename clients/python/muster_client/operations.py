@@ -1884,7 +1884,8 @@ def list_workloads(
     Args:
         offset: Rows to skip. Default: 0.
         limit: Maximum number of rows, 1 to 500. Default: 50.
-        sort_by: A field of the rows. Default: createdAt.
+        sort_by: A field of the rows, or several with commas; - before one turns its direction:
+            `phase,-createdAt`. Default: createdAt.
         sort_order: Sort direction. Default: desc.
         filter_by: `field==value`, repeatable; operators == != <= >= =@ !@ =^ =$.
         label_selector: Labels, as Kubernetes selects by them: `team=vision,stage in (dev,test),!old`.
@@ -2055,6 +2056,11 @@ def list_workload_types() -> Request[models.WorkloadTypes]:
     return Request("GET", "/api/v1/workload-types", models.WorkloadTypes)
 
 
+def workload_connections(workload_id: str) -> Request[models.Connections]:
+    """List how what a workload serves is reached, now."""
+    return Request("GET", path("/api/v1/workloads/{}/connections", workload_id), models.Connections)
+
+
 def export_workloads(
     *,
     format_: Literal["csv", "jsonl"] | None = None,
@@ -2072,7 +2078,8 @@ def export_workloads(
     Args:
         format_: Format of the file. Default: csv.
         columns: Names of columns, with commas. Default: all.
-        sort_by: A field of the rows. Default: createdAt.
+        sort_by: A field of the rows, or several with commas; - before one turns its direction:
+            `phase,-createdAt`. Default: createdAt.
         sort_order: Sort direction. Default: desc.
         filter_by: `field==value`, repeatable; operators == != <= >= =@ !@ =^ =$.
         label_selector: Labels, as Kubernetes selects by them: `team=vision,stage in (dev,test),!old`.
