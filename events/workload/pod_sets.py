@@ -11,9 +11,11 @@ import msgspec
 from events.workload.fields.connections import ServiceType
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import PodAffinity, Toleration
+from events.workload.fields.sweep import SweepSpec
 from events.workload.readiness import Readiness
 from events.workload.rendezvous import Peers
 from events.workload.spec import PodRequest
+from events.workload.sweeps import values_of
 from events.workload.volumes import Volume
 
 NO_LIMIT: Final = 0
@@ -139,6 +141,8 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     template: PodTemplate
     peers: Peers | None = None
     """How its pods find the others of the workload; None where they need not."""
+    sweep: SweepSpec | None = None
+    """Values by which its pods differ; None where they are all alike."""
     outlives: bool = False
     """Whether pods of it that live when the workload completes or fails are left to end by themselves."""
     node_pools: tuple[str, ...] = ()
@@ -152,3 +156,7 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     def at_once(self) -> int:
         """The most pods that live at the same time."""
         return min(self.count, self.parallelism)
+
+    def values(self, index: int) -> dict[str, str]:
+        """What the environment of the pod of this index has beside the template's."""
+        return values_of(self.sweep, index) if self.sweep is not None else {}

@@ -29,8 +29,10 @@ from events.workload.fields.scheduling import (
     Scheduling,
 )
 from events.workload.fields.storage import Storage, StorageSpec
+from events.workload.fields.sweep import Sweep
 from events.workload.fields.workspace import OverQuota
 from events.workload.needs import ExtendedAmount, Tolerated, tolerated
+from events.workload.sweeps import runs_of
 from events.workload.volumes import check_volumes
 
 NO_INFERENCES: Final = frozenset(
@@ -54,7 +56,17 @@ WHOLE_GPU_MILLI: Final = 1000
 if TYPE_CHECKING:
 
     class TrainingSpec(
-        Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Connections,
+        Scheduling,
+        Lifetime,
+        Sweep,
+        Metadata,
+        frozen=True,
+        kw_only=True,
     ):
         """The effective spec of a standard training: every field has its value. Every kind stores one: a field that a
         kind does not have keeps its default there.
@@ -104,6 +116,7 @@ if TYPE_CHECKING:
         Scheduling,
         OverQuota,
         Lifetime,
+        Sweep,
         Metadata,
         Distribution,
         Serving,
@@ -117,7 +130,7 @@ if TYPE_CHECKING:
 else:
     _OF_PODS = (Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Metadata)
     _RUNS = {"completions", "parallelism"}
-    TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS)
+    TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS[:-1], Sweep, Metadata)
     WorkspaceSpec = joined(
         "WorkspaceSpec",
         __name__,
@@ -137,7 +150,8 @@ else:
     WorkloadSpec = joined(
         "WorkloadSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
+        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Sweep, Metadata),
+        Distribution,
         Serving,
         # Only one kind has them, and insists on them.
         defaults={"distributed_framework": None, "serving_port": None},
@@ -248,6 +262,7 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         spec,
         compute=replace(compute, extended_resources=_included(compute.extended_resources)),
         preemptibility=spec.preemptibility or preemptibility_of(spec.priority_class),
+        completions=runs_of(spec.sweep) or spec.completions,
         backoff_limit=0 if spec.restart_policy == "Never" else spec.backoff_limit,
         tolerations=_included(spec.tolerations),
         environment_variables=_included(spec.environment_variables),
@@ -262,7 +277,10 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
 
 
 FOLLOWING: Final = frozenset(
-    {"preemptibility", "compute.gpuDevicesRequest", "autoscaling.minReplicas", "autoscaling.maxReplicas"}
+    {
+        *("preemptibility", "compute.gpuDevicesRequest", "completions"),
+        *("autoscaling.minReplicas", "autoscaling.maxReplicas"),
+    }
 )
 """Fields whose default `with_defaults` and `beside_with_defaults` make of other fields."""
 

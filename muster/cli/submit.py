@@ -166,6 +166,10 @@ def _submit(
     _name(request, name, name_prefix, of.noun)
     environment = _environment(fields)
     set_fields(request, fields, of.creation)
+    if (table := fields.get("sweep_csv")) is not None:
+        from muster.cli.sweep_csv import set_sweep
+
+        set_sweep(request, table, given=bool(fields.get("sweep") or fields.get("sweep_combine")))
     _set_topology(request, required_pod_topology_key, preferred_pod_topology_key)
     _set_words(request, words, of.noun, replace_command=replace_command)
     if of.framework:

@@ -17,6 +17,7 @@ from events.fields.node import Node, tree
 from events.fields.texts import help_of
 from events.workload.fields.creation import Creation, DistributedCreation, TrainingCreation
 from events.workload.fields.distribution import Distribution
+from events.workload.fields.sweep import Sweep
 from events.workload.kinds import KINDS
 from muster.cli.coercion import TyperParameter, convert_lightly
 from muster.cli.complete import node_pools
@@ -30,6 +31,7 @@ from muster.cli.values import (
     parse_integer,
     parse_number,
     parse_pair,
+    parse_values,
     set_field,
 )
 
@@ -48,9 +50,10 @@ What has no = is a name (`muster.cli.submit`).
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
 
-FlagKind = Literal["text", "integer", "number", "duration", "switch", "list", "names", "pairs", "items"]
+FlagKind = Literal["text", "integer", "number", "duration", "switch", "list", "names", "pairs", "values", "items"]
 """How a flag's text becomes the field's value. list: comma separated; names: the same, of items that have only a name;
-pairs: NAME=VALUE; items: FIELD=VALUE,…; these four repeatable. switch: true where it is given.
+pairs: NAME=VALUE; values: NAME=A,B or NAME=1..5; items: FIELD=VALUE,…; these five repeatable. switch: true where it is
+given.
 """
 
 _METAVAR: Final[dict[FlagKind, str]] = {
@@ -62,12 +65,14 @@ _METAVAR: Final[dict[FlagKind, str]] = {
     "list": "A,B",
     "names": "A,B",
     "pairs": "NAME=VALUE",
+    "values": "NAME=A,B|1..5",
     "items": "FIELD=VALUE,…",
 }
 _MORE_HELP: Final[dict[FlagKind, str]] = {
     "list": " Comma separated.",
     "names": " Comma separated.",
     "pairs": " Repeatable.",
+    "values": " Repeatable.",
     "items": " Repeatable.",
     "duration": " Write 30s, 5m, 2h or 7d.",
 }
@@ -123,7 +128,9 @@ def _kind_of_items(node: Node) -> FlagKind:
     first, *more = (field for field in node.item.fields if field.name != "exclude")
     if first.name != node.about.key:
         return "items"
-    return "names" if not more else "pairs" if more[0].kind == "text" else "items"
+    if not more:
+        return "names"
+    return "pairs" if more[0].kind == "text" else "values" if more[0].kind == "list" else "items"
 
 
 _LIVE: Final[dict[str, Callable[..., Any]]] = {"spec.nodePools": node_pools}
@@ -165,9 +172,21 @@ def field_options(creation: type[Creation]) -> list[TyperOption]:
     options = [_option(flag) for flag in flags_of(creation)]
     if creation is DistributedCreation:
         options.append(_switch(["no_master", "--no-master"], "Run workers only, and no master.", Distribution.TITLE))
+    if creation is TrainingCreation:
+        options.append(_sweep_csv())
     for option in options:
         convert_lightly(cast("TyperParameter", option))
     return options
+
+
+def _sweep_csv() -> TyperOption:
+    return TyperOption(
+        param_decls=["sweep_csv", "--sweep-csv"],
+        type_descriptor=TypeDescriptor(annotation=str, parameter_info=OptionInfo(), file_annotation=None),
+        help="Read the runs from this CSV file: a column for each variable, a row for each run.",
+        metavar="FILE",
+        rich_help_panel=Sweep.TITLE,
+    )
 
 
 def _switch(names: list[str], told: str, section: str) -> TyperOption:
@@ -186,7 +205,7 @@ def _option(flag: Flag) -> TyperOption:
     section = "Master" if of_master else flag.node.section
     if flag.kind == "switch":
         return _switch([flag.parameter, *flag.names], help_of(flag.node), section)
-    many = flag.kind in {"list", "names", "pairs", "items"}
+    many = flag.kind in {"list", "names", "pairs", "values", "items"}
     of_type: Any = list[str] if many else str
     # A shell completes from a table that is made of this (muster.cli.reference).
     offered = OptionInfo(
@@ -254,6 +273,8 @@ def value_of(flag: Flag, texts: list[str]) -> Json:
             return parse_boolean(text)
         case "pairs":
             return [_pair(flag, entry) for entry in texts]
+        case "values":
+            return [_values(flag, entry) for entry in texts]
         case "items":
             return [_item(flag, entry) for entry in texts]
 
@@ -269,6 +290,13 @@ def _pair(flag: Flag, text: str) -> Row:
     assert flag.node.item is not None
     key, of_value = flag.node.item.fields[:2]
     return {key.name: name, of_value.name: value}
+
+
+def _values(flag: Flag, text: str) -> Row:
+    name, values = parse_pair(text, flag.names[0].removeprefix("--"), form="NAME=A,B or NAME=1..5")
+    assert flag.node.item is not None
+    key, of_values = flag.node.item.fields[:2]
+    return {key.name: name, of_values.name: parse_values(values)}
 
 
 def _item(flag: Flag, text: str) -> Row:

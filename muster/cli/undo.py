@@ -147,4 +147,5 @@ def _done(session: Session, row: Row, code: ExitCode) -> tuple[Row, ExitCode]:
     except Problem as problem:
         report(problem, session.out.stderr, debug=session.connection.debug)
         return row | {"result": "refused", "why": problem.what}, problem.code
-    return row | {"result": "undone"}, ExitCode.OK
+    row["result"] = "undone"
+    return row, ExitCode.OK

@@ -48,6 +48,39 @@ def parse_pair(text: str, what: str, *, form: str = "NAME=VALUE") -> tuple[str, 
     return name, value
 
 
+_RANGE: Final = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?\Z")
+_LIKE_RANGE: Final = re.compile(r"[-+.\d]*\d\.\.[-+.\d]*\d\Z")
+MOST_VALUES: Final = 10_000
+"""Of one range; what a sweep may have."""
+
+
+def parse_values(text: str) -> list[Json]:
+    """Values of `0.1,0.01`, `1..5` or `10..50..20`: whole numbers from one to another, perhaps in steps. A value with a
+    comma stands in double quotes. Raises ValueProblem.
+    """
+    import csv
+
+    try:
+        (parts,) = csv.reader([text], strict=True)
+    except (ValueError, csv.Error) as error:
+        raise ValueProblem(f"{text!r} is no list of values: {error}; write A,B or 1..5") from error
+    if not parts:
+        raise ValueProblem("there are no values; write A,B or 1..5")
+    found: list[Json] = []
+    for part in parts:
+        if (range_ := _RANGE.match(part)) is None:
+            if _LIKE_RANGE.match(part):
+                raise ValueProblem(f"{part!r} is no range; that is of whole numbers, as 1..5 or 10..50..20")
+            found.append(part)
+            continue
+        first, last, step = int(range_[1]), int(range_[2]), int(range_[3] or 1)
+        if not step or abs(last - first) // step >= MOST_VALUES:
+            raise ValueProblem(f"{part!r} has no end, or more than {MOST_VALUES} values; write fewer")
+        towards = step if last >= first else -step
+        found += [str(number) for number in range(first, last + (1 if towards > 0 else -1), towards)]
+    return found
+
+
 def parse_number(text: str) -> float:
     """A number that JSON has: infinity is none."""
     try:

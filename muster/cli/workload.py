@@ -58,9 +58,12 @@ from muster.cli.workload_columns import (
     HISTORY_COLUMNS,
     METRIC_COLUMNS,
     POD_COLUMNS,
+    RESULT_COLUMNS,
     columns_of_one_kind,
     gpus,
+    pod_columns,
     pods,
+    results_by_run,
     runs,
     sortable,
     told_phase,
@@ -72,6 +75,10 @@ SECTIONS: Final = ("general", "spec", "compute", "storage", "connections", "pods
 """Parts of a description, in their order. `compute` and `storage` are parts of the spec."""
 _SHOWN_RECORDS: Final = 10
 """Newest records that a description shows."""
+_SHOWN_RUNS: Final = 100
+"""Runs of a sweep, likewise; `pods` lists all."""
+_SHOWN_VALUES: Final = 10
+"""Of one parameter of a sweep."""
 METRIC_TYPES: Final = ("CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES")
 _BEFORE_PODS: Final = frozenset({"Creating", "Pending", "Resuming"})
 _LIST_ROWS: Final = 100
@@ -457,7 +464,8 @@ def _add_pods(app: typer.Typer) -> None:
 
         if watch:
             watch_rows(patience, session.out, fetch, POD_COLUMNS, key=_run_of)
-        session.out.rows(fetch(), POD_COLUMNS, empty="no pods")
+        found = fetch()
+        session.out.rows(found, pod_columns(found), empty="no pods")
 
 
 def _run_of(pod: Row) -> str:
@@ -581,7 +589,11 @@ def _describe(session: Session, identifier: str, row: Row, sections: frozenset[s
         out.heading("Connections")
         out.table(reached, CONNECTION_COLUMNS)
     found = rows_of(session.api.get(f"/workloads/{identifier}/pods"), "pods") if "pods" in sections else []
-    if found:
+    if results := results_by_run(found):
+        left = len(results) - _SHOWN_RUNS
+        out.heading("Results by run" + (f" (the first {_SHOWN_RUNS} of {len(results)})" if left > 0 else ""))
+        out.table(results[:_SHOWN_RUNS], RESULT_COLUMNS)
+    elif found:
         out.heading("Pods")
         out.table(found, POD_COLUMNS)
     if records and "history" in sections:
@@ -629,6 +641,7 @@ def _general(session: Session, identifier: str, row: Row, records: list[Row]) ->
             ),
             ("Why", why(row)),
             ("Created", _when(session, row, "createdAt") + _by(row)),
+            ("Owner", text_of(row, "submittedBy") if _given_away(row) else ""),
             ("Started", _when(session, row, "startedAt")),
             ("Ended", _when(session, row, "completedAt")),
             ("Deleted", _when(session, row, "deletedAt") + _deleted_by(records)),
@@ -697,6 +710,10 @@ def _item(entry: Row) -> str:
         return f"{text_of(entry, 'resource')}={text_of(entry, 'quantity')}"
     if "url" in entry:
         return f"{text_of(entry, 'name') or text_of(entry, 'type')}={text_of(entry, 'url')}"
+    if isinstance(swept := entry.get("values"), list):
+        shown = [plain_text(value) for value in swept[:_SHOWN_VALUES]]
+        more = len(swept) - len(shown)
+        return f"{text_of(entry, 'name')}={','.join(shown)}{f',… ({more} more)' if more > 0 else ''}"
     if entry.keys() == {"name"}:
         return text_of(entry, "name")
     return f"{text_of(entry, 'name')}={text_of(entry, 'value')}"
@@ -707,5 +724,10 @@ def _when(session: Session, row: Row, key: str) -> str:
 
 
 def _by(row: Row) -> str:
-    owner = text_of(row, "submittedBy") or text_of(row, "createdBy")
-    return f" by {owner}" if owner else ""
+    creator = text_of(row, "createdBy") or text_of(row, "submittedBy")
+    return f" by {creator}" if creator else ""
+
+
+def _given_away(row: Row) -> bool:
+    creator = text_of(row, "createdBy")
+    return bool(creator) and text_of(row, "submittedBy") not in {"", creator}

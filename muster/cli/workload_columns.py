@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from muster.cli.output import Column
-from muster.cli.values import Row, format_number, format_span, number_of, rows_of, text_of
+from muster.cli.output import Column, plain_text
+from muster.cli.values import Row, format_number, format_span, number_of, parse_time, row_of, rows_of, text_of
 
 
 def _bytes(row: Row, key: str) -> str:
@@ -162,8 +162,14 @@ def _why_of_pod(row: Row) -> str:
     return text_of(row, "message") or ("" if reason == "exit_code" else reason.replace("_", " "))
 
 
+def values_told(pod: Row) -> str:
+    """Of a sweep: the values of a pod's runs."""
+    return ",".join(f"{name}={plain_text(value)}" for name, value in row_of(pod, "values").items())
+
+
 POD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("POD", "name"),
+    Column("VALUES", "values", show=values_told, wide=True),
     Column("PHASE", "phase"),
     Column("NODE", "node"),
     Column("GPUS", "devices", show=_devices),
@@ -176,6 +182,37 @@ POD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("SET", "podSet", wide=True),
     Column("INDEX", "index", wide=True),
     Column("POOL", "nodePool", wide=True),
+)
+
+
+def pod_columns(pods: list[Row]) -> tuple[Column, ...]:
+    """Those of a list of pods: with their values, where they have some."""
+    if not any("values" in pod for pod in pods):
+        return POD_COLUMNS
+    return tuple(replace(column, wide=False) if column.key == "values" else column for column in POD_COLUMNS)
+
+
+def results_by_run(pods: list[Row]) -> list[Row]:
+    """Of a sweep: the newest run of each pod, in their order."""
+    newest: dict[str, Row] = {}
+    for pod in pods:
+        if "values" in pod:
+            newest[text_of(pod, "name")] = pod  # in order of attempt and run
+    return list(newest.values())
+
+
+def _took(pod: Row) -> str:
+    begin, end = parse_time(text_of(pod, "startedAt")), parse_time(text_of(pod, "finishedAt"))
+    return "" if begin is None or end is None else f"{max((end - begin).total_seconds(), 0):.1f} s"
+
+
+RESULT_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("VALUES", "values", show=values_told),
+    Column("PHASE", "phase"),
+    Column("EXIT", "exitCode"),
+    Column("TOOK", "finishedAt", show=_took),
+    Column("POD", "name"),
+    Column("WHY", "message", show=_why_of_pod, rest=True),
 )
 
 HISTORY_COLUMNS: Final[tuple[Column, ...]] = (

@@ -21,6 +21,7 @@ from events.workload.fields.creation import Creation, DistributedCreation, Infer
 from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import MatchExpression, Toleration
+from events.workload.fields.sweep import MOST_RUNS, SweepParameter
 from events.workload.needs import GPU, is_extended, whole_number
 from events.workload.spec import (
     MAX_AUTO_DELETION_SECONDS,
@@ -30,6 +31,7 @@ from events.workload.spec import (
     TrainingSpec,
     WorkspaceSpec,
 )
+from events.workload.sweeps import runs_of
 from services.api.connection_rules import check_connections, check_connections_kind
 from services.api.container_rules import (
     check_container,
@@ -360,11 +362,15 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     names = SET_BY_MUSTER if kind == "kubernetes" else SET_BY_MUSTER | {"CUDA_VISIBLE_DEVICES"}
     if spec.compute.gpu_devices_request or spec.compute.gpu_request_type:
         names |= SET_WITH_DEVICES
-    for index, variable in enumerate(spec.environment_variables):
-        of_port = variable.name.startswith(PORT_VARIABLE)
-        if (variable.name in names or of_port) and not variable.exclude:
-            details = f"{variable.name} is set by Muster on a cluster of kind {kind}; choose another name"
-            yield fault(f"spec.environmentVariables[{index}].name", details, "locked", "clusterId")
+    given = {
+        f"spec.environmentVariables[{index}].name": variable.name
+        for index, variable in enumerate(spec.environment_variables)
+        if not variable.exclude
+    } | {f"spec.sweep.parameters[{index}].name": one.name for index, one in enumerate(_swept(spec))}
+    for field, name in given.items():
+        if name in names or name.startswith(PORT_VARIABLE):
+            details = f"{name} is set by Muster on a cluster of kind {kind}; choose another name"
+            yield fault(field, details, "locked", "clusterId")
 
 
 def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
@@ -391,6 +397,8 @@ def _free_texts(spec: TrainingSpec) -> Iterator[tuple[str, str | None]]:
             if source is not None:
                 yield f"spec.environmentVariables[{index}].{name}.name", source.name
                 yield f"spec.environmentVariables[{index}].{name}.key", source.key
+    for index, parameter in enumerate(_swept(spec)):
+        yield from ((f"spec.sweep.parameters[{index}].values[{at}]", text) for at, text in enumerate(parameter.values))
     for index, annotation in enumerate(spec.annotations):
         yield f"spec.annotations[{index}].value", annotation.value
     for index, related in enumerate(spec.related_urls):
@@ -673,7 +681,7 @@ def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
     if spec.restart_policy == "Always":
         details = "Always is not possible: what has succeeded is not run again; give OnFailure or Never"
         yield fault("spec.restartPolicy", details, "options")
-    total, parallelism = spec.completions, spec.parallelism
+    total, parallelism = runs_of(spec.sweep) or spec.completions, spec.parallelism
     if parallelism > total >= 1:
         yield fault(
             "spec.parallelism",
@@ -681,6 +689,37 @@ def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
             "max",
             "spec.completions",
         )
+
+
+def _swept(spec: TrainingSpec) -> tuple[SweepParameter, ...]:
+    return () if spec.sweep is None else spec.sweep.parameters
+
+
+def _sweep(spec: TrainingSpec) -> Iterator[Issue]:
+    sweep, path = spec.sweep, "spec.sweep.parameters"
+    if sweep is None:
+        return
+    seen = {variable.name for variable in spec.environment_variables}
+    for index, parameter in enumerate(sweep.parameters):
+        field, name = f"{path}[{index}].name", parameter.name
+        if not _ENVIRONMENT_NAME.match(name):
+            yield fault(field, f"{shown(name)} is not possible: use printable ASCII without `=`")
+        elif name in seen:
+            details = f"{shown(name)} is given twice, here or as an environment variable; leave one out"
+            yield fault(field, details, None, "spec.environmentVariables")
+        seen.add(name)
+    counts = [len(parameter.values) for parameter in sweep.parameters]
+    if sweep.combine == "Rows" and len(set(counts)) > 1:
+        told = ", ".join(f"{shown(one.name)} has {len(one.values)}" for one in sweep.parameters)
+        yield fault(path, f"rows need as many values of each parameter: {told}", None, "spec.sweep.combine")
+        return
+    runs = runs_of(sweep)
+    if runs > MOST_RUNS:
+        details = f"make {runs} runs; at most {MOST_RUNS} are possible in one workload"
+        yield fault(path, details, "max", "spec.sweep.combine")
+    elif runs and spec.completions not in {1, runs}:
+        details = f"the sweep has {runs} runs, got {spec.completions}; leave it out"
+        yield fault("spec.completions", details, None, path, "spec.sweep.combine")
 
 
 def _metadata(spec: TrainingSpec) -> Iterator[Issue]:
@@ -742,6 +781,7 @@ _CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (
     _pod_affinity,
     _tolerations,
     _lifetime,
+    _sweep,
     _metadata,
     check_connections,
     check_home,

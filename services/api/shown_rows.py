@@ -8,6 +8,7 @@ import msgspec
 from events.actors import Person, mentioned, with_names
 from events.codec import newest_of
 from events.node import Taint as StoredTaint
+from events.workload.pod_sets import PodSet
 from services.api.answers import (
     HISTORY,
     Actor,
@@ -65,11 +66,15 @@ def history_record(row: Row, person: Callable[[str], Person]) -> HistoryRecord:
     )
 
 
-def pod_answer(row: Row) -> Pod:
+def pod_answer(row: Row, sets: Mapping[str, PodSet]) -> Pod:
+    """Args: sets, the pod sets of its workload, by name."""
+    pod_set = sets.get(row["pod_set"])
+    values = pod_set.values(row["index"]) if pod_set is not None else {}
     return Pod(
         name=f"{row['pod_set']}-{row['index']}",
         pod_set=row["pod_set"],
         index=row["index"],
+        values=values or msgspec.UNSET,
         attempt=row["attempt"],
         run=row["try_"] + 1,  # people count from 1, as the history does
         phase=row["phase"],

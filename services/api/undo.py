@@ -20,10 +20,10 @@ from events.workload.state import ActUndone, UndoableAct, Workload, WorkloadDele
 from projections.history_query import HistoryQuery
 from projections.values import MAX_BIGINT
 from services.api.acts import rehearsed
-from services.api.answers import Undo, UndoneAct, Values
-from services.api.answers.undo import Mark
+from services.api.answers import ChangedValues, Undo, UndoneAct
+from services.api.answers.undo import ChangedMark
 from services.api.context import Call, sequence_headers
-from services.api.errors import bad_request, refused
+from services.api.errors import bad_request, refused, unavailable
 from services.api.issues import Issue
 from services.api.kinds import load_workload
 from services.api.operations import Answer, changes
@@ -168,7 +168,8 @@ def _undo_rules(given: WorkloadUndo) -> list[Issue]:
 
 async def _acts_of(call: Call, version: int) -> Acts:
     """Raises 409 where nobody can look at all of them."""
-    await call.fresh(version)
+    if await call.fresh(version):
+        raise unavailable("the history is behind the log, so what can be undone is not known now; try again")
     rows: list[Row] = []
     asked = HistoryQuery(types=_TYPES, end=version)
     while len(rows) < MOST_ACTS:
@@ -230,12 +231,12 @@ async def _command(call: Call, act: Row, state: Workload) -> UndoAct:
     return UndoAct(workload_id=call.id, sequence=sequence, act=act["type"], made=made, before=before)
 
 
-def _values(of: Changeable) -> Values:
+def _values(of: Changeable) -> ChangedValues:
     def marks(given: Sequence[Any] | None) -> Any:
-        return UNSET if given is None else [Mark(name=one.name, value=one.value) for one in given]
+        return UNSET if given is None else [ChangedMark(name=one.name, value=one.value) for one in given]
 
     seconds = of.auto_deletion_time_after_completion_seconds
-    return Values(
+    return ChangedValues(
         priority_class=UNSET if of.priority_class is None else of.priority_class,
         auto_deletion_time_after_completion_seconds=UNSET if seconds is None else seconds,
         labels=marks(of.labels),

@@ -19,6 +19,7 @@ from events.workload.fields.creation import AnyCreation
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
+from events.workload.pod_sets import PodSet
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS, NO_SPEC, WorkloadSpec, preemptibility_of
 from events.workload.state import Workload
 from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, WorkloadQuery, problems
@@ -387,12 +388,17 @@ async def _records(call: Look, queries: Queries) -> HistoryQuery:
 async def workload_pods(call: Look) -> Answer[Pods]:
     moment = await moment_of(call)
     if moment is not None:
-        runs = await call.api.rows.runs_of(await workload_at(call, moment))
-        return read_answer(Pods(pods=[pod_answer(row) for row in runs]), moment.seq, moment_headers(moment))
+        then = await workload_at(call, moment)
+        runs, sets = await call.api.rows.runs_of(then), _sets(then.state)
+        return read_answer(Pods(pods=[pod_answer(row, sets) for row in runs]), moment.seq, moment_headers(moment))
     chain = await load_workload(call, call.id)
     headers = await call.fresh(chain.version)
-    found = await call.queries.pods(call.id)
-    return read_answer(Pods(pods=[pod_answer(row) for row in found.rows]), found.seq, headers)
+    found, sets = await call.queries.pods(call.id), _sets(chain.state)
+    return read_answer(Pods(pods=[pod_answer(row, sets) for row in found.rows]), found.seq, headers)
+
+
+def _sets(state: Workload) -> dict[str, PodSet]:
+    return {pod_set.name: pod_set for pod_set in state.pod_sets}
 
 
 @reads(

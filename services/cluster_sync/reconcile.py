@@ -114,7 +114,8 @@ def run_pod(desired: Desired) -> RunPod:
         keeps_entry_point=not template.command,
         working_dir=template.working_dir,
         code=template.code,
-        environment={one.name: one.value or "" for one in template.environment if one.name not in sources},
+        environment={one.name: one.value or "" for one in template.environment if one.name not in sources}
+        | pod_set.values(index),
         environment_from=tuple(sources.values()),
         rendezvous={} if pod_set.peers is None else rendezvous.variables(pod_set.peers, index),
         cpu_milli=request.cpu_milli,

@@ -79,7 +79,11 @@ def _of_transfer(command: TransferWorkload, actor: str, needed: Permission, fact
     )
     if isinstance(admission, Refusal) or about is None or given:
         return admission
-    return _not_to_give(command, actor, about, facts) or admission
+    if refusal := _not_to_give(command, actor, about, facts):
+        return refusal
+    # Also where protection is off, nobody but an administrator gives away what is somebody else's.
+    special_right = None if actor == about.owner else Permission.OVERRIDE_OWNERSHIP
+    return msgspec.structs.replace(admission, special_right=special_right)
 
 
 def _not_to_give(command: TransferWorkload, actor: str, about: About, facts: Facts) -> Refusal | None:

@@ -112,6 +112,49 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         {("spec.parallelism", "max")},
     ),
     ("R25 parallelism above the default of one run", {"parallelism": 2}, {("spec.parallelism", "max")}),
+    (
+        "sweep: a name that no variable has, one that is a variable already, and one twice",
+        {
+            "environmentVariables": [{"name": "seed", "value": "1"}],
+            "sweep": {"parameters": [{"name": n, "values": ["1"]} for n in ("a=b", "seed", "lr", "lr")]},
+        },
+        {(f"spec.sweep.parameters[{n}].name", None) for n in (0, 1, 3)},
+    ),
+    (
+        "sweep: rows that do not match",
+        {
+            "sweep": {
+                "parameters": [{"name": "a", "values": ["1", "2"]}, {"name": "b", "values": ["1"]}],
+                "combine": "Rows",
+            }
+        },
+        {("spec.sweep.parameters", None)},
+    ),
+    (
+        "sweep: more runs than are possible",
+        {"sweep": {"parameters": [{"name": n, "values": ["1"] * 101} for n in ("a", "b")]}},
+        {("spec.sweep.parameters", "max")},
+    ),
+    (
+        "sweep: another number of runs",
+        {"completions": 3, "sweep": {"parameters": [{"name": "a", "values": ["1", "2"]}]}},
+        {("spec.completions", None)},
+    ),
+    (
+        "sweep: more at a time than it has runs",
+        {"parallelism": 3, "sweep": {"parameters": [{"name": "a", "values": ["1", "2"]}]}},
+        {("spec.parallelism", "max")},
+    ),
+    (
+        "sweep: no values, and a combination that there is not",
+        {"sweep": {"parameters": [{"name": "a", "values": []}], "combine": "Random"}},
+        {("spec.sweep.parameters[0].values", "min"), ("spec.sweep.combine", "options")},
+    ),
+    (
+        "sweep: a secret among its values",
+        {"sweep": {"parameters": [{"name": "a", "values": ["1", "AKIA" + "A" * 16]}]}},
+        {("spec.sweep.parameters[0].values[1]", None)},
+    ),
     ("R25 no runs", {"completions": 0}, {("spec.completions", "min")}),
     ("R25 parallelism of none", {"parallelism": 0}, {("spec.parallelism", "min")}),
     ("C1 above 100", {"backoffLimit": 101}, {("spec.backoffLimit", "max")}),

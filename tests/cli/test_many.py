@@ -82,6 +82,15 @@ def test_files_are_applied_again_and_again(alice: Served, muster: Any, tmp_path:
     assert results(muster(*apply))["train"] == "unchanged"
 
 
+def test_a_sweep_that_is_applied_again_is_unchanged(alice: Served, muster: Any, tmp_path: Path, prefix: str) -> None:
+    values = '{parameters: [{name: lr, values: ["0.1", "0.2"]}]}'
+    file = tmp_path / "sweep.yaml"
+    file.write_text(f"kind: Training\nname: {prefix}-sweep\nspec: {{image: a, parallelism: 2, sweep: {values}}}")
+    assert results(muster("apply", "-f", str(file), "-o", "json")) == {"sweep": "created"}
+    assert results(muster("apply", "-f", str(file), "-o", "json")) == {"sweep": "unchanged"}
+    assert muster("workload", "describe", f"{prefix}-sweep", "-o", "json").json()["spec"]["completions"] == 2
+
+
 def test_what_policies_set_is_no_difference(
     alice: Served, muster: Any, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,17 @@ def sent(api: ShapeServer) -> Any:
         (("--runs", "5"), "completions", 5),
         (("--completions", "5"), "completions", 5),
         (("--parallelism", "2"), "parallelism", 2),
+        (
+            ("--sweep", "lr=0.1,0.01", "--sweep", "seed=1..3"),
+            "sweep",
+            {
+                "parameters": [
+                    {"name": "lr", "values": ["0.1", "0.01"]},
+                    {"name": "seed", "values": ["1", "2", "3"]},
+                ]
+            },
+        ),
+        (("--sweep-combine", "Rows"), "sweep.combine", "Rows"),
         (("--backoff-limit", "0"), "backoffLimit", 0),
         (("--termination-grace-period", "2m"), "terminationGracePeriodSeconds", 120),
         (("--auto-deletion-time-after-completion", "7d"), "autoDeletionTimeAfterCompletionSeconds", 604_800),
@@ -270,3 +281,24 @@ def test_the_values_of_the_flags_have_the_types_that_the_api_checks(api: ShapeSe
     )  # fmt: skip
     checked = check_training(sent(api) | {"clusterId": "0a1b2c3d-4e5f-8a6b-9c7d-0123456789ab"})
     assert not isinstance(checked, FaultyCreation), checked
+
+
+def test_the_runs_of_a_sweep_come_from_a_csv_file(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
+    """Issue 13 section 3: a CSV of values."""
+    table = tmp_path / "runs.csv"
+    submit = ("training", "submit", "s", "-i", "a", "--sweep-csv", str(table))
+    table.write_text('lr,note\n0.1,"a, b"\n\n0.2,\n')
+    assert muster(*submit).code == 0
+    assert sent(api)["spec"]["sweep"] == {
+        "parameters": [{"name": "lr", "values": ["0.1", "0.2"]}, {"name": "note", "values": ["a, b", ""]}],
+        "combine": "Rows",
+    }
+    for text, told in (("", "no runs"), ("lr\n", "no runs"), ("lr,seed\n1\n", "row 1"), ('lr\n"1', "cannot be read")):
+        table.write_text(text)
+        ran = muster(*submit)
+        assert (ran.code, told in ran.err) == (2, True), ran.err
+    table.unlink()
+    assert muster(*submit).code == 2
+    table.write_text("lr\n1\n")
+    assert muster(*submit, "--sweep", "seed=1").code == 2
+    assert muster("workspace", "submit", "s", "-i", "a", "--sweep-csv", str(table)).code == 2

@@ -17,6 +17,7 @@ from muster.cli.values import (
     parse_pair,
     parse_switch,
     parse_time,
+    parse_values,
     printable,
 )
 
@@ -101,3 +102,31 @@ def test_switches_numbers_and_times() -> None:
 def test_text_from_elsewhere_cannot_steer_the_terminal() -> None:
     assert printable("a\x1b[31mb\nc") == "a\\x1b[31mb\\nc"
     assert printable("grün ✓") == "grün ✓"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("0.1,0.01", ["0.1", "0.01"]),
+        ("1..5", ["1", "2", "3", "4", "5"]),
+        ("3..1,x", ["3", "2", "1", "x"]),
+        ("-1..1", ["-1", "0", "1"]),
+        ("10..50..20", ["10", "30", "50"]),
+        ("10..45..20", ["10", "30"]),
+        ("5..1..2", ["5", "3", "1"]),
+        ('"a,b",c', ["a,b", "c"]),
+        ("../data,a..b", ["../data", "a..b"]),
+        ("7..7", ["7"]),
+    ],
+)
+def test_the_values_of_a_sweep_are_lists_and_ranges(text: str, values: list[str]) -> None:
+    """Issue 13 section 3: sweeps; section 5: one mini-language."""
+    assert parse_values(text) == values
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0.1..0.5", "1..5..0", "1..100000", "0..99999999999999999", "1..2..3..4", '"a', "1\n2"]
+)
+def test_what_is_no_list_of_values_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(ValueProblem, match=r"write|whole numbers"):
+        parse_values(text)

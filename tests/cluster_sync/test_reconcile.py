@@ -15,6 +15,7 @@ from events.subjects import wanted_subject
 from events.workload.commands import DeleteWorkload, PodFactKind, PodWarning, SuspendWorkload
 from events.workload.fields.metadata import Annotation
 from events.workload.fields.process import ConfigMapKey, EnvironmentVariable, PodFieldReference, SecretKey
+from events.workload.fields.sweep import SweepParameter, SweepSpec
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec
 from events.workload.state import Workload
@@ -339,3 +340,15 @@ def replica_desired(state: Workload, index: int) -> Desired:
     found = desired_pod(KEY, place, state, state.pods[place], Project(name="nlp"))
     assert found is not None
     return found
+
+
+def test_each_run_of_a_sweep_has_its_values_in_its_environment() -> None:
+    sweep = SweepSpec(
+        parameters=(SweepParameter(name="lr", values=("0.1", "0.2")), SweepParameter(name="seed", values=("1", "2")))
+    )
+    variables = (EnvironmentVariable(name="same", value="x"),)
+    state = Story().created(completions=4, parallelism=4, sweep=sweep, environment_variables=variables).bound().state
+    found = [run_pod(wanted).environment for index in range(4) if (wanted := desired(state, index)) is not None]
+    assert found == [
+        {"same": "x", "lr": lr, "seed": seed} for lr, seed in (("0.1", "1"), ("0.1", "2"), ("0.2", "1"), ("0.2", "2"))
+    ]

@@ -2,6 +2,7 @@
 
 import fcntl
 import re
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -282,3 +283,17 @@ def test_the_tables_are_the_fold_of_the_log_and_a_rebuild_gives_them_again(stack
     assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
     again = stack.muster("log", "verify")
     assert again.returncode == 0, again.stdout + again.stderr
+
+
+def test_each_run_of_a_sweep_has_its_values_and_the_description_tells_the_results_by_run(stack: Stack) -> None:
+    """Issue 13 section 3: sweeps."""
+    script = "import os; print(os.environ['lr'], os.environ['seed'])"
+    submit = ("training", "submit", "swept", "-i", "python:3.13", "--sweep", "lr=0.1,0.01", "--sweep", "seed=1..2")
+    ran = stack.muster(*submit, "--parallelism", "4", "--wait", "--command", "--", sys.executable, "-c", script)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    lines = sorted(line.partition(": ")[2] for line in stack.muster("training", "logs", "swept").stdout.splitlines())
+    assert lines == ["0.01 1", "0.01 2", "0.1 1", "0.1 2"]
+    told = stack.muster("training", "describe", "swept").stdout
+    assert "Results by run" in told
+    for values in ("lr=0.1,seed=1", "lr=0.1,seed=2", "lr=0.01,seed=1", "lr=0.01,seed=2"):
+        assert re.search(rf"^{values} +Succeeded +0 +\S+ s +main-\d", told, re.MULTILINE), told

@@ -142,6 +142,18 @@ def test_who_may_give_a_workload_to_whom(role: str) -> None:
         assert decided == expected, (protection, subject, heir)
 
 
+@pytest.mark.parametrize(("subject", "right"), [("owner", None), ("ada", Permission.OVERRIDE_OWNERSHIP)])
+def test_what_an_administrator_gives_away_of_others_is_audited_also_without_protection(
+    subject: str, right: Permission | None
+) -> None:
+    about = About(id=WORKLOAD_ID, owner="owner", project_id=OURS, cluster_id="c")
+    command = TransferWorkload(workload_id=WORKLOAD_ID, subject="bob", actor="a_bob")
+    admin = ROLES["administrator"]
+    decided = decide(command, subject, Facts(grants=admin, about=about, protection=False, heir=admin))
+    assert isinstance(decided, Admission)
+    assert decided.special_right is right
+
+
 def test_what_is_given_already_may_be_asked_for_again_by_who_had_it() -> None:
     about = About(id=WORKLOAD_ID, owner="a_bob", project_id=OURS, cluster_id="c")
     command = TransferWorkload(workload_id=WORKLOAD_ID, subject="bob", actor="a_bob")

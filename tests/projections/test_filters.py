@@ -289,7 +289,7 @@ async def test_rows_become_the_json_of_the_api(queries: Queries) -> None:
     assert row["projectName"] == "default"
     assert row["phaseReason"] is None
     pods = await queries.pods(row["id"])
-    assert as_json(pod_answer(pods.rows[0]))["devices"] == [{"device": 0, "milli": 1000}]
+    assert as_json(pod_answer(pods.rows[0], {}))["devices"] == [{"device": 0, "milli": 1000}]
     history = await queries.history(row["id"])
     alice = Person(issuer="https://idp", subject="Alice")
     created = as_json(history_record(history.rows[0], lambda _: alice))

@@ -694,9 +694,9 @@ class Undo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     """What is done instead. A deleted workload is not brought back: submit it again as a new one."""
     changed: bool
     """False where that act was undone before."""
-    now: Values | None = None
+    now: ChangedValues | None = None
     """Of a change: what is taken back."""
-    then: Values | None = None
+    then: ChangedValues | None = None
     """Of a change: the values from before it."""
     message: str
     """A sentence for people."""
@@ -1681,6 +1681,10 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    sweep: SweepSpec | None = None
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
+    Default: all runs are alike.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2205,6 +2209,10 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    sweep: SweepSpec | None = None
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
+    Default: all runs are alike.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2430,6 +2438,10 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    sweep: SweepSpec | None = None
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
+    Default: all runs are alike.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2505,6 +2517,8 @@ class TrainingSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", o
     """Rules of terminationGracePeriodSeconds."""
     auto_deletion_time_after_completion_seconds: WholeNumberRules | None = None
     """Rules of autoDeletionTimeAfterCompletionSeconds."""
+    sweep: SweepSpecRules | None = None
+    """Rules of sweep."""
     labels: ItemsRules | None = None
     """Rules of labels."""
     annotations: ItemsRules | None = None
@@ -3072,16 +3086,16 @@ class UndoneAct(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """The sentence of the history."""
 
 
-class Values(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Values of what can change while a workload lives; those alone that are meant."""
+class ChangedValues(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """ChangedValues of what can change while a workload lives; those alone that are meant."""
 
     priority_class: str | None = None
     """Priority class."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """How long after its end it is deleted by itself."""
-    labels: list[Mark] | None = None
+    labels: list[ChangedMark] | None = None
     """All labels."""
-    annotations: list[Mark] | None = None
+    annotations: list[ChangedMark] | None = None
     """All annotations."""
 
 
@@ -3261,6 +3275,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    sweep: SweepSpec | None = None
+    """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
+    Default: all runs are alike.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -3809,6 +3827,8 @@ class Pod(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Pod set that it belongs to."""
     index: int
     """Number of the pod in its pod set, from 0."""
+    values: dict[str, str] | None = None
+    """Of a sweep: the values of this pod's runs, by the names of their variables."""
     attempt: int
     """Attempt of the workload. It rises with each resume."""
     run: int
@@ -5099,6 +5119,19 @@ class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether to drop the item of this name that a default sets."""
 
 
+class SweepSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SweepSpec."""
+
+    parameters: list[SweepParameter] | None = None
+    """Variables that differ from run to run, each with its values: lr=0.1,0.01 or seed=1..5. One run for each
+    combination, at most 10,000.
+    """
+    combine: SweepSpecCombine | None = None
+    """Which combinations there are. Product: every value with every other; the last parameter changes fastest.
+    Rows: the first value of each, then the second of each, and so on; all have as many. Default: Product.
+    """
+
+
 class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: RelatedUrl."""
 
@@ -5360,6 +5393,19 @@ class WholeNumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """The only values that are possible."""
 
 
+class SweepSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SweepSpecRules."""
+
+    parameters: ItemsRules | None = None
+    """Rules of parameters."""
+    combine: TextRules | None = None
+    """Rules of combine."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
 class ServingPortRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: ServingPortRules."""
 
@@ -5409,7 +5455,7 @@ class ModelRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether nobody may give any of it: only what is there anyway is possible."""
 
 
-class Mark(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ChangedMark(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A label or an annotation."""
 
     name: str
@@ -6742,6 +6788,15 @@ class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Expressions that must all match. A term without any matches no node."""
 
 
+class SweepParameter(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SweepParameter."""
+
+    name: str | None = None
+    """Name of the environment variable that holds a run's value. Mandatory."""
+    values: list[str] | None = None
+    """Its values, in order; at most 10,000. Mandatory."""
+
+
 class NumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NumberRules."""
 
@@ -6854,6 +6909,7 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     restart_policy: TrainingSpecRestartPolicy | None = None
     termination_grace_period_seconds: int | None = None
     auto_deletion_time_after_completion_seconds: int | None = None
+    sweep: SweepSpec | None = None
     labels: list[Label] | None = None
     annotations: list[Annotation] | None = None
     category: str | None = None
@@ -7408,6 +7464,7 @@ if TYPE_CHECKING:
     type SecuritySpecSeccompProfileType = Literal["Localhost", "RuntimeDefault", "Unconfined"]
     type SecuritySpecUidGidSource = Literal["custom", "fromIdpToken", "fromTheImage"]
     type ServiceAccountCreationRoleName = Literal["researcher", "viewer"]
+    type SweepSpecCombine = Literal["Product", "Rows"]
     type TolerationEffect = Literal["Any", "NoExecute", "NoSchedule", "PreferNoSchedule"]
     type TolerationOperator = Literal["Equal", "Exists"]
     type TrainingSpecImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
@@ -7537,6 +7594,7 @@ else:
     SecuritySpecSeccompProfileType = str
     SecuritySpecUidGidSource = str
     ServiceAccountCreationRoleName = str
+    SweepSpecCombine = str
     TolerationEffect = str
     TolerationOperator = str
     TrainingSpecImagePullPolicy = str

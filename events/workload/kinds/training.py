@@ -21,6 +21,7 @@ def pod_sets(spec: TrainingSpec, _: Beside = None) -> tuple[PodSet, ...]:
             count=spec.completions,
             parallelism=spec.parallelism,
             template=template(spec),
+            sweep=spec.sweep,
             node_pools=spec.node_pools,
             pod_affinity=spec.pod_affinity,
             ports=container_ports(spec.exposed_urls, spec.ports),

@@ -91,7 +91,7 @@ from services.api.answers.policies import (
     WorkspacePolicy,
 )
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
-from services.api.answers.undo import Undo, UndoneAct, Values
+from services.api.answers.undo import ChangedValues, Undo, UndoneAct
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
     Webhook,
@@ -146,6 +146,7 @@ __all__ = [
     "BatchOutcome",
     "Budget",
     "Budgets",
+    "ChangedValues",
     "Cluster",
     "Clusters",
     "CodeLimits",
@@ -236,7 +237,6 @@ __all__ = [
     "UseRow",
     "UseSum",
     "Used",
-    "Values",
     "Webhook",
     "WebhookDeliveries",
     "WebhookDelivery",

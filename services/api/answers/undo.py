@@ -21,7 +21,7 @@ class UndoneAct(Form, frozen=True, kw_only=True):
     """The sentence of the history."""
 
 
-class Mark(Form, frozen=True, kw_only=True):
+class ChangedMark(Form, frozen=True, kw_only=True):
     """A label or an annotation."""
 
     name: str
@@ -30,16 +30,16 @@ class Mark(Form, frozen=True, kw_only=True):
     """Its value."""
 
 
-class Values(Form, frozen=True, kw_only=True):
-    """Values of what can change while a workload lives; those alone that are meant."""
+class ChangedValues(Form, frozen=True, kw_only=True):
+    """ChangedValues of what can change while a workload lives; those alone that are meant."""
 
     priority_class: str | UnsetType = UNSET
     """Priority class."""
     auto_deletion_time_after_completion_seconds: int | UnsetType = UNSET
     """How long after its end it is deleted by itself."""
-    labels: list[Mark] | UnsetType = UNSET
+    labels: list[ChangedMark] | UnsetType = UNSET
     """All labels."""
-    annotations: list[Mark] | UnsetType = UNSET
+    annotations: list[ChangedMark] | UnsetType = UNSET
     """All annotations."""
 
 
@@ -54,9 +54,9 @@ class Undo(Form, frozen=True, kw_only=True):
     """What is done instead. A deleted workload is not brought back: submit it again as a new one."""
     changed: bool
     """False where that act was undone before."""
-    now: Values = Values()
+    now: ChangedValues = ChangedValues()
     """Of a change: what is taken back."""
-    then: Values = Values()
+    then: ChangedValues = ChangedValues()
     """Of a change: the values from before it."""
     message: str
     """A sentence for people."""

@@ -280,6 +280,8 @@ class Pod(Form, frozen=True, kw_only=True):
     """Pod set that it belongs to."""
     index: int
     """Number of the pod in its pod set, from 0."""
+    values: dict[str, str] | UnsetType = UNSET
+    """Of a sweep: the values of this pod's runs, by the names of their variables."""
     attempt: int
     """Attempt of the workload. It rises with each resume."""
     run: int
