@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, cast
 from events.aggregate import ASSET, WORKLOAD, Chain
 from events.asset import CALLED, DATA_SOURCES, Asset, AssetKind
 from events.asset_specs import OWN, mount_path, spec_node
+from events.authorize import Permission
 from events.fields.node import tree
 from events.ids import incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name
@@ -237,7 +238,11 @@ async def find_asset(
 
 
 def may_read_asset(call: Look, asset: Asset) -> bool:
-    """Those of the tenant and of clusters are everybody's who may read anything."""
+    """Those of the tenant and of clusters are everybody's who may read anything; a credential is its owner's, and of
+    who may delete it.
+    """
+    if asset.kind == "credentials" and asset.created_by != call.actor:
+        return call.grants.allows(Permission.MANAGE_ASSETS, asset.project_id or None)
     if asset.project_id:
         return call.may_read(asset.project_id)
     return call.grants.readable_projects != frozenset()

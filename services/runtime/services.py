@@ -18,6 +18,7 @@ from events.subjects import (
     ALL_AUDIT,
     ALL_CANARIES,
     ALL_CODE,
+    ALL_CREDENTIALS,
     ALL_EVENTS,
     ALL_FEED,
     ALL_KEYS,
@@ -28,6 +29,7 @@ from events.subjects import (
     ALL_WANTED,
     AUDIT_STREAM,
     CODE_STREAM,
+    CREDENTIALS_STREAM,
     EVENTS_STREAM,
     FEED_STREAM,
     KEYS_STREAM,
@@ -143,6 +145,9 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_CODE,
             read_code(ALL_CODE),
             call("STREAM.PURGE", CODE_STREAM),
+            # It seals values to a key that it cannot open them with, and cannot read them back.
+            ALL_CREDENTIALS,
+            call("STREAM.PURGE", CREDENTIALS_STREAM),
             # How far subscribers are.
             call("CONSUMER.INFO", FEED_STREAM, "*"),
             f"{WEBHOOKS_ASKED}.*",
@@ -165,6 +170,7 @@ SERVICES: Final[dict[str, Service]] = {
             *("http_host", "http_port", "http_max_connections", "http_max_connections_per_address"),
             *("http_max_head_seconds", "http_max_stalled_seconds"),
             *("code_max_bytes", "code_project_max_bytes", "code_retention_hours"),
+            "credential_public_key_file",
             "subscriber_address",
             "webhook_allow_networks",
         ),
@@ -218,11 +224,13 @@ SERVICES: Final[dict[str, Service]] = {
             *follow(WANTED_STREAM, "cluster_sync"),
             *(call("STREAM.CREATE", stream) for stream in DISPOSABLE_STREAMS),
             ALL_AGENT_RECIPES,
+            # It opens what a run needs, and seals it to the agent that starts the run.
+            call("DIRECT.GET", CREDENTIALS_STREAM, ALL_CREDENTIALS),
             subscribe=(ALL_RECIPES,),
         ),
         group="workers",
         uid=10015,
-        settings=("facts_per_cluster_minute", "replicas"),
+        settings=("credential_key_file", "facts_per_cluster_minute", "replicas"),
     ),
     "agent": Service(
         rights=permission(
@@ -325,6 +333,7 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_ACTORS,
             ALL_AUDIT,
             ALL_CODE,
+            ALL_CREDENTIALS,
             ALL_KEYS,
             WEBHOOKS_STAND,
             *(call("STREAM.CREATE", stream) for stream in (EVENTS_STREAM, *_KEPT_STREAMS)),
