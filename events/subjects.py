@@ -7,7 +7,7 @@ second spelling of the same aggregate would not protect it (log.md section 2.1).
 import re
 from typing import Final
 
-from events.ids import KEY_PATTERN
+from events.ids import KEY_PATTERN, name_key
 
 EVENTS_STREAM: Final = "EVENTS"
 WANTED_STREAM: Final = "WANTED"
@@ -223,20 +223,20 @@ def code_sizes_filter(project_id: str) -> str:
 
 
 def credential_subject(owner: str, value_id: str) -> str:
-    """Where a value of a credential stands, sealed. Args: owner, an actor id."""
-    return f"credential.{_token(owner)}.{_token(value_id)}"
+    """Where a value of a credential stands, sealed. Args: owner, an actor id, of whatever characters."""
+    return f"credential.{name_key('owner', owner)}.{_token(value_id)}"
 
 
 def credentials_of(owner: str) -> str:
     """All values of one owner's."""
-    return f"credential.{_token(owner)}.*"
+    return f"credential.{name_key('owner', owner)}.*"
 
 
-def split_credential_subject(subject: str) -> tuple[str, str]:
-    """(owner, id of the value); raises ValueError for any other subject."""
+def credential_value_id(subject: str) -> str:
+    """Of the value that stands there; raises ValueError for any other subject."""
     match subject.split("."):
         case ["credential", owner, value_id] if KEY_PATTERN.match(owner) and KEY_PATTERN.match(value_id):
-            return owner, value_id
+            return value_id
         case _:
             raise ValueError(f"not a subject of a credential: {subject!r}")
 

@@ -16,7 +16,7 @@ from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import LAG_SECONDS, UUID, cluster_id, find_cluster, find_project, project_id
 from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, YesOption, confirm
 from muster.cli.output import Column, plain_text
-from muster.cli.values import Row, row_of, rows_of, text_of
+from muster.cli.values import Row, row_of, rows_of, text_of, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +109,8 @@ def _what(row: Row) -> str:
     """What it is most of all asked for."""
     spec, compute = row_of(row, "spec"), row_of(row_of(row, "spec"), "compute")
     names = ("gpuDevicesRequest", "gpuPortionRequest", "gpuMemoryRequest", "cpuCoreRequest", "cpuMemoryRequest")
+    if text_of(spec, "kind"):
+        return f"{text_of(spec, 'kind')}: {', '.join(texts_of(spec, 'keys'))}"
     place = ("claimName", "repository", "server", "path", "configMap", "secret", "mountPath")
     of_source = [text_of(spec, name) for name in place if text_of(spec, name)]
     told = [
@@ -191,7 +193,12 @@ def add_template(root: typer.Typer) -> None:
 
 
 def add_credentials(root: typer.Typer) -> None:
-    _add(root, CREDENTIALS)
+    from muster.cli.rotate import add_rotate_key
+
+    app = group(CREDENTIALS.noun)
+    _add_verbs(app, CREDENTIALS)
+    add_rotate_key(app)
+    root.add_typer(app, name=CREDENTIALS.noun)
 
 
 def add_data_sources(root: typer.Typer) -> None:
@@ -332,7 +339,7 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
             meta["name"] = name
         if not text_of(meta, "name"):
             raise usage(f"the {of.called} needs a name", todo=f"muster {of.noun} create NAME -f {quote(file)}")
-        _set_place(session, of, meta, scope, project, cluster)
+        _set_place(session, of, meta, scope=scope, project=project, cluster=cluster)
         made = session.api.mutate("POST", of.path, {**body, "meta": meta}, idempotency_key=idempotency_key).body
         _made(session, made)
         session.out.talk(f"{of.called} {text_of(row_of(made, 'meta'), 'name')} created")
@@ -356,7 +363,7 @@ def _a(of: AssetNoun) -> str:
 
 
 def _set_place(
-    session: Session, of: AssetNoun, meta: Row, scope: str | None, project: str | None, cluster: str | None
+    session: Session, of: AssetNoun, meta: Row, *, scope: str | None, project: str | None, cluster: str | None
 ) -> None:
     """What flags say goes before the file. Raises Problem."""
     if project and cluster and scope is None:

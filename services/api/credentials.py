@@ -30,7 +30,7 @@ from events.authorize import Permission
 from events.fields.declare import Body, Limits
 from events.fields.node import tree
 from events.ids import incarnation_id, key_of_id
-from events.subjects import split_credential_subject
+from events.subjects import credential_subject, credential_value_id
 from services.api import answers
 from services.api.asset_core import (
     LIST,
@@ -52,7 +52,8 @@ from services.api.operations import Answer, changes, reads
 from services.api.paths import CREDENTIAL, CREDENTIALS
 from services.runtime.credentials.kept import CredentialsFullError, KeptCredentials
 from services.runtime.credentials.keys import KeyFileError, read_public
-from services.runtime.log.store import LogUnavailableError
+from services.runtime.log.store import EventReader, LogUnavailableError
+from services.runtime.nats.requests import Requests
 
 MAX_KEYS: Final = 32
 MAX_VALUE_BYTES: Final = 16 * 1024
@@ -239,7 +240,7 @@ async def delete_credential(call: Call) -> Answer[answers.HttpResponse]:
     reply = await call.send(command)
     if value_id := _value_of(asset):
         # What stays because this fails is found by `tidy`.
-        await KeptCredentials(call.api.requests).remove(asset.created_by, value_id)
+        await KeptCredentials(call.api.requests).remove(credential_subject(asset.created_by, value_id))
     message = f"credential {asset.name} is deleted; pods that run keep it, and none that needs it starts any more"
     return call.accepted(reply, message)
 
@@ -345,25 +346,25 @@ async def tidy_credentials(api: Api) -> None:
     before: frozenset[str] = frozenset()
     while True:
         try:
-            before = await remove_unused(api, before)
+            before = await remove_unused(api.requests, api.store, before)
         except LogUnavailableError as error:
             log.warning("credentials_not_tidied", reason=str(error))
         await asyncio.sleep(TIDY_SECONDS)
 
 
-async def remove_unused(api: Api, before: frozenset[str]) -> frozenset[str]:
+async def remove_unused(requests: Requests, store: EventReader, before: frozenset[str]) -> frozenset[str]:
     """Subjects that no credential has now; those that were so `before` are gone. Raises LogUnavailableError."""
-    kept = KeptCredentials(api.requests)
+    kept = KeptCredentials(requests)
     unused: set[str] = set()
     for subject in await kept.subjects():
-        owner, value_id = split_credential_subject(subject)
+        value_id = credential_value_id(subject)
         key = key_of_id(value_id)
-        state = None if key is None else (await api.store.load(ASSET, key)).state
-        if state is not None and state.exists and state.created_by == owner and _value_of(state) == value_id:
+        state = None if key is None else (await store.load(ASSET, key)).state
+        if state is not None and state.exists and _value_of(state) == value_id:
             continue
         if subject in before:
-            await kept.remove(owner, value_id)
-            log.info("old_credential_value_removed", owner=owner, value=value_id)
+            await kept.remove(subject)
+            log.info("old_credential_value_removed", value=value_id)
         else:
             unused.add(subject)
     return frozenset(unused)

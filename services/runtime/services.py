@@ -351,7 +351,14 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_ACTORS,
             ALL_AUDIT,
             ALL_REFUSALS,
+            # Values of their credentials.
+            call("STREAM.PURGE", CREDENTIALS_STREAM),
         ),
+        uid=OPERATOR_UID,
+    ),
+    # `muster credentials rotate-key`: no service has this password.
+    "rotate": Service(
+        rights=permission("rotate", ALL_CREDENTIALS, call("DIRECT.GET", CREDENTIALS_STREAM, ALL_CREDENTIALS)),
         uid=OPERATOR_UID,
     ),
     # What looks after a server from beside it (muster/embedded/keeper.py).

@@ -10,6 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
+from development.servers import EVERYTHING, NatsServer
+from events.aggregate import ASSET
+from events.ids import key_of_id
+from events.subjects import credential_value_id
+from services.api import asset_core
+from services.api.credentials import remove_unused
+from services.runtime.credentials.kept import KeptCredentials
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
 from tests.api.test_assets import fresh, id_of, issues
 from tests.support.api import Served
 
@@ -165,3 +175,70 @@ def test_the_hash_of_a_body_in_the_log_is_of_no_use_without_the_key(admin: httpx
     assert admin.post(CREDENTIALS, content=raw, headers=headers).status_code == 202
     events = admin.get(f"{V1}/events", params={"order": "desc", "limit": 5}).text
     assert hashlib.sha256(raw).hexdigest() not in events
+
+
+def test_a_service_account_has_credentials_of_its_own(admin: httpx.Client, served: Served) -> None:
+    account = {"name": fresh("robot"), "projectId": served.project, "roleName": "researcher"}
+    token = admin.post(f"{V1}/service-accounts", json=account).json()["token"]
+    with served.client(None) as robot:
+        robot.headers["Authorization"] = f"Bearer {token}"
+        one = made(robot, served)
+        assert robot.post(TRAININGS, json=request(served, one["meta"]["name"])).status_code == 202
+        assert robot.delete(f"{CREDENTIALS}/{id_of(one)}").status_code == 202
+    assert issues(admin.post(TRAININGS, json=request(served, one["meta"]["name"])))
+
+
+def test_a_person_has_a_hundred_in_one_place_and_no_more(
+    admin: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asset_core, "MAX_OWN_CREDENTIALS", 2)
+    with person(served, admin) as ann, person(served, admin) as bob:
+        for _ in range(2):
+            answer = ann.post(CREDENTIALS, json=body_of(served))
+            seq = answer.headers["x-log-sequence"]
+            assert ann.get(CREDENTIALS, params={"min_seq": seq}).status_code == 200
+        refused = ann.post(CREDENTIALS, json=body_of(served))
+        assert (refused.status_code, refused.json()["details"]) == (403, "too_many_assets")
+        assert "at most 2 are possible: delete some" in refused.json()["message"]
+        made(bob, served)
+
+
+def test_a_place_has_so_many_assets_of_a_kind_and_no_more(
+    admin: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(asset_core.MAX_ASSETS, "project", 0)
+    place = {"name": fresh(), "scope": "project", "projectId": served.project}
+    refused = admin.post(f"{V1}/asset/compute", json={"meta": place, "spec": {}})
+    assert (refused.status_code, refused.json()["details"]) == (403, "too_many_assets")
+    assert "choose another scope" in refused.json()["message"]
+    meta = {"name": fresh(), "scope": "tenant"}
+    assert admin.post(f"{V1}/asset/compute", json={"meta": meta, "spec": {}}).status_code == 202
+
+
+@pytest.mark.anyio
+async def test_values_that_no_credential_has_any_more_are_removed_the_second_time(
+    nats_server: NatsServer, served: Served, admin: httpx.Client
+) -> None:
+    kept_one, gone = made(admin, served), made(admin, served)
+    path = f"{CREDENTIALS}/{id_of(kept_one)}"
+    changed = {"spec": {"kind": "generic-secret", "data": {"new": "x"}}}
+    assert admin.put(path, json=changed).status_code == 202  # noqa: ASYNC212 (the API runs in a thread of its own)
+    assert admin.delete(f"{CREDENTIALS}/{id_of(gone)}").status_code == 202  # noqa: ASYNC212
+    nc = await connect(nats_server.settings(EVERYTHING), EVERYTHING)
+    try:
+        requests, store = Requests(nc), JetStreamEventStore(nc)
+        kept = KeptCredentials(requests)
+
+        async def of(asset: dict[str, Any]) -> list[str]:
+            key = key_of_id(id_of(asset))
+            return [one for one in await kept.subjects() if key_of_id(credential_value_id(one)) == key]
+
+        assert (len(await of(kept_one)), len(await of(gone))) == (2, 0), "a deleted one's value is gone at once"
+        unused = await remove_unused(requests, store, frozenset())
+        assert len(await of(kept_one)) == 2
+        await remove_unused(requests, store, unused)
+        (left,) = await of(kept_one)
+        state = (await store.load(ASSET, key_of_id(id_of(kept_one)) or "")).state
+        assert state.spec["credential"]["value"] == credential_value_id(left)
+    finally:
+        await nc.close()

@@ -71,7 +71,7 @@ def test_a_run_finds_the_value_and_it_is_nowhere_else(stack: Stack, api: Api, tm
         return api.wait(made["workloadId"], "Completed", "Failed")
 
     row = run("first")
-    assert row["phase"] == "Completed", row
+    assert row["actualPhase"] == "Completed", row
     assert sha256(MARK.encode()).hexdigest() in api.logs(row["workloadId"])
     file.write_text(json.dumps({"spec": {"kind": "generic-secret", "data": {"token": NEXT}}}))
     told = stack.muster("credentials", "update", "canary", "-f", str(file))

@@ -1,17 +1,16 @@
 """Values of credentials as the stream CREDENTIALS keeps them: sealed, one message for each value.
 
-    credential.<actor id of the owner>.<id of the value>
+    credential.<key of the owner's actor id>.<id of the value>
 
 The id names the credential, too (events.ids): a new value has a new id, and stands beside the one before it until the
 log says which of them is the credential's. Whoever stores a value does so before the log speaks of it.
 """
 
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
-from events.subjects import ALL_CREDENTIALS, CREDENTIALS_STREAM, credential_subject
+from events.subjects import ALL_CREDENTIALS, CREDENTIALS_STREAM, credential_subject, credentials_of
 from services.runtime.credentials.keys import KeyFileError, Ring, key_name
 from services.runtime.credentials.sealed import seal, unseal
 from services.runtime.nats.calls import call
@@ -21,6 +20,8 @@ from services.runtime.nats.requests import Requests
 REQUEST_SECONDS: Final = 5.0
 FULL_CODES: Final = frozenset((10077, 10047, 10023))
 """What the server says where the stream, or its disk, is full."""
+EXPECTED_LAST: Final = "Nats-Expected-Last-Subject-Sequence"
+WRONG_LAST_SEQUENCE: Final = 10071
 _NOT_FOUND: Final = "404"
 _SUBJECTS_AT_ONCE: Final = 100_000
 
@@ -79,8 +80,33 @@ class KeptCredentials:
             raise KeyFileError(f"the key file has no key {sealed.key}, which a credential is sealed to")
         return msgspec.json.decode(unseal(private, sealed.value, subject), type=dict[str, str])
 
-    async def remove(self, owner: str, value_id: str) -> None:
-        await self._purge(credential_subject(owner, value_id))
+    async def seal_again(self, subject: str, ring: Ring, newest: str) -> bool:
+        """Seal a value to the ring's newest key; whether it was not. One that is gone by now stays so. Raises
+        KeyFileError where no key of the ring opens it, SealError.
+        """
+        found = await self._message(subject)
+        if found is None:
+            return False
+        sealed = msgspec.json.decode(found[0], type=Sealed)
+        if sealed.key == newest:
+            return False
+        private = ring.private(sealed.key)
+        if private is None:
+            raise KeyFileError(f"the key file has no key {sealed.key}, which a credential is sealed to")
+        again = Sealed(key=newest, value=seal(ring.public, unseal(private, sealed.value, subject), subject))
+        guard = {EXPECTED_LAST: str(found[1])}
+        answer = await self._requests.ask(subject, msgspec.json.encode(again), seconds=REQUEST_SECONDS, headers=guard)
+        ack = decode_ack(answer)
+        if ack.error is not None and ack.error.err_code != WRONG_LAST_SEQUENCE:
+            raise JetStreamError(ack.error)
+        return True
+
+    async def remove(self, subject: str) -> None:
+        """The value that stands there."""
+        await self._purge(subject)
+
+    async def remove_all_of(self, owner: str) -> None:
+        await self._purge(credentials_of(owner))
 
     async def subjects(self) -> list[str]:
         """Where all values stand."""
@@ -96,15 +122,16 @@ class KeptCredentials:
             if len(info.state.subjects) < _SUBJECTS_AT_ONCE:
                 return found
 
-    async def _message(self, subject: str) -> tuple[bytes, datetime] | None:
+    async def _message(self, subject: str) -> tuple[bytes, int] | None:
+        """With its sequence."""
         question = call("DIRECT.GET", CREDENTIALS_STREAM, subject)
         answer = await self._requests.ask_message(question, b"", seconds=REQUEST_SECONDS)
         headers = answer.headers or {}
         if headers.get("Status") == _NOT_FOUND:
             return None
-        if "Nats-Time-Stamp" not in headers:
+        if "Nats-Sequence" not in headers:
             raise JetStreamError(ApiError(description=headers.get("Description", "no message came")))
-        return answer.data, datetime.fromisoformat(headers["Nats-Time-Stamp"]).astimezone(UTC)
+        return answer.data, int(headers["Nats-Sequence"])
 
     async def _purge(self, filter_subject: str) -> None:
         asked = msgspec.json.encode({"filter": filter_subject})
