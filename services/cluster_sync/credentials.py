@@ -90,7 +90,10 @@ class Credentials:
             asset: Asset = (await self._store.load(ASSET, key)).state
             if asset.exists and asset.kind == "credentials" and asset.created_by == state.owner:
                 kept: dict[str, Any] = asset.spec.get("credential") or {}
-                value = await self._kept.get(state.owner, str(kept.get("value") or ""), ring)
+                try:
+                    value = await self._kept.get(state.owner, str(kept.get("value") or "none"), ring)
+                except SealError:
+                    value = None
                 if value is None:
                     raise NotFoundError(f"the value of credential {name!r} is gone; its owner has to set it again")
                 return value

@@ -10,9 +10,10 @@ from typing import Final
 
 import msgspec
 
+from events.codec import UNDECODABLE
 from events.subjects import ALL_CREDENTIALS, CREDENTIALS_STREAM, credential_subject, credentials_of
 from services.runtime.credentials.keys import KeyFileError, Ring, key_name
-from services.runtime.credentials.sealed import seal, unseal
+from services.runtime.credentials.sealed import SealError, seal, unseal
 from services.runtime.nats.calls import call
 from services.runtime.nats.jetstream_api import ApiError, JetStreamError, decode_ack
 from services.runtime.nats.requests import Requests
@@ -74,11 +75,11 @@ class KeptCredentials:
         found = await self._message(subject)
         if found is None:
             return None
-        sealed = msgspec.json.decode(found[0], type=Sealed)
-        private = ring.private(sealed.key)
-        if private is None:
-            raise KeyFileError(f"the key file has no key {sealed.key}, which a credential is sealed to")
-        return msgspec.json.decode(unseal(private, sealed.value, subject), type=dict[str, str])
+        _, plain = _opened(found[0], subject, ring)
+        try:
+            return msgspec.json.decode(plain, type=dict[str, str])
+        except UNDECODABLE as error:
+            raise SealError(f"what stands at {subject} is no value of a credential") from error
 
     async def seal_again(self, subject: str, ring: Ring, newest: str) -> bool:
         """Seal a value to the ring's newest key; whether it was not. One that is gone by now stays so. Raises
@@ -87,13 +88,10 @@ class KeptCredentials:
         found = await self._message(subject)
         if found is None:
             return False
-        sealed = msgspec.json.decode(found[0], type=Sealed)
-        if sealed.key == newest:
+        key, plain = _opened(found[0], subject, ring)
+        if key == newest:
             return False
-        private = ring.private(sealed.key)
-        if private is None:
-            raise KeyFileError(f"the key file has no key {sealed.key}, which a credential is sealed to")
-        again = Sealed(key=newest, value=seal(ring.public, unseal(private, sealed.value, subject), subject))
+        again = Sealed(key=newest, value=seal(ring.public, plain, subject))
         guard = {EXPECTED_LAST: str(found[1])}
         answer = await self._requests.ask(subject, msgspec.json.encode(again), seconds=REQUEST_SECONDS, headers=guard)
         ack = decode_ack(answer)
@@ -138,3 +136,15 @@ class KeptCredentials:
         answer = await self._requests.ask(call("STREAM.PURGE", CREDENTIALS_STREAM), asked, seconds=REQUEST_SECONDS)
         if (error := msgspec.json.decode(answer, type=_Purged).error) is not None:
             raise JetStreamError(error)
+
+
+def _opened(message: bytes, subject: str, ring: Ring) -> tuple[str, bytes]:
+    """(name of the key that it was sealed to, what it is). Raises SealError, KeyFileError."""
+    try:
+        sealed = msgspec.json.decode(message, type=Sealed)
+    except UNDECODABLE as error:
+        raise SealError(f"what stands at {subject} is no value of a credential") from error
+    private = ring.private(sealed.key)
+    if private is None:
+        raise KeyFileError(f"the key file has no key {sealed.key}, which a credential is sealed to")
+    return sealed.key, unseal(private, sealed.value, subject)

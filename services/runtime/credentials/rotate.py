@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from services.runtime.credentials.kept import REQUEST_SECONDS, KeptCredentials
 from services.runtime.credentials.keys import Ring, key_name, new_ring, read_ring, write_public, write_ring
+from services.runtime.credentials.sealed import SealError
 from services.runtime.nats.requests import Requests
 
 USER: Final = "rotate"
@@ -19,6 +22,8 @@ SEALED_BEFORE_SECONDS: Final = 2 * REQUEST_SECONDS
 """After the public key was replaced: by then all that the API sealed to the one before is stored, or refused."""
 MOST_ROUNDS: Final = 10
 """Over all values, until none is sealed to an old key. Two do, unless somebody goes on with an old public key."""
+
+log = structlog.get_logger(__name__)
 
 type Progress = Callable[[int, int], None]
 """Called with what is done and what there is to do."""
@@ -52,7 +57,11 @@ async def rotate(
         subjects = await kept.subjects()
         changed = 0
         for number, subject in enumerate(subjects):
-            changed += await kept.seal_again(subject, ring, newest)
+            try:
+                changed += await kept.seal_again(subject, ring, newest)
+            except SealError as error:
+                # No key opens it: who needs it is told so, and has to set it again.
+                log.warning("credential_not_sealed_again", reason=str(error))
             progress(number + 1, len(subjects))
         done += changed
         if not changed:
