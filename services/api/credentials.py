@@ -280,7 +280,8 @@ def _without_values(data: dict[str, Any]) -> tuple[dict[str, Any], _Secret]:
 def _checked(body: type[Body], data: dict[str, Any], secret: _Secret) -> tuple[dict[str, Any], list[Issue]]:
     sound, issues = without_faults(tree(body), data)
     spec: dict[str, Any] = sound.get("spec") or {}
-    given: Any = (data.get("spec") or {}).get("kind") if isinstance(data.get("spec"), dict) else None
+    whole = data.get("spec")
+    given: Any = cast("dict[str, Any]", whole).get("kind") if isinstance(whole, dict) else None
     kind: CredentialKind = given if isinstance(given, str) and given in KEYS else "generic-secret"
     of_values = () if secret.values is None else _of_values(kind, spec.get("data") or {}, secret.values)
     return sound, [*issues, *secret.issues, *of_values]
