@@ -35,6 +35,7 @@ ALL_AGENT_RECIPES: Final = "agent.*.recipes"
 ALL_CODE: Final = "code.>"
 ALL_FEED: Final = "feed.>"
 ALL_CREDENTIALS: Final = "credential.*.*"
+ALL_LOADS: Final = "load.*"
 WEBHOOKS_ASKED: Final = "webhooks.asked"
 """Below it the api asks the service `webhooks`; never stored."""
 ALL_STANDS: Final = "stand.>"
@@ -110,6 +111,11 @@ def observed_cluster_subject(cluster_id: str) -> str:
 def usage_subject(cluster_id: str) -> str:
     """Usage samples of an agent: core NATS, kept nowhere but in an expiring table."""
     return f"usage.{_token(cluster_id)}"
+
+
+def load_subject(reporter: str) -> str:
+    """What one who forwards requests says of the load of inferences: core NATS, kept nowhere."""
+    return f"load.{_token(reporter)}"
 
 
 def agent_logs_subject(cluster_id: str) -> str:

@@ -14,12 +14,15 @@ from msgspec.structs import replace
 from events.fields.declare import Section, joined
 from events.quantities import cores_to_milli, parse_bytes
 from events.workload.fields.compute import ComputeSpec, ExtendedResource, Resources
+from events.workload.fields.connections import Connections
 from events.workload.fields.distribution import Distribution
+from events.workload.fields.inference import Serving, ServingPort, with_serving_defaults
 from events.workload.fields.lifetime import Lifetime
 from events.workload.fields.metadata import Metadata
 from events.workload.fields.probes import Probes
 from events.workload.fields.process import Process
 from events.workload.fields.scheduling import (
+    DEFAULT_INFERENCE_PRIORITY,
     DEFAULT_WORKSPACE_PRIORITY,
     NodeSelectorTerm,
     PriorityClass,
@@ -30,6 +33,14 @@ from events.workload.fields.workspace import OverQuota
 from events.workload.needs import ExtendedAmount, Tolerated, tolerated
 from events.workload.volumes import check_volumes
 
+NO_INFERENCES: Final = frozenset(
+    {
+        *("completions", "parallelism", "backoff_limit", "restart_policy"),
+        "auto_deletion_time_after_completion_seconds",
+        *("exposed_urls", "ports"),
+    }
+)
+"""Fields that an inference does not have: it does not end by itself (R26), and is reached at its serving port."""
 MAX_AUTO_DELETION_SECONDS: Final = 100 * 365 * 24 * 3600
 """A hundred years: longer cannot be a wish, and a larger number would leave the calendar."""
 PRIORITY_RANK: Final[dict[str, int]] = {name: rank for rank, name in enumerate(get_args(PriorityClass))}
@@ -42,31 +53,60 @@ WHOLE_GPU_MILLI: Final = 1000
 
 if TYPE_CHECKING:
 
-    class TrainingSpec(Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True):
+    class TrainingSpec(
+        Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True
+    ):
         """The effective spec of a standard training: every field has its value. Every kind stores one: a field that a
         kind does not have keeps its default there.
         """
 
     class WorkspaceSpec(
-        Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, frozen=True, kw_only=True
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Connections,
+        Scheduling,
+        OverQuota,
+        Lifetime,
+        Metadata,
+        frozen=True,
+        kw_only=True,
     ):
         """What a request may say of a workspace, and what is shown of one."""
 
     class DistributedSpec(
-        Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, Distribution, frozen=True, kw_only=True
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Connections,
+        Scheduling,
+        Lifetime,
+        Metadata,
+        Distribution,
+        frozen=True,
+        kw_only=True,
     ):
         """What a request may say of the workers of a distributed training, and of it as a whole."""
+
+    class InferenceSpec(
+        Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, Serving, frozen=True, kw_only=True
+    ):
+        """What a request may say of an inference, and what is shown of one."""
 
     class WorkloadSpec(
         Process,
         Resources,
         Storage,
         Probes,
+        Connections,
         Scheduling,
         OverQuota,
         Lifetime,
         Metadata,
         Distribution,
+        Serving,
         frozen=True,
         kw_only=True,
     ):
@@ -75,30 +115,41 @@ if TYPE_CHECKING:
     class MasterSpec(Process, Resources, Metadata, frozen=True, kw_only=True):
         """What a request may say of a master that is made otherwise than the workers."""
 else:
-    _OF_PODS = (Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata)
+    _OF_PODS = (Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Metadata)
     _RUNS = {"completions", "parallelism"}
     TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS)
     WorkspaceSpec = joined(
         "WorkspaceSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata),
+        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Metadata),
         without=_RUNS,
         defaults={"priority_class": DEFAULT_WORKSPACE_PRIORITY},
     )
     DistributedSpec = joined("DistributedSpec", __name__, *_OF_PODS, Distribution, without=_RUNS)
+    InferenceSpec = joined(
+        "InferenceSpec",
+        __name__,
+        *_OF_PODS,
+        Serving,
+        without=NO_INFERENCES,
+        defaults={"priority_class": DEFAULT_INFERENCE_PRIORITY},
+    )
     WorkloadSpec = joined(
         "WorkloadSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
-        # Only one kind has it, and insists on it.
-        defaults={"distributed_framework": None},
+        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
+        Serving,
+        # Only one kind has them, and insists on them.
+        defaults={"distributed_framework": None, "serving_port": None},
     )
     MasterSpec = joined("MasterSpec", __name__, Process, Resources, Metadata, without={"category", "code"})
 
 NO_SPEC: Final = TrainingSpec(image="")
 """Of a workload that never was."""
 NO_WORKSPACE_SPEC: Final = WorkspaceSpec(image="")
-NO_WORKLOAD_SPEC: Final = WorkloadSpec(image="", distributed_framework="PyTorch")
+_NO_PORT: Final = ServingPort(container=0)
+NO_WORKLOAD_SPEC: Final = WorkloadSpec(image="", distributed_framework="PyTorch", serving_port=_NO_PORT)
+NO_INFERENCE_SPEC: Final = InferenceSpec(image="", serving_port=_NO_PORT)
 NO_DISTRIBUTED_SPEC: Final = DistributedSpec(image="", distributed_framework="PyTorch")
 """What a request has that says nothing."""
 
@@ -112,6 +163,24 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     """The spec of its master, every field with its value; null where it has workers only."""
 
 
+class Inference(msgspec.Struct, frozen=True, kw_only=True):
+    """What an inference stores beside the spec of its replicas."""
+
+    serving: Serving
+    """Every field with its value."""
+    replicas: int
+    """How many there are to be now."""
+
+
+Beside = Distributed | Inference | None
+"""What a workload stores beside its spec, by its kind."""
+
+
+def first_replicas(serving: Serving) -> int:
+    """How many an inference starts with: one at least, by which everybody sees that it works."""
+    return max(serving.autoscaling.min_replicas or 0, 1)
+
+
 def stored(request: Section, before: TrainingSpec = NO_SPEC) -> TrainingSpec:
     """The stored spec with the fields of a request that it has, and all others as in `before`."""
     names = set(request.__struct_fields__)
@@ -121,6 +190,10 @@ def stored(request: Section, before: TrainingSpec = NO_SPEC) -> TrainingSpec:
 
 def distribution_of(spec: DistributedSpec) -> Distribution:
     return Distribution(**{name: getattr(spec, name) for name in Distribution.__struct_fields__})
+
+
+def serving_of(spec: InferenceSpec) -> Serving:
+    return Serving(**{name: getattr(spec, name) for name in Serving.__struct_fields__})
 
 
 def shown[S: Section](form: type[S], *parts: Section) -> S:
@@ -182,12 +255,16 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         labels=_included(spec.labels),
         annotations=_included(spec.annotations),
         related_urls=_included(spec.related_urls),
+        exposed_urls=_included(spec.exposed_urls),
+        ports=_included(spec.ports),
         storage=_included_volumes(spec.storage),
     )
 
 
-FOLLOWING: Final = frozenset({"preemptibility", "compute.gpuDevicesRequest"})
-"""Fields whose default `with_defaults` makes of other fields."""
+FOLLOWING: Final = frozenset(
+    {"preemptibility", "compute.gpuDevicesRequest", "autoscaling.minReplicas", "autoscaling.maxReplicas"}
+)
+"""Fields whose default `with_defaults` and `beside_with_defaults` make of other fields."""
 
 
 class _Excludable(Protocol):
@@ -215,11 +292,16 @@ def preemptibility_of(priority: PriorityClass) -> Literal["preemptible", "non-pr
     return "non-preemptible" if PRIORITY_RANK[priority] >= FIRST_NON_PREEMPTIBLE_RANK else "preemptible"
 
 
-def with_master_defaults(distributed: Distributed | None) -> Distributed | None:
-    """As `with_defaults`, of a master's spec."""
-    if distributed is None or distributed.master is None:
-        return distributed
-    return replace(distributed, master=with_defaults(distributed.master))
+def beside_with_defaults(beside: Beside) -> Beside:
+    """As `with_defaults`, of what is stored beside a spec."""
+    match beside:
+        case Inference():
+            serving = with_serving_defaults(beside.serving)
+            return Inference(serving=serving, replicas=first_replicas(serving))
+        case Distributed() if beside.master is not None:
+            return replace(beside, master=with_defaults(beside.master))
+        case _:
+            return beside
 
 
 def pod_request(compute: ComputeSpec) -> PodRequest:

@@ -198,7 +198,7 @@ def shells(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sou
 
 
 def policy_kinds(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
-    return _beginning(("trainings", "distributed", "workspaces"), incomplete)
+    return _beginning(("trainings", "distributed", "workspaces", "inferences"), incomplete)
 
 
 def phases(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called

@@ -61,6 +61,8 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             "type",
             "TYPE",
             "Kind of the workload, such as Training.",
+            "always",
+            2,
             values=tuple(KINDS),
             synonyms={kind.kubernetes_name: kind.name for kind in KINDS.values()},
         ),
@@ -95,7 +97,14 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     submitted_by: Annotated[
         str,
         _Column(lambda w: indexed(w.state.owner)),
-        Public("submittedBy", "OWNER", "Subject of the token that submitted it.", "always", 6, searched=True),
+        Public(
+            "submittedBy",
+            "OWNER",
+            "Subject of its owner: who submitted it, or was given it since.",
+            "always",
+            6,
+            searched=True,
+        ),
     ]
     phase: Annotated[
         str,

@@ -22,6 +22,7 @@ from events.commands import UserCommand, target
 from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused
 from events.fields.declare import Body
 from events.ids import idempotent_command_id
+from events.workload.exposure import ProxyAddress
 from projections.queries import ProjectionsUnavailableError, Queries, QueriesBusyError, QueryTimeoutError
 from services.api.account_use import AccountUse
 from services.api.answers import Created, HttpResponse
@@ -119,6 +120,8 @@ class Api(Readers):
     """What values of credentials are sealed to; None: there can be none."""
     webhook_networks: Sequence[Network]
     """Where webhooks may post to beside public addresses."""
+    proxy: ProxyAddress | None = None
+    """Where people reach what workloads serve."""
     ready: Callable[[], bool]
     """Whether every connection is there."""
     alarm: Callable[[], str] = str

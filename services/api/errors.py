@@ -17,9 +17,13 @@ RETRY_AFTER_SECONDS: Final = "1"
 
 REFUSAL_STATUSES: Final[dict[str, int]] = {
     "name_taken": 400,
+    "url_taken": 400,
     "local_taken": 400,
     "not_found": 404,
     "not_owner": 403,
+    "heir_not_permitted": 409,
+    "act_overtaken": 409,
+    "nothing_to_undo": 409,
     "not_in_project": 403,
     "not_permitted": 403,
     "not_authenticated": 401,
@@ -63,7 +67,12 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
 """Status of every refusal (C21; 409, 412 and 429 extend the contract). The code itself stands in `details`."""
 assert REFUSAL_STATUSES.keys() == REFUSALS.keys(), "every refusal has a status"
 
-_FIELDS: Final = {"name_taken": "name", "unknown_project": "projectId", "unknown_cluster": "clusterId"}
+_FIELDS: Final = {
+    "name_taken": "name",
+    "url_taken": "spec.exposedUrls",
+    "unknown_project": "projectId",
+    "unknown_cluster": "clusterId",
+}
 """The request field at fault, where the refusal names none."""
 
 

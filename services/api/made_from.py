@@ -14,7 +14,7 @@ from events.workload.decide import final_name
 from events.workload.fields.creation import MOST_DATA_SOURCES, Creation
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import AssetUsed, MadeFrom, Source
-from events.workload.spec import Distributed, TrainingSpec
+from events.workload.spec import Beside, TrainingSpec
 from events.workload.state import Workload
 from services.api.check import untouched
 from services.api.context import Call, Look
@@ -74,9 +74,9 @@ class Made:
         found = broken_rules(kind, self.in_force, asked, self.merged, self.master)
         return untouched(found, self.data, faults) if faults else found
 
-    def made_from(self, kind: Kind, spec: TrainingSpec, distributed: Distributed | None) -> MadeFrom | None:
+    def made_from(self, kind: Kind, spec: TrainingSpec, beside: Beside) -> MadeFrom | None:
         """What is stored of it; None where the values of the spec say everything. `spec` has its defaults."""
-        fields = {} if self.merged is None else set_by(kind, self.merged, spec, distributed)
+        fields = {} if self.merged is None else set_by(kind, self.merged, spec, beside)
         if not (fields or self.used or self.sources or self.in_force.chains):
             return None
         of = {kind: _used(chain) for kind, chain in self.used.items()}

@@ -32,6 +32,7 @@ Tag = Literal[
     "Trainings",
     "Distributed",
     "Workspaces",
+    "Inferences",
     "Workloads",
     "Assets",
     "Policies",

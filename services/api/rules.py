@@ -15,13 +15,22 @@ from events.labels import LABEL_KEY, LABEL_VALUE
 from events.project import Project
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes, parse_quantity
 from events.workload import rendezvous
+from events.workload.exposure import PORT_VARIABLE
 from events.workload.fields.compute import ComputeSpec
-from events.workload.fields.creation import Creation, DistributedCreation, WorkspaceCreation
+from events.workload.fields.creation import Creation, DistributedCreation, InferenceCreation, WorkspaceCreation
 from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import MatchExpression, Toleration
 from events.workload.needs import GPU, is_extended, whole_number
-from events.workload.spec import MAX_AUTO_DELETION_SECONDS, MasterSpec, TrainingSpec, WorkspaceSpec
+from events.workload.spec import (
+    MAX_AUTO_DELETION_SECONDS,
+    Distributed,
+    Inference,
+    MasterSpec,
+    TrainingSpec,
+    WorkspaceSpec,
+)
+from services.api.connection_rules import check_connections, check_connections_kind
 from services.api.container_rules import (
     check_container,
     check_home,
@@ -32,6 +41,7 @@ from services.api.container_rules import (
     check_security,
     check_terminal,
 )
+from services.api.inference_rules import check_inference, check_stated_load
 from services.api.issues import Issue, fault, shown
 from services.api.probe_rules import check_probe_kind, check_probes
 from services.api.storage_rules import check_storage, check_storage_kind
@@ -118,14 +128,16 @@ def check_spec(spec: TrainingSpec) -> Iterator[Issue]:
 
 def check_order(creation: Creation) -> Iterator[Issue]:
     """Everything wrong with what a well-formed creation orders."""
-    spec, distributed = creation.order()
+    spec, beside = creation.order()
     yield from check_spec(spec)
     match creation:
         case WorkspaceCreation():
             yield from _over_quota(creation.spec)
-        case DistributedCreation() if distributed is not None:
-            yield from _distribution(distributed.distribution)
-            yield from _master(creation, distributed.master)
+        case DistributedCreation() if isinstance(beside, Distributed):
+            yield from _distribution(beside.distribution)
+            yield from _master(creation, beside.master)
+        case InferenceCreation() if isinstance(beside, Inference):
+            yield from check_inference(spec, beside.serving)
         case _:
             pass
 
@@ -269,7 +281,7 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
     """What this cluster does not have of what a creation orders."""
     spec, distributed = creation.order()
     yield from check_cluster(spec, cluster)
-    if distributed is None:
+    if not isinstance(distributed, Distributed):
         return
     framework = distributed.distribution.distributed_framework
     yield from _set_by_framework(spec, framework, cluster.kind)
@@ -282,7 +294,11 @@ def check_within(creation: Creation, project: Project) -> Iterator[Issue]:
     """What its project does not let a creation have."""
     spec, distributed = creation.order()
     yield from _within(spec, project)
-    if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed:
+    if (
+        isinstance(creation, DistributedCreation)
+        and creation.master_spec is not None
+        and isinstance(distributed, Distributed)
+    ):
         yield from _of_master(_within(distributed.master, project) if distributed.master else ())
 
 
@@ -327,6 +343,7 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     yield from check_container(spec, kind)
     yield from check_storage_kind(spec, kind)
     yield from check_probe_kind(spec, kind)
+    yield from check_connections_kind(spec, kind)
     if kind == "kubernetes":
         yield from _no_user_credentials(spec)
         return
@@ -355,7 +372,8 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     if spec.compute.gpu_devices_request or spec.compute.gpu_request_type:
         names |= SET_WITH_DEVICES
     for index, variable in enumerate(spec.environment_variables):
-        if variable.name in names and not variable.exclude:
+        of_port = variable.name.startswith(PORT_VARIABLE)
+        if (variable.name in names or of_port) and not variable.exclude:
             details = f"{variable.name} is set by Muster on a cluster of kind {kind}; choose another name"
             yield fault(f"spec.environmentVariables[{index}].name", details, "locked", "clusterId")
 
@@ -388,6 +406,10 @@ def _free_texts(spec: TrainingSpec) -> Iterator[tuple[str, str | None]]:
         yield f"spec.annotations[{index}].value", annotation.value
     for index, related in enumerate(spec.related_urls):
         yield f"spec.relatedUrls[{index}].url", related.url
+    for name, items in (("exposedUrls", spec.exposed_urls), ("ports", spec.ports)):
+        for index, item in enumerate(items):
+            yield f"spec.{name}[{index}].toolName", item.tool_name
+            yield f"spec.{name}[{index}].toolType", item.tool_type
 
 
 def _compute(spec: TrainingSpec) -> Iterator[Issue]:
@@ -695,6 +717,8 @@ def check_marks(spec: TrainingSpec) -> Iterator[Issue]:
             seen.add(item.name)
             if kind == "labels":
                 yield from check_label_value(f"{path}.value", item.value)
+            else:
+                yield from check_stated_load(f"{path}.value", item.name, item.value)
 
 
 def check_label_key(field: str, key: str) -> Iterator[Issue]:
@@ -730,6 +754,7 @@ _CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (
     _tolerations,
     _lifetime,
     _metadata,
+    check_connections,
     check_home,
     check_probes,
     check_pull_secrets,

@@ -98,7 +98,11 @@ SELECTION: Final = (
     Query(name="deleted", type="boolean", default=False, help="Deleted workloads instead of living ones."),
 )
 ORDER: Final = (
-    Query(name="sortBy", default="createdAt", help="A field of the rows."),
+    Query(
+        name="sortBy",
+        default="createdAt",
+        help="A field of the rows, or several with commas; - before one turns its direction: `phase,-createdAt`.",
+    ),
     Query(name="sortOrder", type="choice", options=("asc", "desc"), default="desc", help="Sort direction."),
 )
 
@@ -302,7 +306,8 @@ async def get_workload(call: Look) -> Answer[WorkloadAnswer]:
     if message := row["phaseMessage"]:
         subjects = await call.api.actors.subjects_of(mentioned(message))
         row["phaseMessage"] = with_names(message, subjects.__getitem__)
-    row |= {"submittedBy": found.created_by} | fields_of(found)
+    owner = await call.api.actors.subjects_of((chain.state.owner,))
+    row |= {"submittedBy": owner[chain.state.owner]} | fields_of(found)
     return Answer(WorkloadAnswer(**row), headers=sequence_headers(chain.version) | headers)
 
 

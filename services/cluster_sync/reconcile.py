@@ -100,8 +100,10 @@ def run_pod(desired: Desired) -> RunPod:
         project_id=state.project_id,
         project_name=desired.project.name,
         pod_security=desired.project.pod_security,
+        privileged=desired.project.privileged,
         pod=_ref(desired),
-        pods=pod_set.at_once if pod_set.peers is None else pod_set.peers.size,
+        endless=pod_set.endless,
+        pods=_pods(pod_set),
         node_name=pod.node_name,
         devices=pod.devices,
         gpu_memory_bytes=request.gpu_memory_bytes,
@@ -132,9 +134,17 @@ def run_pod(desired: Desired) -> RunPod:
         tolerations=template.tolerations,
         pod_affinity=pod_set.pod_affinity,
         grace_seconds=template.grace_seconds,
+        ports=pod_set.ports,
         labels=template.labels,
         annotations=template.annotations,
     )
+
+
+def _pods(pod_set: PodSet) -> int:
+    """How many find each other; those of an endless set come and go, and need not."""
+    if pod_set.endless:
+        return 1
+    return pod_set.at_once if pod_set.peers is None else pod_set.peers.size
 
 
 def stop_pod(desired: Desired) -> StopPod:
@@ -143,6 +153,8 @@ def stop_pod(desired: Desired) -> StopPod:
         reason = "deleted"
     elif state.phase in FINISHED:
         reason = "failed"
+    elif state.desired is DesiredPhase.RUNNING:
+        reason = "scaled_down"
     else:
         reason = "suspended"
     return StopPod(

@@ -18,7 +18,7 @@ from prometheus_client import Counter
 
 from events import subscriptions, webhooks
 from events.aggregate import AGGREGATES, CLUSTER, PRICES, PROJECT, WORKLOAD, Aggregate, Chain, Draft
-from events.asset import CreateAsset
+from events.asset import ChangeAsset, CreateAsset
 from events.budgets import SetBudget, exhausted_refusal
 from events.cluster import AddCluster, local_taken
 from events.codec import UNDECODABLE
@@ -32,7 +32,8 @@ from events.project import DeleteProject, Project
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
 from events.void import VoidMessage
-from events.workload.commands import CreateWorkload, DeleteWorkload, ResumeWorkload
+from events.workload.commands import ChangeWorkload, CreateWorkload, DeleteWorkload, ResumeWorkload, UndoAct
+from events.workload.exposure import asked_labels
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, fits_full_log, key_reused, not_for_service, refused, remembered
 from services.commands.keys import Keys
@@ -235,13 +236,27 @@ class Commands:
             return await self._not_left_over(command.workload_id)
         if isinstance(command, SetBudget):
             return await self._other_currency(command)
-        if isinstance(command, ResumeWorkload):
+        if isinstance(command, ResumeWorkload) or (isinstance(command, UndoAct) and command.act == "WorkloadSuspended"):
             return await self._exhausted(await self._project_of(command.workload_id))
-        if isinstance(command, CreateAsset):
-            return await self._place_missing(command.project_id, command.cluster_id)
-        if isinstance(command, SetPolicy):
-            return await self._place_missing(command.project_id, None)
+        if isinstance(command, CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload):
+            return await self._written_obstacle(command, admitted)
         return await self._creation_obstacle(command, admitted) if isinstance(command, CreateWorkload) else None
+
+    async def _written_obstacle(
+        self, command: CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload, admitted: AdmittedCommand
+    ) -> Refusal | None:
+        """Why this may not be written, which holds as much as somebody gives."""
+        if isinstance(command, ChangeWorkload):
+            project = await self._project_of(command.workload_id)
+            project_id = "" if project is None else project.project_id
+        else:
+            project_id = command.project_id or ""
+        if isinstance(command, CreateAsset | SetPolicy):
+            cluster_id = command.cluster_id if isinstance(command, CreateAsset) else None
+            if refusal := await self._place_missing(command.project_id, cluster_id):
+                return refusal
+        asked = Creation(project_id, admitted.actor.id, len(msgspec.json.encode(command)), count=0)
+        return await self._counts.admit(admitted.command_id, asked, self._clock())
 
     async def _place_missing(self, project_id: str | None, cluster_id: str | None) -> Refusal | None:
         """Why nothing can be made for this project or cluster; None stands for neither."""
@@ -254,7 +269,8 @@ class Commands:
     async def _creation_obstacle(self, command: CreateWorkload, admitted: AdmittedCommand) -> Refusal | None:
         if refusal := await self.misplaced(command):
             return refusal
-        asked = Creation(command.project_id, admitted.actor.id, len(msgspec.json.encode(command.spec)))
+        size, labels = len(msgspec.json.encode(command.spec)), asked_labels(command.spec.exposed_urls)
+        asked = Creation(command.project_id, admitted.actor.id, size, labels=labels)
         return await self._counts.admit(admitted.command_id, asked, self._clock())
 
     async def misplaced(self, command: CreateWorkload) -> Refusal | None:

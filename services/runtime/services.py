@@ -22,6 +22,7 @@ from events.subjects import (
     ALL_EVENTS,
     ALL_FEED,
     ALL_KEYS,
+    ALL_LOADS,
     ALL_OBSERVED,
     ALL_RECIPES,
     ALL_REFUSALS,
@@ -171,6 +172,7 @@ SERVICES: Final[dict[str, Service]] = {
             *("http_max_head_seconds", "http_max_stalled_seconds"),
             *("code_max_bytes", "code_project_max_bytes", "code_retention_hours"),
             "credential_public_key_file",
+            "proxy_url",
             "subscriber_address",
             "webhook_allow_networks",
         ),
@@ -194,7 +196,7 @@ SERVICES: Final[dict[str, Service]] = {
         rights=log_follower(
             "commands",
             *append("workload", "node", "cluster", "project", "tenant", "void", "prices", "hours", "asset", "policy"),
-            *answer("api", "auto_deletion", "cluster_sync", "scheduler", "setup", "webhooks"),
+            *answer("api", "auto_deletion", "autoscaler", "cluster_sync", "scheduler", "setup", "webhooks"),
             ALL_KEYS,
             call("STREAM.MSG.GET", KEYS_STREAM),
             ALL_CANARIES,
@@ -264,6 +266,17 @@ SERVICES: Final[dict[str, Service]] = {
         uid=10017,
         settings=("database_url",),
     ),
+    "autoscaler": Service(
+        rights=log_follower(
+            "autoscaler",
+            fold_snapshots_filter("autoscaler"),
+            *(f"cmd.system.autoscaler.{c.type.__name__}" for c in COMMANDS.values() if c.service == "autoscaler"),
+            subscribe=(ALL_LOADS,),
+        ),
+        group="workers",
+        uid=10025,
+        settings=("autoscaler_speed",),
+    ),
     "projector": Service(
         rights=log_follower("projector", subscribe=("usage.*",)),
         group="workers",
@@ -310,6 +323,18 @@ SERVICES: Final[dict[str, Service]] = {
         group="control",
         uid=10022,
         settings=("callout_key_dir",),
+    ),
+    # Lets people in to what workloads serve, and forwards to it.
+    "proxy": Service(
+        rights=log_follower("proxy", fold_snapshots_filter("proxy"), ALL_LOADS),
+        group="control",
+        uid=10025,
+        settings=(
+            *("health_port", "http_port", "nats_servers", "postgres_reader_url", "postgres_url"),
+            *("proxy_cluster", "proxy_host", "proxy_idle_seconds", "proxy_max_body_bytes", "proxy_max_connections"),
+            *("proxy_hold_seconds", "proxy_max_connections_per_workload", "proxy_max_held_per_workload"),
+            *("proxy_pod_networks", "proxy_port", "proxy_session_hours", "proxy_url"),
+        ),
     ),
     "operator": Service(
         rights=log_follower("operator", *read(AUDIT_STREAM), *read(REFUSALS_STREAM), READ_ONE_ACTOR), uid=10019

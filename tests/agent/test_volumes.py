@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from events.workload.pod_sets import Container
 from events.workload.volumes import ClaimedFolder, ConfigFiles, EmptyFolder, NewClaim, NfsFolder, NodeFolder, Volume
 from services.agent.backends.interface import HeldClaims
 from services.agent.backends.local.backend import LocalBackend
+from services.agent.backends.privileged import beyond_baseline
 from tests.agent.given import WORKLOAD, NoCode, Watched, log_text, machine, open_local, run_pod
 from tests.agent.test_isolation import Machine, without_rights
+from tests.agent.test_local import no_file_grows_beyond
 
 pytestmark = pytest.mark.anyio
 
@@ -85,6 +88,29 @@ async def test_a_path_of_the_machine_is_read_only_unless_it_was_asked_for(local:
     assert lines[:2] == ["model", "model"]
     assert "Read-only file system" in lines[2]
     assert names_in(models) == ["a", "b"]
+
+
+async def test_a_project_that_is_privileged_no_more_has_no_paths_of_the_machine(local: Watched) -> None:
+    """Given a workload that was submitted while it was, and runs again only now."""
+    end = await ended(local, "true", NodeFolder(mount_path=PLACE, path="/etc"), privileged=False, project_name="nlp")
+    assert (end.kind, end.reason) == ("failed", "not_privileged")
+    assert "path /etc of the node is for projects with the setting privileged, which project nlp has not" in end.message
+
+
+@pytest.mark.parametrize(
+    ("container", "told"),
+    [
+        (Container(host_network=True), "the network of the node"),
+        (Container(host_ipc=True), "memory and semaphores"),
+        (Container(seccomp="Unconfined"), "seccomp"),
+        (Container(capabilities=("CHOWN", "SYS_ADMIN")), "capability SYS_ADMIN"),
+        (Container(capabilities=("CHOWN",), seccomp="RuntimeDefault"), ""),
+    ],
+)
+def test_what_baseline_forbids_needs_a_privileged_project_each_time(container: Container, told: str) -> None:
+    assert not beyond_baseline(run_pod(container=container))
+    found = beyond_baseline(run_pod(container=container, privileged=False))
+    assert found.startswith(told) if told else not found
 
 
 async def test_a_path_of_the_machine_shows_a_pod_nothing_that_is_hidden_from_it(local: Watched, tmp_path: Path) -> None:
@@ -210,6 +236,44 @@ async def test_a_claim_of_another_is_used_by_name_and_never_taken_over(local: Wa
         assert "did not make" in end.message
     await local.backend.remove_claims("w-2", ephemeral_only=False)
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["by-hand", "made"]
+
+
+async def test_a_claim_stays_while_a_pod_of_another_workload_uses_it(local: Watched, tmp_path: Path) -> None:
+    """Given a workload that is gone, whose claim another one has by name: it loses nothing under its feet."""
+    made = ClaimedFolder(mount_path=PLACE, claim="sets", new=KEPT)
+    assert (await ended(local, f"echo made > {PLACE}/a", made)).kind == "succeeded"
+    waits = ("/bin/sh", "-c", f"while [ ! -e {PLACE}/b ]; do sleep 0.05; done; cat {PLACE}/a")
+    used = ClaimedFolder(mount_path=PLACE, claim="sets")
+    pod = run_pod(2, node_name=local.node, arguments=waits, volumes=(used,), workload_id="w-2")
+    await local.backend.apply(pod)
+    await local.until("running", token=2)
+    await local.backend.remove_claims(WORKLOAD, ephemeral_only=False)
+    folder = tmp_path / "data" / "claims" / "p1" / "sets"
+    (folder / "b").touch()
+    assert (await local.until("succeeded", "failed", token=2)).kind == "succeeded"
+    assert await claims_of(local) == [HeldClaims(workload_id=WORKLOAD)]
+    await local.backend.remove_claims(WORKLOAD, ephemeral_only=False)
+    assert not folder.exists()
+
+
+def test_a_full_disk_keeps_nobody_from_removing_claims(tmp_path: Path) -> None:
+    """Given no room for another folder, and none for a record."""
+    from services.agent.backends.local.claims import REMOVED, Claims
+
+    run = run_pod(volumes=(ClaimedFolder(mount_path="/a", claim="a", new=KEPT),))
+    claims = Claims(tmp_path)
+    claims.open()
+    claims.ensure(run)
+    other = run_pod(workload_id="w-2", volumes=(ClaimedFolder(mount_path="/a", claim="b", new=KEPT),))
+    with no_file_grows_beyond(10), pytest.raises(OSError):
+        claims.ensure(other)
+    assert names_in(tmp_path / "p1") == [".a.json", "a"]
+    (tmp_path / "p1" / ".b.json.1.tmp").touch()
+    assert [folder.parent for folder in claims.remove(WORKLOAD, ephemeral_only=False)] == [tmp_path / REMOVED]
+    Claims(tmp_path).open()
+    assert names_in(tmp_path / "p1") == []
+    claims.clear()
+    assert names_in(tmp_path) == [REMOVED, "p1"]
 
 
 def test_the_record_of_a_claim_is_there_before_its_folder(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "export_workloads": EVERYBODY,
     "get_workload": READ,
     "change_workload": OPERATE,
+    "transfer_workload": OPERATE,  # to who has it; to others: tests/ownership/test_decide.py
+    "undo_act": OPERATE,
     "workload_history": READ,
     "workload_pods": READ,
     "workload_logs": READ,
@@ -234,15 +236,17 @@ def asset(project: str, path: str, fresh: str) -> dict[str, Any]:
     return {"meta": meta | of_template, "spec": spec}
 
 
-def gang(served: Served, project: str) -> dict[str, Any]:
-    """The body of a distributed training."""
-    return served.training(projectId=project, spec={"distributedFramework": "JAX"})
+OWN_FIELDS: dict[str, Any] = {
+    "distributed": {"distributedFramework": "JAX"},
+    "inferences": {"servingPort": {"container": 8000}},
+}
+"""What a kind insists on, by its path."""
 
 
 def workload(served: Served, admin: httpx.Client, path: str, project: str) -> str:
     """Id of a fresh workload, of the kind that the path is of."""
-    kind = next((word for word in ("distributed", "workspaces") if f"/{word}/" in path), "trainings")
-    body = gang(served, project) if kind == "distributed" else served.training(projectId=project)
+    kind = next((word for word in ("distributed", "workspaces", "inferences") if f"/{word}/" in path), "trainings")
+    body = served.training(projectId=project, spec=OWN_FIELDS.get(kind, {}))
     identifier: str = admin.post(f"/api/v1/workloads/{kind}", json=body).json()["workloadId"]
     return identifier
 
@@ -264,6 +268,12 @@ def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> st
     return path.replace("{clusterId}", made).replace("{name}", "fast")
 
 
+def changed_at(admin: httpx.Client, path: str) -> int:
+    """Sequence of a change of the workload that can be undone."""
+    answer = admin.patch(path.removesuffix("/undo"), json={"priorityClass": "high"})
+    return int(answer.headers["X-Log-Sequence"])
+
+
 def policy(admin: httpx.Client, path: str, project: str) -> dict[str, str]:
     """The query of the project's policy, which is there."""
     which = {"scope": "project", "projectId": project}
@@ -273,7 +283,10 @@ def policy(admin: httpx.Client, path: str, project: str) -> dict[str, str]:
 
 def of_submissions(served: Served, project: str) -> dict[str, Any]:
     """Bodies of what makes workloads, or says what would be made."""
-    training, distributed = served.training(projectId=project), gang(served, project)
+    training = served.training(projectId=project)
+    distributed, inference = (
+        served.training(projectId=project, spec=OWN_FIELDS[kind]) for kind in ("distributed", "inferences")
+    )
     return {
         "create_training1": training,
         "evaluate_training": training,
@@ -281,6 +294,8 @@ def of_submissions(served: Served, project: str) -> dict[str, Any]:
         "evaluate_distributed": distributed,
         "create_workspace": training,
         "evaluate_workspace": training,
+        "create_inference": inference,
+        "evaluate_inference": inference,
         "create_workloads": {
             "items": [{"kind": "Training", **served.training(projectId=project)} for _ in range(2)],
             "allOrNothing": True,
@@ -325,6 +340,8 @@ def aimed(
         "act_on_workloads": {"action": "delete", "ids": [project]},  # there is none of this id
         "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
+        "transfer_workload": {"owner": "admin"},
+        "undo_act": {"sequence": changed_at(admin, path) if name == "undo_act" else 1},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
         "set_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},

@@ -21,7 +21,7 @@ KNOWN: Final = {
     "project": (8, "537c416ac374"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (8, "f03b292721f0"),
+    "workload": (10, "6e96c725cae9"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

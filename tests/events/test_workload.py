@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from events.phases import TRANSITIONS, UNBUILT_PHASES, DesiredPhase, Phase, PodPhase
 from events.workload.commands import (
+    Changeable,
     ChangeWorkload,
     DeleteWorkload,
     PlacePods,
@@ -16,9 +17,12 @@ from events.workload.commands import (
     ReportPods,
     ResumeWorkload,
     SuspendWorkload,
+    TransferWorkload,
+    UndoAct,
 )
 from events.workload.decide import final_name, retry_wait
-from events.workload.pod import PodRef
+from events.workload.fields.metadata import Label
+from events.workload.pod import PodAddress, PodRef, PortAddress
 from events.workload.state import (
     bindable,
     next_retry_at,
@@ -159,6 +163,27 @@ def test_a_failing_pod_is_run_again_with_growing_waits_until_the_backoff_limit_i
     assert story.state.phase is Phase.FAILED
     assert story.state.reason == "backoff_limit_exceeded"
     assert story.state.message == "pod main-0 ended with exit code 3; 3 failed runs, backoff limit 2"
+
+
+def test_a_taken_node_port_fails_the_workload_at_once_and_says_so() -> None:
+    """S030, S096: however many retries it has, for whoever has the port may keep it."""
+    story = Story().created(backoff_limit=6)
+    story.bound(NOW)
+    told = "node port 30080 of this machine is in use: give another one, or none"
+    story.saw(fact("failed", reason="node_port_taken", message=told), now=NOW)
+    assert (story.state.phase, story.state.reason, story.state.message) == (Phase.FAILED, "node_port_taken", told)
+
+
+def test_where_a_pod_answers_is_told_with_that_it_runs_and_forgotten_with_its_run() -> None:
+    story = Story().created(backoff_limit=1)
+    story.bound(NOW)
+    address = PodAddress(host="127.0.0.1", ports=(PortAddress(container=8888, port=20_000),))
+    story.saw(fact("running", address=address), now=NOW)
+    assert [pod.address for pod in story.state.pods.live.values()] == [address]
+    assert address.port(8888) == 20_000
+    assert address.port(80) == 80
+    story.saw(fact("failed", exit_code=1), now=NOW)
+    assert [pod.address for pod in story.state.pods.waiting.values()] == [None]
 
 
 @pytest.mark.parametrize(
@@ -456,6 +481,79 @@ def test_changing_the_priority_does_not_rewrite_the_preemptibility() -> None:
     story = Story().created()
     story.when(ChangeWorkload(workload_id=ID, priority_class="very-high"))
     assert (story.state.spec.priority_class, story.state.spec.preemptibility) == ("very-high", "preemptible")
+
+
+class TestTransfer:
+    """Issue 13 section 3: transfer of ownership; C14."""
+
+    TO_BOB = TransferWorkload(workload_id=ID, subject="bob", actor="bob")
+
+    def test_the_new_owner_has_it_from_then_on_and_a_repeated_request_changes_nothing(self) -> None:
+        story = running()
+        assert names(story.when(self.TO_BOB)) == ["WorkloadTransferred"]
+        assert (story.state.owner, story.state.created_by) == ("bob", "alice")
+        assert story.when(self.TO_BOB) == ()
+        assert story.refused(SUSPEND, context(protected=True)).code == "not_owner"
+        assert names(story.when(SUSPEND, context(actor=BOB, protected=True))) == ["WorkloadSuspended"]
+
+    def test_only_the_owner_or_an_administrator_gives_it_away_also_without_protection(self) -> None:
+        to_carol = TransferWorkload(workload_id=ID, subject="carol", actor="carol")
+        assert running().refused(to_carol, context(actor=BOB)).code == "not_owner"
+        assert names(running().when(to_carol, context(actor=BOB, override=True))) == ["WorkloadTransferred"]
+
+    def test_what_is_over_can_be_given_away_and_what_is_deleted_cannot(self) -> None:
+        story = completed()
+        assert names(story.when(self.TO_BOB)) == ["WorkloadTransferred"]
+        story.when(DELETE, context(actor=BOB))
+        assert story.refused(self.TO_BOB, context(actor=BOB)).code == "workload_deleted"
+
+
+def undoing(act: str, **more: Any) -> UndoAct:
+    return UndoAct(workload_id=ID, sequence=7, act=act, **more)  # pyright: ignore[reportArgumentType]
+
+
+class TestUndo:
+    """Issue 13 section 3: undo of suspend, resume and changes."""
+
+    def test_the_opposite_follows_the_undoing(self) -> None:
+        story = running()
+        story.when(SUSPEND)
+        assert names(story.when(undoing("WorkloadSuspended", attempt=1))) == ["ActUndone", "WorkloadResumed"]
+        assert (story.state.desired, story.state.attempt) == (DesiredPhase.RUNNING, 2)
+        assert names(story.when(undoing("WorkloadResumed", attempt=2))) == ["ActUndone", "WorkloadSuspended"]
+
+    def test_a_change_goes_back_to_what_was_before_it_and_leaves_the_rest(self) -> None:
+        story = running()
+        story.when(ChangeWorkload(workload_id=ID, priority_class="high"))
+        story.when(ChangeWorkload(workload_id=ID, labels=(Label(name="a"),)))
+        back = undoing(
+            "WorkloadChanged", made=Changeable(priority_class="high"), before=Changeable(priority_class="low")
+        )
+        assert names(story.when(back)) == ["ActUndone", "WorkloadChanged"]
+        assert (story.state.spec.priority_class, story.state.spec.labels) == ("low", (Label(name="a"),))
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            undoing("WorkloadSuspended", attempt=1),
+            undoing("WorkloadResumed", attempt=2),
+            undoing("WorkloadChanged", made=Changeable(priority_class="high"), before=Changeable(priority_class="low")),
+        ],
+    )
+    def test_what_no_longer_stands_is_not_undone(self, command: UndoAct) -> None:
+        assert running().refused(command).code == "act_overtaken"
+
+    def test_what_has_ended_is_neither_suspended_nor_resumed_by_it(self) -> None:
+        assert completed().refused(undoing("WorkloadResumed", attempt=1)).code == "workload_finished"
+        story = running()
+        story.when(DELETE)
+        assert story.refused(undoing("WorkloadResumed", attempt=1)).code == "workload_deleted"
+
+    def test_ownership_protection_holds_for_it(self) -> None:
+        story = running()
+        story.when(SUSPEND)
+        command = undoing("WorkloadSuspended", attempt=1)
+        assert story.refused(command, context(actor=BOB, protected=True)).code == "not_owner"
 
 
 class TestOwnershipProtection:

@@ -41,6 +41,8 @@ FOLLOWERS = (
     "subscriptions",
     "feed",
     "webhooks",
+    "autoscaler",
+    "proxy",
 )
 
 MAY_PUBLISH = {
@@ -53,6 +55,9 @@ MAY_PUBLISH = {
     "cmd.admitted.CreateWorkload": {"ownership"},
     "cmd.system.auto_deletion.DeleteWorkload": {"auto_deletion"},
     "cmd.system.auto_deletion.CreateWorkload": set(),
+    "cmd.system.autoscaler.ScaleInference": {"autoscaler"},
+    "cmd.system.autoscaler.DeleteWorkload": set(),
+    "load.p": {"proxy"},
     "cmd.system.webhooks.DisableWebhook": {"webhooks"},
     "cmd.system.webhooks.DeleteWebhook": set(),
     "webhooks.asked.AskKey": {"api"},
@@ -71,7 +76,9 @@ MAY_PUBLISH = {
     "snap.chain.node.x.0": {"commands", "scheduler", "cluster_sync"},
     "snap.fold.scheduler.0": {"scheduler"},
     "snap.fold.cluster_sync.0": {"cluster_sync"},
+    "snap.fold.autoscaler.0": {"autoscaler"},
     "snap.fold.subscriptions.0": {"subscriptions"},
+    "snap.fold.proxy.0": {"proxy"},
     "snap.x.0": set(),
     "feed.p.w.T": {"feed"},
     "muster.servers.connections": {"subscriptions"},
@@ -123,6 +130,7 @@ MAY_SUBSCRIBE = {
     "cmd.admitted.>": {"commands"},
     "cmd.system.*.>": {"commands"},
     "usage.*": {"projector"},
+    "load.*": {"autoscaler"},
     "agent.*.logs": {"agent"},
     "muster.log": {"commands"},
     "muster.room.*": {"commands"},

@@ -45,7 +45,7 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -129,7 +129,7 @@ class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -187,7 +187,7 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -198,6 +198,60 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Current phase."""
     spec: WorkspaceSpec | None = None
     """The spec, with defaults filled in."""
+    not_yet_in_force: list[str] | None = None
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | None = None
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
+
+
+class InferenceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: InferenceCreation."""
+
+    name: str
+    """Name of the workload, unique among the living workloads of the project; at most 253 characters."""
+    use_given_name_as_prefix: bool | None = None
+    """Whether to add a hyphen and six characters to the name, so that it is always free."""
+    project_id: str
+    """Id of the project that the workload belongs to."""
+    cluster_id: str
+    """Id of the cluster that runs the workload."""
+    template_id: str | None = None
+    """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
+    assets: AssetChoice | None = None
+    """Environment, compute resource and data sources, whose fields go into the spec."""
+    spec: InferenceSpec | None = None
+    """What is to run in each replica, and how many there are."""
+
+
+class Inference(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An inference."""
+
+    name: str
+    """Unique among the living workloads of its project."""
+    requested_name: str
+    """Name in the request, or the given prefix of the name."""
+    workload_id: str
+    """Id of the workload. A later workload of the same name has another id."""
+    project_id: str
+    """UUID of its project."""
+    department_id: str | None = None
+    """Never given: there are no departments."""
+    cluster_id: str
+    """Cluster that runs it."""
+    created_by: str
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
+    created_at: datetime
+    """When it was submitted."""
+    deleted_at: datetime | None = None
+    """When it was deleted."""
+    desired_phase: DesiredPhase
+    """The phase that its users want."""
+    actual_phase: Phase | None = None
+    """Current phase."""
+    spec: InferenceSpec | None = None
+    """The spec of its replicas and of the whole, with defaults filled in."""
     not_yet_in_force: list[str] | None = None
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
     set_by: dict[str, str] | None = None
@@ -536,6 +590,26 @@ class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", o
     """What may be given, in the tree of the fields."""
 
 
+class InferencePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A policy for inferences."""
+
+    meta: PolicyMeta
+    """For what it holds, and who set it."""
+    defaults: InferenceDefaults | None
+    """Fields that an inference gets where nothing else sets them, as they were given."""
+    rules: InferenceSpecFieldRules | None
+    """What may be given, in the tree of the fields, as it was given."""
+
+
+class InferencePolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: InferencePolicySetting."""
+
+    defaults: InferenceDefaults | None = None
+    """Fields that an inference gets where neither a template, assets nor the request set them."""
+    rules: InferenceSpecFieldRules | None = None
+    """What may be given, in the tree of the fields."""
+
+
 class Rehearsal(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a policy would have made of past submissions."""
 
@@ -603,9 +677,11 @@ class WorkloadActs(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Body of a request: WorkloadActs."""
 
     action: WorkloadActsAction
-    """What is done to each workload: delete, suspend or resume."""
+    """What is done to each workload: delete, suspend, resume or transfer."""
     ids: list[str]
     """Ids of the workloads, each once; at most 100."""
+    owner: str | None = None
+    """With transfer, and only then: subject of who is to own them."""
     dry_run: bool | None = None
     """Whether only to tell what would become of each: from rights, ownership and its state. What only the decision
     itself knows, such as a budget that is used up, is not looked at.
@@ -623,6 +699,43 @@ class WorkloadActOutcomes(Model, frozen=True, kw_only=True, rename="camel", omit
     """Number of workloads on which it was refused."""
     items: list[WorkloadActOutcome]
     """One for each id, in the order of the request."""
+
+
+class WorkloadTransfer(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkloadTransfer."""
+
+    owner: str
+    """Subject of who is to own it, or id of a service account: somebody who may submit workloads in its project."""
+
+
+class WorkloadUndo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkloadUndo."""
+
+    sequence: int | None = None
+    """Sequence of the act, as the history gives it. With dryRun it may be left out: then the newest act is meant
+    that stands.
+    """
+    dry_run: bool | None = None
+    """Whether only to tell what would be done."""
+
+
+class Undo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What undoing does, or would do."""
+
+    dry_run: bool
+    """Whether nothing was done, and this is what would be."""
+    undoes: UndoneAct
+    """What is taken back."""
+    action: UndoAction
+    """What is done instead. A deleted workload is not brought back: submit it again as a new one."""
+    changed: bool
+    """False where that act was undone before."""
+    now: Values | None = None
+    """Of a change: what is taken back."""
+    then: Values | None = None
+    """Of a change: the values from before it."""
+    message: str
+    """A sentence for people."""
 
 
 class WorkloadList(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -655,7 +768,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
-    """Subject of the token that submitted it."""
+    """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
     """Current phase."""
     phase_reason: PhaseReason | None
@@ -735,7 +848,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -753,7 +866,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     where explain is true. Not part of the contract.
     """
     kubernetes_type: str
-    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
+    """What Run:ai calls its kind, such as TrainingWorkload or InferenceWorkload."""
     master_spec_same_as_worker: bool | None = None
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
@@ -801,6 +914,13 @@ class WorkloadTypes(Model, frozen=True, kw_only=True, rename="camel", omit_defau
 
     workload_types: list[WorkloadKind]
     """In no order that means anything."""
+
+
+class Connections(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How what a workload serves is reached."""
+
+    connections: list[Connection]
+    """URLs first, then ports."""
 
 
 class Clusters(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1561,6 +1681,10 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1573,7 +1697,7 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -1684,6 +1808,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1696,7 +1824,7 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -1814,6 +1942,10 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1826,7 +1958,7 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -1854,6 +1986,83 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """A word to group and filter workloads by; at most 253 characters."""
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
+
+
+class InferenceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: InferenceSpec."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    code: str | None = None
+    """SHA-256 of an archive that POST /code stored. Each run starts in its own folder with the content; there is
+    no workingDir beside it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high, for inferences very-high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
+    serving_port: ServingPort | None = None
+    """Where a replica listens. Mandatory."""
+    autoscaling: Autoscaling | None = None
+    """How many replicas there are."""
+    model: Model | None = None
+    """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
+    the image is all there is.
+    """
 
 
 class AssetPlace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1992,6 +2201,10 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2004,7 +2217,7 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -2049,6 +2262,14 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
+    """
+    serving_port: ServingPort | None = None
+    """Where a replica listens. Mandatory."""
+    autoscaling: Autoscaling | None = None
+    """How many replicas there are."""
+    model: Model | None = None
+    """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
+    the image is all there is.
     """
     assets: AssetChoice | None = None
     """Environment, compute resource and data sources that it takes its fields from, where a request names none."""
@@ -2229,6 +2450,10 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2241,7 +2466,7 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -2304,6 +2529,10 @@ class TrainingSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", o
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2377,6 +2606,10 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2389,7 +2622,7 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -2462,6 +2695,10 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2541,6 +2778,10 @@ class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2553,7 +2794,7 @@ class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -2616,6 +2857,10 @@ class WorkspaceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2652,6 +2897,146 @@ class WorkspaceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of relatedUrls."""
 
 
+class InferenceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: InferenceDefaults."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high, for inferences very-high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
+    serving_port: ServingPort | None = None
+    """Where a replica listens. Mandatory."""
+    autoscaling: Autoscaling | None = None
+    """How many replicas there are."""
+    model: Model | None = None
+    """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
+    the image is all there is.
+    """
+
+
+class InferenceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: InferenceSpecFieldRules."""
+
+    image: TextRules | None = None
+    """Rules of image."""
+    image_pull_policy: TextRules | None = None
+    """Rules of imagePullPolicy."""
+    image_pull_secrets: ItemsRules | None = None
+    """Rules of imagePullSecrets."""
+    command: TextRules | None = None
+    """Rules of command."""
+    args: TextRules | None = None
+    """Rules of args."""
+    working_dir: TextRules | None = None
+    """Rules of workingDir."""
+    code: TextRules | None = None
+    """Rules of code."""
+    environment_variables: ItemsRules | None = None
+    """Rules of environmentVariables."""
+    create_home_dir: BooleanRules | None = None
+    """Rules of createHomeDir."""
+    stdin: BooleanRules | None = None
+    """Rules of stdin."""
+    tty: BooleanRules | None = None
+    """Rules of tty."""
+    security: SecuritySpecRules | None = None
+    """Rules of security."""
+    compute: ComputeSpecRules | None = None
+    """Rules of compute."""
+    storage: StorageSpecRules | None = None
+    """Rules of storage."""
+    probes: ProbesSpecRules | None = None
+    """Rules of probes."""
+    node_pools: WordsRules | None = None
+    """Rules of nodePools."""
+    node_type: TextRules | None = None
+    """Rules of nodeType."""
+    node_affinity_required: NodeAffinityRequiredRules | None = None
+    """Rules of nodeAffinityRequired."""
+    pod_affinity: PodAffinityRules | None = None
+    """Rules of podAffinity."""
+    tolerations: ItemsRules | None = None
+    """Rules of tolerations."""
+    priority_class: TextRules | None = None
+    """Rules of priorityClass."""
+    preemptibility: TextRules | None = None
+    """Rules of preemptibility."""
+    terminate_after_preemption: BooleanRules | None = None
+    """Rules of terminateAfterPreemption."""
+    termination_grace_period_seconds: WholeNumberRules | None = None
+    """Rules of terminationGracePeriodSeconds."""
+    labels: ItemsRules | None = None
+    """Rules of labels."""
+    annotations: ItemsRules | None = None
+    """Rules of annotations."""
+    category: TextRules | None = None
+    """Rules of category."""
+    related_urls: ItemsRules | None = None
+    """Rules of relatedUrls."""
+    serving_port: ServingPortRules | None = None
+    """Rules of servingPort."""
+    autoscaling: AutoscalingRules | None = None
+    """Rules of autoscaling."""
+    model: ModelRules | None = None
+    """Rules of model."""
+
+
 class RehearsedWorkload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a policy would have made of a workload."""
 
@@ -2685,7 +3070,7 @@ class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     assets: AssetChoice | None = None
     """Environment, compute resource and data sources, whose fields go into the spec."""
     kind: WorkloadType
-    """Kind of the workload: Training, Distributed or Workspace."""
+    """Kind of the workload: Training, Distributed, Workspace or Inference."""
     spec: WorkloadSpec | None = None
     """What is to run, and how, in the fields of this kind."""
     master_spec_same_as_worker: bool | None = None
@@ -2730,6 +3115,32 @@ class WorkloadActOutcome(Model, frozen=True, kw_only=True, rename="camel", omit_
     """The refusal's code, where there is one."""
 
 
+class UndoneAct(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What somebody did to a workload."""
+
+    sequence: int
+    """Sequence of its commit in the log."""
+    at: datetime
+    """When it was decided."""
+    type: str
+    """Type of its event, such as WorkloadSuspended."""
+    message: str
+    """The sentence of the history."""
+
+
+class Values(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Values of what can change while a workload lives; those alone that are meant."""
+
+    priority_class: str | None = None
+    """Priority class."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """How long after its end it is deleted by itself."""
+    labels: list[Mark] | None = None
+    """All labels."""
+    annotations: list[Mark] | None = None
+    """All annotations."""
+
+
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A workload, as lists show it."""
 
@@ -2752,7 +3163,7 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
-    """Subject of the token that submitted it."""
+    """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
     """Current phase."""
     phase_reason: PhaseReason | None
@@ -2866,6 +3277,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2878,7 +3293,7 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -2923,6 +3338,14 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
+    """
+    serving_port: ServingPort | None = None
+    """Where a replica listens. Mandatory."""
+    autoscaling: Autoscaling | None = None
+    """How many replicas there are."""
+    model: Model | None = None
+    """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
+    the image is all there is.
     """
 
 
@@ -3328,6 +3751,69 @@ class WorkloadChangedRecord(Model, frozen=True, kw_only=True, rename="camel", om
     details: WorkloadChangedData
 
 
+class WorkloadTransferredRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    type: Literal["WorkloadTransferred"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: WorkloadTransferredData
+
+
+class ActUndoneRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    type: Literal["ActUndone"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: ActUndoneData
+
+
+class WorkloadScaledRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The number of replicas of an inference changed, with its load."""
+
+    type: Literal["WorkloadScaled"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: WorkloadScaledData
+
+
 class WorkloadDeletionRequestedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
@@ -3431,6 +3917,35 @@ class WorkloadKind(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Priority of one that names none."""
     preemptibility: TrainingSpecPreemptibility
     """Whether the scheduler may preempt one that names neither a priority nor this."""
+
+
+class Connection(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How one port of a workload is reached."""
+
+    name: str
+    """Of the item in the request, or what stands for it."""
+    connection_type: ConnectionConnectionType
+    """ExternalUrl: by the proxy, in a browser. The others are the service types of `ports`."""
+    tool_type: str | None = None
+    """What listens there."""
+    tool_name: str | None = None
+    """Name of the tool."""
+    container: int
+    """Port on which the container listens."""
+    external: int | None = None
+    """Port that was asked for."""
+    address: str | None = None
+    """The URL, or host and port. Absent where it is not known now."""
+    authorization_type: ConnectionAuthorizationType | None = None
+    """Who may open the URL."""
+    authorized_users: list[str] | None = None
+    """Those users."""
+    authorized_groups: list[str] | None = None
+    """Those groups."""
+    ready: bool
+    """Whether a pod runs that answers there, as far as its cluster tells."""
+    message: str | None = None
+    """Why not."""
 
 
 class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4007,6 +4522,38 @@ class WorkloadChangedPublicEvent(Model, frozen=True, kw_only=True, rename="camel
     data: WorkloadChanged
 
 
+class WorkloadTransferredPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody else is its owner from now on."""
+
+    type: Literal["muster.WorkloadTransferred.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadTransferred
+
+
+class WorkloadScaledPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The number of replicas of an inference changed, with its load."""
+
+    type: Literal["muster.WorkloadScaled.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadScaled
+
+
 class WorkloadDeletedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """It is deleted, its pods are gone, and its name is free."""
 
@@ -4527,6 +5074,52 @@ class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """A pod counts as running once this succeeds. Default: as soon as its process runs."""
 
 
+class ExposedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ExposedUrl."""
+
+    container: int | None = None
+    """Port on which the container listens. Mandatory."""
+    url: str | None = None
+    """Address at which it is reached: one name before the domain of the proxy, such as
+    https://tool.apps.example.com. Default: one is generated.
+    """
+    authorization_type: ConnectionAuthorizationType | None = None
+    """Who may open it: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups.
+    Default: as the lists say, authenticatedUsers where there is none.
+    """
+    authorized_users: list[str] | None = None
+    """Users who may open it, by e-mail address or user name; at most 1000."""
+    authorized_groups: list[str] | None = None
+    """Groups whose members may open it, as tokens name them; at most 1000. You must be a member of one."""
+    tool_type: str | None = None
+    """What listens there, such as jupyter-notebook."""
+    tool_name: str | None = None
+    """Name of the tool for people."""
+    name: str | None = None
+    """Name of this item, by which exclude finds it."""
+    exclude: bool | None = None
+    """Whether to drop the item of this name that a default sets."""
+
+
+class Port(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Port."""
+
+    container: int | None = None
+    """Port on which the container listens. Mandatory."""
+    service_type: PortServiceType | None = None
+    """ClusterIP (within the cluster), NodePort (at every node) or LoadBalancer. Mandatory."""
+    external: int | None = None
+    """Port at which it is reached; of a NodePort 30000 to 32767. Default: one is chosen."""
+    tool_type: str | None = None
+    """What listens there, such as tensorboard."""
+    tool_name: str | None = None
+    """Name of the tool for people."""
+    name: str | None = None
+    """Name of this item, by which exclude finds it."""
+    exclude: bool | None = None
+    """Whether to drop the item of this name that a default sets."""
+
+
 class NodeAffinityRequired(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeAffinityRequired."""
 
@@ -4575,6 +5168,49 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Name for people. Default: the type."""
     exclude: bool | None = None
     """Whether to drop the address of this name that a template sets."""
+
+
+class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ServingPort."""
+
+    container: int | None = None
+    """Port on which a replica answers HTTP requests, 1 to 65535. Replicas find it in the variable PORT. Mandatory."""
+    authorization_type: ConnectionAuthorizationType | None = None
+    """Who may ask: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups. Default:
+    as the lists say, authenticatedUsers where there is none.
+    """
+    authorized_users: list[str] | None = None
+    """Users who may ask, by e-mail address or user name; at most 1000."""
+    authorized_groups: list[str] | None = None
+    """Groups whose members may ask, as tokens name them; at most 1000."""
+
+
+class Autoscaling(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Autoscaling."""
+
+    min_replicas: int | None = None
+    """Number of replicas that there are at least, 0 to 1000. 0 only where it may be scaled to zero. Default: 1;
+    where it may be scaled to zero, 0.
+    """
+    max_replicas: int | None = None
+    """Number of replicas that there are at most, 1 to 1000. Default: minReplicas, and at least 1."""
+    metric: AutoscalingMetric | None = None
+    """What more replicas are started by. throughput: requests per second of each replica. latency: milliseconds
+    that a request takes. concurrency: requests that each replica works on at once. Default: throughput.
+    """
+    metric_threshold: int | None = None
+    """Value of the metric above which replicas are added, at least 1. Default: 100."""
+    scale_to_zero_retention_seconds: int | None = None
+    """Time without a request after which no replica is left: 60, 300, 900 or 1800 seconds. Default: never."""
+
+
+class Model(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Model."""
+
+    catalog: Literal["HuggingFace"] | None = None
+    """Catalog that has the model. Default: HuggingFace, the only one so far."""
+    name: str | None = None
+    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
 
 
 class TextRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4782,6 +5418,64 @@ class WholeNumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """The only values that are possible."""
 
 
+class ServingPortRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ServingPortRules."""
+
+    container: WholeNumberRules | None = None
+    """Rules of container."""
+    authorization_type: TextRules | None = None
+    """Rules of authorizationType."""
+    authorized_users: WordsRules | None = None
+    """Rules of authorizedUsers."""
+    authorized_groups: WordsRules | None = None
+    """Rules of authorizedGroups."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class AutoscalingRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: AutoscalingRules."""
+
+    min_replicas: WholeNumberRules | None = None
+    """Rules of minReplicas."""
+    max_replicas: WholeNumberRules | None = None
+    """Rules of maxReplicas."""
+    metric: TextRules | None = None
+    """Rules of metric."""
+    metric_threshold: WholeNumberRules | None = None
+    """Rules of metricThreshold."""
+    scale_to_zero_retention_seconds: WholeNumberRules | None = None
+    """Rules of scaleToZeroRetentionSeconds."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class ModelRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ModelRules."""
+
+    catalog: TextRules | None = None
+    """Rules of catalog."""
+    name: TextRules | None = None
+    """Rules of name."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class Mark(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A label or an annotation."""
+
+    name: str
+    """Its name."""
+    value: str
+    """Its value."""
+
+
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody submitted a workload, and it was accepted."""
 
@@ -4805,6 +5499,8 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """The spec, with every default filled in. Of a distributed training, that of its workers."""
     distributed: DistributedData | None = None
     """What a distributed training has beside that; absent for every other kind."""
+    inference: InferenceData | None = None
+    """What an inference has beside that; absent for every other kind."""
     made_from: MadeFromData | None = None
     """From which template and assets it was made, and who set its fields where their values do not say it."""
 
@@ -4851,6 +5547,8 @@ class PodRunningData(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The run."""
     at: datetime
     """When the agent saw it."""
+    address: PodAddressData | None = None
+    """Where it answers. Only of a workload with ports."""
 
 
 class PodUnreachableData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4968,7 +5666,7 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`."""
+    """Code: `backoff_limit_exceeded` or `node_port_taken`."""
     message: str
     """The same in a sentence."""
     delete_at: datetime
@@ -4990,6 +5688,35 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """All labels that it has from now on. Runs that begin later carry them."""
     annotations: list[AnnotationData] | None = None
     """All annotations that it has from now on, likewise."""
+
+
+class WorkloadTransferredData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    owner: str
+    """Actor id of the new owner. Ownership protection compares it from now on."""
+
+
+class ActUndoneData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    sequence: int
+    """Sequence of the commit of that act."""
+    act: ActUndoneDataAct
+    """Type of its event."""
+
+
+class WorkloadScaledData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The number of replicas of an inference changed, with its load."""
+
+    replicas: int
+    """How many there are to be from now on. Where there are more, the newest are told to end."""
+    was: int
+    """How many there were to be before."""
+    reason: WorkloadScaledDataReason
+    """`load`, `idle` or `request`."""
+    message: str | None = None
+    """The load that it was decided by, in a sentence."""
 
 
 class WorkloadDeletionRequestedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5538,6 +6265,46 @@ class WorkloadChanged(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """How long after its end it is deleted by itself."""
     delete_at: str | None
     """When it will be deleted by itself; null where it has not ended."""
+
+
+class WorkloadTransferred(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody else is its owner from now on."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    owner: str
+    """Actor id of the new owner."""
+    previous_owner: str
+    """Actor id of who had it before."""
+
+
+class WorkloadScaled(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The number of replicas of an inference changed, with its load."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    replicas: int
+    """How many there are to be from now on."""
+    previous_replicas: int
+    """How many there were to be before."""
+    reason: WorkloadScaledDataReason
+    """`load`: the load on each replica; `idle`: nobody asked for long; `request`: somebody asked while there was
+    none.
+    """
+    message: str
+    """The load that it was decided by, in a sentence."""
 
 
 class WorkloadDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6138,6 +6905,8 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     compute: ComputeSpec | None = None
     storage: StorageSpec | None = None
     probes: ProbesSpec | None = None
+    exposed_urls: list[ExposedUrl] | None = None
+    ports: list[Port] | None = None
     node_pools: list[str] | None = None
     node_type: str | None = None
     node_affinity_required: NodeAffinityRequired | None = None
@@ -6165,6 +6934,15 @@ class DistributedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Every field with its value."""
     master: TrainingSpecData | None
     """The spec of its master, every field with its value; null where it has workers only."""
+
+
+class InferenceData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What an inference stores beside the spec of its replicas."""
+
+    serving: ServingData
+    """Every field with its value."""
+    replicas: int
+    """How many there are to be now."""
 
 
 class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6214,6 +6992,19 @@ class PodRefData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Counts the runs of the whole workload, from 1. It rises when the workload is resumed."""
     run: int
     """Its number in the attempt: people count the runs of an attempt from 1."""
+
+
+class PodAddressData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a pod answers, as its agent found it. Only what forwards to it decides whether that is believed."""
+
+    host: str
+    """IP address of the pod."""
+    ports: list[PortAddressData] | None = None
+    """Those ports of the workload that are not the same at the pod, or are node ports. By `container`."""
+    node: str | None = None
+    """IP address of the node, for node ports; empty if unknown."""
+    service: str | None = None
+    """Name in its cluster by which all pods of the workload are reached; empty if there is none."""
 
 
 class LabelData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6357,6 +7148,19 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """
 
 
+class ServingData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Port, replicas and model of an inference."""
+
+    serving_port: ServingPort
+    """Where a replica listens. Mandatory."""
+    autoscaling: Autoscaling | None = None
+    """How many replicas there are."""
+    model: Model | None = None
+    """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
+    the image is all there is.
+    """
+
+
 class AssetUsedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An asset as it was when the workload was made from it."""
 
@@ -6375,6 +7179,17 @@ class DeviceShareData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Logical device of the node, 0..n-1."""
     milli: int
     """Share in thousandths of the device."""
+
+
+class PortAddressData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a port of a pod answers."""
+
+    container: int
+    """The port as the workload calls it."""
+    port: int
+    """The port at the address of the pod."""
+    external: int | None = None
+    """The port of a NodePort; 0 if it has none."""
 
 
 class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6422,9 +7237,11 @@ class HttpGetRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
 if TYPE_CHECKING:
     type AccessRuleRoleName = Literal["administrator", "project-admin", "researcher", "viewer"]
     type AccessRuleScopeType = Literal["project", "tenant"]
+    type ActUndoneDataAct = Literal["WorkloadChanged", "WorkloadResumed", "WorkloadSuspended"]
     type ActorKind = Literal["service", "user"]
     type AssetPlaceScope = Literal["cluster", "project", "tenant"]
     type AuditEntryOutcome = Literal["admitted", "refused", "unreadable"]
+    type AutoscalingMetric = Literal["concurrency", "latency", "throughput"]
     type BudgetReopenedReason = Literal["changed", "measured_again", "new_period"]
     type BudgetState = Literal["exhausted", "open", "warned"]
     type BudgetWarnedUnit = Literal["gpuHours", "money"]
@@ -6471,16 +7288,21 @@ if TYPE_CHECKING:
         "RevokeTenantRole",
         "RotateServiceAccount",
         "RotateWebhookKey",
+        "ScaleInference",
         "SetBudget",
         "SetNodePool",
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
         "SuspendWorkload",
+        "TransferWorkload",
         "UncordonNode",
+        "UndoAct",
         "VoidMessage",
     ]
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
+    type ConnectionAuthorizationType = Literal["authenticatedUsers", "authorizedGroups", "authorizedUsers"]
+    type ConnectionConnectionType = Literal["ClusterIP", "ExternalUrl", "LoadBalancer", "NodePort"]
     type CredentialSpecKind = Literal["access-key", "docker-registry", "generic-secret", "ngc-key", "password"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
@@ -6523,13 +7345,16 @@ if TYPE_CHECKING:
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
+        "node_port_taken",
         "node_unreachable",
         "project_deleted",
         "quota_too_small",
         "quota_used",
+        "scaled_to_zero",
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
+    type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
     type ProjectCreationPodSecurity = Literal["baseline", "restricted"]
     type ProjectionSchemaState = Literal["building", "leftover", "replaced", "sandbox", "shadow"]
@@ -6549,6 +7374,8 @@ if TYPE_CHECKING:
         | WorkloadPlacedPublicEvent
         | WorkloadEvictedPublicEvent
         | WorkloadChangedPublicEvent
+        | WorkloadTransferredPublicEvent
+        | WorkloadScaledPublicEvent
         | WorkloadDeletedPublicEvent
         | PodStartedPublicEvent
         | PodEndedPublicEvent
@@ -6588,6 +7415,9 @@ if TYPE_CHECKING:
         | WorkloadCompletedRecord
         | WorkloadFailedRecord
         | WorkloadChangedRecord
+        | WorkloadTransferredRecord
+        | ActUndoneRecord
+        | WorkloadScaledRecord
         | WorkloadDeletionRequestedRecord
         | WorkloadDeletedRecord
         | OtherRecord
@@ -6654,17 +7484,21 @@ if TYPE_CHECKING:
     type TrainingSpecImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
     type TrainingSpecPreemptibility = Literal["non-preemptible", "preemptible"]
     type TrainingSpecRestartPolicy = Literal["Always", "Never", "OnFailure"]
+    type UndoAction = Literal["change", "resubmit", "resume", "suspend"]
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
-    type WorkloadActsAction = Literal["delete", "resume", "suspend"]
+    type WorkloadActsAction = Literal["delete", "resume", "suspend", "transfer"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
-    type WorkloadType = Literal["Distributed", "Training", "Workspace"]
+    type WorkloadScaledDataReason = Literal["idle", "load", "request"]
+    type WorkloadType = Literal["Distributed", "Inference", "Training", "Workspace"]
 else:
     AccessRuleRoleName = str
     AccessRuleScopeType = str
+    ActUndoneDataAct = str
     ActorKind = str
     AssetPlaceScope = str
     AuditEntryOutcome = str
+    AutoscalingMetric = str
     BudgetReopenedReason = str
     BudgetState = str
     BudgetWarnedUnit = str
@@ -6674,6 +7508,8 @@ else:
     ClusterStatus = str
     CommandName = str
     ComputeSpecGpuRequestType = str
+    ConnectionAuthorizationType = str
+    ConnectionConnectionType = str
     CredentialSpecKind = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
@@ -6690,6 +7526,7 @@ else:
     PhaseReason = str
     PodAffinityType = str
     PodEndedOutcome = str
+    PortServiceType = str
     Priority = str
     ProjectCreationPodSecurity = str
     ProjectionSchemaState = str
@@ -6712,6 +7549,8 @@ else:
             "muster.WorkloadPlaced.v1": WorkloadPlacedPublicEvent,
             "muster.WorkloadEvicted.v1": WorkloadEvictedPublicEvent,
             "muster.WorkloadChanged.v1": WorkloadChangedPublicEvent,
+            "muster.WorkloadTransferred.v1": WorkloadTransferredPublicEvent,
+            "muster.WorkloadScaled.v1": WorkloadScaledPublicEvent,
             "muster.WorkloadDeleted.v1": WorkloadDeletedPublicEvent,
             "muster.PodStarted.v1": PodStartedPublicEvent,
             "muster.PodEnded.v1": PodEndedPublicEvent,
@@ -6755,6 +7594,9 @@ else:
             "WorkloadCompleted": WorkloadCompletedRecord,
             "WorkloadFailed": WorkloadFailedRecord,
             "WorkloadChanged": WorkloadChangedRecord,
+            "WorkloadTransferred": WorkloadTransferredRecord,
+            "ActUndone": ActUndoneRecord,
+            "WorkloadScaled": WorkloadScaledRecord,
             "WorkloadDeletionRequested": WorkloadDeletionRequestedRecord,
             "WorkloadDeleted": WorkloadDeletedRecord,
         },
@@ -6772,8 +7614,10 @@ else:
     TrainingSpecImagePullPolicy = str
     TrainingSpecPreemptibility = str
     TrainingSpecRestartPolicy = str
+    UndoAction = str
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadActsAction = str
     WorkloadDiffDifference = str
+    WorkloadScaledDataReason = str
     WorkloadType = str

@@ -294,6 +294,102 @@ def resume_workspace(
     )
 
 
+def create_inference(
+    body: models.InferenceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Inference]:
+    """Submit an inference. The answer is 202 once it is stored.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/workloads/inferences",
+        models.Inference,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def evaluate_inference(body: models.InferenceCreation) -> Request[models.Evaluation]:
+    """Say what a submission of an inference would be, and all that is wrong with it. Nothing is stored."""
+    return Request("POST", "/api/v1/workloads/inferences:evaluate", models.Evaluation, body=body)
+
+
+def get_inference(
+    workload_id: str, *, explain: bool | None = None, as_of: str | None = None
+) -> Request[models.Inference]:
+    """Get an inference in its newest state, or as of a moment.
+
+    Args:
+        explain: Whether to say in setBy who set each field of the spec: the request, a template or asset by its
+            name, or a default. Default: False.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        path("/api/v1/workloads/inferences/{}", workload_id),
+        models.Inference,
+        query=[("explain", explain), ("as_of", as_of)],
+    )
+
+
+def delete_inference(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete an inference. Its record stays.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/workloads/inferences/{}", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def suspend_inference(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Stop an inference's pods and keep it.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/inferences/{}/suspend", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def resume_inference(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Run a suspended inference again.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/inferences/{}/resume", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def list_environments(
     *,
     search: str | None = None,
@@ -301,7 +397,7 @@ def list_environments(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -409,7 +505,7 @@ def list_compute_resources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -521,7 +617,7 @@ def list_templates(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -629,7 +725,7 @@ def list_pvc_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -739,7 +835,7 @@ def list_git_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -849,7 +945,7 @@ def list_nfs_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -959,7 +1055,7 @@ def list_host_path_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -1069,7 +1165,7 @@ def list_config_map_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -1183,7 +1279,7 @@ def list_secret_data_sources(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -1293,7 +1389,7 @@ def list_credentials(
     scope: Literal["cluster", "project", "tenant"] | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -1604,6 +1700,76 @@ def delete_workspace_policy(
     )
 
 
+def get_inference_policy(
+    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+) -> Request[models.InferencePolicy]:
+    """Get the policy for inferences, everywhere or in one project, or as of a moment.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/policies/inferences",
+        models.InferencePolicy,
+        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+    )
+
+
+def set_inference_policy(
+    body: models.InferencePolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.InferencePolicy]:
+    """Set the policy for inferences, everywhere or in one project. Workloads stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        "/api/v1/policies/inferences",
+        models.InferencePolicy,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_inference_policy(
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Delete the policy for inferences, everywhere or in one project. Workloads stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        "/api/v1/policies/inferences",
+        models.HttpResponse,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def rehearse_training_policy(
     body: models.TrainingPolicySetting,
     *,
@@ -1673,6 +1839,29 @@ def rehearse_workspace_policy(
     )
 
 
+def rehearse_inference_policy(
+    body: models.InferencePolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    limit: int | None = None,
+) -> Request[models.Rehearsal]:
+    """Say what a policy for inferences would have made of past submissions. Nothing is stored.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
+    """
+    return Request(
+        "POST",
+        "/api/v1/policies/inferences:rehearse",
+        models.Rehearsal,
+        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        body=body,
+    )
+
+
 def code_limits(
     *, project_id: str | None = None, cluster_id: str | None = None, digest: str | None = None
 ) -> Request[models.CodeLimits]:
@@ -1732,7 +1921,7 @@ def create_workloads(
 def act_on_workloads(
     body: models.WorkloadActs, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.WorkloadActOutcomes]:
-    """Delete, suspend or resume up to 100 workloads of any kinds. The answer says what became of each.
+    """Delete, suspend, resume or transfer up to 100 workloads of any kinds. The answer says what became of each.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -1742,6 +1931,44 @@ def act_on_workloads(
         "POST",
         "/api/v1/workloads/batch",
         models.WorkloadActOutcomes,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def transfer_workload(
+    workload_id: str, body: models.WorkloadTransfer, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Give a workload to another owner. Only its owner, or an administrator, may.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/{}/transfer", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def undo_act(
+    workload_id: str, body: models.WorkloadUndo, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Undo]:
+    """Take back a suspension, resumption or change of a workload, or tell what that would do.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/{}/undo", workload_id),
+        models.Undo,
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -1765,7 +1992,8 @@ def list_workloads(
     Args:
         offset: Rows to skip. Default: 0.
         limit: Maximum number of rows, 1 to 500. Default: 50.
-        sort_by: A field of the rows. Default: createdAt.
+        sort_by: A field of the rows, or several with commas; - before one turns its direction:
+            `phase,-createdAt`. Default: createdAt.
         sort_order: Sort direction. Default: desc.
         filter_by: `field==value`, repeatable; operators == != <= >= =@ !@ =^ =$.
         label_selector: Labels, as Kubernetes selects by them: `team=vision,stage in (dev,test),!old`.
@@ -1936,6 +2164,11 @@ def list_workload_types() -> Request[models.WorkloadTypes]:
     return Request("GET", "/api/v1/workload-types", models.WorkloadTypes)
 
 
+def workload_connections(workload_id: str) -> Request[models.Connections]:
+    """List how what a workload serves is reached, now."""
+    return Request("GET", path("/api/v1/workloads/{}/connections", workload_id), models.Connections)
+
+
 def export_workloads(
     *,
     format_: Literal["csv", "jsonl"] | None = None,
@@ -1953,7 +2186,8 @@ def export_workloads(
     Args:
         format_: Format of the file. Default: csv.
         columns: Names of columns, with commas. Default: all.
-        sort_by: A field of the rows. Default: createdAt.
+        sort_by: A field of the rows, or several with commas; - before one turns its direction:
+            `phase,-createdAt`. Default: createdAt.
         sort_order: Sort direction. Default: desc.
         filter_by: `field==value`, repeatable; operators == != <= >= =@ !@ =^ =$.
         label_selector: Labels, as Kubernetes selects by them: `team=vision,stage in (dev,test),!old`.
@@ -2991,13 +3225,16 @@ def list_audit(
         "RevokeTenantRole",
         "RotateServiceAccount",
         "RotateWebhookKey",
+        "ScaleInference",
         "SetBudget",
         "SetNodePool",
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
         "SuspendWorkload",
+        "TransferWorkload",
         "UncordonNode",
+        "UndoAct",
         "VoidMessage",
     ]
     | None = None,

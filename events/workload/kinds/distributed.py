@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from events.workload.exposure import container_ports
 from events.workload.fields.creation import DistributedCreation
 from events.workload.fields.distribution import MOST_WORKERS, Distribution
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
@@ -18,6 +19,7 @@ from events.workload.pod_sets import PodSet
 from events.workload.rendezvous import Peers
 from events.workload.spec import (
     WHOLE_GPU_MILLI,
+    Beside,
     Distributed,
     DistributedSpec,
     MasterSpec,
@@ -33,8 +35,8 @@ _ALONE: Final = Distributed(distribution=Distribution(distributed_framework="PyT
 """Of a spec without any: what nobody decides, and an event may say all the same."""
 
 
-def pod_sets(spec: TrainingSpec, distributed: Distributed | None) -> tuple[PodSet, ...]:
-    distributed = distributed or _ALONE
+def pod_sets(spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ...]:
+    distributed = _distributed(beside)
     distribution, master = distributed.distribution, distributed.master
     sizes = ((WORKER, min(max(workers(distribution), 1), MOST_WORKERS)),)
     if master is None:
@@ -63,8 +65,12 @@ def completed(sets: tuple[PodSet, ...], succeeded: Mapping[str, int]) -> bool:
     return succeeded.get(sets[0].name, 0) >= sets[0].count
 
 
-def shown_spec(spec: TrainingSpec, distributed: Distributed | None) -> DistributedSpec:
-    return shown(DistributedSpec, spec, (distributed or _ALONE).distribution)
+def shown_spec(spec: TrainingSpec, beside: Beside) -> DistributedSpec:
+    return shown(DistributedSpec, spec, _distributed(beside).distribution)
+
+
+def _distributed(beside: Beside) -> Distributed:
+    return beside if isinstance(beside, Distributed) else _ALONE
 
 
 def shown_master(spec: TrainingSpec, distributed: Distributed | None) -> tuple[bool, MasterSpec | None]:
@@ -104,6 +110,8 @@ def _pod_set(
         outlives=distribution.clean_pod_policy == "None",
         node_pools=workload.node_pools,
         pod_affinity=workload.pod_affinity,
+        # The master, where there is one, is where people look.
+        ports=container_ports(workload.exposed_urls, workload.ports) if name == sizes[0][0] else (),
     )
 
 

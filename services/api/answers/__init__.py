@@ -86,6 +86,7 @@ from services.api.answers.outcomes import (
 )
 from services.api.answers.policies import (
     DistributedPolicy,
+    InferencePolicy,
     PolicyMeta,
     Rehearsal,
     RehearsedWorkload,
@@ -93,6 +94,7 @@ from services.api.answers.policies import (
     WorkspacePolicy,
 )
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
+from services.api.answers.undo import Undo, UndoneAct, Values
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
     Webhook,
@@ -107,11 +109,14 @@ from services.api.answers.workloads import (
     HISTORY,
     Actor,
     AnyWorkload,
+    Connection,
+    Connections,
     Count,
     Device,
     DistributedTraining,
     History,
     HistoryRecord,
+    Inference,
     Measurement,
     Metrics,
     MetricType,
@@ -151,6 +156,8 @@ __all__ = [
     "ComplianceIssue",
     "ComputeResource",
     "ComputeResources",
+    "Connection",
+    "Connections",
     "Count",
     "Created",
     "Credential",
@@ -180,6 +187,8 @@ __all__ = [
     "HoursRow",
     "HoursSum",
     "HttpResponse",
+    "Inference",
+    "InferencePolicy",
     "LastRebuild",
     "Me",
     "Measurement",
@@ -226,11 +235,14 @@ __all__ = [
     "Templates",
     "Training1",
     "TrainingPolicy",
+    "Undo",
+    "UndoneAct",
     "UseHours",
     "UseNow",
     "UseRow",
     "UseSum",
     "Used",
+    "Values",
     "Webhook",
     "WebhookDeliveries",
     "WebhookDelivery",
