@@ -30,6 +30,8 @@ Chosen = Literal["environment", "compute", "template"]
 DATA_SOURCE_IDS: Final = "datasourceIds"
 """The field of `assets` that names data sources."""
 _ORDER: Final[tuple[Chosen, ...]] = ("template", "environment", "compute")
+OF_INFERENCES: Final = frozenset[AssetKind](("pvc", "git", "config-map"))
+"""Data sources that an inference can take (S054)."""
 _OF_USERS: Final = ("runAsUid", "runAsGid", "supplementalGroups")
 
 
@@ -274,6 +276,8 @@ def unsuitable(
         return (
             f"{called} {name} is of another cluster ({asset.cluster_id}); choose one of this cluster or of the tenant"
         )
+    if workload_type == "Inference" and asset.kind in DATA_SOURCES and asset.kind not in OF_INFERENCES:
+        return f"data source {name} is a {CALLED[asset.kind]}; an inference takes those of PVC, Git and ConfigMap"
     types = [asset.workload_type] if asset.workload_type else asset.spec.get("workloadTypes") or []
     if workload_type and types and workload_type not in types:
         return f"{called} {name} is for {', '.join(types)}, and this is a {workload_type}; choose another"

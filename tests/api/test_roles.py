@@ -232,7 +232,7 @@ def asset(project: str, path: str, fresh: str) -> dict[str, Any]:
     meta = {"name": f"a-{fresh}", "scope": "project", "projectId": project}
     of_template = {"workloadType": "Training"} if "template" in path else {}
     kind = path.partition("/datasource/")[2].partition("/")[0]
-    spec = CREDENTIAL if path.endswith("/credentials") else SOURCES.get(kind, {})
+    spec = CREDENTIAL if "/asset/credentials" in path else SOURCES.get(kind, {})
     return {"meta": meta | of_template, "spec": spec}
 
 
