@@ -16,7 +16,9 @@ from events.ids import incarnation_id, name_key
 from events.refusal import Refusal
 
 DataSourceKind = Literal["pvc", "git", "nfs", "host-path", "config-map", "secret"]
-AssetKind = Literal["environment", "compute", "template", "pvc", "git", "nfs", "host-path", "config-map", "secret"]
+AssetKind = Literal[
+    "environment", "compute", "template", "pvc", "git", "nfs", "host-path", "config-map", "secret", "credentials"
+]
 AssetScope = Literal["tenant", "cluster", "project"]
 SCOPES: Final[tuple[AssetScope, ...]] = get_args(AssetScope)
 DATA_SOURCES: Final[tuple[DataSourceKind, ...]] = get_args(DataSourceKind)
@@ -30,8 +32,10 @@ CALLED: Final[dict[AssetKind, str]] = {
     "host-path": "host path data source",
     "config-map": "ConfigMap data source",
     "secret": "Secret data source",
+    "credentials": "credential",
 }
 """In sentences."""
+OWNERS: Final = "only who created a credential may change it; create one of your own"
 MAX_SPEC_BYTES: Final = 64 * 1024
 """Of a spec as JSON: a page of a list holds a hundred, and a workload made from three of them still fits a message."""
 
@@ -123,6 +127,13 @@ def asset_key(kind: str, scope: str, place: str, name: str) -> str:
     return name_key("asset", kind, scope, place, name)
 
 
+def credential_keys(name: str, *, project_id: str, cluster_id: str) -> tuple[str, str, str]:
+    """Where a workload's credential of this name may be; the first that is its owner's counts."""
+    places: tuple[tuple[AssetScope, str], ...] = (("project", project_id), ("cluster", cluster_id), ("tenant", ""))
+    first, second, third = (asset_key("credentials", scope, place, name) for scope, place in places)
+    return first, second, third
+
+
 def evolve(state: Asset, event: AssetEvent) -> Asset:
     """The state after one event; the very same one where the event does not fit it: then it changes nothing."""
     match event:
@@ -179,6 +190,33 @@ class CreateAsset(_Command, frozen=True, kw_only=True):
         return self.project_id or self.cluster_id or ""
 
 
+class CreateCredential(_Command, frozen=True, kw_only=True):
+    """As CreateAsset, by anybody who may submit in the project: a credential is used by its owner alone."""
+
+    project_id: str  # pyright: ignore[reportGeneralTypeIssues] - always there
+    name: str
+    spec: AssetFields
+
+    @property
+    def asset(self) -> CreateAsset:
+        return CreateAsset(
+            kind="credentials", name=self.name, scope="project", project_id=self.project_id, spec=self.spec
+        )
+
+
+class ChangeCredential(_Command, frozen=True, kw_only=True):
+    """As ChangeAsset, of a credential of one's own."""
+
+    asset_id: str
+    spec: AssetFields
+
+
+class DeleteCredential(_Command, frozen=True, kw_only=True):
+    """As DeleteAsset, of a credential of one's own."""
+
+    asset_id: str
+
+
 class ChangeAsset(_Command, frozen=True, kw_only=True):
     """Set the spec to exactly this."""
 
@@ -190,20 +228,29 @@ class DeleteAsset(_Command, frozen=True, kw_only=True):
     asset_id: str
 
 
-AssetCommand = CreateAsset | ChangeAsset | DeleteAsset
+AssetCommand = CreateAsset | ChangeAsset | DeleteAsset | CreateCredential | ChangeCredential | DeleteCredential
 
 
 def decide(command: AssetCommand, state: Asset, context: Context) -> Decision[AssetEvent]:
     if isinstance(command, CreateAsset):
         return _create(command, state, context)
+    if isinstance(command, CreateCredential):
+        return _create(command.asset, state, context)
     if not state.exists or (command.asset_id, command.project_id or "") != (state.asset_id, state.project_id):
         return Refusal(code="not_found", message=f"there is no asset {command.asset_id}")
+    owned = isinstance(command, ChangeCredential | DeleteCredential)
+    if owned and state.kind != "credentials":
+        return Refusal(code="not_found", message=f"there is no credential {command.asset_id}")
+    changes = isinstance(command, ChangeAsset | ChangeCredential)
+    if state.kind == "credentials" and (owned or changes) and state.created_by != context.actor.id:
+        # Who gave it another value would have workloads of its owner run with that.
+        return Refusal(code="not_permitted", message=OWNERS)
     match command:
-        case ChangeAsset():
+        case ChangeAsset() | ChangeCredential():
             if refusal := _too_large(command.spec):
                 return refusal
             return () if command.spec == state.spec else (AssetChanged(at=context.now, spec=command.spec),)
-        case DeleteAsset():
+        case DeleteAsset() | DeleteCredential():
             return (AssetDeleted(at=context.now),)
         case _:
             assert_never(command)

@@ -45,6 +45,29 @@ class EnvironmentUse(Section, frozen=True, kw_only=True):
     """Whether a request may give another user and groups. Only where uidGidSource is custom. Default: no."""
 
 
+CredentialKind = Literal["password", "access-key", "docker-registry", "generic-secret", "ngc-key"]
+
+
+class KeptCredential(Section, frozen=True, kw_only=True):
+    """What the log has of a credential: all but its value."""
+
+    kind: CredentialKind
+    """What it is for."""
+    keys: tuple[str, ...] = ()
+    """Names of what it holds."""
+    value: str
+    """Id under which the value is kept, sealed, and apart from the log. Each value has another one."""
+
+
+class CredentialUse(Section, frozen=True, kw_only=True):
+    """What only a credential has."""
+
+    TITLE: ClassVar[str] = "Credential"
+
+    credential: KeptCredential | None = None
+    """Kind, keys and the id of the value."""
+
+
 class TemplateAssets(Section, frozen=True, kw_only=True):
     """What only a template has."""
 
@@ -65,7 +88,7 @@ if TYPE_CHECKING:
     class TemplateSpec(WorkloadSpec, TemplateAssets, frozen=True, kw_only=True):
         """What a template can set: any field of the spec of its kind of workload."""
 
-    class AssetSpec(TemplateSpec, EnvironmentUse, frozen=True, kw_only=True):
+    class AssetSpec(TemplateSpec, EnvironmentUse, CredentialUse, frozen=True, kw_only=True):
         """Every field that an asset of some kind can set: the form of what is stored."""
 
 else:
@@ -82,6 +105,7 @@ else:
         *WorkloadSpec.PARTS,
         TemplateAssets,
         EnvironmentUse,
+        CredentialUse,
         without=frozenset({"code"}),
         optional=True,
     )
@@ -108,6 +132,7 @@ SPECS: Final[dict[AssetKind, type[Section]]] = {
     "compute": ComputeResourceSpec,
     "template": TemplateSpec,
     **{kind: spec for kind, (_, spec) in SOURCES.items()},
+    "credentials": CredentialUse,
 }
 OWN: Final = frozenset(field.name for section in (EnvironmentUse, TemplateAssets) for field in tree(section).fields)
 """Fields that say how an asset is used, and are no part of what is merged."""

@@ -64,7 +64,7 @@ _ACTS: Final[dict[Permission, str]] = {
     Permission.GRANT_PROJECT_ROLES: "grant or revoke roles of this project",
     Permission.MANAGE_SUBSCRIPTIONS: "see, create or delete subscriptions of this project",
     Permission.MANAGE_WEBHOOKS: "see, create, change or delete webhooks of this project",
-    Permission.MANAGE_ASSETS: "create, change or delete environments, compute resources and templates",
+    Permission.MANAGE_ASSETS: "create, change or delete environments, compute resources, data sources and templates",
     Permission.MANAGE_POLICIES: "set or delete policies",
     Permission.MANAGE_PROJECTS: "create or change projects",
     Permission.MANAGE_BUDGETS: "set budgets of projects, or prices",

@@ -63,6 +63,20 @@ class RecipeRequest(_Message, frozen=True, kw_only=True):
 
     pod_key: str
     token: int
+    public_key: bytes = b""
+    """Of the agent, X25519; it has another one after each start. What a run needs of credentials is sealed to it."""
+
+
+class SealedValues(_Message, frozen=True, kw_only=True):
+    """What `RunPod.sealed` holds: of credentials what the run needs, and nothing else."""
+
+    environment: dict[str, str] = {}
+    """Values by variable."""
+
+
+def sealed_about(cluster_id: str, pod_key: str, token: int) -> str:
+    """What sealed values are for: they open for nothing else."""
+    return f"run {cluster_id} {pod_key} {token}"
 
 
 class RunPod(_Message, frozen=True, kw_only=True):
@@ -103,6 +117,10 @@ class RunPod(_Message, frozen=True, kw_only=True):
     """Digest of the code that the run's folder begins with; empty: none."""
     environment: dict[str, str] = {}
     environment_from: tuple[EnvironmentSource, ...] = ()
+    sealed: bytes = b""
+    """`SealedValues`, sealed to the key of the request; empty where the run needs no credential."""
+    no_credentials: str = ""
+    """Why a credential that it needs cannot be had, in words: then it cannot run."""
     rendezvous: dict[str, str] = {}
     """Variables by which the pods of a workload find each other; addresses are for the agent to fill in
     (`events.workload.rendezvous`)."""

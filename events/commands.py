@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from events.asset import AssetCommand, ChangeAsset, CreateAsset, DeleteAsset, asset_key
+from events.asset import (
+    AssetCommand,
+    ChangeAsset,
+    ChangeCredential,
+    CreateAsset,
+    CreateCredential,
+    DeleteAsset,
+    DeleteCredential,
+    asset_key,
+)
 from events.authorize import Permission
 from events.budgets import NoteBudgetUse, RemoveBudget, SetBudget
 from events.cluster import (
@@ -186,12 +195,12 @@ def _on_budget(type_: type[Any], **more: Any) -> CommandType:
     )
 
 
-def _on_asset(type_: type[Any], **more: Any) -> CommandType:
+def _on_asset(type_: type[Any], *, permission: Permission = Permission.MANAGE_ASSETS, **more: Any) -> CommandType:
     return CommandType(
         type=type_,
         aggregate="asset",
         key=lambda command: key_of_id(command.asset_id),
-        permission=Permission.MANAGE_ASSETS,
+        permission=permission,
         # The decider sees to it that the project is the asset's own.
         scope=Scope.PROJECT,
         target=lambda command: command.asset_id,
@@ -340,6 +349,17 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         ),
         _on_asset(ChangeAsset),
         _on_asset(DeleteAsset, in_full_log=True),
+        CommandType(
+            type=CreateCredential,
+            aggregate="asset",
+            key=lambda command: asset_key("credentials", "project", command.project_id, command.name),
+            permission=Permission.SUBMIT,
+            scope=Scope.PROJECT,
+            target=lambda command: f"credentials {command.name}",
+            creates=True,
+        ),
+        _on_asset(ChangeCredential, permission=Permission.SUBMIT),
+        _on_asset(DeleteCredential, permission=Permission.SUBMIT, in_full_log=True),
         _on_policy(SetPolicy),
         _on_policy(DeletePolicy, in_full_log=True),
         _on_project_roles(GrantProjectRole, gives_role=True),

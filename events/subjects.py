@@ -7,7 +7,7 @@ second spelling of the same aggregate would not protect it (log.md section 2.1).
 import re
 from typing import Final
 
-from events.ids import KEY_PATTERN
+from events.ids import KEY_PATTERN, name_key
 
 EVENTS_STREAM: Final = "EVENTS"
 WANTED_STREAM: Final = "WANTED"
@@ -20,6 +20,7 @@ ACTORS_STREAM: Final = "ACTORS"
 CODE_STREAM: Final = "CODE"
 FEED_STREAM: Final = "FEED"
 WEBHOOKS_STREAM: Final = "WEBHOOKS"
+CREDENTIALS_STREAM: Final = "CREDENTIALS"
 
 ALL_EVENTS: Final = "ev.>"
 ALL_WANTED: Final = "want.>"
@@ -33,6 +34,7 @@ ALL_RECIPES: Final = "recipes.*"
 ALL_AGENT_RECIPES: Final = "agent.*.recipes"
 ALL_CODE: Final = "code.>"
 ALL_FEED: Final = "feed.>"
+ALL_CREDENTIALS: Final = "credential.*.*"
 ALL_LOADS: Final = "load.*"
 WEBHOOKS_ASKED: Final = "webhooks.asked"
 """Below it the api asks the service `webhooks`; never stored."""
@@ -224,6 +226,25 @@ def code_of(cluster_id: str, project_id: str, digest: str) -> str:
 def code_sizes_filter(project_id: str) -> str:
     """How large the code of a project is, on any cluster."""
     return f"code.*.{_token(project_id)}.*.size.*"
+
+
+def credential_subject(owner: str, value_id: str) -> str:
+    """Where a value of a credential stands, sealed. Args: owner, an actor id, of whatever characters."""
+    return f"credential.{name_key('owner', owner)}.{_token(value_id)}"
+
+
+def credentials_of(owner: str) -> str:
+    """All values of one owner's."""
+    return f"credential.{name_key('owner', owner)}.*"
+
+
+def credential_value_id(subject: str) -> str:
+    """Of the value that stands there; raises ValueError for any other subject."""
+    match subject.split("."):
+        case ["credential", owner, value_id] if KEY_PATTERN.match(owner) and KEY_PATTERN.match(value_id):
+            return value_id
+        case _:
+            raise ValueError(f"not a subject of a credential: {subject!r}")
 
 
 def feed_subject(project_id: str, workload_id: str, event: str) -> str:

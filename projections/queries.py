@@ -123,6 +123,8 @@ class AssetQuery:
     """Those that a workload of this project can use; likewise the two below."""
     cluster_id: str | None = None
     workload_type: str | None = None
+    created_by: str | None = None
+    """Actor id of who created them."""
     offset: int = 0
     limit: int
 
@@ -458,6 +460,12 @@ class Queries:
         more = len(rows) > query.limit
         return Page(rows=rows[: query.limit], next=query.offset + query.limit if more else None, seq=seq)
 
+    async def count_assets(self, query: AssetQuery) -> int:
+        """How many such assets there are."""
+        statement = select(func.count()).select_from(_assets(query).order_by(None).subquery())
+        async with self._snapshot() as (connection, _):
+            return (await connection.execute(statement)).scalar_one()
+
     async def workload_names(self, ids: Sequence[str]) -> dict[str, str]:
         """By id; those that the tables do not have, or not for this reader, are not there."""
         statement = select(workloads.c.id, workloads.c.name).where(workloads.c.id.in_(ids))
@@ -666,6 +674,8 @@ def _assets(query: AssetQuery) -> Select[Any]:
         statement = statement.where(a.project_id.in_(("", query.project_id)))
     if query.cluster_id is not None:
         statement = statement.where(a.cluster_id.in_(("", query.cluster_id)))
+    if query.created_by is not None:
+        statement = statement.where(a.created_by == query.created_by)
     if query.workload_type is not None:
         fits = a.workload_types.contains([query.workload_type])
         statement = statement.where(or_(func.cardinality(a.workload_types) == 0, fits))

@@ -10,7 +10,8 @@ import msgspec
 
 from events.fields.declare import About, Body, Limits, Section
 
-Kind = Literal["text", "integer", "number", "boolean", "choice", "list", "object"]
+Kind = Literal["text", "integer", "number", "boolean", "choice", "list", "object", "map"]
+"""A map has names of anybody's, and a value of one kind for each."""
 
 _KINDS: Final[dict[Any, Kind]] = {str: "text", int: "integer", float: "number", bool: "boolean"}
 _WITHIN: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
@@ -48,7 +49,7 @@ class Node:
     fields: tuple["Node", ...] = ()
     """Of an object."""
     item: "Node | None" = None
-    """Of a list."""
+    """Of a list or a map."""
     by_name: dict[str, "Node"] = field(default_factory=dict[str, "Node"])
     request: Any = None
     """The type that a request's value must have; msgspec checks it."""
@@ -154,6 +155,14 @@ def _shape(
         null = nullable and isinstance(inner, type) and issubclass(inner, Body)
         item = _node(inner, name="", attribute="", path=f"{path}[]", section=section, owner=None, nullable=null)
         return "list", (), None, (), item
+    if origin is dict:
+        return (
+            "map",
+            (),
+            None,
+            (),
+            _node(get_args(base)[1], name="", attribute="", path=f"{path}.*", section=section, owner=None),
+        )
     if isinstance(base, type) and issubclass(base, Body):
         return "object", (), base, tuple(_fields(base, path, base.TITLE or section)), None
     return _KINDS[base], (), None, (), None
@@ -172,6 +181,10 @@ def _request(base: Any, kind: Kind, limits: Limits, fields: tuple[Node, ...], it
             assert item is not None
             inner = item.request | None if item.nullable else item.request
             return Annotated[list[inner], msgspec.Meta(min_length=limits.shortest, max_length=limits.longest)]
+        case "map":
+            assert item is not None
+            named = dict[str, item.request]
+            return Annotated[named, msgspec.Meta(min_length=limits.shortest, max_length=limits.longest)]
         case "object":
             return msgspec.defstruct(
                 base.__name__,

@@ -11,12 +11,12 @@ import typer
 
 from events.nearest import did_you_mean
 from muster.cli.command import MusterGroup, Session, command, group
-from muster.cli.complete import compute_names, data_source_names, environment_names, template_names
+from muster.cli.complete import compute_names, credential_names, data_source_names, environment_names, template_names
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import LAG_SECONDS, UUID, cluster_id, find_cluster, find_project, project_id
 from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, YesOption, confirm
 from muster.cli.output import Column, plain_text
-from muster.cli.values import Row, row_of, rows_of, text_of
+from muster.cli.values import Row, row_of, rows_of, text_of, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +40,10 @@ class AssetNoun:
     """What a shell completes."""
     after: str = "Workloads made from it stay as they are."
     """What its deletion leaves."""
+    kept: str = "Workloads made from it stay as they are."
+    """What its change leaves."""
+    default_scope: str = "tenant"
+    """Where neither the file nor a flag says one."""
 
 
 ENVIRONMENT: Final = AssetNoun(
@@ -80,6 +84,17 @@ def _source(kind: str, called: str, example: str) -> AssetNoun:
     )
 
 
+CREDENTIALS: Final = AssetNoun(
+    noun="credentials",
+    called="credential",
+    path="/asset/credentials",
+    rows="credentials",
+    example="wandb",
+    names=credential_names,
+    after="Its values are gone, and no pod that needs it starts any more.",
+    kept="Pods that start from now on find it.",
+    default_scope="project",
+)
 SOURCES: Final = (
     _source("pvc", "PVC", "imagenet"),
     _source("git", "Git", "code"),
@@ -94,6 +109,8 @@ def _what(row: Row) -> str:
     """What it is most of all asked for; where it is none of that, the fields that it has."""
     spec, compute = row_of(row, "spec"), row_of(row_of(row, "spec"), "compute")
     names = ("gpuDevicesRequest", "gpuPortionRequest", "gpuMemoryRequest", "cpuCoreRequest", "cpuMemoryRequest")
+    if text_of(spec, "kind"):
+        return f"{text_of(spec, 'kind')}: {', '.join(texts_of(spec, 'keys'))}"
     place = ("claimName", "repository", "server", "path", "configMap", "secret", "mountPath")
     of_source = [text_of(spec, name) for name in place if text_of(spec, name)]
     told = [
@@ -173,6 +190,15 @@ def add_compute(root: typer.Typer) -> None:
 
 def add_template(root: typer.Typer) -> None:
     _add(root, TEMPLATE)
+
+
+def add_credentials(root: typer.Typer) -> None:
+    from muster.cli.rotate import add_rotate_key
+
+    app = group(CREDENTIALS.noun)
+    _add_verbs(app, CREDENTIALS)
+    add_rotate_key(app)
+    root.add_typer(app, name=CREDENTIALS.noun)
 
 
 def add_data_sources(root: typer.Typer) -> None:
@@ -313,7 +339,7 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
             meta["name"] = name
         if not text_of(meta, "name"):
             raise usage(f"the {of.called} needs a name", todo=f"muster {of.noun} create NAME -f {quote(file)}")
-        _set_place(session, meta, scope, project, cluster)
+        _set_place(session, of, meta, scope=scope, project=project, cluster=cluster)
         made = session.api.mutate("POST", of.path, {**body, "meta": meta}, idempotency_key=idempotency_key).body
         _made(session, made)
         session.out.talk(f"{of.called} {text_of(row_of(made, 'meta'), 'name')} created")
@@ -336,14 +362,17 @@ def _a(of: AssetNoun) -> str:
     return f"{'an' if of.noun == 'environment' else 'a'} {of.called}"
 
 
-def _set_place(session: Session, meta: Row, scope: str | None, project: str | None, cluster: str | None) -> None:
+def _set_place(
+    session: Session, of: AssetNoun, meta: Row, *, scope: str | None, project: str | None, cluster: str | None
+) -> None:
     """What flags say goes before the file. Raises Problem."""
     if project and cluster and scope is None:
         raise usage("--project and --cluster exclude each other", todo="an asset is for one project, or one cluster")
     scope = scope or ("project" if project else "cluster" if cluster else None)
-    if scope is None:
+    if scope is None and (meta.get("scope") or of.default_scope == "tenant"):
         meta.setdefault("scope", "tenant")
         return
+    scope = scope or of.default_scope
     meta["scope"] = scope
     for place in ("projectId", "clusterId"):
         meta.pop(place, None)
@@ -396,7 +425,7 @@ def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
 
     _takes_one(update, of)
     _takes_one(delete, of)
-    update.__doc__ = f"Set what {_a(of)} sets, from a file. Workloads made from it stay as they are."
+    update.__doc__ = f"Set what {_a(of)} sets, from a file. {of.kept}"
     delete.__doc__ = f"Delete {_a(of)}. {of.after}"
     command(
         app,

@@ -153,6 +153,10 @@ def compute_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as 
     return _asset_names("/asset/compute", "computeResources", incomplete)
 
 
+def credential_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
+    return _asset_names("/asset/credentials", "credentials", incomplete)
+
+
 def data_source_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
     """Of every kind."""
     kinds = ("pvc", "git", "nfs", "host-path", "config-map", "secret")
@@ -217,7 +221,7 @@ SOURCES: Final = {
     source.__name__: source
     for source in (
         workload_names, pod_names, project_names, cluster_names, node_pools, labels, context_names, shells, phases,
-        environment_names, compute_names, data_source_names, template_names, policy_kinds,
+        environment_names, compute_names, data_source_names, credential_names, template_names, policy_kinds,
     )
 }  # fmt: skip
 """Of live values, by the name that the table knows."""

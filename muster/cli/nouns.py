@@ -61,6 +61,9 @@ NOUNS: Final[dict[str, Noun]] = {
     "compute": Noun(
         module="assets", add="add_compute", summary="Compute resources: what a pod asks for, to be chosen."
     ),
+    "credentials": Noun(
+        module="assets", add="add_credentials", summary="Credentials of yours, whose values only your workloads find."
+    ),
     "datasource": Noun(
         module="assets", add="add_data_sources", summary="Data sources: volumes of workloads, to be chosen."
     ),

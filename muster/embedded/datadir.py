@@ -9,6 +9,7 @@ secrets/postgres  password of the database, 0600
 clusters/ID       how to reach the Kubernetes cluster of that id (a kubeconfig), 0600; each has an agent of its own
 keys/local.json   the key that signs local tokens; keys/jwks.json is its public part
 keys/webhooks     the key that keys of webhooks are derived from, 0600
+keys/credentials  the keys that open values of credentials, 0600; keys/credentials-public is the public half of one
 nats/ postgres/   what the servers keep
 local/            what the local cluster keeps: pods, logs
 logs/             one file per child process
@@ -84,6 +85,16 @@ class DataDir:
     def webhook_key_file(self) -> Path:
         """From which keys of webhooks are derived."""
         return self.root / "keys" / "webhooks"
+
+    @property
+    def credential_key_file(self) -> Path:
+        """What opens the values of credentials."""
+        return self.root / "keys" / "credentials"
+
+    @property
+    def credential_public_key_file(self) -> Path:
+        """What they are sealed to."""
+        return self.root / "keys" / "credentials-public"
 
     @property
     def token_file(self) -> Path:

@@ -37,6 +37,7 @@ def main(root: Path, nats_names: tuple[str, ...], http_name: str = "") -> None:
     _callout_key(root, "issuer", "account")
     _callout_key(root, "responder", "user")
     _webhook_key(root / "webhooks")
+    _credential_keys(root / "credentials", root / "credential-public")
     # Whoever mounts its folder may read it.
     _secret(root / "postgres" / "password", 0, 0, 0o444)
     _secret(root / "postgres-reader" / "password", 0, 0, 0o444)
@@ -57,6 +58,22 @@ def _webhook_key(folder: Path) -> None:
     _secret(folder / "key", SERVICES["webhooks"].uid, OPERATOR_UID, 0o440)
     if os.geteuid() == 0:
         os.chown(folder, OPERATOR_UID, OPERATOR_UID)
+
+
+def _credential_keys(folder: Path, public: Path) -> None:
+    """For `cluster_sync`, and for who makes a backup, or puts one back; the public half is for the API."""
+    import msgspec
+
+    # Imports a library that takes longer than all the rest.
+    from services.runtime.credentials.keys import new_ring, read_ring
+
+    path = folder / "keys"
+    ring = read_ring(path) if path.exists() else new_ring()
+    _write(path, msgspec.json.encode(ring), SERVICES["cluster_sync"].uid, OPERATOR_UID, 0o440)
+    _write(public / "key", ring.public.hex().encode(), 0, OPERATOR_UID, 0o444)
+    if os.geteuid() == 0:
+        os.chown(folder, OPERATOR_UID, OPERATOR_UID)
+        os.chown(public, OPERATOR_UID, OPERATOR_UID)
 
 
 def _callout_key(root: Path, name: str, kind: "Kind") -> None:

@@ -43,9 +43,19 @@ def main(root: Path, nats_port: int) -> None:
     write_private(data.nats / "nats.conf", text)
     if not data.webhook_key_file.exists():
         write_private(data.webhook_key_file, secrets.token_hex(WEBHOOK_KEY_BYTES))
+    _credential_keys(data)
     for path in data.nats_secrets.glob(agent_user("*")):
         if path.name not in map(agent_user, agents):
             path.unlink()
+
+
+def _credential_keys(data: DataDir) -> None:
+    """Made where there are none; the public half follows from the private ones."""
+    from services.runtime.credentials.keys import new_ring, read_ring, write_public, write_ring
+
+    if not data.credential_key_file.exists():
+        write_ring(data.credential_key_file, new_ring())
+    write_public(data.credential_public_key_file, read_ring(data.credential_key_file))
 
 
 def _public(data: DataDir, name: str, kind: Kind) -> str:

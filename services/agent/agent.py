@@ -343,10 +343,10 @@ class Agent:
         return wanted | {run.workload_id for run in live}
 
     async def _start(self, key: str, wanted: StartPod) -> None:
-        recipe = await self._recipes.of(wanted.pod_key, wanted.token)
+        recipe, values = await self._recipes.of(wanted.pod_key, wanted.token)
         async with self._slots:
             if self._wanted.get(key) == wanted:  # it may have been told to go while its recipe was waited for
-                await self._backend.apply(recipe)
+                await self._backend.apply(recipe, values)
                 self._change(key, started_token=wanted.token)
 
     async def _one(self, key: str, action: Action) -> None:

@@ -16,10 +16,19 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from events.cluster_protocol import Fate, Fates, MessageType, RecipeRequest, RunPod
+from events.cluster_protocol import (
+    Fate,
+    Fates,
+    MessageType,
+    RecipeRequest,
+    RunPod,
+    SealedValues,
+    sealed_about,
+)
 from events.codec import UNDECODABLE
 from events.subjects import agent_recipes_subject, recipes_subject
-from services.agent.backends.interface import BackendError
+from services.agent.backends.interface import NO_VALUES, BackendError
+from services.runtime.credentials.sealed import SealError, new_private, public_of, unseal
 
 ANSWER_SECONDS: Final = 5.0
 """An answer takes milliseconds; this is for one that waits behind many large ones."""
@@ -39,6 +48,9 @@ class Recipes:
         self._nc = nc
         self._on_fates = on_fates
         self._cluster_id = cluster_id
+        self._private = new_private()
+        """Of this process: what was sealed to another one is of no use to it."""
+        self._public = public_of(self._private)
         self._waiting: dict[tuple[str, int], asyncio.Future[RunPod]] = {}
         self._unanswered_since: float | None = None
         """When the first request went that was not answered; None where a later one was."""
@@ -56,13 +68,15 @@ class Recipes:
             with contextlib.suppress(NatsError):
                 await subscription.unsubscribe()
 
-    async def of(self, pod_key: str, token: int) -> RunPod:
-        """What this run is made of. Raises BackendError where nobody says so now."""
+    async def of(self, pod_key: str, token: int) -> tuple[RunPod, SealedValues]:
+        """What this run is made of, and what it needs of credentials, which is written down nowhere. Raises
+        BackendError where nobody says so now.
+        """
         loop = asyncio.get_running_loop()
         asked = loop.time()
         answer = self._waiting.setdefault((pod_key, token), loop.create_future())
         try:
-            request = msgspec.json.encode(RecipeRequest(pod_key=pod_key, token=token))
+            request = msgspec.json.encode(RecipeRequest(pod_key=pod_key, token=token, public_key=self._public))
             await self._nc.publish(recipes_subject(self._cluster_id), request)
             async with asyncio.timeout(ANSWER_SECONDS):
                 recipe = await answer
@@ -74,7 +88,18 @@ class Recipes:
         finally:
             self._waiting.pop((pod_key, token), None)
         self._unanswered_since = None
-        return recipe
+        return msgspec.structs.replace(recipe, sealed=b""), self._opened(recipe)
+
+    def _opened(self, recipe: RunPod) -> SealedValues:
+        """Raises BackendError where they are for another agent."""
+        if not recipe.sealed:
+            return NO_VALUES
+        about = sealed_about(self._cluster_id, recipe.pod_key, recipe.token)
+        try:
+            return msgspec.json.decode(unseal(self._private, recipe.sealed, about), type=SealedValues)
+        except (SealError, *UNDECODABLE) as error:
+            # Said to the agent before this one, or to another one of this cluster.
+            raise BackendError("the credentials of this run were sealed to another agent") from error
 
     def problem(self) -> str:
         """Why no run of this cluster can be started now; empty where nothing says so."""

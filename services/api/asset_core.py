@@ -16,6 +16,7 @@ from events.asset import (
     DATA_SOURCES,
     SCOPES,
     Asset,
+    AssetCommand,
     AssetKind,
     AssetScope,
     ChangeAsset,
@@ -39,7 +40,7 @@ from projections.filters import MAX_OFFSET
 from projections.queries import AssetQuery
 from services.api import answers
 from services.api.check import FaultyCreation, apart_from, check_creation, untouched, without_faults
-from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, sequence_headers
+from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, if_answered, sequence_headers
 from services.api.errors import ApiError, bad_request, not_found, refused
 from services.api.event_filters import read_uuid
 from services.api.issues import MAX_ISSUES, Issue, fault, shown
@@ -52,6 +53,10 @@ from services.runtime.log.floors import StaleLogError
 
 MAX_PAGE: Final = 100
 """Assets in an answer: each has up to 64 KiB."""
+MAX_ASSETS: Final[dict[AssetScope, int]] = {"tenant": 10_000, "cluster": 1_000, "project": 1_000}
+"""Of one kind: for everybody, for one cluster, in one project."""
+MAX_OWN_CREDENTIALS: Final = 100
+"""Of one person in one place: nobody takes the room of all others."""
 MAX_PROPOSALS: Final = 20
 """Names that are tried before one is proposed."""
 LIST: Final = (
@@ -101,9 +106,14 @@ class ShownAsset:
         return {"meta": self.meta, "spec": self.spec}
 
 
-async def listed(call: Look, kind: AssetKind) -> tuple[list[ShownAsset], int | None, int, dict[str, str]]:
+async def listed(
+    call: Look, kind: AssetKind, *, created_by: str | None = None
+) -> tuple[list[ShownAsset], int | None, int, dict[str, str]]:
     """(a page, the offset of the next one, up to which sequence it speaks, headers). Raises 403 where the caller may
     read nothing at all.
+
+    Args:
+        created_by: only those of this actor.
     """
     require_reader(call)
     read, values = await reading(call), call.values
@@ -116,6 +126,7 @@ async def listed(call: Look, kind: AssetKind) -> tuple[list[ShownAsset], int | N
             project_id=values["projectId"],
             cluster_id=values["clusterId"],
             workload_type=values["workloadType"],
+            created_by=created_by,
             offset=values["offset"],
             limit=values["limit"],
         )
@@ -163,7 +174,8 @@ async def create(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
         workload_type=meta.get("workloadType") or "",
         spec=spec,
     )
-    reply = await _sent(call, command)
+    await require_room(call, kind, meta)
+    reply = await send_creation(call, command, command)
     assert reply.at is not None, "a creation is answered with its time"
     made = Asset(
         asset_id=reply.id,
@@ -189,18 +201,51 @@ def _said(kind: AssetKind, spec: dict[str, Any]) -> dict[str, Any]:
     return source_spec(kind, spec) if is_data_source(kind) else spec
 
 
-async def _sent(call: Call, command: CreateAsset) -> Accepted:
-    """Have it made. Where its name is taken, the refusal proposes one that is free."""
+async def require_room(call: Call, kind: AssetKind, meta: Mapping[str, Any], *, own: bool = False) -> None:
+    """Raises 403 where its place has as many as it may have. The tables count: requests at once may make a few more.
+
+    Args:
+        own: whether the caller's alone are counted.
+    """
+    most = MAX_OWN_CREDENTIALS if own else MAX_ASSETS[cast("AssetScope", meta["scope"])]
+    place = AssetQuery(
+        kind=kind,
+        scope=meta["scope"],
+        project_id=meta.get("projectId"),
+        cluster_id=meta.get("clusterId"),
+        created_by=call.actor if own else None,
+        limit=1,
+    )
+    count = await if_answered(call.queries.count_assets(place))
+    if count is not None and count >= most:
+        whose = "of yours there" if own else "of this scope there"
+        raise ApiError(
+            403,
+            f"there are {count:,} {CALLED[kind]}s {whose} already, and at most {most:,} are possible: delete some that "
+            "nobody uses, or choose another scope",
+            details="too_many_assets",
+        )
+
+
+async def send_creation(
+    call: Call, creation: CreateAsset, command: AssetCommand, *, command_id: str | None = None
+) -> Accepted:
+    """Have it made. Where its name is taken, the refusal proposes one that is free.
+
+    Args:
+        creation: what is made.
+        command: that which makes it.
+    """
     try:
-        return await call.send(command, creation=True)
+        return await call.send(command, command_id=command_id, creation=True)
     except ApiError as error:
         if error.details != "name_taken":
             raise
         for number in range(2, MAX_PROPOSALS):
-            instead = next_name(command.name, number)
-            key = asset_key(command.kind, command.scope, command.place, instead)
+            instead = next_name(creation.name, number)
+            key = asset_key(creation.kind, creation.scope, creation.place, instead)
             if not (await call.api.store.load(ASSET, key)).state.exists:
-                raise refused(taken(command.kind, command.name, instead), creation=True) from None
+                raise refused(taken(creation.kind, creation.name, instead), creation=True) from None
         raise
 
 
@@ -214,7 +259,7 @@ async def read(call: Look, kind: AssetKind) -> tuple[ShownAsset, dict[str, str]]
         chain, headers = await _newest(call, kind)
     if chain is None or not chain.state.exists:
         raise not_found(f"there is no {CALLED[kind]} {call.id}")
-    return await _told(call, chain.state), sequence_headers(chain.version) | headers
+    return await shown_asset(call, chain.state), sequence_headers(chain.version) | headers
 
 
 async def _newest(call: Look, kind: AssetKind) -> tuple[Chain[Asset] | None, dict[str, str]]:
@@ -232,7 +277,7 @@ async def _newest(call: Look, kind: AssetKind) -> tuple[Chain[Asset] | None, dic
 
 async def change(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAsset, dict[str, str]]:
     """(the asset with its new spec, headers). Raises ApiError."""
-    chain = await _found(call, kind)
+    chain = await found_asset(call, kind)
     data = call.json_object()
     await _checked(call, kind, body, data, chain.state)
     asset = chain.state
@@ -240,11 +285,11 @@ async def change(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
     command = ChangeAsset(asset_id=call.id, project_id=asset.project_id or None, spec=spec)
     reply = await call.send(command)
     changed = replace(asset, spec=spec, changed_at=reply.at) if reply.changed else asset
-    return await _told(call, changed), sequence_headers(reply.seq)
+    return await shown_asset(call, changed), sequence_headers(reply.seq)
 
 
 async def delete(call: Call, kind: AssetKind) -> Answer[answers.HttpResponse]:
-    chain = await _found(call, kind)
+    chain = await found_asset(call, kind)
     command = DeleteAsset(asset_id=call.id, project_id=chain.state.project_id or None)
     reply = await call.send(command)
     return call.accepted(
@@ -252,7 +297,7 @@ async def delete(call: Call, kind: AssetKind) -> Answer[answers.HttpResponse]:
     )
 
 
-async def _found(call: Call, kind: AssetKind) -> Chain[Asset]:
+async def found_asset(call: Call, kind: AssetKind) -> Chain[Asset]:
     chain, _ = await _newest(call, kind)
     # A deleted one is for the decider: a repeated request is answered as the first time.
     if chain is None or not (chain.state.exists or call.keyed):
@@ -296,6 +341,13 @@ async def _checked(
     if told := [*faults, *apart_from(of_spec, faults), *untouched(found, sound, faults)]:
         raise bad_request(told[:MAX_ISSUES])
     return data, place.get("projectId") or place.get("clusterId") or ""
+
+
+async def place_issues(call: Call, meta: Mapping[str, Any], before: Asset | None = None) -> list[Issue]:
+    """What is wrong with where it is to be, or with what a change says of it."""
+    if before is not None:
+        return [*_of_same(meta, before)]
+    return [*_of_meta(meta), *await _of_place(call, meta)]
 
 
 def _departments(data: dict[str, Any]) -> Iterator[Issue]:
@@ -420,7 +472,7 @@ async def _of_assets(call: Call, spec: Mapping[str, Any], workload_type: str, pl
 # -- how one is shown ------------------------------------------------------------------------------------------------
 
 
-async def _told(call: Look, asset: Asset) -> ShownAsset:
+async def shown_asset(call: Look, asset: Asset) -> ShownAsset:
     return _shown(asset, (await call.api.actors.subjects_of((asset.created_by,)))[asset.created_by])
 
 

@@ -39,7 +39,7 @@ from services.api.body import MAX_BODY_BYTES, BadBodyError, read_object, unfit_t
 from services.api.check import check
 from services.api.code import keep_for
 from services.api.context import Call
-from services.api.creation import code_of, misfits
+from services.api.creation import code_of, credentials_of, misfits
 from services.api.errors import ApiError, bad_request, compliance_issues, outcome_unknown, refused
 from services.api.issues import MAX_ISSUES, Issue, none_of
 from services.api.kinds import Examined, examined
@@ -292,7 +292,7 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
     """
     found: dict[int, BatchItemOutcome] = {}
     keys: set[str] = set()
-    fitting: set[tuple[int, str, str]] = set()
+    fitting: set[tuple[int, str, str, frozenset[tuple[str, str]]]] = set()
     """What was looked at already: without its name, nothing tells one item from another of the same spec object."""
     for number, one in enumerate(prepared):
         if number % CHECKED_AT_ONCE == 0:
@@ -304,7 +304,7 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
             found[one.item.index] = _of_refusal(one, twice)
             continue
         keys.add(key)
-        same = (id(command.spec), command.project_id, command.cluster_id)
+        same = (id(command.spec), command.project_id, command.cluster_id, credentials_of(one.asked.checked))
         more = [] if same in fitting else await misfits(call, one.asked.checked, command_id, faulty=one.asked.faulty)
         if issues := one.asked.told(more):
             found[one.item.index] = _of_error(one, bad_request(issues))

@@ -16,6 +16,7 @@ _TYPES: Final[dict[Kind, str]] = {
     "boolean": "boolean",
     "list": "array",
     "object": "object",
+    "map": "object",
 }
 
 
@@ -68,6 +69,8 @@ def _value(node: Node) -> Schema:
     match node.kind:
         case "text":
             told = {"minLength": limits.shortest, "maxLength": limits.longest}
+        case "map":
+            told = {"minProperties": limits.shortest, "maxProperties": limits.longest}
         case "list":
             told = {"minItems": limits.shortest, "maxItems": limits.longest}
         case "integer" | "number":
@@ -80,5 +83,5 @@ def _value(node: Node) -> Schema:
     if node.options and not limits.hides_options:
         schema["enum"] = list(node.options)
     if node.item is not None:
-        schema["items"] = _value(node.item)
+        schema["additionalProperties" if node.kind == "map" else "items"] = _value(node.item)
     return schema | null

@@ -33,6 +33,7 @@ _CALLED: Final[dict[Kind, str]] = {
     "boolean": "true or false",
     "list": "a list",
     "object": "an object",
+    "map": "an object",
 }
 _JSON_TYPES: Final[dict[type[Any], str]] = {
     bool: "a boolean",
@@ -50,8 +51,9 @@ _TYPES: Final[dict[Kind, type | tuple[type, ...]]] = {
     "boolean": bool,
     "list": list,
     "object": dict,
+    "map": dict,
 }
-_EMPTY: Final[dict[Kind, Any]] = {"text": "", "integer": 0, "number": 0.0, "boolean": False, "list": []}
+_EMPTY: Final[dict[Kind, Any]] = {"text": "", "integer": 0, "number": 0.0, "boolean": False, "list": [], "map": {}}
 _FAULTY: Final = object()
 """Stands for a value that is left out."""
 
@@ -230,8 +232,8 @@ def _issue(node: Node, given: Any, path: str) -> Issue:
     return Issue(field=path, details=f"must be a finite number, got {shown(given)}")
 
 
-def _wrong_length(node: Node, given: str | list[Any], path: str) -> Issue | None:
-    unit = "items" if node.kind == "list" else "characters"
+def _wrong_length(node: Node, given: str | list[Any] | dict[str, Any], path: str) -> Issue | None:
+    unit = {"list": "items", "map": "keys"}.get(node.kind, "characters")
     shortest, longest = node.limits.shortest, node.limits.longest
     if shortest is not None and len(given) < shortest:
         few = f"must be at least {shortest} {unit}, got {len(given)} {unit}" if given else "must not be empty"

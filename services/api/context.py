@@ -2,11 +2,13 @@
 
 import asyncio
 import hashlib
+import hmac
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -114,6 +116,8 @@ class Api(Readers):
     code: CodeLimits
     subscriber_url: str
     """Where subscribers find NATS."""
+    credential_public_key_file: Path | None
+    """What values of credentials are sealed to; None: there can be none."""
     webhook_networks: Sequence[Network]
     """Where webhooks may post to beside public addresses."""
     proxy: ProxyAddress | None = None
@@ -314,6 +318,10 @@ class Call(Look):
         if not self.keyed:
             return ""
         query: bytes = self.request.scope["query_string"]
+        if self.operation.secret:
+            # The hash stands in the log for ever: without the key, nobody can try passwords on it.
+            key = self.request.headers["idempotency-key"].encode()
+            return hmac.new(key, self.raw + b"?" + query, hashlib.sha256).hexdigest()
         return hashlib.sha256(self.raw + b"?" + query if query else self.raw).hexdigest()
 
     def accepted(self, reply: Accepted, message: str) -> Answer[HttpResponse]:

@@ -3,7 +3,11 @@
 Only reads. The deciders have the last word: here is what lets a person mend everything at once.
 """
 
-from events.aggregate import CLUSTER, WORKLOAD
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
+
+from events.aggregate import ASSET, CLUSTER, WORKLOAD
+from events.asset import Asset, credential_keys
 from events.ids import KEY_PATTERN, incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
 from events.workload.fields.creation import Creation
@@ -24,6 +28,7 @@ async def misfits(call: Call, asked: Creation, command_id: str, *, faulty: bool)
     """
     issues = [*await _of_project(call, asked), *await _of_cluster(call, asked)]
     issues += await _of_code(call, asked)
+    issues += await _of_credentials(call, asked)
     if not (issues or faulty) or not asked.name or not call.may_read(asked.project_id):
         return issues
     name = final_name(asked.name, as_prefix=asked.use_given_name_as_prefix, command_id=command_id)
@@ -46,6 +51,67 @@ async def _of_project(call: Call, asked: Creation) -> list[Issue]:
     if project is None:
         return [Issue(field="projectId", details=f"there is no project {shown(project_id)}")]
     return [*check_within(asked, project)] if call.may_submit(project_id) else []
+
+
+MOST_CREDENTIALS: Final = 100
+"""Of one workload: each is read when it is submitted, and when a pod of it starts."""
+
+
+def credentials_of(asked: Creation) -> frozenset[tuple[str, str]]:
+    """Names and keys of the credentials that it needs."""
+    return frozenset((name, key) for _, name, key in _named_credentials(asked))
+
+
+def _named_credentials(asked: Creation) -> Iterator[tuple[str, str, str]]:
+    """(field, name, key) of each."""
+    spec, distributed = asked.order()
+    own_master = distributed is not None and distributed.master is not None and getattr(asked, "master_spec", None)
+    specs = {"spec": spec, **({"masterSpec": distributed.master} if distributed is not None and own_master else {})}
+    for path, one in specs.items():
+        for index, variable in enumerate(() if one is None else one.environment_variables):
+            if (named := variable.user_credential) is not None and not variable.exclude:
+                yield f"{path}.environmentVariables[{index}].userCredential", named.name, named.key
+
+
+async def _of_credentials(call: Call, asked: Creation) -> list[Issue]:
+    """R10: each is the caller's own. Whoever may not submit there learns nothing."""
+    needs = list(_named_credentials(asked))
+    if not (needs and asked.project_id and asked.cluster_id) or not call.may_submit(asked.project_id):
+        return []
+    if not (KEY_PATTERN.match(asked.project_id) and KEY_PATTERN.match(asked.cluster_id)):
+        return []
+    names = dict.fromkeys(name for _, name, _ in needs if name)
+    if len(names) > MOST_CREDENTIALS:
+        details = f"{len(names)} credentials are named; at most {MOST_CREDENTIALS} are possible in a workload"
+        return [Issue(field="spec.environmentVariables", details=details, rule="max")]
+    held = {name: await _own_credential(call, asked, name) for name in names}
+    issues: list[Issue] = []
+    for field, name, key in needs:
+        found = held.get(name)
+        about = frozenset({"projectId", "clusterId"})
+        if name and isinstance(found, str):
+            issues.append(Issue(field=f"{field}.name", details=found, involves=about))
+        elif name and key and found is not None and key not in found:
+            has = ", ".join(found)
+            details = f"credential {shown(name)} has no key {shown(key)}; it has {has}"
+            issues.append(Issue(field=f"{field}.key", details=details, rule="options", involves=about))
+    return issues
+
+
+async def _own_credential(call: Call, asked: Creation, name: str) -> Sequence[str] | str:
+    """The keys of a credential of the caller's, or why there is none."""
+    others = False
+    for key in credential_keys(name, project_id=asked.project_id, cluster_id=asked.cluster_id):
+        asset: Asset = (await call.api.store.load(ASSET, key)).state
+        if not asset.exists:
+            continue
+        if asset.created_by == call.actor:
+            kept: dict[str, Any] = asset.spec.get("credential") or {}
+            return cast("Sequence[str]", kept.get("keys") or ())
+        others = True
+    if others:
+        return f"{shown(name)} is a credential of somebody else, who alone can use it; create one of your own"
+    return f"you have no credential {shown(name)} here; create it first (muster credentials create)"
 
 
 def code_of(asked: Creation) -> Code | None:

@@ -39,29 +39,51 @@ def _body(name: str, fields: list[tuple[str, Any] | tuple[str, Any, Any]], doc: 
     return made
 
 
-def _operations(kind: DataSourceKind) -> Iterator[Operation]:
+def _named(handler: Any, name: str) -> Any:
+    handler.__name__ = name
+    return handler
+
+
+def _reads(kind: DataSourceKind) -> Iterator[Operation]:
     called, word = CALLED[kind], kind.replace("-", "_")
-    _, spec = SOURCES[kind]
-    one, all_of_them = data_source_path(kind), data_sources_path(kind)
-    named = spec.__name__
-    creation = _body(f"{named}Creation", [("meta", AssetPlace), ("spec", spec)], f"A {called} to be made.")
-    changed = _body(
-        f"{named}Change", [("spec", spec), ("meta", AssetPlace | None, None)], f"What a {called} is to say."
-    )
-    example = _EXAMPLES[kind]
 
     async def list_them(call: Look) -> Answer[answers.DataSources]:
         page, following, seq, headers = await listed(call, kind)
         rows = [answers.DataSource(**found.fields) for found in page]
         return read_answer(answers.DataSources(data_sources=rows, next=following), seq, headers)
 
-    async def create_one(call: Call) -> Answer[answers.DataSource]:
-        made, headers = await create(call, kind, creation)
-        return Answer(answers.DataSource(**made.fields), status=202, headers=headers)
-
     async def get_one(call: Look) -> Answer[answers.DataSource]:
         found, headers = await read(call, kind)
         return Answer(answers.DataSource(**found.fields), headers=headers)
+
+    yield reads(
+        data_sources_path(kind),
+        tag="Assets",
+        summary=f"List the {called}s that you can use",
+        query=LIST,
+        headers=MOMENT_HEADERS,
+        errors=(403,),
+    )(_named(list_them, f"list_{word}_data_sources"))
+    yield reads(
+        data_source_path(kind),
+        tag="Assets",
+        summary=f"Get a {called} in its newest state, or as of a moment",
+        query=(AS_OF, MIN_SEQ),
+        errors=(403, 404),
+        headers=MOMENT_HEADERS,
+    )(_named(get_one, f"get_{word}_data_source"))
+
+
+def _changes(kind: DataSourceKind) -> Iterator[Operation]:
+    called, word = CALLED[kind], kind.replace("-", "_")
+    _, spec = SOURCES[kind]
+    creation = _body(f"{spec.__name__}Creation", [("meta", AssetPlace), ("spec", spec)], f"A {called} to be made.")
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("spec", spec), ("meta", AssetPlace | None, None)]
+    changed = _body(f"{spec.__name__}Change", fields, f"What a {called} is to say.")
+
+    async def create_one(call: Call) -> Answer[answers.DataSource]:
+        made, headers = await create(call, kind, creation)
+        return Answer(answers.DataSource(**made.fields), status=202, headers=headers)
 
     async def set_one(call: Call) -> Answer[answers.DataSource]:
         found, headers = await change(call, kind, changed)
@@ -70,52 +92,32 @@ def _operations(kind: DataSourceKind) -> Iterator[Operation]:
     async def delete_one(call: Call) -> Answer[answers.HttpResponse]:
         return await delete(call, kind)
 
-    list_them.__name__ = f"list_{word}_data_sources"
-    create_one.__name__ = f"create_{word}_data_source"
-    get_one.__name__ = f"get_{word}_data_source"
-    set_one.__name__ = f"set_{word}_data_source"
-    delete_one.__name__ = f"delete_{word}_data_source"
-    yield reads(
-        all_of_them,
-        tag="Assets",
-        summary=f"List the {called}s that you can use",
-        query=LIST,
-        headers=MOMENT_HEADERS,
-        errors=(403,),
-    )(list_them)
     yield changes(
         "POST",
-        all_of_them,
+        data_sources_path(kind),
         tag="Assets",
         summary=f"Create a {called}",
         body=creation,
-        example={"meta": {"name": "data", "scope": "tenant"}, "spec": example},
+        example={"meta": {"name": "data", "scope": "tenant"}, "spec": _EXAMPLES[kind]},
         errors=(403,),
-    )(create_one)
-    yield reads(
-        one,
-        tag="Assets",
-        summary=f"Get a {called} in its newest state, or as of a moment",
-        query=(AS_OF, MIN_SEQ),
-        errors=(403, 404),
-        headers=MOMENT_HEADERS,
-    )(get_one)
+    )(_named(create_one, f"create_{word}_data_source"))
     yield changes(
         "PUT",
-        one,
+        data_source_path(kind),
         tag="Assets",
         summary=f"Set what a {called} says. Workloads that were made from it stay as they are",
         body=changed,
-        example={"spec": example},
+        example={"spec": _EXAMPLES[kind]},
         errors=(403, 404),
-    )(set_one)
+    )(_named(set_one, f"set_{word}_data_source"))
     yield changes(
         "DELETE",
-        one,
+        data_source_path(kind),
         tag="Assets",
         summary=f"Delete a {called}. Its data, and workloads that were made from it, stay as they are",
         errors=(403, 404),
-    )(delete_one)
+    )(_named(delete_one, f"delete_{word}_data_source"))
 
 
-OPERATIONS: Final = tuple(operation for kind in DATA_SOURCES for operation in _operations(kind))
+OPERATIONS: Final = tuple(one for kind in DATA_SOURCES for one in (*_reads(kind), *_changes(kind)))
+"""All of them."""

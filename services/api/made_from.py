@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, cast
 from events.aggregate import ASSET, WORKLOAD, Chain
 from events.asset import CALLED, DATA_SOURCES, Asset, AssetKind
 from events.asset_specs import OWN, mount_path, spec_node
+from events.authorize import Permission
 from events.fields.node import tree
 from events.ids import incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name
@@ -29,6 +30,8 @@ Chosen = Literal["environment", "compute", "template"]
 DATA_SOURCE_IDS: Final = "datasourceIds"
 """The field of `assets` that names data sources."""
 _ORDER: Final[tuple[Chosen, ...]] = ("template", "environment", "compute")
+OF_INFERENCES: Final = frozenset[AssetKind](("pvc", "git", "config-map"))
+"""Data sources that an inference can take (S054)."""
 _OF_USERS: Final = ("runAsUid", "runAsGid", "supplementalGroups")
 
 
@@ -237,7 +240,11 @@ async def find_asset(
 
 
 def may_read_asset(call: Look, asset: Asset) -> bool:
-    """Those of the tenant and of clusters are everybody's who may read anything."""
+    """Those of the tenant and of clusters are everybody's who may read anything; a credential is its owner's, and of
+    who may delete it.
+    """
+    if asset.kind == "credentials" and asset.created_by != call.actor:
+        return call.grants.allows(Permission.MANAGE_ASSETS, asset.project_id or None)
     if asset.project_id:
         return call.may_read(asset.project_id)
     return call.grants.readable_projects != frozenset()
@@ -269,6 +276,8 @@ def unsuitable(
         return (
             f"{called} {name} is of another cluster ({asset.cluster_id}); choose one of this cluster or of the tenant"
         )
+    if workload_type == "Inference" and asset.kind in DATA_SOURCES and asset.kind not in OF_INFERENCES:
+        return f"data source {name} is a {CALLED[asset.kind]}; an inference takes those of PVC, Git and ConfigMap"
     types = [asset.workload_type] if asset.workload_type else asset.spec.get("workloadTypes") or []
     if workload_type and types and workload_type not in types:
         return f"{called} {name} is for {', '.join(types)}, and this is a {workload_type}; choose another"

@@ -114,6 +114,8 @@ class Operation:
     ticketed: bool = False
     """Whether a ticket in the query will do in place of a token."""
     mutates: bool = False
+    secret: bool = False
+    """Whether a body holds what nobody may guess from the log: its hash there is keyed."""
     large: bool = False
     """Whether a body may have MAX_LARGE_BODY_BYTES. It takes a place among few, and longer than others."""
 
@@ -172,6 +174,7 @@ def changes(
     example: Mapping[str, Any] | None = None,
     errors: tuple[int, ...] = (),
     large: bool = False,
+    secret: bool = False,
 ) -> Callable[[Handler], Operation]:
     """Declares a handler that sends a command; it answers 202 once the event is on disk.
 
@@ -197,6 +200,7 @@ def changes(
             errors=errors,
             mutates=True,
             large=large,
+            secret=secret,
         )
 
     return declare

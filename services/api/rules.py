@@ -234,6 +234,7 @@ def _sources(path: str, variable: EnvironmentVariable) -> Iterator[Issue]:
         "secret": variable.secret,
         "configMap": variable.config_map,
         "podFieldRef": variable.pod_field_ref,
+        "userCredential": variable.user_credential,
     }
     given = [name for name, source in sources.items() if source is not None]
     for name in given[1:]:
@@ -346,6 +347,7 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     yield from check_probe_kind(spec, kind)
     yield from check_connections_kind(spec, kind)
     if kind == "kubernetes":
+        yield from _no_user_credentials(spec)
         return
     for index, variable in enumerate(spec.environment_variables):
         sources = {"secret": variable.secret, "configMap": variable.config_map, "podFieldRef": variable.pod_field_ref}
@@ -353,6 +355,15 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
             if source is not None and not variable.exclude:
                 details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to read it from"
                 yield fault(f"spec.environmentVariables[{index}].{name}", details, "canAdd", "clusterId")
+
+
+def _no_user_credentials(spec: TrainingSpec) -> Iterator[Issue]:
+    for index, variable in enumerate(spec.environment_variables):
+        if variable.user_credential is not None and not variable.exclude:
+            details = (
+                "is not built yet for clusters of kind kubernetes; use a Secret of the project's namespace (secret)"
+            )
+            yield fault(f"spec.environmentVariables[{index}].userCredential", details, "canAdd", "clusterId")
 
 
 def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:

@@ -17,6 +17,7 @@ from services.api.batches import BATCHES, BATCHES_EACH
 from services.api.code import tidy
 from services.api.connections import ConnectionLimits, bounded
 from services.api.context import Api, CodeLimits
+from services.api.credentials import tidy_credentials
 from services.api.export import EXPORTS, EXPORTS_EACH
 from services.api.feed_tail import FeedTail
 from services.api.follows import FOLLOWS
@@ -99,17 +100,22 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
                 retention_hours=settings.code_retention_hours,
             ),
             subscriber_url=settings.subscriber_address,
+            credential_public_key_file=settings.credential_public_key_file,
             webhook_networks=networks_of(settings.webhook_allow_networks),
             proxy=proxy_address(settings.proxy_url),
             ready=lambda: health.serving and connection.is_connected,
             alarm=lambda: ". ".join(filter(None, (health.alarm, *store.voids.doubted(actors.subject)))),
         )
-        tidying = asyncio.create_task(tidy(api), name="tidy-code")
+        tidying = (
+            asyncio.create_task(tidy(api), name="tidy-code"),
+            asyncio.create_task(tidy_credentials(api), name="tidy-credentials"),
+        )
         try:
             await _serve(api, settings, certificate, health, stop)
         finally:
-            tidying.cancel()
-            await asyncio.gather(tidying, return_exceptions=True)
+            for task in tidying:
+                task.cancel()
+            await asyncio.gather(*tidying, return_exceptions=True)
     finally:
         await feed.close()
         await account_use.close()

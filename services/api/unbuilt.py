@@ -31,7 +31,6 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "spec.storage.pvc[]": {"dataSharing": False},
     "spec.storage.pvc[].claimInfo": {"addedAttrValues": []},
     "spec.imagePullSecrets[]": {"userCredential": False},
-    "spec.environmentVariables[]": {"userCredential": None},
 }
 """By the path of their object."""
 

@@ -5,6 +5,7 @@ says: nobody can have one sent elsewhere.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import msgspec
 import structlog
@@ -16,10 +17,16 @@ from events.cluster_protocol import MOST_FATES, Fate, Fates, FatesRequest, Messa
 from events.codec import UNDECODABLE
 from events.subjects import ALL_RECIPES, agent_recipes_subject, wanted_subject
 from services.cluster_sync.budget import LEAST_RECIPE_BYTES, recipes_budget
+from services.cluster_sync.credentials import Credentials, needed
 from services.cluster_sync.fold import DesiredState
-from services.cluster_sync.reconcile import run_pod
+from services.cluster_sync.reconcile import Desired, run_pod
 
 log = structlog.get_logger(__name__)
+
+OPENINGS: Final = 16
+"""Answers whose credentials are read at once."""
+MOST_OPENINGS: Final = 1_000
+"""That wait for it; who asks beyond that asks again."""
 
 Wait = Callable[[str], None]
 FindFates = Callable[[tuple[str, ...], str], Awaitable[dict[str, Fate]]]
@@ -36,9 +43,11 @@ class Recipes:
         on_wait: Wait,
         on_unwanted: Callable[[str], None],
         fates: FindFates | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """`on_wait` gets a cluster whose agent asks for more than it is told now; `on_unwanted` gets the subject in
-        WANTED of a run that should not be started; `fates` finds out what became of workloads of a cluster.
+        WANTED of a run that should not be started; `fates` finds out what became of workloads of a cluster,
+        `credentials` what runs need of those.
         """
         self._nc = nc
         self._fold = fold
@@ -46,6 +55,10 @@ class Recipes:
         self._on_unwanted = on_unwanted
         self._budget = recipes_budget()
         self._fates = fates
+        self._credentials = credentials
+        self._opening: dict[tuple[str, str, int], asyncio.Task[None]] = {}
+        """By cluster, pod key and token: answers whose credentials are sought."""
+        self._openings = asyncio.Semaphore(OPENINGS)
         self._finding: dict[str, asyncio.Task[None]] = {}
         """By cluster: one answer about workloads at a time."""
 
@@ -62,10 +75,34 @@ class Recipes:
             self._budget.take(cluster_id, LEAST_RECIPE_BYTES * max(len(asked), 1), now)
             self._find(cluster_id, asked)
             return
-        recipe = self._recipe(cluster_id, message.data)
+        asked_for = self._asked_for(cluster_id, message.data)
+        recipe = b"" if asked_for is None else msgspec.json.encode(run_pod(asked_for[1]))
         self._budget.take(cluster_id, max(LEAST_RECIPE_BYTES, len(recipe)), now)
-        if not recipe:
+        if asked_for is None:
             return
+        if needed(asked_for[1]):
+            self._open(cluster_id, *asked_for)
+            return
+        await self._tell(cluster_id, recipe)
+
+    def _open(self, cluster_id: str, asked: RecipeRequest, desired: Desired) -> None:
+        """Answer once what it needs of credentials is there. Who asks while that is sought is answered once."""
+        which = (cluster_id, asked.pod_key, asked.token)
+        if self._credentials is None or which in self._opening or len(self._opening) >= MOST_OPENINGS:
+            return
+        task = asyncio.create_task(self._tell_sealed(self._credentials, cluster_id, asked, desired))
+        self._opening[which] = task
+        task.add_done_callback(lambda _: self._opening.pop(which, None))
+
+    async def _tell_sealed(
+        self, credentials: Credentials, cluster_id: str, asked: RecipeRequest, desired: Desired
+    ) -> None:
+        async with self._openings:
+            recipe = await credentials.sealed(run_pod(desired), desired, cluster_id, asked.public_key)
+        if recipe is not None:
+            await self._tell(cluster_id, msgspec.json.encode(recipe))
+
+    async def _tell(self, cluster_id: str, recipe: bytes) -> None:
         try:
             await self._nc.publish(agent_recipes_subject(cluster_id), recipe)
         except NatsError as error:
@@ -87,19 +124,19 @@ class Recipes:
         except NatsError as error:
             log.warning("fates_not_sent", cluster_id=cluster_id, error=str(error) or type(error).__name__)
 
-    def _recipe(self, cluster_id: str, request: bytes) -> bytes:
-        """The answer; empty where there is none."""
+    def _asked_for(self, cluster_id: str, request: bytes) -> tuple[RecipeRequest, Desired] | None:
+        """The run that a request is about; None where it has no answer."""
         try:
             asked = msgspec.json.decode(request, type=RecipeRequest)
             subject = wanted_subject(cluster_id, asked.pod_key)
         except (*UNDECODABLE, ValueError) as error:
             log.warning("recipe_request_unreadable", cluster_id=cluster_id, error=str(error))
-            return b""
+            return None
         desired = self._fold.desired.get(subject)
         if desired is None or desired.stop or desired.token != asked.token:
             self._on_unwanted(subject)
-            return b""
-        return msgspec.json.encode(run_pod(desired))
+            return None
+        return asked, desired
 
 
 def _asked_about(request: bytes) -> tuple[str, ...] | None:

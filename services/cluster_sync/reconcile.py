@@ -11,7 +11,7 @@ from events.project import Project
 from events.workload import rendezvous
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.pod import LIVE_POD_PHASES, Pod, PodId, PodRef
-from events.workload.pod_sets import PodSet
+from events.workload.pod_sets import PodSet, PodTemplate
 from events.workload.state import Workload
 
 
@@ -114,7 +114,11 @@ def run_pod(desired: Desired) -> RunPod:
         keeps_entry_point=not template.command,
         working_dir=template.working_dir,
         code=template.code,
-        environment={one.name: one.value or "" for one in template.environment if one.name not in sources}
+        environment={
+            one.name: one.value or ""
+            for one in template.environment
+            if one.name not in sources and one.user_credential is None
+        }
         | pod_set.values(index),
         environment_from=tuple(sources.values()),
         rendezvous={} if pod_set.peers is None else rendezvous.variables(pod_set.peers, index),
@@ -178,6 +182,11 @@ def _source(variable: EnvironmentVariable) -> EnvironmentSource | None:
 def _ref(desired: Desired) -> PodRef:
     set_name, index = desired.pod_id
     return PodRef(pod_set=set_name, index=index, attempt=desired.pod.attempt, try_=desired.pod.try_)
+
+
+def template_of(desired: Desired) -> PodTemplate:
+    """What the pod is made of."""
+    return _pod_set(desired).template
 
 
 def _pod_set(desired: Desired) -> PodSet:

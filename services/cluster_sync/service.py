@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, assert_never
 
 import structlog
@@ -21,6 +22,7 @@ from events.ids import key_of_id
 from events.node import Node, ReportNodeGone
 from events.subjects import OBSERVED_STREAM, wanted_subject
 from services.cluster_sync.budget import RECIPE_BYTES_PER_SECOND, answers_budget, changes_budget, facts_budget
+from services.cluster_sync.credentials import Credentials
 from services.cluster_sync.fates import fates_of
 from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE, DesiredState
 from services.cluster_sync.hear import Heard, NotTakenError, understand
@@ -37,6 +39,7 @@ from services.cluster_sync.recipes import Recipes
 from services.cluster_sync.refusals import Refusals
 from services.cluster_sync.report import Limits, Reporter
 from services.cluster_sync.wanted import Wanted, WantedLostError
+from services.runtime.credentials.kept import KeptCredentials
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -68,8 +71,17 @@ log = structlog.get_logger(__name__)
 class ClusterSync:
     """One instance; a second one beside it is harmless, since guards and tokens decide."""
 
-    def __init__(self, nc: Client, store: JetStreamEventStore, replicas: int, *, facts_per_cluster_minute: int) -> None:
+    def __init__(
+        self,
+        nc: Client,
+        store: JetStreamEventStore,
+        replicas: int,
+        *,
+        facts_per_cluster_minute: int,
+        credential_key_file: Path | None = None,
+    ) -> None:
         self._nc = nc
+        self._credential_key_file = credential_key_file
         self._replicas = replicas
         self._store = store
         requests = self._requests = Requests(nc)
@@ -318,6 +330,7 @@ class ClusterSync:
             self._fold,
             on_wait=self._recipes_wait,
             on_unwanted=self._compare,
+            credentials=Credentials(self._store, KeptCredentials(self._requests), self._credential_key_file),
             fates=lambda ids, cluster_id: fates_of(ids, cluster_id, self._fold, self._store),
         )
 
@@ -476,7 +489,13 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         store = JetStreamEventStore(nc)
 
         def sync() -> ClusterSync:
-            return ClusterSync(nc, store, settings.replicas, facts_per_cluster_minute=settings.facts_per_cluster_minute)
+            return ClusterSync(
+                nc,
+                store,
+                settings.replicas,
+                facts_per_cluster_minute=settings.facts_per_cluster_minute,
+                credential_key_file=settings.credential_key_file,
+            )
 
         try:
             await sync().run(health, stop)

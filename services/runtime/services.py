@@ -18,6 +18,7 @@ from events.subjects import (
     ALL_AUDIT,
     ALL_CANARIES,
     ALL_CODE,
+    ALL_CREDENTIALS,
     ALL_EVENTS,
     ALL_FEED,
     ALL_KEYS,
@@ -29,6 +30,7 @@ from events.subjects import (
     ALL_WANTED,
     AUDIT_STREAM,
     CODE_STREAM,
+    CREDENTIALS_STREAM,
     EVENTS_STREAM,
     FEED_STREAM,
     KEYS_STREAM,
@@ -144,6 +146,9 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_CODE,
             read_code(ALL_CODE),
             call("STREAM.PURGE", CODE_STREAM),
+            # It seals values to a key that it cannot open them with, and cannot read them back.
+            ALL_CREDENTIALS,
+            call("STREAM.PURGE", CREDENTIALS_STREAM),
             # How far subscribers are.
             call("CONSUMER.INFO", FEED_STREAM, "*"),
             f"{WEBHOOKS_ASKED}.*",
@@ -166,6 +171,7 @@ SERVICES: Final[dict[str, Service]] = {
             *("http_host", "http_port", "http_max_connections", "http_max_connections_per_address"),
             *("http_max_head_seconds", "http_max_stalled_seconds"),
             *("code_max_bytes", "code_project_max_bytes", "code_retention_hours"),
+            "credential_public_key_file",
             "proxy_url",
             "subscriber_address",
             "webhook_allow_networks",
@@ -220,11 +226,13 @@ SERVICES: Final[dict[str, Service]] = {
             *follow(WANTED_STREAM, "cluster_sync"),
             *(call("STREAM.CREATE", stream) for stream in DISPOSABLE_STREAMS),
             ALL_AGENT_RECIPES,
+            # It opens what a run needs, and seals it to the agent that starts the run.
+            call("DIRECT.GET", CREDENTIALS_STREAM, ALL_CREDENTIALS),
             subscribe=(ALL_RECIPES,),
         ),
         group="workers",
         uid=10015,
-        settings=("facts_per_cluster_minute", "replicas"),
+        settings=("credential_key_file", "facts_per_cluster_minute", "replicas"),
     ),
     "agent": Service(
         rights=permission(
@@ -350,6 +358,7 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_ACTORS,
             ALL_AUDIT,
             ALL_CODE,
+            ALL_CREDENTIALS,
             ALL_KEYS,
             WEBHOOKS_STAND,
             *(call("STREAM.CREATE", stream) for stream in (EVENTS_STREAM, *_KEPT_STREAMS)),
@@ -367,7 +376,14 @@ SERVICES: Final[dict[str, Service]] = {
             ALL_ACTORS,
             ALL_AUDIT,
             ALL_REFUSALS,
+            # Values of their credentials.
+            call("STREAM.PURGE", CREDENTIALS_STREAM),
         ),
+        uid=OPERATOR_UID,
+    ),
+    # `muster credentials rotate-key`: no service has this password.
+    "rotate": Service(
+        rights=permission("rotate", ALL_CREDENTIALS, call("DIRECT.GET", CREDENTIALS_STREAM, ALL_CREDENTIALS)),
         uid=OPERATOR_UID,
     ),
     # What looks after a server from beside it (muster/embedded/keeper.py).

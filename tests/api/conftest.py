@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from development.servers import NatsServer, PostgresServer
-from tests.support.api import Served, serving, webhook_key
+from tests.support.api import Served, credential_keys, serving, webhook_key
 
 
 @pytest.fixture(scope="module")
@@ -13,5 +13,7 @@ def served(
     nats_server: NatsServer, postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("api")
-    with serving(nats_server, postgres_server, folder, webhook_key_file=webhook_key(folder)) as running:
+    with serving(
+        nats_server, postgres_server, folder, webhook_key_file=webhook_key(folder), **credential_keys(folder)
+    ) as running:
         yield running

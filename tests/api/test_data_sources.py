@@ -1,6 +1,6 @@
 """Data sources over HTTP, and workloads that take volumes from them.
 
-Requirement rows: S013, S052, S053, S055, S075, R37, R39.
+Requirement rows: S013, S052, S053, S054, S055, S075, R37, R39.
 """
 
 import secrets
@@ -159,3 +159,12 @@ def test_what_a_rule_forbids_is_told_with_the_data_source(admin: httpx.Client, s
     (details,) = told.values()
     assert f"data source {folder['meta']['name']} sets it" in details
     assert "privileged" in details
+
+
+def test_an_inference_takes_claims_repositories_and_configmaps_only(admin: httpx.Client, served: Served) -> None:
+    git, folder = made(admin, path_of("git"), GIT), made(admin, path_of("nfs"), SPECS["nfs"])
+    meta = {"scope": "tenant", "workloadType": "Inference"}
+    body = {"meta": {"name": fresh(), **meta}, "spec": {"assets": {"datasourceIds": [id_of(git), id_of(folder)]}}}
+    told = issues(admin.post(TEMPLATES, json=body))
+    assert told.keys() == {"spec.assets.datasourceIds[1]"}
+    assert "an inference takes" in told["spec.assets.datasourceIds[1]"]

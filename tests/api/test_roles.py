@@ -59,6 +59,12 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "get_environment": READ,
     "set_environment": GRANT,
     "delete_environment": GRANT,
+    "list_credentials": EVERYBODY,
+    # One of somebody else's: who may delete it sees it, and nobody else changes it.
+    "create_credential": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "get_credential": ((404, 404, 200, 200), (404, 404, 404, 200)),
+    "set_credential": ((404, 404, 403, 403), (404, 404, 404, 403)),
+    "delete_credential": FOUND_BY_ADMINISTRATORS,
     "list_compute_resources": EVERYBODY,
     "create_compute_resource": ((403, 403, 202, 202), (403, 403, 403, 202)),
     "get_compute_resource": READ,
@@ -162,7 +168,9 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
 are as somebody with no role; what belongs to no project is the same in both."""
 
 OF_SOURCES: Final = {f"{kind.replace('-', '_')}_data_source": spec for kind, spec in SOURCES.items()}
-ASSETS: Final = ("environment", "compute_resource", "template", *OF_SOURCES)
+CREDENTIAL: Final = {"kind": "generic-secret", "data": {"token": "x"}}
+OF_ASSETS: Final[dict[str, dict[str, Any]]] = OF_SOURCES | {"credential": CREDENTIAL}
+ASSETS: Final = ("environment", "compute_resource", "template", *OF_ASSETS)
 POLICIES: Final = ("training", "distributed", "workspace")
 BUDGET: Final = {"gpuHours": 1_000_000}
 """That nothing here exhausts."""
@@ -224,7 +232,8 @@ def asset(project: str, path: str, fresh: str) -> dict[str, Any]:
     meta = {"name": f"a-{fresh}", "scope": "project", "projectId": project}
     of_template = {"workloadType": "Training"} if "template" in path else {}
     kind = path.partition("/datasource/")[2].partition("/")[0]
-    return {"meta": meta | of_template, "spec": SOURCES.get(kind, {})}
+    spec = CREDENTIAL if "/asset/credentials" in path else SOURCES.get(kind, {})
+    return {"meta": meta | of_template, "spec": spec}
 
 
 OWN_FIELDS: dict[str, Any] = {
@@ -351,7 +360,7 @@ def aimed(
         "void_message": {"sequence": 1, "reason": "a test"},
     }
     bodies |= {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
-    bodies |= {f"set_{kind}": {"spec": OF_SOURCES.get(kind, {})} for kind in ASSETS}
+    bodies |= {f"set_{kind}": {"spec": OF_ASSETS.get(kind, {})} for kind in ASSETS}
     bodies |= {f"{act}_{kind}_policy": {} for act in ("set", "rehearse") for kind in POLICIES}
     if name in bodies:
         options["json"] = bodies[name]

@@ -197,9 +197,12 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         {("spec.environmentVariables[0].name", None)},
     ),
     (
-        "R10 a source that is not built",
-        {"environmentVariables": [{"name": "A", "userCredential": {"name": "s", "key": "k"}, "exclude": True}]},
-        {("spec.environmentVariables[0].userCredential", None)},
+        "R9 a credential without its key, beside a value (R8)",
+        {"environmentVariables": [{"name": "A", "userCredential": {"name": "s"}, "value": "v"}]},
+        {
+            ("spec.environmentVariables[0].userCredential.key", "required"),
+            ("spec.environmentVariables[0].userCredential", "canAdd"),
+        },
     ),
     (
         "R8 two sources",

@@ -72,11 +72,12 @@ class World:
         self.nc = nc
         self.requests = Requests(nc)
         self.store = JetStreamEventStore(nc)
+        self.actor = service_actor("test")
 
     async def decide(self, aggregate: Aggregate[Any], key: str, command: Any, command_id: str) -> None:
         chain = await self.store.load(aggregate, key)
         now = datetime.now(UTC)
-        actor = service_actor("test")
+        actor = self.actor
         context = Context(now=now, actor=actor, command_id=command_id, version=chain.version)
         decision = aggregate.decide(command, chain.state, context)
         assert not isinstance(decision, Refusal), decision
@@ -176,10 +177,10 @@ async def eventually(probe: Callable[[], Any], seconds: float = 15) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def serving(server: NatsServer) -> AsyncGenerator[None]:
-    """cluster_sync with its own credentials, until the block ends."""
+async def serving(server: NatsServer, **settings: Any) -> AsyncGenerator[None]:
+    """cluster_sync with its own password, until the block ends."""
     stop, health = asyncio.Event(), Health("cluster_sync")
-    task = asyncio.create_task(run(server.settings("cluster_sync"), health, stop))
+    task = asyncio.create_task(run(server.settings("cluster_sync", **settings), health, stop))
 
     async def up() -> bool:
         if task.done():

@@ -275,7 +275,7 @@ def test_docker_compose_merges_the_files(command: tuple[str, ...], count: int) -
     # What the first file says stays, beside what the second adds.
     assert api["environment"]["MUSTER_HTTP_HOST"] == "0.0.0.0"
     assert ("MUSTER_HTTP_KEY_FILE" in api["environment"]) is (count > 1)
-    assert len(api["volumes"]) == (3 if count == 1 else 4)
+    assert len(api["volumes"]) == (4 if count == 1 else 5)
     networks = ("default", "subscribers", "agents")[:count]
     assert set(merged["nats"].get("networks") or {"default"}) == set(networks)
 

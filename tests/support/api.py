@@ -34,6 +34,7 @@ from events.node import NodeFacts, ReportNode
 from events.tenant import GrantTenantRole
 from muster.embedded.certificates import authority_in, server_certificate
 from projections.migrate import prepare
+from services.runtime.credentials.keys import new_ring, write_public, write_ring
 from services.runtime.identity.local_keys import load_or_create_key, sign_token, write_jwks
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.store import Committed
@@ -130,6 +131,15 @@ def serving(
     finally:
         served.running.stop()
         asyncio.run(_drop(postgres_server, database))
+
+
+def credential_keys(folder: Path) -> dict[str, Path]:
+    """Settings of a store of credentials."""
+    private, public = folder / "credentials", folder / "credentials-public"
+    ring = new_ring()
+    write_ring(private, ring)
+    write_public(public, ring)
+    return {"credential_key_file": private, "credential_public_key_file": public}
 
 
 def webhook_key(folder: Path) -> Path:

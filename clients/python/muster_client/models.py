@@ -494,6 +494,42 @@ class SecretSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_
     """Which it is to be, and who can use it."""
 
 
+class Credentials(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of credentials."""
+
+    credentials: list[Credential]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class CredentialCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: CredentialCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and where you use it."""
+    spec: CredentialSpec
+    """What it is and holds."""
+
+
+class Credential(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A credential, without its values."""
+
+    meta: AssetMeta
+    """Which it is, and where its owner uses it. Its owner is who created it."""
+    spec: CredentialShown
+    """What it is."""
+
+
+class CredentialChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: CredentialChange."""
+
+    meta: AssetPlace | None = None
+    """Which it is. It cannot be changed, and can be left out."""
+    spec: CredentialSpec
+    """What it is and holds from now on."""
+
+
 class TrainingPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A policy for trainings."""
 
@@ -2350,6 +2386,26 @@ class SecretSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Absolute path at which the pod finds the files. Mandatory."""
     default_mode: str | None = None
     """Rights of the files in four octal digits. Default: 0644."""
+
+
+class CredentialSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: CredentialSpec."""
+
+    kind: CredentialSpecKind
+    """What it is for. password: username and password; access-key: accessKeyId and accessKeySecret; docker-
+    registry: url, username and password; ngc-key: ngcApiKey; generic-secret: any keys.
+    """
+    data: dict[str, str]
+    """Values by their keys; at most 32 keys, 16 KiB in a value, 32 KiB in all. They are never read back."""
+
+
+class CredentialShown(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What is shown of a credential."""
+
+    kind: CredentialSpecKind
+    """What it is for."""
+    keys: list[str]
+    """Names of what it holds. Nobody can read the values."""
 
 
 class PolicyMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4938,6 +4994,8 @@ class EnvironmentVariable(Model, frozen=True, kw_only=True, rename="camel", omit
     """Take the value from a ConfigMap in the project's namespace. Only on clusters of kind kubernetes."""
     pod_field_ref: PodFieldReference | None = None
     """Take the value from the pod itself. Only on clusters of kind kubernetes."""
+    user_credential: UserCredentialKey | None = None
+    """Take the value from a credential of who submits, as it is when the pod starts."""
     description: str | None = None
     """A note for people; the process does not see it."""
     exclude: bool | None = None
@@ -6628,6 +6686,15 @@ class PodFieldReference(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """A path such as status.podIP or metadata.labels['team']. Mandatory within podFieldRef."""
 
 
+class UserCredentialKey(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: UserCredentialKey."""
+
+    name: str | None = None
+    """Name of the credential. Mandatory within userCredential."""
+    key: str | None = None
+    """Key of the credential, such as password. Mandatory within userCredential."""
+
+
 class ExtendedResource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: ExtendedResource."""
 
@@ -7242,17 +7309,20 @@ if TYPE_CHECKING:
         "",
         "AddCluster",
         "ChangeAsset",
+        "ChangeCredential",
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
         "CordonNode",
         "CreateAsset",
+        "CreateCredential",
         "CreateProject",
         "CreateServiceAccount",
         "CreateSubscription",
         "CreateWebhook",
         "CreateWorkload",
         "DeleteAsset",
+        "DeleteCredential",
         "DeletePolicy",
         "DeleteProject",
         "DeleteServiceAccount",
@@ -7289,6 +7359,7 @@ if TYPE_CHECKING:
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
     type ConnectionAuthorizationType = Literal["authenticatedUsers", "authorizedGroups", "authorizedUsers"]
     type ConnectionConnectionType = Literal["ClusterIP", "ExternalUrl", "LoadBalancer", "NodePort"]
+    type CredentialSpecKind = Literal["access-key", "docker-registry", "generic-secret", "ngc-key", "password"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
@@ -7496,6 +7567,7 @@ else:
     ComputeSpecGpuRequestType = str
     ConnectionAuthorizationType = str
     ConnectionConnectionType = str
+    CredentialSpecKind = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
     Framework = str

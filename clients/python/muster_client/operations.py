@@ -1382,6 +1382,114 @@ def delete_secret_data_source(
     )
 
 
+def list_credentials(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.Credentials]:
+    """List your credentials, without their values; as an administrator all of them.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/credentials",
+        models.Credentials,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_credential(
+    body: models.CredentialCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Credential]:
+    """Create a credential, for workloads that you submit.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/credentials",
+        models.Credential,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_credential(asset_id: str, *, as_of: str | None = None) -> Request[models.Credential]:
+    """Get a credential without its values, in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request("GET", path("/api/v1/asset/credentials/{}", asset_id), models.Credential, query=[("as_of", as_of)])
+
+
+def set_credential(
+    asset_id: str, body: models.CredentialChange, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Credential]:
+    """Set what a credential of yours holds. Pods that start from now on find it; those that run do not.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/credentials/{}", asset_id),
+        models.Credential,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_credential(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a credential of yours and its values; as an administrator anybody's.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/credentials/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def get_training_policy(
     *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
 ) -> Request[models.TrainingPolicy]:
@@ -3082,17 +3190,20 @@ def list_audit(
     type_: Literal[
         "AddCluster",
         "ChangeAsset",
+        "ChangeCredential",
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
         "CordonNode",
         "CreateAsset",
+        "CreateCredential",
         "CreateProject",
         "CreateServiceAccount",
         "CreateSubscription",
         "CreateWebhook",
         "CreateWorkload",
         "DeleteAsset",
+        "DeleteCredential",
         "DeletePolicy",
         "DeleteProject",
         "DeleteServiceAccount",

@@ -10,6 +10,7 @@ from events.fields.values import (
     ImageName,
     ItemName,
     Items,
+    LongName,
     LongText,
     ObjectName,
     PullSecretName,
@@ -44,6 +45,15 @@ class PodFieldReference(Item, frozen=True, kw_only=True, omit_defaults=True):
     """A path such as status.podIP or metadata.labels['team']. Mandatory within podFieldRef."""
 
 
+class UserCredentialKey(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """One key of a credential of who submits."""
+
+    name: Annotated[LongName, About(rows="S020 R9 R10")]
+    """Name of the credential. Mandatory within userCredential."""
+    key: Annotated[ItemName, About(rows="S020 R9")]
+    """Key of the credential, such as password. Mandatory within userCredential."""
+
+
 class EnvironmentVariable(Item, frozen=True, kw_only=True, omit_defaults=True):
     """One environment variable: its value, or where the cluster finds it; at most one of these (R8)."""
 
@@ -57,6 +67,8 @@ class EnvironmentVariable(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Take the value from a ConfigMap in the project's namespace. Only on clusters of kind kubernetes."""
     pod_field_ref: Annotated[PodFieldReference | None, About(rows="S020 R9")] = None
     """Take the value from the pod itself. Only on clusters of kind kubernetes."""
+    user_credential: Annotated[UserCredentialKey | None, About(rows="S020 R9 R10")] = None
+    """Take the value from a credential of who submits, as it is when the pod starts."""
     description: Annotated[ShortText | None, About(rows="S021")] = None
     """A note for people; the process does not see it."""
     exclude: Annotated[bool, About(rows="S020 R37")] = False

@@ -9,10 +9,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, UsageSample
+from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, SealedValues, UsageSample
 from events.workload.commands import PodFactKind
 
 Observation = ObservedPod | ObservedNode
+NO_VALUES: Final = SealedValues()
 
 LIVE_KINDS: frozenset[PodFactKind] = frozenset({"starting", "running", "unreachable"})
 """Kinds of a run that has, or may yet have, processes. All others are ends, and an end is for ever."""
@@ -20,6 +21,10 @@ LIVE_KINDS: frozenset[PodFactKind] = frozenset({"starting", "running", "unreacha
 
 BAD_CODE: Final = "bad_code"
 """Reason of a run that failed because the code that it should start with cannot be used."""
+
+
+NO_CREDENTIALS: Final = "no_credentials"
+"""Reason of a run that failed because a credential that it needs is not there."""
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,10 +82,11 @@ class Backend(Protocol):
         """What changes from the last `list_all` on, in batches, for ever; may repeat. Raises WatchBrokenError."""
         ...
 
-    async def apply(self, pod: RunPod) -> None:
-        """Start this run; already there, it stays as it is. What is wrong with the run itself (no command, no such
-        device) is no error but an observation of its end. Its token becomes the fence first. One below the fence is
-        never started, whoever asks. Raises BackendError.
+    async def apply(self, pod: RunPod, values: SealedValues = NO_VALUES) -> None:
+        """Start this run, with these values of credentials, which stand nowhere but where the cluster keeps secrets;
+        already there, it stays as it is. What is wrong with the run itself (no command, no such device) is no error but
+        an observation of its end. Its token becomes the fence first. One below the fence is never started, whoever
+        asks. Raises BackendError.
         """
         ...
 

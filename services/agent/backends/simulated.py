@@ -16,12 +16,22 @@ import msgspec
 from msgspec.structs import replace
 
 from events.cluster import SimulatedNodes
-from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, UsageSample
+from events.cluster_protocol import (
+    LogLine,
+    LogsRequest,
+    ObservedNode,
+    ObservedPod,
+    RunPod,
+    SealedValues,
+    UsageSample,
+)
 from events.node import NodeFacts
 from events.workload.commands import PodFactKind
 from events.workload.spec import WHOLE_GPU_MILLI
 from services.agent.backends.interface import (
     LIVE_KINDS,
+    NO_CREDENTIALS,
+    NO_VALUES,
     BackendError,
     ClusterSettings,
     HeldClaims,
@@ -149,7 +159,7 @@ class SimulatedBackend:
 
     # -- what is to change -----------------------------------------------------------------------------------------
 
-    async def apply(self, pod: RunPod) -> None:
+    async def apply(self, pod: RunPod, values: SealedValues = NO_VALUES) -> None:  # noqa: ARG002 (it runs nothing)
         if (pod.pod_key, pod.token) in self._runs:
             return
         if pod.token < self._fences.get(pod.pod_key, 0):
@@ -167,6 +177,9 @@ class SimulatedBackend:
             run.exit_code = _exit_code(pod)
         except ValueError as error:
             self._set(run, "failed", reason="bad_annotation", message=str(error))
+            return
+        if pod.no_credentials:
+            self._set(run, "failed", reason=NO_CREDENTIALS, message=pod.no_credentials)
             return
         if message := missing_sources(pod, "simulated"):
             self._set(run, "failed", reason=NO_SUCH_SOURCE, message=message)

@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from events.asset import AssetScope
+from events.asset_specs import CredentialKind
 from services.api.answers.forms import Form, Uuid
 from services.api.answers.workloads import spec_schema
 from services.api.shown_events import Moment
@@ -90,6 +91,33 @@ class DataSources(Form, frozen=True, kw_only=True):
     """A page of data sources of one kind."""
 
     data_sources: list[DataSource]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class CredentialShown(Form, frozen=True, kw_only=True):
+    """What is shown of a credential."""
+
+    kind: CredentialKind
+    """What it is for."""
+    keys: list[str]
+    """Names of what it holds. Nobody can read the values."""
+
+
+class Credential(Form, frozen=True, kw_only=True):
+    """A credential, without its values."""
+
+    meta: AssetMeta
+    """Which it is, and where its owner uses it. Its owner is who created it."""
+    spec: CredentialShown
+    """What it is."""
+
+
+class Credentials(Form, frozen=True, kw_only=True):
+    """A page of credentials."""
+
+    credentials: list[Credential]
     """By name."""
     next: int | None
     """The offset of the next page; null on the last one."""

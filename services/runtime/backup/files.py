@@ -7,7 +7,11 @@ from typing import Final
 from services.runtime.backup.archive import BackupError
 from services.runtime.backup.holdings import kept_files
 
-KEYS: Final = {"keys/local.json": "MUSTER_KEY_FILE", "keys/webhooks": "MUSTER_WEBHOOK_KEY_FILE"}
+KEYS: Final = {
+    "keys/local.json": "MUSTER_KEY_FILE",
+    "keys/webhooks": "MUSTER_WEBHOOK_KEY_FILE",
+    "keys/credentials": "MUSTER_CREDENTIAL_KEY_FILE",
+}
 """Keys that have a place of their own outside of a data folder, and the variables that name it."""
 
 

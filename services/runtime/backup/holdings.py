@@ -10,6 +10,7 @@ from events.subjects import (
     ACTORS_STREAM,
     AUDIT_STREAM,
     CODE_STREAM,
+    CREDENTIALS_STREAM,
     EVENTS_STREAM,
     FEED_STREAM,
     KEYS_STREAM,
@@ -58,6 +59,8 @@ HOLDINGS: Final = (
     _stream(ACTORS_STREAM, "kept", "nothing else says whom the ids in the log mean"),
     # Likewise code is stored before the commit that names it.
     _stream(CODE_STREAM, "kept", "workloads that start again need it"),
+    # And a value of a credential before the commit that speaks of it. One that was replaced stays for an hour.
+    _stream(CREDENTIALS_STREAM, "kept", "nothing else has the values of credentials"),
     _stream(AUDIT_STREAM, "kept", "nothing else says who used a special right"),
     # A key pledges that a commit can only stand behind a place in the log. Read later, that could be a place that the
     # backup does not have, and the repeated request would not find its commit.
@@ -81,6 +84,8 @@ HOLDINGS: Final = (
     _file("keys/local.json", "kept", "tokens that were signed with it stay valid"),
     _file("keys/jwks.json", "derived", "setup makes it again from the signing key"),
     _file("keys/webhooks", "kept", "receivers of webhooks check signatures with keys derived from it"),
+    _file("keys/credentials", "kept", "it opens the values of credentials"),
+    _file("keys/credentials-public", "derived", "it is the public half of the key beside it"),
     _file("clusters/*", "kept", "credentials of connected Kubernetes clusters"),
     _file("secrets/nats/agent-*", "kept", "passwords of agents that run elsewhere"),
     _file("secrets/nats/*", "left out", "passwords of the services on NATS are made anew"),

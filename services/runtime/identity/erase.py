@@ -32,6 +32,7 @@ from events.subjects import (
 from events.tenant import GrantTenantRole, RevokeTenantRole, TenantRole
 from services.runtime.backup.archive import Message
 from services.runtime.backup.source import Source
+from services.runtime.credentials.kept import KeptCredentials
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.calls import call
 from services.runtime.nats.jetstream_api import NO_MESSAGE_CODE, ApiError, JetStreamError, decode_ack
@@ -135,6 +136,7 @@ class _Eraser:
             self._ids[person.issuer] = actor
             if actor not in blank:
                 await self._store(actor_subject(FORGOTTEN, actor), _ENCODER.encode(Person()))
+            await KeptCredentials(self._requests).remove_all_of(actor)
         for stream in (AUDIT_STREAM, REFUSALS_STREAM):
             await self._clean(stream, issuer)
         # At last: until then the next run finds the same ids, where this one is killed.

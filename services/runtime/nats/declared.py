@@ -11,6 +11,7 @@ from events.subjects import (
     ALL_ACTORS,
     ALL_AUDIT,
     ALL_CODE,
+    ALL_CREDENTIALS,
     ALL_EVENTS,
     ALL_FEED,
     ALL_KEYS,
@@ -21,6 +22,7 @@ from events.subjects import (
     ALL_WANTED,
     AUDIT_STREAM,
     CODE_STREAM,
+    CREDENTIALS_STREAM,
     EVENTS_STREAM,
     FEED_STREAM,
     KEYS_STREAM,
@@ -197,6 +199,21 @@ DECLARED: Final = (
         subjects=(ALL_CODE,),
         max_bytes=2048 * _MIB,
         # What people sent along with workloads, in parts; the api purges what no living workload uses.
+        settings={
+            **_NOTHING_EXPIRES,
+            **_LAST_PER_SUBJECT,
+            "storage": "file",
+            "deny_delete": True,
+            "allow_rollup_hdrs": False,
+            "allow_msg_ttl": False,
+        },
+    ),
+    Declared(
+        name=CREDENTIALS_STREAM,
+        subjects=(ALL_CREDENTIALS,),
+        max_bytes=256 * _MIB,
+        # Values of credentials, sealed: the log says that they are, and nothing else has them. The api purges what no
+        # credential has any more. Some 100,000 of 2 KiB.
         settings={
             **_NOTHING_EXPIRES,
             **_LAST_PER_SUBJECT,

@@ -154,6 +154,13 @@ class Settings(BaseSettings):
     """Folder with the two keys of the service `subscriptions`: `issuer`, with which it lets subscribers in, and
     `responder`, as which it connects to NATS. `muster up` and docker-compose make them."""
 
+    credential_key_file: Path | None = None
+    """File with the keys that open the values of credentials, for the service `cluster_sync` alone. Without it no run
+    that needs a credential starts. `muster up` and docker-compose make it. A backup holds it."""
+    credential_public_key_file: Path | None = None
+    """File with the public half of the newest of them, to which the API seals values. If unset, credentials cannot be
+    made."""
+
     webhook_key_file: Path | None = None
     """File from which the keys of all webhooks are derived: at least 32 random bytes, for the service `webhooks` alone.
     Another file gives every webhook another key. `muster up` and docker-compose make it."""

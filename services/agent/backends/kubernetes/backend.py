@@ -17,8 +17,9 @@ from typing import Final
 
 import structlog
 
-from events.cluster_protocol import LogLine, LogsRequest, ObservedPod, RunPod, UsageSample, WantedCluster
+from events.cluster_protocol import LogLine, LogsRequest, ObservedPod, RunPod, SealedValues, UsageSample, WantedCluster
 from services.agent.backends.interface import (
+    NO_VALUES,
     BackendError,
     ClusterSettings,
     HeldClaims,
@@ -344,9 +345,9 @@ class KubernetesBackend:
 
     # -- what is done ------------------------------------------------------------------------------------------------
 
-    async def apply(self, pod: RunPod) -> None:
+    async def apply(self, pod: RunPod, values: SealedValues = NO_VALUES) -> None:
         with _kubernetes_errors():
-            await self._runs.apply(pod)
+            await self._runs.apply(pod, values)
 
     async def delete(self, pod_key: str, token: int, grace_seconds: int) -> None:
         with _kubernetes_errors():

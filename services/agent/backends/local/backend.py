@@ -22,7 +22,15 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, UsageSample
+from events.cluster_protocol import (
+    LogLine,
+    LogsRequest,
+    ObservedNode,
+    ObservedPod,
+    RunPod,
+    SealedValues,
+    UsageSample,
+)
 from events.node import NodeFacts
 from events.phases import NODE_PORT_TAKEN
 from events.workload.commands import PodWarning
@@ -30,6 +38,8 @@ from events.workload.pod import PodRef, PortAddress
 from services.agent.backends.interface import (
     BAD_CODE,
     LIVE_KINDS,
+    NO_CREDENTIALS,
+    NO_VALUES,
     BackendError,
     ClusterSettings,
     HeldClaims,
@@ -84,11 +94,13 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 PACKAGES: Final = str(Path(shim.__file__).parents[4])
 SHIM: Final = (
     "import sys; sys.path.append(sys.argv[1]); from services.agent.backends.local import shim; "
-    "shim.main(sys.argv[2], int(sys.argv[3]))"
+    "shim.main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))"
 )
 """Only the standard library and our own packages: what else is installed costs time to be looked through."""
 STATUS_FD: Final = 3
 """Where a shim finds the pipe that it closes once the command runs: the first after the standard streams."""
+SECRET_FD: Final = 4
+"""Where it finds what the command gets of credentials: in memory alone, for they may stand on no disk."""
 FORCE_SECONDS: Final = shim.KILL_SECONDS + shim.DRAIN_SECONDS + 3
 """How long after a grace period a shim may need; then it is killed itself, and what it left is cleaned up."""
 LOCK_SECONDS: Final = 5.0
@@ -231,7 +243,7 @@ class LocalBackend:
 
     # -- starting --------------------------------------------------------------------------------------------------
 
-    async def apply(self, pod: RunPod) -> None:
+    async def apply(self, pod: RunPod, values: SealedValues = NO_VALUES) -> None:
         if (pod.pod_key, pod.token) in self._runs:
             return
         if pod.token < self._fences.tokens.get(pod.pod_key, 0):
@@ -255,7 +267,7 @@ class LocalBackend:
             if refusal is not None:
                 self._end(run, folder.write_exit(refusal))
                 return
-            self._start_shim(run)
+            self._start_shim(run, values)
         except OSError as error:
             self._runs.pop((pod.pod_key, pod.token), None)
             raise BackendError(f"pod {pod.pod_key}: {error}") from error
@@ -330,6 +342,8 @@ class LocalBackend:
                 "give the workload a command"
             )
             return ExitFile(ended_at=now, kind="failed", reason="no_command", message=message)
+        if pod.no_credentials:
+            return ExitFile(ended_at=now, kind="failed", reason=NO_CREDENTIALS, message=pod.no_credentials)
         if message := missing_sources(pod, "local"):
             return ExitFile(ended_at=now, kind="failed", reason=NO_SUCH_SOURCE, message=message)
         if message := beyond_baseline(pod):
@@ -360,19 +374,22 @@ class LocalBackend:
             return ExitFile(ended_at=_now().timestamp(), kind="failed", reason=VOLUME, message=str(error))
         return None
 
-    def _start_shim(self, run: _Run) -> None:
+    def _start_shim(self, run: _Run, values: SealedValues) -> None:
         told, tell = os.pipe2(os.O_CLOEXEC)
+        secret = _in_memory(values.environment)
+        folder = str(run.folder.path)
         output = str(run.folder.path / "shim.err")
         try:
             pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", "-B", "-c", SHIM, PACKAGES, str(run.folder.path), str(STATUS_FD)],
+                [sys.executable, "-I", "-S", "-B", "-c", SHIM, PACKAGES, folder, str(STATUS_FD), str(SECRET_FD)],
                 {"LANG": "C.UTF-8"},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                     (os.POSIX_SPAWN_DUP2, tell, STATUS_FD),
+                    (os.POSIX_SPAWN_DUP2, secret, SECRET_FD),
                 ],
                 setsid=True,
                 # A stop that comes before the shim listens waits for it, instead of killing it.
@@ -384,6 +401,7 @@ class LocalBackend:
             raise
         finally:
             os.close(tell)
+            os.close(secret)
         run.status_fd = told
         asyncio.get_running_loop().add_reader(told, self._on_status, run)
         self._watch_shim(run, pid)
@@ -743,6 +761,15 @@ class LocalBackend:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _in_memory(environment: Mapping[str, str]) -> int:
+    """A file descriptor from which this can be read; of no file system. Raises OSError."""
+    descriptor = os.memfd_create("muster-run", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(msgspec.json.encode(environment))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def _own_folders(pod: RunPod) -> tuple[str, ...]:

@@ -549,7 +549,8 @@ def tell(status_fd: int) -> None:
             os.close(status_fd)
 
 
-def main(directory: str, status_fd: int) -> None:
+def main(directory: str, status_fd: int, secret_fd: int = -1) -> None:
+    """Args: secret_fd, where further variables of the command are read, which no file may hold; -1: there are none."""
     if status_fd >= 0:
         os.set_inheritable(status_fd, False)
     lock = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -561,7 +562,11 @@ def main(directory: str, status_fd: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     run = read_record(directory, "run.json")
     assert run is not None, "the agent writes run.json before it starts a shim"
-    shim = Shim(directory, What(run["shim"]))
+    what = What(run["shim"])
+    if secret_fd >= 0:
+        with os.fdopen(secret_fd, "rb") as secret:
+            what.environment |= json.loads(secret.read())
+    shim = Shim(directory, what)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)

@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
-from events.cluster_protocol import ObservedPod, RunPod
+from events.cluster_protocol import ObservedPod, RunPod, SealedValues
 from events.phases import NODE_PORT_TAKEN
 from events.workload.commands import PodFactKind
 from events.workload.needs import GPU
 from events.workload.pod import PodRef
-from services.agent.backends.interface import BAD_CODE, BackendError
+from services.agent.backends.interface import BAD_CODE, NO_CREDENTIALS, BackendError
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.claims import ClaimError, Claims
 from services.agent.backends.kubernetes.act.code_maps import CodeMaps, NoRoomError
@@ -95,8 +95,11 @@ class Runs:
 
     # -- made --------------------------------------------------------------------------------------------------------
 
-    async def apply(self, pod: RunPod) -> None:
+    async def apply(self, pod: RunPod, values: SealedValues) -> None:
         if self._is_over(pod):
+            return
+        if wrong := pod.no_credentials or ("credentials are not built for clusters yet" if values.environment else ""):
+            self._refuse(pod, NO_CREDENTIALS, wrong, kind="failed")
             return
         there = self._view.pods.get(pod.pod_key)
         if wrong := await self._impossible(pod):

@@ -1,0 +1,101 @@
+"""The keys of the store of credentials: one file with the private ones, for who opens, and one with the public half of
+the newest, for who seals. Both are read each time that they are needed, which is seldom: a rotation needs no restart.
+"""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from services.runtime.credentials.sealed import KEY_BYTES, SealError, new_private, public_of
+
+PRIVATE_MODE: Final = 0o600
+PUBLIC_MODE: Final = 0o644
+ID_CHARACTERS: Final = 16
+"""Of the public key in hexadecimal digits: they name a key."""
+
+
+class KeyFileError(Exception):
+    """A key file is not fit for use; the message says what to do."""
+
+
+class Ring(msgspec.Struct, frozen=True, kw_only=True):
+    """Private keys, in hexadecimal digits."""
+
+    keys: tuple[str, ...]
+    """The newest first; the others open what was sealed before a rotation that has not come to its end."""
+
+    def private(self, name: str) -> bytes | None:
+        """The key of this name."""
+        return next((bytes.fromhex(key) for key in self.keys if key_name(public_of(bytes.fromhex(key))) == name), None)
+
+    @property
+    def public(self) -> bytes:
+        """To seal to."""
+        return public_of(bytes.fromhex(self.keys[0]))
+
+
+def key_name(public: bytes) -> str:
+    return public.hex()[:ID_CHARACTERS]
+
+
+def new_ring() -> Ring:
+    return Ring(keys=(new_private().hex(),))
+
+
+def read_ring(path: Path) -> Ring:
+    """Raises KeyFileError."""
+    try:
+        ring = msgspec.json.decode(path.read_bytes(), type=Ring)
+        keys = [bytes.fromhex(key) for key in ring.keys]
+        fit = bool(keys) and all(len(public_of(key)) == KEY_BYTES for key in keys)
+    except FileNotFoundError as error:
+        raise KeyFileError(f"there is no {path}: restore it from a backup, or make all credentials again") from error
+    except (OSError, msgspec.MsgspecError, ValueError, SealError) as error:
+        raise KeyFileError(f"{path} does not hold keys of Muster ({type(error).__name__})") from error
+    if not fit:
+        raise KeyFileError(f"{path} does not hold keys of Muster")
+    return ring
+
+
+def read_public(path: Path) -> bytes:
+    """The key to seal to. Raises KeyFileError."""
+    try:
+        public = bytes.fromhex(path.read_text().strip())
+    except (OSError, ValueError) as error:
+        raise KeyFileError(f"{path} does not hold the public key of the store ({type(error).__name__})") from error
+    if len(public) != KEY_BYTES:
+        raise KeyFileError(f"{path} does not hold the public key of the store")
+    return public
+
+
+def write_ring(path: Path, ring: Ring) -> None:
+    """Replace the file as a whole, with the rights that it has. Raises OSError."""
+    _write(path, msgspec.json.encode(ring), PRIVATE_MODE)
+
+
+def write_public(path: Path, ring: Ring) -> None:
+    """Likewise. Raises OSError."""
+    _write(path, ring.public.hex().encode(), PUBLIC_MODE)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.stat() if path.exists() else None
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), mode if before is None else before.st_mode & 0o777)
+            if before is not None and os.geteuid() == 0:
+                os.fchown(file.fileno(), before.st_uid, before.st_gid)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise

@@ -1,0 +1,219 @@
+"""Values of credentials are told to the agent that starts the run that needs them, sealed to it, and to nobody else.
+
+Requirement rows: S020, R10.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from events.aggregate import ASSET
+from events.asset import CreateCredential, DeleteCredential, asset_key
+from events.cluster_protocol import RecipeRequest, RunPod, SealedValues, StartPod, sealed_about
+from events.commit import Actor
+from events.ids import incarnation_id
+from events.subjects import agent_recipes_subject, credential_subject, recipes_subject
+from events.workload.fields.process import EnvironmentVariable, UserCredentialKey
+from services.runtime.credentials.kept import KeptCredentials
+from services.runtime.credentials.keys import new_ring, read_public, read_ring, write_public, write_ring
+from services.runtime.credentials.rotate import rotate
+from services.runtime.credentials.sealed import SealError, new_private, public_of, unseal
+from services.runtime.nats.connection import connect
+from services.runtime.nats.requests import Requests
+from tests.cluster_sync.given import CLUSTER_ID, PROJECT_ID, World, serving
+
+pytestmark = pytest.mark.anyio
+
+OWNER = "ann-of-the-test"
+NEEDS = EnvironmentVariable(name="TOKEN", user_credential=UserCredentialKey(name="wandb", key="key"))
+
+
+class Agent:
+    """One process of the cluster's agent."""
+
+    def __init__(self, world: World) -> None:
+        self.private = new_private()
+        self._world = world
+
+    async def recipe(self, word: StartPod, *, public: bytes | None = None, seconds: float = 8) -> RunPod | None:
+        answers = await self._world.nc.subscribe(agent_recipes_subject(CLUSTER_ID))
+        asked = RecipeRequest(
+            pod_key=word.pod_key, token=word.token, public_key=public_of(self.private) if public is None else public
+        )
+        try:
+            await self._world.nc.publish(recipes_subject(CLUSTER_ID), msgspec.json.encode(asked))
+            return msgspec.json.decode((await answers.next_msg(timeout=seconds)).data, type=RunPod)
+        except TimeoutError:
+            return None
+        finally:
+            await answers.unsubscribe()
+
+    def opened(self, recipe: RunPod) -> dict[str, str]:
+        about = sealed_about(CLUSTER_ID, recipe.pod_key, recipe.token)
+        return msgspec.json.decode(unseal(self.private, recipe.sealed, about), type=SealedValues).environment
+
+
+class Store:
+    """The store of credentials, as the API writes it."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self._world = world
+        self.private, self.public = folder / "private", folder / "public"
+        write_ring(self.private, new_ring())
+        write_public(self.public, read_ring(self.private))
+        self.kept = KeptCredentials(world.requests)
+
+    async def credential(self, value: str, *, owner: str = OWNER, name: str = "wandb") -> str:
+        """Its id."""
+        key = asset_key("credentials", "project", PROJECT_ID, name)
+        value_id = incarnation_id(key, value)
+        await self.kept.put(owner, value_id, {"key": value}, read_public(self.public))
+        spec = {"credential": {"kind": "generic-secret", "keys": ["key"], "value": value_id}}
+        await self._world.decide(ASSET, key, CreateCredential(project_id=PROJECT_ID, name=name, spec=spec), value)
+        return (await self._world.store.load(ASSET, key)).state.asset_id
+
+    async def delete(self, asset_id: str) -> None:
+        key = asset_key("credentials", "project", PROJECT_ID, "wandb")
+        await self._world.decide(ASSET, key, DeleteCredential(asset_id=asset_id, project_id=PROJECT_ID), "delete")
+
+
+@pytest.fixture
+def store(world: World, tmp_path: Path) -> Store:
+    world.actor = Actor(kind="user", id=OWNER)
+    return Store(world, tmp_path)
+
+
+async def started(world: World, *variables: EnvironmentVariable) -> StartPod:
+    await world.create(command="true", environment_variables=variables or (NEEDS,))
+    await world.bind()
+    return await world.wanted_is(StartPod)
+
+
+async def test_the_agent_that_asks_finds_the_value_and_no_other_key_opens_it(world: World, store: Store) -> None:
+    await store.credential("s3cr3t-of-ann")
+    async with serving(world.server, credential_key_file=store.private):
+        agent, other = Agent(world), Agent(world)
+        recipe = await agent.recipe(await started(world, NEEDS, EnvironmentVariable(name="A", value="1")))
+        assert recipe is not None
+        assert (agent.opened(recipe), recipe.environment) == ({"TOKEN": "s3cr3t-of-ann"}, {"A": "1"})
+        with pytest.raises(SealError):
+            other.opened(recipe)
+        moved = msgspec.structs.replace(recipe, token=recipe.token + 1)
+        with pytest.raises(SealError):
+            agent.opened(moved)
+
+
+async def test_a_run_that_needs_none_and_a_key_that_is_none_are_told_no_value(world: World, store: Store) -> None:
+    await store.credential("s3cr3t-of-ann")
+    async with serving(world.server, credential_key_file=store.private):
+        word = await started(world)
+        agent = Agent(world)
+        old = await agent.recipe(word, public=b"")
+        assert old is not None
+        assert (old.sealed, "update it" in old.no_credentials) == (b"", True)
+        assert await agent.recipe(word, public=b"x" * 5, seconds=1) is None
+        assert (await agent.recipe(word)) is not None
+
+
+@pytest.mark.parametrize("case", ["gone", "another's", "key", "value"])
+async def test_what_is_not_there_for_this_owner_is_told_as_why_it_cannot_run(
+    world: World, store: Store, case: str
+) -> None:
+    if case == "another's":
+        world.actor = Actor(kind="user", id="bob-of-the-test")
+    made = await store.credential("s3cr3t-of-ann", owner=world.actor.id)
+    world.actor = Actor(kind="user", id=OWNER)
+    key = asset_key("credentials", "project", PROJECT_ID, "wandb")
+    needs = NEEDS
+    match case:
+        case "gone":
+            await store.delete(made)
+        case "another's":
+            pass
+        case "key":
+            needs = EnvironmentVariable(name="TOKEN", user_credential=UserCredentialKey(name="wandb", key="none"))
+        case _:
+            await store.kept.remove(credential_subject(OWNER, incarnation_id(key, "s3cr3t-of-ann")))
+    async with serving(world.server, credential_key_file=store.private):
+        recipe = await Agent(world).recipe(await started(world, needs))
+        assert recipe is not None
+        assert recipe.sealed == b""
+        assert "credential" in recipe.no_credentials
+
+
+async def test_without_the_key_file_nothing_is_said_and_the_agent_asks_again(world: World, store: Store) -> None:
+    await store.credential("s3cr3t-of-ann")
+    async with serving(world.server):
+        assert await Agent(world).recipe(await started(world), seconds=1) is None
+
+
+async def test_a_rotation_seals_everything_anew_while_runs_start(world: World, store: Store) -> None:
+    await store.credential("s3cr3t-of-ann")
+    before = read_ring(store.private)
+    nc = await connect(world.server.settings("rotate"), "rotate")
+    try:
+        async with serving(world.server, credential_key_file=store.private):
+            word, agent = await started(world), Agent(world)
+            seen: list[tuple[int, int]] = []
+            done = await rotate(Requests(nc), store.private, store.public, lambda *at: seen.append(at), wait_seconds=0)
+            assert (done, seen[-1]) == (1, (1, 1))
+            recipe = await agent.recipe(word)
+            assert recipe is not None
+            assert agent.opened(recipe) == {"TOKEN": "s3cr3t-of-ann"}
+    finally:
+        await nc.close()
+    after = read_ring(store.private)
+    assert len(after.keys) == 1
+    assert after.keys != before.keys
+    assert read_public(store.public) == after.public
+
+
+async def test_a_rotation_that_was_killed_is_finished_by_the_next_and_raises_no_dead_value(
+    world: World, store: Store
+) -> None:
+    await store.credential("s3cr3t-of-ann")
+    key = asset_key("credentials", "project", PROJECT_ID, "wandb")
+    old = read_ring(store.private)
+    write_ring(store.private, msgspec.structs.replace(old, keys=(*new_ring().keys, *old.keys)))
+    both = read_ring(store.private)
+    assert await store.kept.get(OWNER, incarnation_id(key, "s3cr3t-of-ann"), both) == {"key": "s3cr3t-of-ann"}
+    nc = await connect(world.server.settings("rotate"), "rotate")
+    try:
+        await store.kept.remove(credential_subject(OWNER, incarnation_id(key, "s3cr3t-of-ann")))
+        assert await rotate(Requests(nc), store.private, store.public, lambda *_: None, wait_seconds=0) == 0
+    finally:
+        await nc.close()
+    assert read_ring(store.private).keys == both.keys[:1]
+    assert await store.kept.get(OWNER, incarnation_id(key, "s3cr3t-of-ann"), both) is None
+
+
+async def test_nobody_but_cluster_sync_reads_the_store_and_the_api_cannot(world: World, store: Store) -> None:
+
+    await store.credential("s3cr3t-of-ann")
+    key = asset_key("credentials", "project", PROJECT_ID, "wandb")
+    for user, may in (("cluster_sync", True), ("api", False), ("agent", False), ("operator", False)):
+        nc = await connect(world.server.settings(user), user)
+        try:
+            asking = KeptCredentials(Requests(nc)).get(
+                OWNER, incarnation_id(key, "s3cr3t-of-ann"), read_ring(store.private)
+            )
+            found: Any = None
+            try:
+                async with asyncio.timeout(2):
+                    found = await asking
+            except Exception as error:  # noqa: BLE001 (however it is refused)
+                found = error
+            assert (found == {"key": "s3cr3t-of-ann"}) is may, (user, found)
+        finally:
+            await nc.close()
+
+
+async def test_what_a_workload_stores_names_the_credential_and_holds_no_value(world: World, store: Store) -> None:
+    await store.credential("s3cr3t-of-ann")
+    await world.create(command="true", environment_variables=(NEEDS,))
+    stored = (await world.workload()).spec
+    assert b"s3cr3t-of-ann" not in msgspec.json.encode(stored)
+    assert stored.environment_variables[0].user_credential.name == "wandb"
