@@ -344,9 +344,12 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
             assert_never(command)
 
 
-def name_taken(name: str) -> Refusal:
+def name_taken(name: str, instead: str) -> Refusal:
+    """Args: instead, a name to propose."""
     return Refusal(
-        code="name_taken", field="name", message=f"a cluster named {name!r} already exists; choose another name"
+        code="name_taken",
+        field="name",
+        message=f"a cluster named {name!r} already exists; choose another name, such as {instead!r}",
     )
 
 
@@ -364,7 +367,7 @@ def name_of_local(kind: ClusterKind, name: str) -> str:
 
 def _add(command: AddCluster, state: Cluster, context: Context) -> Decision[ClusterEvent]:
     if state.exists:
-        return name_taken(command.name)
+        return name_taken(command.name, f"{command.name}-2")
     if wrong := name_of_local(command.kind, command.name):
         return Refusal(code="invalid", field="name", message=wrong)
     return (

@@ -33,8 +33,15 @@ from services.api.issues import Issue, shown
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, reading
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import CLUSTER, CLUSTERS, NODE, NODE_POOLS, NODES
-from services.api.places import cluster_at, cluster_chain, clusters_at, directory_caught_up, directory_fresh
-from services.api.rules import check_extended, check_label_key, check_label_value, check_name
+from services.api.places import (
+    cluster_at,
+    cluster_chain,
+    clusters_at,
+    directory_caught_up,
+    directory_fresh,
+    sent_with_name,
+)
+from services.api.rules import check_extended, check_label_key, check_label_value, check_name, free_name
 from services.api.shown_rows import node_answer
 
 MAX_SIMULATED_NODES: Final = 5000
@@ -207,16 +214,20 @@ async def add_cluster(call: Call) -> Answer[answers.Created]:
     def taken(cluster: ClusterCreation) -> Iterator[Issue]:
         if not call.grants.allows(Permission.MANAGE_CLUSTERS, None):
             return
-        if call.api.directory.cluster_named(cluster.name) is not None:
-            yield Issue(field="name", details=name_taken(cluster.name).message)
+        if is_taken(cluster.name):
+            instead = free_name(cluster.name, is_taken)
+            yield Issue(field="name", details=name_taken(cluster.name, instead).message)
         elif cluster.kind == "local":
             others = (known for known in call.api.directory.clusters.values() if known.kind == "local")
             yield from (Issue(field="kind", details=local_taken(known.name).message) for known in others)
 
+    def is_taken(name: str) -> bool:
+        return call.api.directory.cluster_named(name) is not None
+
     given = call.fields(ClusterCreation, _issues_of_cluster, taken)
     nodes, _ = _simulated(given.simulated_nodes)
     command = AddCluster(name=given.name, kind=given.kind, simulated_nodes=nodes)
-    reply = await call.send(command, creation=True)
+    reply = await sent_with_name(call, command, given.name, is_taken, name_taken)
     await directory_caught_up(call, reply)
     return call.created(reply, given.name)
 
@@ -352,6 +363,15 @@ async def uncordon_node(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = _node(call)
     reply = await call.send(UncordonNode(cluster_id=cluster_id, name=name))
     return call.accepted(reply, f"node {name} {'is no longer' if reply.changed else 'was not'} cordoned")
+
+
+async def pools_there_are(call: Look) -> set[str]:
+    """Of all clusters: departments and projects are for all of them."""
+    await directory_fresh(call)
+    pools = {DEFAULT_POOL}
+    for cluster in call.api.directory.clusters.values():
+        pools.update(pool_names(cluster))
+    return pools
 
 
 def _node(call: Look) -> tuple[str, str]:

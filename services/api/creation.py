@@ -4,13 +4,14 @@ Only reads. The deciders have the last word: here is what lets a person mend eve
 """
 
 from events.aggregate import CLUSTER, WORKLOAD
+from events.department import NEVER_CHANGED
 from events.ids import KEY_PATTERN, incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
 from events.workload.fields.creation import Creation
 from services.api.code import is_kept
 from services.api.context import Call
 from services.api.issues import Issue, shown
-from services.api.places import find_cluster, find_project
+from services.api.places import find_cluster, find_department, find_project
 from services.api.rules import check_placed, check_within
 from services.runtime.code.kept import Code
 
@@ -45,7 +46,11 @@ async def _of_project(call: Call, asked: Creation) -> list[Issue]:
     project = await find_project(call, project_id)
     if project is None:
         return [Issue(field="projectId", details=f"there is no project {shown(project_id)}")]
-    return [*check_within(asked, project)] if call.may_submit(project_id) else []
+    if not call.may_submit(project_id):
+        return []
+    # One that was deleted a moment ago asks for nothing: the project is moved out of it.
+    department = await find_department(call, project.department_id) or NEVER_CHANGED
+    return [*check_within(asked, project, department)]
 
 
 def code_of(asked: Creation) -> Code | None:

@@ -29,9 +29,12 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "workload_deleted": 409,
     "others_refused": 409,
     "unknown_project": 400,
+    "unknown_department": 400,
     "unknown_cluster": 400,
     "set_by_cluster": 409,
     "project_not_empty": 409,
+    "department_not_empty": 409,
+    "default_department": 409,
     "too_many_accounts": 409,
     "too_many_subscriptions": 409,
     "too_many_webhooks": 409,
@@ -63,7 +66,12 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
 """Status of every refusal (C21; 409, 412 and 429 extend the contract). The code itself stands in `details`."""
 assert REFUSAL_STATUSES.keys() == REFUSALS.keys(), "every refusal has a status"
 
-_FIELDS: Final = {"name_taken": "name", "unknown_project": "projectId", "unknown_cluster": "clusterId"}
+_FIELDS: Final = {
+    "name_taken": "name",
+    "unknown_project": "projectId",
+    "unknown_department": "departmentId",
+    "unknown_cluster": "clusterId",
+}
 """The request field at fault, where the refusal names none."""
 
 

@@ -5,7 +5,7 @@ null clears it, a value takes its place. Objects are merged field by field. A li
 is declared, or a name) is merged item by item: an item goes before the one below that has its key, in its place, and
 others follow at the end. Such an item may say `exclude`; the kind's defaults then drop it. Every other list is a value.
 
-Policies are the lowest layers: that of the tenant, then that of the project.
+Policies are the lowest layers: that of the tenant, then that of the department, then that of the project.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

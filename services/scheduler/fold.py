@@ -2,8 +2,8 @@
 
 It is kept up to date commit by commit, at a cost that does not grow with what waits: what a commit touched is settled
 into queues and columns before the next snapshot. Workloads that have ended, without pods and reservations, are
-forgotten. What follows from the commits alone (`workloads`, `nodes`, `clusters`, `projects`) is all that a stored
-snapshot holds; the rest is an index over it.
+forgotten. What follows from the commits alone (`workloads`, `nodes`, `clusters`, `projects`, `departments`) is all that
+a stored snapshot holds; the rest is an index over it.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, override
 
-from events.aggregate import CLUSTER, LOG, NODE, PROJECT, WORKLOAD, Chain
+from events.aggregate import CLUSTER, DEPARTMENT, LOG, NODE, PROJECT, WORKLOAD, Chain
 from events.cluster import DEFAULT_POOL, Cluster
 from events.commit import Commit
 from events.ids import key_of_id
@@ -51,7 +51,7 @@ from services.scheduler.snapshot import (
     Waiting,
 )
 
-FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, LOG)
+FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
@@ -73,7 +73,7 @@ class SchedulingState(LogFold):
         super().__init__(FOLDED, forgets=True)
         self._orders = orders
         self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
-        self.clusters, self.projects = self.of(CLUSTER), self.of(PROJECT)
+        self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
         self.freed = 0
         """Rises whenever something may fit that did not before."""
         self._columns = Columns()
@@ -112,7 +112,7 @@ class SchedulingState(LogFold):
             case "cluster":
                 self._cluster_changed(before.state, after.state)
             case _:
-                self.freed += 1  # a project; or the log was restored, before all else here
+                self.freed += 1  # a project or department; or the log was restored, before all else here
 
     def _cluster_changed(self, before: Cluster, after: Cluster) -> None:
         self.freed += 1
@@ -366,10 +366,14 @@ class SchedulingState(LogFold):
         return ProjectView(
             name=chain.state.name,
             exists=chain.state.exists and chain.state.project_id == project_id,
-            pools=chain.state.node_pools,
+            pools=chain.state.node_pools or self._pools_of_department(chain.state.department_id),
             quota_milli=chain.state.gpu_quota_milli,
             used_milli=self._quota_used[project_id],
         )
+
+    def _pools_of_department(self, department_id: str) -> tuple[str, ...]:
+        chain = self.departments.get(key_of_id(department_id) or "")
+        return chain.state.node_pools if chain is not None and chain.state.department_id == department_id else ()
 
 
 def _classes(

@@ -157,7 +157,7 @@ class Planning:
 
 
 def pools_to_try(snapshot: Snapshot, pod_class: PodClass) -> tuple[str, ...]:
-    """The workload's pools, else its project's, else all; only those that the cluster has."""
+    """The workload's pools, else its project's or department's, else all; only those that the cluster has."""
     cluster = snapshot.clusters.get(pod_class.cluster_id)
     if cluster is None:
         return ()

@@ -59,6 +59,8 @@ from services.api.answers.log import (
 from services.api.answers.organisation import (
     AccessRuleHeld,
     AccessRules,
+    Department,
+    Departments,
     Me,
     Project,
     Projects,
@@ -148,6 +150,8 @@ __all__ = [
     "ComputeResources",
     "Count",
     "Created",
+    "Department",
+    "Departments",
     "Device",
     "Diff",
     "DiffMoment",

@@ -42,7 +42,7 @@ class Training1(Form, frozen=True, kw_only=True):
     project_id: str
     """UUID of its project."""
     department_id: Name | UnsetType = UNSET
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: Uuid
     """Cluster that runs it."""
     created_by: str
