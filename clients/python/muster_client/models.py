@@ -41,7 +41,7 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     project_id: str
     """UUID of its project."""
     department_id: str | None = None
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
@@ -125,7 +125,7 @@ class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """UUID of its project."""
     department_id: str | None = None
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
@@ -183,7 +183,7 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     project_id: str
     """UUID of its project."""
     department_id: str | None = None
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
@@ -490,6 +490,8 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Framework of a distributed training."""
     project_name: str | None
     """Name of its project."""
+    department_name: str | None
+    """Name of the department of its project."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
@@ -569,7 +571,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     project_id: str
     """UUID of its project."""
     department_id: str | None = None
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
@@ -733,11 +735,63 @@ class Nodes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """By cluster and name."""
 
 
+class Departments(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of the departments of the projects that the caller may read."""
+
+    departments: list[Department]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class DepartmentCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DepartmentCreation."""
+
+    node_pools: list[str] | None = None
+    """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
+    node_types: list[str] | None = None
+    """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    name: str
+    """Unique in the tenant. It cannot be changed."""
+
+
+class Department(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A department, its settings, and what its projects use."""
+
+    id: str
+    """Id of the department."""
+    name: str
+    """Name of the department, unique in the tenant."""
+    created_at: datetime | None
+    """When it was created. Null for the default department while its settings were never changed."""
+    is_default: bool
+    """Whether it is the department of projects that name none. It cannot be deleted."""
+    node_pools: list[str]
+    """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
+    node_types: list[str]
+    """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    projects: int
+    """Number of its projects that the caller may read."""
+    use: ProjectUse | None
+    """What those use now. Null while the lists cannot be read."""
+
+
+class DepartmentSettings(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DepartmentSettings."""
+
+    node_pools: list[str] | None = None
+    """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
+    node_types: list[str] | None = None
+    """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+
+
 class Projects(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The projects that the caller may read."""
+    """A page of the projects that the caller may read."""
 
     projects: list[Project]
     """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
 
 
 class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -755,6 +809,10 @@ class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
     network.
     """
+    node_types: list[str] | None = None
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str | None = None
+    """Id of the department that it stands in. Null: the default one."""
 
 
 class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -776,6 +834,12 @@ class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
     network.
     """
+    node_types: list[str]
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str
+    """Id of the department that it stands in."""
+    department_name: str
+    """Name of that department."""
     use: ProjectUse | None
     """What it uses now. Null while the lists cannot be read."""
 
@@ -793,6 +857,10 @@ class ProjectSettings(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
     network.
     """
+    node_types: list[str] | None = None
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str | None = None
+    """Id of the department to move it into. Null: it stays where it is."""
 
 
 class AccessRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1449,7 +1517,9 @@ class EvaluatedField(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     default: JsonValue
     """What it would be if neither a template, assets nor the request set it."""
     set_by: str
-    """Who sets it: `request`, `default`, `tenant policy`, `project policy`, or a template or asset and its name."""
+    """Who sets it: `request`, `default`, `tenant policy`, `department policy`, `project policy`, or a template or
+    asset and its name.
+    """
     locked: bool
     """Whether a policy lets nobody change it."""
     required: bool
@@ -1698,9 +1768,11 @@ class AssetPlace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     name: str
     """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
     scope: AssetPlaceScope
-    """Who can use it: every workload, those of one cluster, or those of one project. It cannot be changed."""
+    """Who can use it: every workload, or those of one cluster, department or project. It cannot be changed."""
     project_id: str | None = None
     """Id of the project, where the scope is a project."""
+    department_id: str | None = None
+    """Id of the department, where the scope is a department."""
     cluster_id: str | None = None
     """Id of the cluster, where the scope is a cluster."""
 
@@ -1748,11 +1820,13 @@ class AssetMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     name: str
     """Unique among the assets of its kind and scope."""
     scope: AssetPlaceScope
-    """Who can use it: every workload, those of one cluster, or those of one project."""
+    """Who can use it: every workload, or those of one cluster, department or project."""
     project_id: str | None
     """Id of the project, where the scope is a project."""
     cluster_id: str | None
     """Id of the cluster, where the scope is a cluster."""
+    department_id: str | None
+    """Id of the department, where the scope is a department."""
     created_by: str
     """Subject of who created it."""
     created_at: datetime
@@ -1784,9 +1858,11 @@ class TemplatePlace(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     name: str
     """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
     scope: AssetPlaceScope
-    """Who can use it: every workload, those of one cluster, or those of one project. It cannot be changed."""
+    """Who can use it: every workload, or those of one cluster, department or project. It cannot be changed."""
     project_id: str | None = None
     """Id of the project, where the scope is a project."""
+    department_id: str | None = None
+    """Id of the department, where the scope is a department."""
     cluster_id: str | None = None
     """Id of the cluster, where the scope is a cluster."""
     workload_type: WorkloadType
@@ -1898,11 +1974,13 @@ class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     name: str
     """Unique among the assets of its kind and scope."""
     scope: AssetPlaceScope
-    """Who can use it: every workload, those of one cluster, or those of one project."""
+    """Who can use it: every workload, or those of one cluster, department or project."""
     project_id: str | None
     """Id of the project, where the scope is a project."""
     cluster_id: str | None
     """Id of the cluster, where the scope is a cluster."""
+    department_id: str | None
+    """Id of the department, where the scope is a department."""
     created_by: str
     """Subject of who created it."""
     created_at: datetime
@@ -1918,10 +1996,12 @@ class PolicyMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
 
     workload_type: str
     """Kind of workload, such as Training."""
-    scope: AccessRuleScopeType
-    """Everywhere, or in one project."""
+    scope: PolicyMetaScope
+    """Everywhere, in one department, or in one project."""
     project_id: str | None
     """Id of the project, where the scope is a project."""
+    department_id: str | None
+    """Id of the department, where the scope is a department."""
     set_by: str
     """Subject of who set it."""
     set_at: datetime
@@ -2481,6 +2561,10 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """UUID of its project."""
     project_name: str | None
     """Name of its project."""
+    department_id: str | None
+    """UUID of the department of its project."""
+    department_name: str | None
+    """Name of the department of its project."""
     cluster_id: str
     """UUID of the cluster that runs it."""
     cluster_name: str | None
@@ -3936,7 +4020,7 @@ class ProjectCreatedPublicEvent(Model, frozen=True, kw_only=True, rename="camel"
 
 
 class ProjectChangedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Its quota or another setting was changed."""
+    """Its quota or another setting was changed, or it was moved into another department."""
 
     type: Literal["muster.ProjectChanged.v1"]
     specversion: str
@@ -5454,12 +5538,18 @@ class ProjectCreated(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
     privileged: bool
     """Whether its workloads may have what Pod Security `baseline` forbids."""
+    node_types: list[str]
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str
+    """UUID of the department that it stands in."""
+    department_name: str
+    """Name of that department."""
     at: str | None
     """When it was created."""
 
 
 class ProjectChanged(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Its quota or another setting was changed."""
+    """Its quota or another setting was changed, or it was moved into another department."""
 
     actor: PublicActor
     """Who caused it."""
@@ -5475,6 +5565,12 @@ class ProjectChanged(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
     privileged: bool
     """Whether its workloads may have what Pod Security `baseline` forbids."""
+    node_types: list[str]
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str
+    """UUID of the department that it stands in."""
+    department_name: str
+    """Name of that department."""
 
 
 class ProjectDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5893,6 +5989,10 @@ class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Sequence of the commit that set the policy of the tenant, as it was then; 0: there was none. Likewise below."""
     project_policy: int | None = None
     """Of the policy of the project."""
+    department_policy: int | None = None
+    """Of the policy of the department in which the project stood."""
+    department_id: str | None = None
+    """UUID of that department, where it had a policy."""
     set_by: dict[str, list[str]] | None = None
     """Fields of the spec by who set them, such as `image` or `labels[0]`, where the value does not say it: one
     that differs from its default is taken to be set by the request, and every other to be a default.
@@ -6134,7 +6234,7 @@ if TYPE_CHECKING:
     type AccessRuleRoleName = Literal["administrator", "project-admin", "researcher", "viewer"]
     type AccessRuleScopeType = Literal["project", "tenant"]
     type ActorKind = Literal["service", "user"]
-    type AssetPlaceScope = Literal["cluster", "project", "tenant"]
+    type AssetPlaceScope = Literal["cluster", "department", "project", "tenant"]
     type AuditEntryOutcome = Literal["admitted", "refused", "unreadable"]
     type BudgetReopenedReason = Literal["changed", "measured_again", "new_period"]
     type BudgetState = Literal["exhausted", "open", "warned"]
@@ -6147,17 +6247,20 @@ if TYPE_CHECKING:
         "",
         "AddCluster",
         "ChangeAsset",
+        "ChangeDepartment",
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
         "CordonNode",
         "CreateAsset",
+        "CreateDepartment",
         "CreateProject",
         "CreateServiceAccount",
         "CreateSubscription",
         "CreateWebhook",
         "CreateWorkload",
         "DeleteAsset",
+        "DeleteDepartment",
         "DeletePolicy",
         "DeleteProject",
         "DeleteServiceAccount",
@@ -6167,6 +6270,7 @@ if TYPE_CHECKING:
         "DisableWebhook",
         "GrantProjectRole",
         "GrantTenantRole",
+        "MoveLostProject",
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",
@@ -6192,7 +6296,7 @@ if TYPE_CHECKING:
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
-    type HappeningAbout = Literal["asset", "cluster", "node", "project", "workload"]
+    type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
     type HostPathVolumeMountPropagation = Literal["HostToContainer", "None"]
@@ -6237,6 +6341,7 @@ if TYPE_CHECKING:
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
+    type PolicyMetaScope = Literal["department", "project", "tenant"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
     type ProjectCreationPodSecurity = Literal["baseline", "restricted"]
     type ProjectionSchemaState = Literal["building", "leftover", "replaced", "sandbox", "shadow"]
@@ -6396,6 +6501,7 @@ else:
     PhaseReason = str
     PodAffinityType = str
     PodEndedOutcome = str
+    PolicyMetaScope = str
     Priority = str
     ProjectCreationPodSecurity = str
     ProjectionSchemaState = str

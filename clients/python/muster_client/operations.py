@@ -298,8 +298,9 @@ def list_environments(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -313,6 +314,7 @@ def list_environments(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -328,6 +330,7 @@ def list_environments(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -406,8 +409,9 @@ def list_compute_resources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -421,6 +425,7 @@ def list_compute_resources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -436,6 +441,7 @@ def list_compute_resources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -518,8 +524,9 @@ def list_templates(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -533,6 +540,7 @@ def list_templates(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -548,6 +556,7 @@ def list_templates(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -623,12 +632,17 @@ def delete_template(
 
 
 def get_training_policy(
-    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+    *,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
+    project_id: str | None = None,
+    as_of: str | None = None,
 ) -> Request[models.TrainingPolicy]:
-    """Get the policy for trainings, everywhere or in one project, or as of a moment.
+    """Get the policy for trainings, for one scope, or as of a moment.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
@@ -636,22 +650,24 @@ def get_training_policy(
         "GET",
         "/api/v1/policies/trainings",
         models.TrainingPolicy,
-        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("as_of", as_of)],
     )
 
 
 def set_training_policy(
     body: models.TrainingPolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.TrainingPolicy]:
-    """Set the policy for trainings, everywhere or in one project. Workloads stay as they are.
+    """Set the policy for trainings, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -660,7 +676,7 @@ def set_training_policy(
         "PUT",
         "/api/v1/policies/trainings",
         models.TrainingPolicy,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -669,15 +685,17 @@ def set_training_policy(
 
 def delete_training_policy(
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Delete the policy for trainings, everywhere or in one project. Workloads stay as they are.
+    """Delete the policy for trainings, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -686,19 +704,24 @@ def delete_training_policy(
         "DELETE",
         "/api/v1/policies/trainings",
         models.HttpResponse,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
 
 
 def get_distributed_policy(
-    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+    *,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
+    project_id: str | None = None,
+    as_of: str | None = None,
 ) -> Request[models.DistributedPolicy]:
-    """Get the policy for distributed trainings, everywhere or in one project, or as of a moment.
+    """Get the policy for distributed trainings, for one scope, or as of a moment.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
@@ -706,22 +729,24 @@ def get_distributed_policy(
         "GET",
         "/api/v1/policies/distributed",
         models.DistributedPolicy,
-        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("as_of", as_of)],
     )
 
 
 def set_distributed_policy(
     body: models.DistributedPolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.DistributedPolicy]:
-    """Set the policy for distributed trainings, everywhere or in one project. Workloads stay as they are.
+    """Set the policy for distributed trainings, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -730,7 +755,7 @@ def set_distributed_policy(
         "PUT",
         "/api/v1/policies/distributed",
         models.DistributedPolicy,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -739,15 +764,17 @@ def set_distributed_policy(
 
 def delete_distributed_policy(
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Delete the policy for distributed trainings, everywhere or in one project. Workloads stay as they are.
+    """Delete the policy for distributed trainings, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -756,19 +783,24 @@ def delete_distributed_policy(
         "DELETE",
         "/api/v1/policies/distributed",
         models.HttpResponse,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
 
 
 def get_workspace_policy(
-    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+    *,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
+    project_id: str | None = None,
+    as_of: str | None = None,
 ) -> Request[models.WorkspacePolicy]:
-    """Get the policy for workspaces, everywhere or in one project, or as of a moment.
+    """Get the policy for workspaces, for one scope, or as of a moment.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
@@ -776,22 +808,24 @@ def get_workspace_policy(
         "GET",
         "/api/v1/policies/workspaces",
         models.WorkspacePolicy,
-        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("as_of", as_of)],
     )
 
 
 def set_workspace_policy(
     body: models.WorkspacePolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.WorkspacePolicy]:
-    """Set the policy for workspaces, everywhere or in one project. Workloads stay as they are.
+    """Set the policy for workspaces, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -800,7 +834,7 @@ def set_workspace_policy(
         "PUT",
         "/api/v1/policies/workspaces",
         models.WorkspacePolicy,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -809,15 +843,17 @@ def set_workspace_policy(
 
 def delete_workspace_policy(
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Delete the policy for workspaces, everywhere or in one project. Workloads stay as they are.
+    """Delete the policy for workspaces, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -826,7 +862,7 @@ def delete_workspace_policy(
         "DELETE",
         "/api/v1/policies/workspaces",
         models.HttpResponse,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
@@ -835,14 +871,16 @@ def delete_workspace_policy(
 def rehearse_training_policy(
     body: models.TrainingPolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     limit: int | None = None,
 ) -> Request[models.Rehearsal]:
     """Say what a policy for trainings would have made of past submissions. Nothing is stored.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
     """
@@ -850,7 +888,7 @@ def rehearse_training_policy(
         "POST",
         "/api/v1/policies/trainings:rehearse",
         models.Rehearsal,
-        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("limit", limit)],
         body=body,
     )
 
@@ -858,14 +896,16 @@ def rehearse_training_policy(
 def rehearse_distributed_policy(
     body: models.DistributedPolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     limit: int | None = None,
 ) -> Request[models.Rehearsal]:
     """Say what a policy for distributed trainings would have made of past submissions. Nothing is stored.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
     """
@@ -873,7 +913,7 @@ def rehearse_distributed_policy(
         "POST",
         "/api/v1/policies/distributed:rehearse",
         models.Rehearsal,
-        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("limit", limit)],
         body=body,
     )
 
@@ -881,14 +921,16 @@ def rehearse_distributed_policy(
 def rehearse_workspace_policy(
     body: models.WorkspacePolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     limit: int | None = None,
 ) -> Request[models.Rehearsal]:
     """Say what a policy for workspaces would have made of past submissions. Nothing is stored.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
     """
@@ -896,7 +938,7 @@ def rehearse_workspace_policy(
         "POST",
         "/api/v1/policies/workspaces:rehearse",
         models.Rehearsal,
-        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("limit", limit)],
         body=body,
     )
 
@@ -1417,14 +1459,134 @@ def uncordon_node(
     )
 
 
-def list_projects(*, search: str | None = None, as_of: str | None = None) -> Request[models.Projects]:
+def list_departments(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.Departments]:
+    """List the departments of the projects that you may read, and what those use.
+
+    Args:
+        search: Part of a name, in any case.
+        name: The whole name.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows. Default: 500.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/org-unit/departments",
+        models.Departments,
+        query=[("search", search), ("name", name), ("offset", offset), ("limit", limit), ("as_of", as_of)],
+    )
+
+
+def create_department(
+    body: models.DepartmentCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Created]:
+    """Create a department.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/org-unit/departments",
+        models.Created,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_department(department_id: str, *, as_of: str | None = None) -> Request[models.Department]:
+    """Get a department.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/org-unit/departments/{}", department_id), models.Department, query=[("as_of", as_of)]
+    )
+
+
+def set_department(
+    department_id: str,
+    body: models.DepartmentSettings,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Set the node pools and node types of a department.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/org-unit/departments/{}", department_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_department(
+    department_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a department in which no project stands. Its history stays.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/org-unit/departments/{}", department_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_projects(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    department_id: str | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.Projects]:
     """List the projects that you may read, and what they use.
 
     Args:
         search: Part of a name, in any case.
+        name: The whole name.
+        department_id: Only those in this department.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows. Default: 500.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
-    return Request("GET", "/api/v1/org-unit/projects", models.Projects, query=[("search", search), ("as_of", as_of)])
+    return Request(
+        "GET",
+        "/api/v1/org-unit/projects",
+        models.Projects,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("departmentId", department_id),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
 
 
 def create_project(
@@ -1458,7 +1620,7 @@ def get_project(project_id: str, *, as_of: str | None = None) -> Request[models.
 def set_project(
     project_id: str, body: models.ProjectSettings, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Set the GPU quota, node pools and Pod Security of a project, and whether it is privileged.
+    """Set the settings of a project, or move it into another department.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -2184,17 +2346,20 @@ def list_audit(
     type_: Literal[
         "AddCluster",
         "ChangeAsset",
+        "ChangeDepartment",
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
         "CordonNode",
         "CreateAsset",
+        "CreateDepartment",
         "CreateProject",
         "CreateServiceAccount",
         "CreateSubscription",
         "CreateWebhook",
         "CreateWorkload",
         "DeleteAsset",
+        "DeleteDepartment",
         "DeletePolicy",
         "DeleteProject",
         "DeleteServiceAccount",
@@ -2204,6 +2369,7 @@ def list_audit(
         "DisableWebhook",
         "GrantProjectRole",
         "GrantTenantRole",
+        "MoveLostProject",
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",
