@@ -19,7 +19,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 REFUSALS: Final[dict[str, str]] = {
-    "name_taken": "A living workload of the project has this name, or a department, project or cluster has it.",
+    "name_taken": "A living workload of the project has this name, or a department, project, cluster or node pool has "
+    "it.",
     "local_taken": "A cluster of kind local exists already. It is this machine, so there can be only one.",
     "not_found": "It does not exist, or you may not see it.",
     "not_owner": "The cluster has ownership protection. Only the creator of the workload or an administrator may do "
@@ -39,6 +40,7 @@ REFUSALS: Final[dict[str, str]] = {
     "project_not_empty": "The project still has living workloads, so it cannot be deleted.",
     "department_not_empty": "Projects still stand in the department, so it cannot be deleted.",
     "default_department": "The default department is always there, so it cannot be deleted.",
+    "node_pool_in_use": "Departments or projects name the node pool, so it cannot be removed.",
     "too_many_accounts": "The project has reached its limit of service accounts.",
     "too_many_subscriptions": "The project, or all projects together, have reached the limit of subscriptions.",
     "too_many_webhooks": "The project, or all projects together, have reached the limit of webhooks.",

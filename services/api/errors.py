@@ -35,6 +35,7 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "project_not_empty": 409,
     "department_not_empty": 409,
     "default_department": 409,
+    "node_pool_in_use": 409,
     "too_many_accounts": 409,
     "too_many_subscriptions": 409,
     "too_many_webhooks": 409,

@@ -20,7 +20,7 @@ from events import subscriptions, webhooks
 from events.aggregate import AGGREGATES, CLUSTER, DEPARTMENT, PRICES, PROJECT, WORKLOAD, Aggregate, Chain, Draft
 from events.asset import CreateAsset
 from events.budgets import SetBudget, exhausted_refusal
-from events.cluster import AddCluster, local_taken
+from events.cluster import AddCluster, RemoveNodePool, local_taken
 from events.codec import UNDECODABLE
 from events.commands import named_workload, target
 from events.commit import Commit, service_actor
@@ -233,6 +233,8 @@ class Commands:
             return await self._not_empty(command.project_id)
         if isinstance(command, CreateProject | ChangeProject):
             return None if command.department_id is None else await self._department_missing(command.department_id)
+        if isinstance(command, RemoveNodePool):
+            return await self._pool_in_use(command)
         if isinstance(command, DeleteDepartment):
             return await self._not_vacant(command.department_id)
         if isinstance(command, MoveLostProject):
@@ -291,6 +293,32 @@ class Commands:
         named = ", ".join(sorted(projects)[:MOST_NAMED]) + (", …" if len(projects) > MOST_NAMED else "")
         message = f"{stand} in the department ({named}); move them into another one first, or delete them"
         return Refusal(code="department_not_empty", message=message)
+
+    async def _pool_in_use(self, command: RemoveNodePool) -> Refusal | None:
+        """Why a node pool cannot be removed: somebody tries it, by its name, and no other cluster has one of this name.
+        Who names it in this moment elsewhere is not seen; pools that no cluster has are passed over in such an order.
+        """
+        newest = await self._store.last_seq(aggregates=(PROJECT.name, DEPARTMENT.name))
+        if not await self._directory.reached(newest, timeout_seconds=DIRECTORY_SECONDS):
+            raise TimeoutError("who names a node pool is not known up to now")
+        clusters = [*self._directory.clusters.values()]
+        if any(command.name in each.node_pools for each in clusters if each.cluster_id != command.cluster_id):
+            return None
+        users = [
+            f"department {each.name}"
+            for each in self._directory.departments.values()
+            if command.name in each.node_pools
+        ]
+        users += [
+            f"project {each.name}" for each in self._directory.projects.values() if command.name in each.node_pools
+        ]
+        if not users:
+            return None
+        named = ", ".join(sorted(users)[:MOST_NAMED]) + (", …" if len(users) > MOST_NAMED else "")
+        message = (
+            f"{named} {'names' if len(users) == 1 else 'name'} the node pool {command.name!r}; take it out there first"
+        )
+        return Refusal(code="node_pool_in_use", message=message)
 
     async def _not_lost(self, command: MoveLostProject) -> Refusal | None:
         if await self._department(command.department_id) is None:

@@ -266,3 +266,31 @@ def test_an_asset_of_a_department_is_for_the_projects_that_stand_in_it(admin: ht
     changed = admin.put(f"{path}/{asset['id']}", json={"spec": {"image": "python:3.14"}})
     assert changed.status_code == 202, changed.text
     assert admin.delete(f"{path}/{asset['id']}").status_code == 202
+
+
+def test_a_node_pool_is_made_once_read_changed_and_kept_while_a_department_names_it(
+    admin: httpx.Client, served: Served
+) -> None:
+    """S039."""
+    pool = {"clusterId": served.cluster, "name": fresh("fast"), "labelKey": "gpu", "labelValue": "h100"}
+    one = f"{V1}/node-pools/{served.cluster}/{pool['name']}"
+    assert admin.get(one).status_code == 404
+    assert admin.post(f"{V1}/node-pools", json=pool).status_code == 202
+    assert admin.post(f"{V1}/node-pools", json=pool).status_code == 202, "it is so already"
+    assert admin.get(one).json()["labelValue"] == "h100"
+    other = issues(admin.post(f"{V1}/node-pools", json=pool | {"labelValue": "a100"}))
+    assert f"such as '{pool['name']}-2'" in other["name"]
+    label = {"labelKey": "gpu", "labelValue": "a100"}
+    assert admin.put(one, json=label).status_code == 202
+    assert admin.get(one).json()["labelValue"] == "a100"
+    assert "default is the pool" in issues(admin.put(f"{V1}/node-pools/{served.cluster}/default", json=label))["name"]
+    assert "name" in issues(admin.put(f"{V1}/node-pools/{served.cluster}/-odd-", json=label))
+    department = made(admin, DEPARTMENTS, nodePools=[pool["name"]])
+    used = admin.delete(one)
+    assert (used.status_code, used.json()["details"]) == (409, "node_pool_in_use")
+    assert f"department {department['name']} names" in used.json()["message"]
+    assert admin.put(f"{DEPARTMENTS}/{department['id']}", json={}).status_code == 202
+    assert admin.delete(one).status_code == 202
+    with served.client("alice") as alice:
+        assert alice.get(f"{V1}/node-pools/{served.cluster}/default").json()["labelKey"] is None
+        assert alice.put(one, json=label).status_code == 403
