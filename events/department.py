@@ -5,13 +5,14 @@ somebody changes its settings, and it is never deleted.
 """
 
 from datetime import datetime
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.ids import incarnation_id, key_of_id, name_key
+from events.quotas import PoolQuota
 from events.refusal import Refusal
 
 DEFAULT_DEPARTMENT: Final = "default"
@@ -46,6 +47,12 @@ class DepartmentCreated(_Event, frozen=True, kw_only=True):
     name."""
     node_types: tuple[str, ...] = ()
     """Node types of which a new workload must name one. Empty: it may name any, or none."""
+    gpu_quota_milli: int | None = None
+    """Limit on non-preemptible workloads of its projects together, in thousandths of a GPU. None: no limit."""
+    gpu_limit_milli: int | None = None
+    """Limit on all workloads of its projects together, in thousandths of a GPU. None: no limit."""
+    pool_quotas: tuple[PoolQuota, ...] = ()
+    """Bounds in single node pools, beside those."""
 
 
 class DepartmentChanged(_Event, frozen=True, kw_only=True):
@@ -54,6 +61,12 @@ class DepartmentChanged(_Event, frozen=True, kw_only=True):
     node_pools: tuple[str, ...] = ()
     """As in DepartmentCreated."""
     node_types: tuple[str, ...] = ()
+    """As in DepartmentCreated."""
+    gpu_quota_milli: int | None = None
+    """As in DepartmentCreated."""
+    gpu_limit_milli: int | None = None
+    """As in DepartmentCreated."""
+    pool_quotas: tuple[PoolQuota, ...] = ()
     """As in DepartmentCreated."""
 
 
@@ -77,6 +90,9 @@ class Department(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: datetime | None = None
     node_pools: tuple[str, ...] = ()
     node_types: tuple[str, ...] = ()
+    gpu_quota_milli: int | None = None
+    gpu_limit_milli: int | None = None
+    pool_quotas: tuple[PoolQuota, ...] = ()
     deleted_at: datetime | None = None
 
     @property
@@ -86,6 +102,12 @@ class Department(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 NEVER_CHANGED: Final = Department(department_id=DEFAULT_DEPARTMENT_ID, name=DEFAULT_DEPARTMENT)
 """The department `default` while its own chain is empty."""
+
+
+def _settings(of: Any) -> dict[str, Any]:
+    """Of a command, an event or a state: all have them under the same names."""
+    names = ("node_pools", "node_types", "gpu_quota_milli", "gpu_limit_milli", "pool_quotas")
+    return {name: getattr(of, name) for name in names}
 
 
 def evolve(state: Department, event: DepartmentEvent) -> Department:
@@ -98,13 +120,10 @@ def evolve(state: Department, event: DepartmentEvent) -> Department:
                 department_id=event.department_id,
                 name=event.name,
                 created_at=event.at,
-                node_pools=event.node_pools,
-                node_types=event.node_types,
+                **_settings(event),
             )
         case DepartmentChanged():
-            if not state.exists:
-                return state
-            return replace(state, node_pools=event.node_pools, node_types=event.node_types)
+            return replace(state, **_settings(event)) if state.exists else state
         case DepartmentDeleted():
             return replace(state, deleted_at=event.at) if state.exists else state
         case _:
@@ -130,18 +149,22 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     pass
 
 
-class CreateDepartment(_Command, frozen=True, kw_only=True):
-    name: str
+class _Settings(_Command, frozen=True, kw_only=True):
     node_pools: tuple[str, ...] = ()
     node_types: tuple[str, ...] = ()
+    gpu_quota_milli: int | None = None
+    gpu_limit_milli: int | None = None
+    pool_quotas: tuple[PoolQuota, ...] = ()
 
 
-class ChangeDepartment(_Command, frozen=True, kw_only=True):
+class CreateDepartment(_Settings, frozen=True, kw_only=True):
+    name: str
+
+
+class ChangeDepartment(_Settings, frozen=True, kw_only=True):
     """Set the settings to exactly these."""
 
     department_id: str
-    node_pools: tuple[str, ...] = ()
-    node_types: tuple[str, ...] = ()
 
 
 class DeleteDepartment(_Command, frozen=True, kw_only=True):
@@ -161,11 +184,11 @@ def decide(command: DepartmentCommand, state: Department, context: Context) -> D
         return Refusal(code="not_found", message=f"there is no department {command.department_id}")
     match command:
         case ChangeDepartment():
-            if (command.node_pools, command.node_types) == (known.node_pools, known.node_types):
+            if _settings(command) == _settings(known):
                 return ()
             if known is not state:
                 return (_created(DEFAULT_DEPARTMENT_ID, DEFAULT_DEPARTMENT, command, context),)
-            return (DepartmentChanged(node_pools=command.node_pools, node_types=command.node_types),)
+            return (DepartmentChanged(**_settings(command)),)
         case DeleteDepartment():
             if known.department_id == DEFAULT_DEPARTMENT_ID:
                 message = f"the department {DEFAULT_DEPARTMENT!r} is always there, and cannot be deleted"
@@ -202,6 +225,5 @@ def _created(
         department_id=department_id,
         name=name,
         at=context.now,
-        node_pools=settings.node_pools,
-        node_types=settings.node_types,
+        **_settings(settings),
     )

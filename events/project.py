@@ -27,6 +27,7 @@ from events.budgets import (
 from events.decision import Context, Decision
 from events.department import DEFAULT_DEPARTMENT, DEFAULT_DEPARTMENT_ID, fits
 from events.ids import incarnation_id, project_key
+from events.quotas import PoolQuota
 from events.refusal import Refusal
 from events.roles import not_held, with_role, without_role
 from events.service_accounts import (
@@ -105,6 +106,10 @@ class ProjectCreated(_Event, frozen=True, kw_only=True):
     """Whether its workloads may have what Pod Security `baseline` forbids, such as paths of nodes."""
     node_types: tuple[str, ...] = ()
     """Node types of which a new workload must name one. Empty: it may name any, or none."""
+    gpu_limit_milli: int | None = None
+    """Limit on all workloads, in thousandths of a GPU. None: no limit."""
+    pool_quotas: tuple[PoolQuota, ...] = ()
+    """Bounds in single node pools, beside those."""
     department_id: str = DEFAULT_DEPARTMENT_ID
     """UUID of the department that it stands in."""
     department_name: str = DEFAULT_DEPARTMENT
@@ -123,6 +128,10 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
     privileged: bool = False
     """As in ProjectCreated."""
     node_types: tuple[str, ...] = ()
+    """As in ProjectCreated."""
+    gpu_limit_milli: int | None = None
+    """As in ProjectCreated."""
+    pool_quotas: tuple[PoolQuota, ...] = ()
     """As in ProjectCreated."""
 
 
@@ -187,6 +196,8 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pod_security: PodSecurity | None = None
     privileged: bool = False
     node_types: tuple[str, ...] = ()
+    gpu_limit_milli: int | None = None
+    pool_quotas: tuple[PoolQuota, ...] = ()
     department_id: str = DEFAULT_DEPARTMENT_ID
     department_name: str = DEFAULT_DEPARTMENT
     roles: dict[str, tuple[ProjectRole, ...]] = msgspec.field(default_factory=dict[str, tuple[ProjectRole, ...]])
@@ -220,6 +231,8 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 pod_security=event.pod_security,
                 privileged=event.privileged,
                 node_types=event.node_types,
+                gpu_limit_milli=event.gpu_limit_milli,
+                pool_quotas=event.pool_quotas,
                 department_id=event.department_id,
                 department_name=event.department_name,
             )
@@ -231,6 +244,8 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 pod_security=event.pod_security,
                 privileged=event.privileged,
                 node_types=event.node_types,
+                gpu_limit_milli=event.gpu_limit_milli,
+                pool_quotas=event.pool_quotas,
             )
         case ProjectMoved():
             return replace(state, department_id=event.department_id, department_name=event.department_name)
@@ -299,6 +314,8 @@ class CreateProject(_Command, frozen=True, kw_only=True):
     pod_security: PodSecurity | None = None
     privileged: bool = False
     node_types: tuple[str, ...] = ()
+    gpu_limit_milli: int | None = None
+    pool_quotas: tuple[PoolQuota, ...] = ()
     department_id: str = DEFAULT_DEPARTMENT_ID
     department_name: str = DEFAULT_DEPARTMENT
 
@@ -316,6 +333,8 @@ class ChangeProject(_Command, frozen=True, kw_only=True):
     pod_security: PodSecurity | None = None
     privileged: bool = False
     node_types: tuple[str, ...] = ()
+    gpu_limit_milli: int | None = None
+    pool_quotas: tuple[PoolQuota, ...] = ()
     department_id: str | None = None
     """Of the department to move into; None: it stays where it is."""
     department_name: str = ""
@@ -439,6 +458,8 @@ def _change(command: ChangeProject, state: Project) -> tuple[ProjectEvent, ...]:
         pod_security=command.pod_security,
         privileged=command.privileged,
         node_types=command.node_types,
+        gpu_limit_milli=command.gpu_limit_milli,
+        pool_quotas=command.pool_quotas,
     )
     events: list[ProjectEvent] = [] if evolve(state, changed) == state else [changed]
     if command.department_id is not None and command.department_id != state.department_id:
@@ -459,6 +480,8 @@ def _create(command: CreateProject, state: Project, context: Context) -> Decisio
             pod_security=command.pod_security,
             privileged=command.privileged,
             node_types=command.node_types,
+            gpu_limit_milli=command.gpu_limit_milli,
+            pool_quotas=command.pool_quotas,
             department_id=command.department_id,
             department_name=command.department_name,
         ),

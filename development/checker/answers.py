@@ -248,6 +248,7 @@ def _project(log: LogChecker, project: Project) -> Answer:
         "podSecurity": project.pod_security,
         "privileged": project.privileged,
         "nodeTypes": project.node_types,
+        "gpuLimit": None if project.gpu_limit_milli is None else project.gpu_limit_milli / 1000,
         "departmentName": project.department,
         "use": {
             "workloads": dict(Counter(each.phase for each in its)),

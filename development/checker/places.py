@@ -27,6 +27,7 @@ class Project:
     pod_security: str | None = None
     privileged: bool = False
     node_types: list[str] = field(default_factory=list[str])
+    gpu_limit_milli: int | None = None
     department: str = DEFAULT_DEPARTMENT
     """Its name."""
     deleted: bool = False
@@ -127,6 +128,7 @@ class Places:
             known.pod_security = data.get("pod_security")
             known.privileged = data.get("privileged", False)
             known.node_types = data.get("node_types", [])
+            known.gpu_limit_milli = data.get("gpu_limit_milli")
             known.department = data.get("department_name", known.department)
         elif type_ == "ProjectMoved":
             if known.department == data["department_name"] == DEFAULT_DEPARTMENT:

@@ -10,18 +10,32 @@ from muster.cli.exits import usage
 from muster.cli.names import every, find_department
 from muster.cli.options import IdempotencyOption, YesOption, confirm
 from muster.cli.output import Column, plain_text
-from muster.cli.project import PoolsOption, TypesOption, change_settings, lists_of
+from muster.cli.project import (
+    LimitOption,
+    PoolQuotaOption,
+    PoolsOption,
+    QuotaOption,
+    TypesOption,
+    bound_of,
+    bounds_of,
+    change_settings,
+    lists_of,
+    pool_quotas_of,
+)
 from muster.cli.values import Row, row_of, text_of
 
-_SETTINGS: Final = ("nodePools", "nodeTypes")
+_SETTINGS: Final = ("nodePools", "nodeTypes", "gpuQuota", "gpuLimit", "nodePoolQuotas")
 DEPARTMENT_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("PROJECTS", "projects"),
+    Column("GPU-QUOTA", "gpuQuota", show=lambda row: bound_of(row, "gpuQuota")),
+    Column("GPU-LIMIT", "gpuLimit", show=lambda row: bound_of(row, "gpuLimit")),
     Column("GPU", "use.gpuAllocated"),
     Column("PODS", "use.pods"),
     Column("CREATED", "createdAt", time=True),
     Column("NODE-POOLS", "nodePools", wide=True),
     Column("NODE-TYPES", "nodeTypes", wide=True),
+    Column("POOL-QUOTAS", "nodePoolQuotas", show=pool_quotas_of, wide=True),
     Column("NON-PREEMPTIBLE", "use.gpuAllocatedNonPreemptible", wide=True),
     Column("CPU", "use.cpuAllocatedCores", wide=True),
     Column("ID", "id", wide=True),
@@ -75,6 +89,9 @@ def _describe(session: Session, row: Row) -> None:
             ("Name", text_of(row, "name")),
             ("Id", text_of(row, "id")),
             ("Created", session.out.time(row.get("createdAt"))),
+            ("GPU quota", bound_of(row, "gpuQuota")),
+            ("GPU limit", bound_of(row, "gpuLimit")),
+            ("By node pool", pool_quotas_of(row)),
             ("Node pools", plain_text(row.get("nodePools")) or "all"),
             ("Node types", plain_text(row.get("nodeTypes")) or "any"),
             ("Projects", plain_text(row.get("projects"))),
@@ -100,10 +117,14 @@ def _add_changes(app: typer.Typer) -> None:
         *,
         node_pools: PoolsOption = None,
         node_types: TypesOption = None,
+        gpu_quota: QuotaOption = None,
+        gpu_limit: LimitOption = None,
+        pool_quota: PoolQuotaOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Create a department."""
-        body: Row = {"name": name, **lists_of(node_pools, node_types)}
+        bounds = bounds_of(gpu_quota, gpu_limit, pool_quota)
+        body: Row = {"name": name, **lists_of(node_pools, node_types), **bounds}
         session.api.mutate("POST", "/org-unit/departments", body, idempotency_key=idempotency_key)
         session.out.talk(f"department {name} created; move projects into it: muster project set P --department {name}")
 
@@ -114,6 +135,7 @@ def _add_changes(app: typer.Typer) -> None:
         examples="""
         muster department set research --node-pools h100,default
         muster department set research --node-types dgx,hgx
+        muster department set research --gpu-quota 32 --gpu-limit 64 --pool-quota h100=8/16
         muster department set research --node-types ''        # any node type again
         """,
     )
@@ -123,12 +145,15 @@ def _add_changes(app: typer.Typer) -> None:
         *,
         node_pools: PoolsOption = None,
         node_types: TypesOption = None,
+        gpu_quota: QuotaOption = None,
+        gpu_limit: LimitOption = None,
+        pool_quota: PoolQuotaOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Change a department's settings."""
-        changes = lists_of(node_pools, node_types)
+        changes = lists_of(node_pools, node_types) | bounds_of(gpu_quota, gpu_limit, pool_quota)
         if not changes:
-            raise usage("there is nothing to change", todo="give --node-pools or --node-types")
+            raise usage("there is nothing to change", todo="give a setting, such as --node-pools or --gpu-limit")
         row = find_department(session.api, department)
         path = f"/org-unit/departments/{text_of(row, 'id')}"
         change_settings(session.api, path, _SETTINGS, changes, idempotency_key)

@@ -15,7 +15,7 @@ from muster.cli.exits import Problem, usage
 from muster.cli.names import every, find_department, find_project
 from muster.cli.options import IdempotencyOption, ProjectArgument, YesOption, confirm, switch_option
 from muster.cli.output import Column, plain_text
-from muster.cli.values import Row, ValueProblem, format_number, number_of, parse_number, row_of, text_of
+from muster.cli.values import Row, ValueProblem, format_number, number_of, parse_number, row_of, rows_of, text_of
 
 if TYPE_CHECKING:
     from muster.cli.client import Api
@@ -27,17 +27,29 @@ CHANGE_TRIES: Final = 10
 CHANGE_PAUSE_SECONDS: Final = 0.1
 """At most, between two of them."""
 
-_SETTINGS: Final = ("gpuQuota", "nodePools", "podSecurity", "privileged", "nodeTypes")
+_SETTINGS: Final = (*("gpuQuota", "gpuLimit", "nodePoolQuotas", "nodePools", "podSecurity", "privileged", "nodeTypes"),)
 
 
 def _quota(row: Row) -> str:
-    return "none" if row.get("gpuQuota") is None else format_number(number_of(row, "gpuQuota"))
+    return bound_of(row, "gpuQuota")
+
+
+def bound_of(row: Row, name: str) -> str:
+    return "none" if row.get(name) is None else format_number(number_of(row, name))
+
+
+def pool_quotas_of(row: Row) -> str:
+    """Such as `h100=8/16, a100=none/4`: quota and limit of each pool; empty where there are none."""
+    rows = rows_of(row, "nodePoolQuotas")
+    return ", ".join(f"{text_of(q, 'nodePool')}={bound_of(q, 'gpuQuota')}/{bound_of(q, 'gpuLimit')}" for q in rows)
 
 
 PROJECT_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("DEPARTMENT", "departmentName"),
     Column("GPU-QUOTA", "gpuQuota", show=_quota),
+    Column("GPU-LIMIT", "gpuLimit", show=lambda row: bound_of(row, "gpuLimit"), wide=True),
+    Column("POOL-QUOTAS", "nodePoolQuotas", show=pool_quotas_of, wide=True),
     Column("GPU", "use.gpuAllocated"),
     Column("PODS", "use.pods"),
     Column("CREATED", "createdAt", time=True),
@@ -61,6 +73,18 @@ QuotaOption = Annotated[
     str | None,
     typer.Option(
         "--gpu-quota", metavar="N|none", help="GPUs that its non-preemptible workloads may hold. none: no limit."
+    ),
+]
+LimitOption = Annotated[
+    str | None,
+    typer.Option("--gpu-limit", metavar="N|none", help="GPUs that all its workloads may hold. none: no limit."),
+]
+PoolQuotaOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pool-quota",
+        metavar="POOL=QUOTA[/LIMIT]",
+        help="GPUs of one node pool: for non-preemptible and for all workloads. Repeatable; sets all. none: no limit.",
     ),
 ]
 PoolsOption = Annotated[
@@ -161,6 +185,8 @@ def _describe(session: Session, row: Row) -> None:
             ("Created", session.out.time(row.get("createdAt"))),
             ("Department", text_of(row, "departmentName")),
             ("GPU quota", _quota(row)),
+            ("GPU limit", bound_of(row, "gpuLimit")),
+            ("By node pool", pool_quotas_of(row)),
             ("Node pools", plain_text(row.get("nodePools")) or "all"),
             ("Node types", plain_text(row.get("nodeTypes")) or "any"),
             ("Pod security", plain_text(row.get("podSecurity")) or "as the cluster says"),
@@ -189,6 +215,8 @@ def _add_lives(app: typer.Typer) -> None:
         name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new project.")],
         *,
         gpu_quota: QuotaOption = None,
+        gpu_limit: LimitOption = None,
+        pool_quota: PoolQuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
         privileged: PrivilegedOption = None,
@@ -197,7 +225,11 @@ def _add_lives(app: typer.Typer) -> None:
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Create a project."""
-        settings = _settings(gpu_quota, pod_security, privileged) | lists_of(node_pools, node_types)
+        settings = (
+            bounds_of(gpu_quota, gpu_limit, pool_quota)
+            | _settings(pod_security, privileged)
+            | lists_of(node_pools, node_types)
+        )
         body: Row = {"name": name, **settings, **_department(session.api, department)}
         session.api.mutate("POST", "/org-unit/projects", body, idempotency_key=idempotency_key)
         session.out.talk(f"project {name} created; let people in: muster role grant USER researcher -p {quote(name)}")
@@ -226,6 +258,7 @@ def _add_set(app: typer.Typer) -> None:
         output=False,
         examples="""
         muster project set vision --gpu-quota 32
+        muster project set vision --gpu-limit 64 --pool-quota h100=8/16 --pool-quota a100=none/32
         muster project set vision --gpu-quota none --node-pools a100,default
         muster project set vision --pod-security restricted
         muster project set vision --privileged on
@@ -238,6 +271,8 @@ def _add_set(app: typer.Typer) -> None:
         project: ProjectArgument,
         *,
         gpu_quota: QuotaOption = None,
+        gpu_limit: LimitOption = None,
+        pool_quota: PoolQuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
         privileged: PrivilegedOption = None,
@@ -247,7 +282,11 @@ def _add_set(app: typer.Typer) -> None:
     ) -> None:
         """Change a project's settings, or its department. With no option, make it this context's default."""
         row = find_project(session.api, project)
-        changes = _settings(gpu_quota, pod_security, privileged) | lists_of(node_pools, node_types)
+        changes = (
+            bounds_of(gpu_quota, gpu_limit, pool_quota)
+            | _settings(pod_security, privileged)
+            | lists_of(node_pools, node_types)
+        )
         changes |= _department(session.api, department)
         if not changes:
             from muster.cli.context_commands import set_default
@@ -289,10 +328,30 @@ def _department(api: "Api", given: str | None) -> Row:
     return {} if given is None else {"departmentId": text_of(find_department(api, given), "id")}
 
 
-def _settings(gpu_quota: str | None, pod_security: SecurityLevel | None, privileged: str | None) -> Row:
-    settings: Row = {}
+def bounds_of(gpu_quota: str | None, gpu_limit: str | None, pool_quotas: list[str] | None) -> Row:
+    """The bounds that were given. Raises Problem (usage)."""
+    bounds: Row = {}
     if gpu_quota is not None:
-        settings["gpuQuota"] = _devices(gpu_quota)
+        bounds["gpuQuota"] = _devices("--gpu-quota", gpu_quota)
+    if gpu_limit is not None:
+        bounds["gpuLimit"] = _devices("--gpu-limit", gpu_limit)
+    if pool_quotas is not None:
+        bounds["nodePoolQuotas"] = [_pool_quota(given) for given in pool_quotas if given]
+    return bounds
+
+
+def _pool_quota(given: str) -> Row:
+    pool, separator, bounds = given.partition("=")
+    quota, slash, limit = bounds.partition("/")
+    if not (pool and separator and quota) or (slash and not limit):
+        todo = "give POOL=QUOTA or POOL=QUOTA/LIMIT, such as h100=8/16"
+        raise usage(f"--pool-quota: {given!r} is no quota of a node pool", todo=todo)
+    row: Row = {"nodePool": pool, "gpuQuota": _devices("--pool-quota", quota)}
+    return row | {"gpuLimit": _devices("--pool-quota", limit) if limit else None}
+
+
+def _settings(pod_security: SecurityLevel | None, privileged: str | None) -> Row:
+    settings: Row = {}
     if pod_security is not None:
         settings["podSecurity"] = None if pod_security is SecurityLevel.NONE else pod_security.value
     if privileged is not None:
@@ -300,10 +359,10 @@ def _settings(gpu_quota: str | None, pod_security: SecurityLevel | None, privile
     return settings
 
 
-def _devices(text: str) -> float | None:
+def _devices(flag: str, text: str) -> float | None:
     if text.lower() == "none":
         return None
     try:
         return parse_number(text)
     except ValueProblem as error:
-        raise usage(f"--gpu-quota: {error}", todo="give a number of devices, or none") from error
+        raise usage(f"{flag}: {error}", todo="give a number of devices, or none") from error

@@ -5,7 +5,7 @@ Who may read a project may read its department; administrators make, change and 
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from events.aggregate import DEPARTMENT, Chain
 from events.authorize import Permission
@@ -41,6 +41,7 @@ from services.api.places import (
     projects_at,
     sent_with_name,
 )
+from services.api.quotas import GpuQuota, PoolQuotas, devices, milli, quota_issues, stored, told
 from services.api.rules import check_name, free_name, listed_pools
 
 MAX_PAGE: Final = 500
@@ -61,6 +62,14 @@ class DepartmentSettings(Body, frozen=True, kw_only=True):
     """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
     node_types: NodeTypes = ()
     """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    gpu_quota: GpuQuota | None = None
+    """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
+    gpu_limit: GpuQuota | None = None
+    """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: PoolQuotas = ()
+    """Bounds in single node pools, beside those."""
 
 
 class DepartmentCreation(DepartmentSettings, frozen=True, kw_only=True):
@@ -93,8 +102,8 @@ async def list_departments(call: Look) -> Answer[answers.Departments]:
     reading = queries.project_use(wanted)
     answer = await reading if moment is not None else await if_answered(reading)
     uses = None if answer is None else answer.projects
-    told = [_answer(d, projects.get(d.department_id, ()), uses) for d in page]
-    return read_answer(answers.Departments(departments=told, next=following), seq, headers)
+    shown_page = [_answer(d, projects.get(d.department_id, ()), uses) for d in page]
+    return read_answer(answers.Departments(departments=shown_page, next=following), seq, headers)
 
 
 @reads(
@@ -139,6 +148,7 @@ async def create_department(call: Call) -> Answer[answers.Created]:
     def wrong(department: DepartmentCreation) -> Iterator[Issue]:
         yield from check_name(department.name, as_prefix=False)
         yield from setting_issues(department.node_pools, department.node_types, pools if allowed else None)
+        yield from quota_issues(department, pools if allowed else None)
 
     def taken(department: DepartmentCreation) -> Iterator[Issue]:
         if allowed and _is_named(call)(department.name):
@@ -146,7 +156,7 @@ async def create_department(call: Call) -> Answer[answers.Created]:
             yield Issue(field="name", details=name_taken(department.name, instead).message)
 
     given = call.fields(DepartmentCreation, wrong, taken)
-    command = CreateDepartment(name=given.name, node_pools=given.node_pools, node_types=given.node_types)
+    command = CreateDepartment(name=given.name, **_settings(given))
     reply = await sent_with_name(call, command, given.name, _is_named(call), name_taken)
     await directory_caught_up(call, reply)
     return call.created(reply, given.name)
@@ -156,9 +166,9 @@ async def create_department(call: Call) -> Answer[answers.Created]:
     "PUT",
     ONE,
     tag="Organisation",
-    summary="Set the node pools and node types of a department",
+    summary="Set the node pools, node types, quotas and limits of a department",
     body=DepartmentSettings,
-    example={"nodePools": ["h100", "default"], "nodeTypes": ["dgx"]},
+    example={"nodePools": ["h100", "default"], "nodeTypes": ["dgx"], "gpuLimit": 64},
     errors=(403, 404),
 )
 async def set_department(call: Call) -> Answer[answers.HttpResponse]:
@@ -166,14 +176,16 @@ async def set_department(call: Call) -> Answer[answers.HttpResponse]:
     if chain is None or not _is_seen(call, chain.state, _readable_projects(call)):
         raise not_found("there is no such department")
     # A pool that was removed meanwhile must not stand in the way of what else is changed.
-    pools = {*await pools_there_are(call), *chain.state.node_pools}
+    own = (each.node_pool for each in chain.state.pool_quotas)
+    pools = {*await pools_there_are(call), *chain.state.node_pools, *own}
     known = pools if call.grants.allows(Permission.MANAGE_PROJECTS, None) else None
 
     def wrong(settings: DepartmentSettings) -> Iterator[Issue]:
         yield from setting_issues(settings.node_pools, settings.node_types, known)
+        yield from quota_issues(settings, known)
 
     given = call.fields(DepartmentSettings, wrong)
-    command = ChangeDepartment(department_id=call.id, node_pools=given.node_pools, node_types=given.node_types)
+    command = ChangeDepartment(department_id=call.id, **_settings(given))
     reply = await call.send(command)
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"department {call.id} is set")
@@ -190,6 +202,16 @@ async def delete_department(call: Call) -> Answer[answers.HttpResponse]:
     reply = await call.send(DeleteDepartment(department_id=call.id))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"department {call.id} is deleted")
+
+
+def _settings(given: DepartmentSettings) -> dict[str, Any]:
+    return {
+        "node_pools": given.node_pools,
+        "node_types": given.node_types,
+        "gpu_quota_milli": milli(given.gpu_quota),
+        "gpu_limit_milli": milli(given.gpu_limit),
+        "pool_quotas": stored(given.node_pool_quotas),
+    }
 
 
 # -- shared with projects --------------------------------------------------------------------------------------------
@@ -299,6 +321,9 @@ def _answer(
         is_default=department.department_id == DEFAULT_DEPARTMENT_ID,
         node_pools=list(department.node_pools),
         node_types=list(department.node_types),
+        gpu_quota=devices(department.gpu_quota_milli),
+        gpu_limit=devices(department.gpu_limit_milli),
+        node_pool_quotas=told(department.pool_quotas),
         projects=len(projects),
         use=None if use is None else use_answer(use),
     )

@@ -20,7 +20,6 @@ from events.project import (
     RevokeProjectRole,
     name_taken,
 )
-from events.quantities import cores_to_milli
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from projections.queries import ProjectUse
 from services.api import answers
@@ -52,10 +51,9 @@ from services.api.places import (
     projects_at,
     sent_with_name,
 )
+from services.api.quotas import GpuQuota, PoolQuotas, devices, milli, quota_issues, stored, told
 from services.api.rules import check_name, free_name
 
-MAX_GPU_QUOTA: Final = 10_000_000
-"""Devices: more than there are, and in thousandths still far inside 64 bits."""
 TENANT_ROLES: Final = ("administrator", "researcher", "viewer")
 PROJECT_ROLES: Final = ("project-admin", "researcher", "viewer")
 RULE: Final = (
@@ -72,8 +70,6 @@ _A_RULE: Final = {
     "scopeId": "7d1c2b3a-0000-8000-8000-000000000000",
 }
 
-GpuQuota = Annotated[float, Limits(least=0, most=MAX_GPU_QUOTA)]
-
 
 class ProjectCreation(Body, frozen=True, kw_only=True):
     name: NonEmpty
@@ -86,6 +82,12 @@ class ProjectCreation(Body, frozen=True, kw_only=True):
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
     privileged: bool = False
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
+    gpu_limit: GpuQuota | None = None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: PoolQuotas = ()
+    """Bounds in single node pools, beside those."""
     node_types: NodeTypes = ()
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: Uuid | None = None
@@ -103,6 +105,12 @@ class ProjectSettings(Body, frozen=True, kw_only=True):
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
     privileged: bool = False
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
+    gpu_limit: GpuQuota | None = None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: PoolQuotas = ()
+    """Bounds in single node pools, beside those."""
     node_types: NodeTypes = ()
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: Uuid | None = None
@@ -146,8 +154,8 @@ async def list_projects(call: Look) -> Answer[answers.Projects]:
     page, following = page_of(call, sorted(wanted, key=lambda project: project.name))
     ids = frozenset(p.project_id for p in page)
     uses = await _uses(call, ids) if moment is None else (await call.queries.as_of(moment).project_use(ids)).projects
-    told = [_project_answer(p, uses) for p in page]
-    return read_answer(answers.Projects(projects=told, next=following), seq, headers)
+    shown_page = [_project_answer(p, uses) for p in page]
+    return read_answer(answers.Projects(projects=shown_page, next=following), seq, headers)
 
 
 def _listed(call: Look, department: str | None) -> list[Project]:
@@ -201,6 +209,7 @@ async def create_project(call: Call) -> Answer[answers.Created]:
     def wrong(project: ProjectCreation) -> Iterator[Issue]:
         yield from check_name(project.name, as_prefix=False)
         yield from setting_issues(project.node_pools, project.node_types, pools if allowed else None)
+        yield from quota_issues(project, pools if allowed else None)
         yield from _security_issues(project)
         yield from _department_issues(project.department_id, department if allowed else DEFAULT_DEPARTMENT)
 
@@ -216,11 +225,13 @@ async def create_project(call: Call) -> Answer[answers.Created]:
     given = call.fields(ProjectCreation, wrong, taken)
     command = CreateProject(
         name=given.name,
-        gpu_quota_milli=_milli(given.gpu_quota),
+        gpu_quota_milli=milli(given.gpu_quota),
         node_pools=given.node_pools,
         pod_security=given.pod_security,
         privileged=given.privileged,
         node_types=given.node_types,
+        gpu_limit_milli=milli(given.gpu_limit),
+        pool_quotas=stored(given.node_pool_quotas),
         department_id=DEFAULT_DEPARTMENT_ID if department is None else department.department_id,
         department_name=DEFAULT_DEPARTMENT if department is None else department.name,
     )
@@ -241,11 +252,13 @@ async def create_project(call: Call) -> Answer[answers.Created]:
 async def set_project(call: Call) -> Answer[answers.HttpResponse]:
     project = (await _readable(call)).state
     # A pool that was removed meanwhile must not stand in the way of what else is changed.
-    pools = {*await pools_there_are(call), *project.node_pools}
+    own = (each.node_pool for each in project.pool_quotas)
+    pools = {*await pools_there_are(call), *project.node_pools, *own}
     allowed = call.grants.allows(Permission.MANAGE_PROJECTS, None)
 
     def wrong(settings: ProjectSettings) -> Iterator[Issue]:
         yield from setting_issues(settings.node_pools, settings.node_types, pools if allowed else None)
+        yield from quota_issues(settings, pools if allowed else None)
         yield from _security_issues(settings)
         yield from _department_issues(settings.department_id, department if allowed else DEFAULT_DEPARTMENT)
 
@@ -253,11 +266,13 @@ async def set_project(call: Call) -> Answer[answers.HttpResponse]:
     given = call.fields(ProjectSettings, wrong)
     command = ChangeProject(
         project_id=call.id,
-        gpu_quota_milli=_milli(given.gpu_quota),
+        gpu_quota_milli=milli(given.gpu_quota),
         node_pools=given.node_pools,
         pod_security=given.pod_security,
         privileged=given.privileged,
         node_types=given.node_types,
+        gpu_limit_milli=milli(given.gpu_limit),
+        pool_quotas=stored(given.node_pool_quotas),
         department_id=None if department is None else department.department_id,
         department_name="" if department is None else department.name,
     )
@@ -430,12 +445,13 @@ async def _uses(call: Look, ids: frozenset[str]) -> dict[str, ProjectUse] | None
 
 
 def _project_answer(project: Project, uses: dict[str, ProjectUse] | None) -> answers.Project:
-    quota = project.gpu_quota_milli
     return answers.Project(
         id=project.project_id,
         name=project.name,
         created_at=project.created_at,
-        gpu_quota=None if quota is None else quota / 1000,
+        gpu_quota=devices(project.gpu_quota_milli),
+        gpu_limit=devices(project.gpu_limit_milli),
+        node_pool_quotas=told(project.pool_quotas),
         node_pools=list(project.node_pools),
         pod_security=project.pod_security,
         privileged=project.privileged,
@@ -444,7 +460,3 @@ def _project_answer(project: Project, uses: dict[str, ProjectUse] | None) -> ans
         department_name=project.department_name,
         use=None if uses is None else use_answer(uses.get(project.project_id, ProjectUse(project_id=""))),
     )
-
-
-def _milli(devices: float | None) -> int | None:
-    return None if devices is None else cores_to_milli(devices)

@@ -294,3 +294,29 @@ def test_a_node_pool_is_made_once_read_changed_and_kept_while_a_department_names
     with served.client("alice") as alice:
         assert alice.get(f"{V1}/node-pools/{served.cluster}/default").json()["labelKey"] is None
         assert alice.put(one, json=label).status_code == 403
+
+
+def test_quotas_and_limits_of_a_department_and_a_project_are_kept_and_what_cannot_be_is_refused_by_name(
+    admin: httpx.Client,
+) -> None:
+    quotas = [{"nodePool": "default", "gpuQuota": 2, "gpuLimit": 4.5}]
+    settings = {"gpuQuota": 3, "gpuLimit": 6, "nodePoolQuotas": quotas}
+    for path in (DEPARTMENTS, PROJECTS):
+        one = f"{path}/{made(admin, path, **settings)['id']}"
+        found = admin.get(one).json()
+        assert (found["gpuQuota"], found["gpuLimit"], found["nodePoolQuotas"]) == (3, 6, quotas)
+        assert admin.put(one, json={"gpuLimit": 7}).status_code == 202
+        found = admin.get(one).json()
+        assert (found["gpuQuota"], found["gpuLimit"], found["nodePoolQuotas"]) == (None, 7, [])
+        odd = [{"nodePool": "default", "gpuQuota": 5, "gpuLimit": 4}, {"nodePool": "default"}, {"nodePool": "nope"}]
+        wrong = issues(admin.put(one, json={"gpuQuota": 2, "gpuLimit": 1, "nodePoolQuotas": odd}))
+        assert wrong.keys() == {
+            "gpuQuota",
+            "nodePoolQuotas[0].gpuQuota",
+            "nodePoolQuotas[1].nodePool",
+            "nodePoolQuotas[2].nodePool",
+        }
+        weights = {"overQuotaWeight": 2, "nodePoolQuotas": [{"nodePool": "default", "overQuotaWeight": 1}]}
+        refused = issues(admin.put(one, json=weights))
+        assert refused.keys() == {"overQuotaWeight", "nodePoolQuotas[0].overQuotaWeight"}
+        assert "is not built yet" in refused["overQuotaWeight"]

@@ -718,10 +718,38 @@ class NodePools(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
 class NodePoolCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodePoolCreation."""
 
+    label_key: str
+    """Key of the label that puts a node in this pool."""
+    label_value: str
+    """Value of that label on the nodes of this pool."""
     cluster_id: str
     """Id of the cluster."""
     name: str
+    """Name of the pool, unique in its cluster."""
+
+
+class NodePool(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A part of a cluster's nodes."""
+
+    cluster_id: str
+    """Its cluster."""
+    cluster_name: str
+    """Name of its cluster."""
+    name: str
     """Name of the pool."""
+    label_key: str | None
+    """Key of the label that puts a node in this pool. Null for `default`, which holds the nodes that are in no
+    other pool.
+    """
+    label_value: str | None
+    """Value of that label on the nodes of this pool."""
+    nodes: int | None
+    """Number of nodes in the pool now. Null while the lists cannot be read."""
+
+
+class NodePoolLabel(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodePoolLabel."""
+
     label_key: str
     """Key of the label that puts a node in this pool."""
     label_value: str
@@ -751,6 +779,14 @@ class DepartmentCreation(Model, frozen=True, kw_only=True, rename="camel", omit_
     """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
     node_types: list[str] | None = None
     """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    gpu_quota: float | None = None
+    """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
+    gpu_limit: float | None = None
+    """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: list[PoolQuotaFields] | None = None
+    """Bounds in single node pools, beside those."""
     name: str
     """Unique in the tenant. It cannot be changed."""
 
@@ -770,6 +806,12 @@ class Department(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
     node_types: list[str]
     """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    gpu_quota: float | None
+    """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
+    gpu_limit: float | None
+    """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    node_pool_quotas: list[NodePoolQuota]
+    """Bounds in single node pools, beside those."""
     projects: int
     """Number of its projects that the caller may read."""
     use: ProjectUse | None
@@ -783,6 +825,14 @@ class DepartmentSettings(Model, frozen=True, kw_only=True, rename="camel", omit_
     """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
     node_types: list[str] | None = None
     """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    gpu_quota: float | None = None
+    """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
+    gpu_limit: float | None = None
+    """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: list[PoolQuotaFields] | None = None
+    """Bounds in single node pools, beside those."""
 
 
 class Projects(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -809,6 +859,12 @@ class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
     network.
     """
+    gpu_limit: float | None = None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: list[PoolQuotaFields] | None = None
+    """Bounds in single node pools, beside those."""
     node_types: list[str] | None = None
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: str | None = None
@@ -834,6 +890,10 @@ class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
     network.
     """
+    gpu_limit: float | None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    node_pool_quotas: list[NodePoolQuota]
+    """Bounds in single node pools, beside those."""
     node_types: list[str]
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: str
@@ -857,6 +917,12 @@ class ProjectSettings(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
     network.
     """
+    gpu_limit: float | None = None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: list[PoolQuotaFields] | None = None
+    """Bounds in single node pools, beside those."""
     node_types: list[str] | None = None
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: str | None = None
@@ -3295,25 +3361,6 @@ class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """The value that the agent reported."""
 
 
-class NodePool(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A part of a cluster's nodes."""
-
-    cluster_id: str
-    """Its cluster."""
-    cluster_name: str
-    """Name of its cluster."""
-    name: str
-    """Name of the pool."""
-    label_key: str | None
-    """Key of the label that puts a node in this pool. Null for `default`, which holds the nodes that are in no
-    other pool.
-    """
-    label_value: str | None
-    """Value of that label on the nodes of this pool."""
-    nodes: int | None
-    """Number of nodes in the pool now. Null while the lists cannot be read."""
-
-
 class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A node: what it has, and what is reserved."""
 
@@ -3351,6 +3398,30 @@ class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     """Its taints in the cluster."""
     version: int
     """Rises with every change."""
+
+
+class PoolQuotaFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PoolQuotaFields."""
+
+    node_pool: str
+    """Name of the node pool."""
+    gpu_quota: float | None = None
+    """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
+    gpu_limit: float | None = None
+    """GPUs of this pool that all workloads may hold. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+
+
+class NodePoolQuota(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Bounds in one node pool."""
+
+    node_pool: str
+    """Name of the node pool."""
+    gpu_quota: float | None
+    """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
+    gpu_limit: float | None
+    """GPUs of this pool that all workloads may hold. Null: no limit."""
 
 
 class ProjectUse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4020,7 +4091,9 @@ class ProjectCreatedPublicEvent(Model, frozen=True, kw_only=True, rename="camel"
 
 
 class ProjectChangedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Its quota or another setting was changed, or it was moved into another department."""
+    """Its quota or another setting was changed, also in single node pools, or it was moved into another
+    department.
+    """
 
     type: Literal["muster.ProjectChanged.v1"]
     specversion: str
@@ -5538,6 +5611,8 @@ class ProjectCreated(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
     privileged: bool
     """Whether its workloads may have what Pod Security `baseline` forbids."""
+    gpu_limit_milli: int | None
+    """Limit on all workloads, in thousandths of a GPU. Null: no limit."""
     node_types: list[str]
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: str
@@ -5549,7 +5624,9 @@ class ProjectCreated(Model, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class ProjectChanged(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Its quota or another setting was changed, or it was moved into another department."""
+    """Its quota or another setting was changed, also in single node pools, or it was moved into another
+    department.
+    """
 
     actor: PublicActor
     """Who caused it."""
@@ -5565,6 +5642,8 @@ class ProjectChanged(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
     privileged: bool
     """Whether its workloads may have what Pod Security `baseline` forbids."""
+    gpu_limit_milli: int | None
+    """Limit on all workloads, in thousandths of a GPU. Null: no limit."""
     node_types: list[str]
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: str
@@ -6331,6 +6410,8 @@ if TYPE_CHECKING:
         "insufficient_memory",
         "insufficient_pods",
         "insufficient_resources",
+        "limit_too_small",
+        "limit_used",
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",

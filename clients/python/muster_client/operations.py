@@ -1376,10 +1376,10 @@ def list_node_pools(*, cluster_id: str | None = None, as_of: str | None = None) 
     return Request("GET", "/api/v1/node-pools", models.NodePools, query=[("clusterId", cluster_id), ("as_of", as_of)])
 
 
-def set_node_pool(
+def create_node_pool(
     body: models.NodePoolCreation, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Create or change a node pool.
+    """Create a node pool.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -1395,10 +1395,43 @@ def set_node_pool(
     )
 
 
+def get_node_pool(cluster_id: str, name: str, *, as_of: str | None = None) -> Request[models.NodePool]:
+    """Get a node pool.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request("GET", path("/api/v1/node-pools/{}/{}", cluster_id, name), models.NodePool, query=[("as_of", as_of)])
+
+
+def set_node_pool(
+    cluster_id: str,
+    name: str,
+    body: models.NodePoolLabel,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Create a node pool, or change which nodes are in it.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/node-pools/{}/{}", cluster_id, name),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
 def remove_node_pool(
     cluster_id: str, name: str, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Remove a node pool.
+    """Remove a node pool that no department and no project names. Its nodes go back to the pool default.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -1521,7 +1554,7 @@ def set_department(
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Set the node pools and node types of a department.
+    """Set the node pools, node types, quotas and limits of a department.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.

@@ -26,6 +26,17 @@ class ProjectUse(Form, frozen=True, kw_only=True):
     """Memory reserved now."""
 
 
+class NodePoolQuota(Form, frozen=True, kw_only=True):
+    """Bounds in one node pool."""
+
+    node_pool: str
+    """Name of the node pool."""
+    gpu_quota: float | None
+    """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
+    gpu_limit: float | None
+    """GPUs of this pool that all workloads may hold. Null: no limit."""
+
+
 class Department(Form, frozen=True, kw_only=True):
     """A department, its settings, and what its projects use."""
 
@@ -41,6 +52,12 @@ class Department(Form, frozen=True, kw_only=True):
     """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
     node_types: list[str]
     """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    gpu_quota: float | None
+    """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
+    gpu_limit: float | None
+    """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    node_pool_quotas: list[NodePoolQuota]
+    """Bounds in single node pools, beside those."""
     projects: int
     """Number of its projects that the caller may read."""
     use: ProjectUse | None
@@ -73,6 +90,10 @@ class Project(Form, frozen=True, kw_only=True):
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
     privileged: bool
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
+    gpu_limit: float | None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    node_pool_quotas: list[NodePoolQuota]
+    """Bounds in single node pools, beside those."""
     node_types: list[str]
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: Uuid
