@@ -320,3 +320,31 @@ def test_quotas_and_limits_of_a_department_and_a_project_are_kept_and_what_canno
         refused = issues(admin.put(one, json=weights))
         assert refused.keys() == {"overQuotaWeight", "nodePoolQuotas[0].overQuotaWeight"}
         assert "is not built yet" in refused["overQuotaWeight"]
+
+
+def test_the_kinds_of_workloads_are_told_with_the_priority_that_policies_give_them(
+    admin: httpx.Client, served: Served
+) -> None:
+    """S045: per kind, of the tenant, of a department and of a project."""
+
+    def told(**query: Any) -> dict[str, tuple[str, str]]:
+        kinds = admin.get(f"{V1}/workload-types", params=query).json()["workloadTypes"]
+        return {kind["name"]: (kind["priorityClass"], kind["preemptibility"]) for kind in kinds}
+
+    department = made(admin, DEPARTMENTS)
+    project = made(admin, PROJECTS, departmentId=department["id"])["id"]
+    where = {"scope": "department", "departmentId": department["id"]}
+    high = {"defaults": {"priorityClass": "very-high"}}
+    assert admin.put(f"{V1}/policies/trainings", params=where, json=high).status_code == 202
+    soft = {"defaults": {"preemptibility": "preemptible"}}
+    own = {"scope": "project", "projectId": project}
+    assert admin.put(f"{V1}/policies/workspaces", params=own, json=soft).status_code == 202
+    assert told()["Training"] == ("low", "preemptible")
+    assert told(projectId=project) == told() | {
+        "Training": ("very-high", "non-preemptible"),
+        "Workspace": ("high", "preemptible"),
+    }
+    sent = admin.post(f"{V1}/workloads/trainings", json=served.training() | {"projectId": project})
+    assert sent.json()["spec"]["priorityClass"] == "very-high", sent.text
+    with served.client("alice") as alice:
+        assert alice.get(f"{V1}/workload-types", params={"projectId": project}).status_code == 404

@@ -165,9 +165,9 @@ class WorkloadKind(Form, frozen=True, kw_only=True):
     path: str
     """Where one is submitted."""
     priority_class: str
-    """Priority of one that names none."""
+    """Priority of one that names none; of a project, where one is asked for, as its policies have it."""
     preemptibility: Literal["preemptible", "non-preemptible"]
-    """Whether the scheduler may preempt one that names neither a priority nor this."""
+    """Whether the scheduler may preempt one that names neither a priority nor this. Likewise."""
 
 
 class WorkloadTypes(Form, frozen=True, kw_only=True):
