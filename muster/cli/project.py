@@ -303,7 +303,7 @@ def change_settings(api: "Api", path: str, names: Sequence[str], changes: Row, i
     """
     for tries_left in reversed(range(CHANGE_TRIES)):
         now = api.read(path)
-        settings = {key: now.body.get(key) for key in names} | changes
+        settings = {key: now.body[key] for key in names if key in now.body} | changes
         try:
             api.mutate("PUT", path, settings, idempotency_key=idempotency_key, if_match=now.version)
         except Problem as problem:

@@ -3312,9 +3312,9 @@ class WorkloadKind(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     path: str
     """Where one is submitted."""
     priority_class: str
-    """Priority of one that names none."""
+    """Priority of one that names none; of a project, where one is asked for, as its policies have it."""
     preemptibility: TrainingSpecPreemptibility
-    """Whether the scheduler may preempt one that names neither a priority nor this."""
+    """Whether the scheduler may preempt one that names neither a priority nor this. Likewise."""
 
 
 class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

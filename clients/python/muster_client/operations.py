@@ -1201,9 +1201,13 @@ def workload_metrics(
     )
 
 
-def list_workload_types() -> Request[models.WorkloadTypes]:
-    """List the kinds of workloads, each with its default priority."""
-    return Request("GET", "/api/v1/workload-types", models.WorkloadTypes)
+def list_workload_types(*, project_id: str | None = None) -> Request[models.WorkloadTypes]:
+    """List the kinds of workloads, each with its default priority, also as the policies of a project have it.
+
+    Args:
+        project_id: As policies have it for workloads of this project.
+    """
+    return Request("GET", "/api/v1/workload-types", models.WorkloadTypes, query=[("projectId", project_id)])
 
 
 def export_workloads(
